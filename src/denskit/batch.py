@@ -1,0 +1,127 @@
+"""The data that travels through the pipeline: one structure, many structures, their labels, a prepared training batch.
+
+Everything is in eV, Å and eV/Å (see :mod:`denskit.units`).  Letters: N atoms, B systems, E edges.  All containers are
+frozen; a step that changes something returns a new one (``dataclasses.replace``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MAX_ATOMIC_NUMBER = 118
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """One structure with the labels that its source has (numpy, float64).
+
+    A label that is absent is ``None``; a label that is present is finite (the sources check this).
+    """
+
+    positions: np.ndarray  # [n, 3] Å
+    atomic_numbers: np.ndarray  # [n] int64
+    cell: np.ndarray  # [3, 3] Å, rows are lattice vectors (ASE); zeros along directions without periodicity are allowed
+    pbc: np.ndarray  # [3] bool
+    fixed: np.ndarray  # [n] bool, atoms that a relaxation holds
+    tags: np.ndarray  # [n] int64, 0 subsurface, 1 surface, 2 adsorbate (OC20); 0 where the source has none
+    energy: float | None = None  # eV, total
+    forces: np.ndarray | None = None  # [n, 3] eV/Å, without constraints applied
+    stress: np.ndarray | None = None  # [3, 3] eV/Å^3, ASE sign
+    denoise: bool = True  # False: DeNS must never corrupt this structure (OC20's MD split)
+    index: int = 0  # position in its source: names the record in errors
+    group: str = ""  # for splits by group (system, material); empty where the source has none
+
+    def __post_init__(self) -> None:
+        n = len(self.positions)
+        assert self.positions.shape == (n, 3), self.positions.shape
+        assert self.atomic_numbers.shape == (n,), self.atomic_numbers.shape
+        assert self.cell.shape == (3, 3) and self.pbc.shape == (3,), (self.cell.shape, self.pbc.shape)
+        assert self.fixed.shape == (n,) and self.tags.shape == (n,), (self.fixed.shape, self.tags.shape)
+        assert self.forces is None or self.forces.shape == (n, 3), self.forces
+        assert self.stress is None or self.stress.shape == (3, 3), self.stress
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+class _Tensors:
+    """Device and dtype moves shared by the frozen containers of tensors below."""
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """Copy with every tensor on ``device``; floating-point tensors other than target energies cast to ``dtype``."""
+        moved = {}
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, _Tensors):
+                moved[field.name] = value.to(device, dtype)
+            elif isinstance(value, Tensor):
+                keep = dtype is None or not value.is_floating_point() or field.name == "energy"
+                moved[field.name] = value.to(device=device, dtype=value.dtype if keep else dtype, non_blocking=True)
+        return replace(self, **moved)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(_Tensors):
+    """Many structures as one graph.  No labels: a model never sees them.
+
+    Padding atoms have ``atom_mask`` False and belong to the last system; padding edges have ``edge_mask`` False and
+    join an atom to itself with zero shift.  ``None`` edges mean that neighbours were not built yet.
+    """
+
+    positions: Tensor  # [N, 3] Å
+    atomic_numbers: Tensor  # [N] int64
+    cell: Tensor  # [B, 3, 3] Å, rows are lattice vectors
+    pbc: Tensor  # [B, 3] bool
+    system_index: Tensor  # [N] int64, ascending
+    n_atoms: Tensor  # [B] int64, real atoms only
+    fixed: Tensor  # [N] bool
+    tags: Tensor  # [N] int64
+    denoise: Tensor  # [B] bool, False: never corrupted by DeNS
+    atom_mask: Tensor  # [N] bool, True for real atoms
+    edge_index: Tensor | None = None  # [2, E] int64, row 0 source j (neighbour), row 1 target i (centre)
+    edge_shift: Tensor | None = None  # [E, 3] int64, cell shifts of the source
+    edge_mask: Tensor | None = None  # [E] bool, True for real edges
+
+    @property
+    def num_systems(self) -> int:
+        return len(self.n_atoms)
+
+    @property
+    def num_atoms(self) -> int:
+        return len(self.positions)
+
+    def edge_vectors(self) -> Tensor:
+        """Vectors [E, 3] (Å) from target to source, r_j + shift @ cell - r_i, differentiable in positions and cell."""
+        assert self.edge_index is not None and self.edge_shift is not None, "build neighbours first"
+        source, target = self.edge_index
+        vectors = self.positions[source] - self.positions[target]
+        shift = self.edge_shift.to(vectors.dtype)
+        return vectors + torch.einsum("ei,eij->ej", shift, self.cell[self.system_index[target]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets(_Tensors):
+    """Labels of a batch.  A missing label is 0 with its mask False; it then counts in no loss and in no metric."""
+
+    energy: Tensor  # [B] eV, always float64 until scaled (total energies lose meV in float32)
+    forces: Tensor  # [N, 3] eV/Å
+    stress: Tensor  # [B, 3, 3] eV/Å^3
+    energy_mask: Tensor  # [B] bool
+    forces_mask: Tensor  # [N] bool, False on padding atoms too
+    stress_mask: Tensor  # [B] bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared(_Tensors):
+    """What a task made of a batch: the (perhaps corrupted) batch, its targets, and what the model may see of forces."""
+
+    batch: Batch
+    targets: Targets
+    force_input: Tensor  # [N, 3] eV/Å, zero on atoms that were not corrupted
+    noise: Tensor  # [N, 3] in units of sigma, zero where noise_mask is False
+    noise_mask: Tensor  # [N] bool, corrupted atoms
