@@ -1,0 +1,32 @@
+"""What a user sees when something is wrong: one message, no traceback, exit code 2."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.core import TyperGroup
+
+DEBUG_VARIABLE = "DENSKIT_DEBUG"
+
+
+class FriendlyGroup(TyperGroup):
+    """A group of commands that prints a user's errors (ValueError, missing files) as one message.
+
+    ``DENSKIT_DEBUG=1`` lets the exception through with its traceback.  Every other exception is a defect of ours and
+    always keeps its traceback.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ValueError, FileNotFoundError) as error:
+            if os.environ.get(DEBUG_VARIABLE):
+                raise
+            console = Console(stderr=True, soft_wrap=True)
+            console.print(Text.assemble(("Error: ", "bold red"), (str(error), "red")))
+            console.print(Text(f"({DEBUG_VARIABLE}=1 shows where)", style="dim"))
+            raise typer.Exit(2) from None
