@@ -1,0 +1,92 @@
+# make test, make demo and the rest set themselves up: a virtual environment in .venv, torch, this package.
+# Set-up is repeated only when pyproject.toml or constraints.txt changes.
+
+VENV   ?= .venv
+ARGS   ?=
+GPU    := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
+# The one place that says which torch: the default build beside an NVIDIA GPU, otherwise a CPU build.
+TORCH  ?= $(if $(GPU),torch,torch==2.13.0)
+PYTHON ?= $(shell for python in python3 python3.12 python3.13 python3.11; do \
+	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	&& echo $$python && break; done)
+
+BIN       := $(VENV)/bin
+PIP       := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test demo bench lint format types imports structure check clean
+
+help:
+	@echo "make test       all tests            make demo    train, evaluate and plot with and without DeNS"
+	@echo "make check      lint, types, import rules, sizes, as CI does before the tests"
+	@echo "make format     rewrite layout       make bench   speed and memory"
+	@echo "make setup      only the environment (.venv), with test and development tools"
+	@echo "ARGS=... goes to the command that runs, e.g. make test ARGS='tests/tasks -x'"
+
+# --- set-up ---------------------------------------------------------------------------------------------------------
+
+$(VENV)/.python:
+	@test -n "$(PYTHON)" || { echo "Denskit needs Python 3.11, 3.12 or 3.13 and found none of them on PATH;" \
+		"install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@touch $@
+
+# A configured index or wheel folder may offer the CPU build itself; if none does, ask PyTorch's own CPU index.
+# (macOS has no +cpu builds: there the second command finds the ordinary one.)
+$(VENV)/.torch: $(VENV)/.python constraints.txt
+	@echo "Installing $(TORCH)$(if $(GPU),, (no NVIDIA GPU found: CPU build))"
+ifeq ($(GPU),yes)
+	@$(PIP) "$(TORCH)"
+else
+	@$(PIP) "$(TORCH)+cpu" 2>/dev/null || $(PIP) --extra-index-url $(CPU_INDEX) "$(TORCH)"
+endif
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.torch pyproject.toml constraints.txt
+	@echo "Installing denskit and what it needs"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@echo "Installing the tools for tests and development"
+	@$(PIP) --editable '.[test,dev]'
+	@$(PIP) --only-binary :all: tblite || echo "No tblite wheel for this platform: the tests of xTB labels will be skipped."
+	@touch $@
+
+setup: $(VENV)/.dev
+
+# --- what one runs --------------------------------------------------------------------------------------------------
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest $(ARGS)
+
+demo: $(VENV)/.core
+	@$(BIN)/denskit demo --output runs/demo $(ARGS)
+
+bench: $(VENV)/.dev
+	@$(BIN)/python -m denskit.bench $(ARGS)
+
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+types: $(VENV)/.dev
+	@$(BIN)/mypy
+
+imports: $(VENV)/.dev
+	@$(BIN)/lint-imports --no-logo
+
+structure: $(VENV)/.dev
+	@$(BIN)/python scripts/check_structure.py
+
+check: lint types imports structure
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
