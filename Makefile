@@ -11,7 +11,7 @@ PYTHON ?= $(shell for python in python3 python3.12 python3.13 python3.11; do \
 	&& echo $$python && break; done)
 
 BIN       := $(VENV)/bin
-PIP       := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+PIP       := $(BIN)/python -m pip install -qq --constraint constraints.txt
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
