@@ -1,0 +1,107 @@
+"""Counter-based random numbers: a draw is a pure function of what it is for, never of what was drawn before.
+
+A structure has one key, made of (seed, epoch, sample).  A draw mixes that key with what it is used for, the atom's
+number inside its structure and the component.  So a structure gets the same corruption on CPU and GPU, in any batch, at
+any place in it, with any number of workers or processes, and after a resume.
+
+The mixing is SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): the state
+moves by a multiple of an odd constant and is then scrambled by a bijection of 64 bits.  int64 products wrap around in
+torch on every device, so all of it is ordinary tensor arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+_BITS = 64
+_MASK = (1 << _BITS) - 1
+_STEP = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, made odd
+_SCRAMBLE = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = 31
+
+
+class Use(IntEnum):
+    """What a draw is for.  Two draws of one key with different uses are independent."""
+
+    CHOOSE_SYSTEM = 1
+    CHOOSE_ATOM = 2
+    NOISE = 3
+
+
+def fold(seed: int, *values: int) -> int:
+    """Mix Python integers, in order, into one number in [0, 2**63): stable over platforms, versions and processes."""
+    return _fold_bits(seed, *values) >> 1
+
+
+def keys_for(seed: int, epoch: int, samples: Sequence[int] | Tensor) -> Tensor:
+    """Keys [B] int64, one for each structure, from the run's seed, the epoch and the structure's number in its source.
+
+    Keys lie on the device of ``samples`` if that is a tensor, else on the CPU.
+    """
+    samples = torch.as_tensor(samples, dtype=torch.int64)
+    return _absorb(torch.full_like(samples, _signed(_fold_bits(seed, epoch))), samples)
+
+
+def uniform(keys: Tensor, use: int, *counters: Tensor | int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Uniform draws in [0, 1), of the shape that ``keys`` and ``counters`` (int64) broadcast to.
+
+    float32 takes the leading 24 of the 53 bits of float64: the same draw, rounded down, so never 1.
+    """
+    digits = 53 if dtype == torch.float64 else 24
+    bits = _shift_right(_draw(keys, use, *counters), _BITS - digits)
+    return bits.to(dtype) * 2.0**-digits
+
+
+def normal(keys: Tensor, use: int, *counters: Tensor | int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Standard normal draws (Box and Muller 1958), of the shape that ``keys`` and ``counters`` (int64) broadcast to.
+
+    Computed in float64 whatever the dtype, so float32 is float64 rounded.  |draw| < 8.6, since uniforms have 53 bits.
+    """
+    radius = 1.0 - uniform(keys, use, *counters, 0)  # in (0, 1], so that its logarithm is finite
+    angle = uniform(keys, use, *counters, 1)
+    return (torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(2.0 * math.pi * angle)).to(dtype)
+
+
+def _draw(keys: Tensor, use: int, *counters: Tensor | int) -> Tensor:
+    state = _absorb(keys, int(use))
+    for counter in counters:
+        state = _absorb(state, counter)
+    return state
+
+
+def _absorb(state: Tensor, value: Tensor | int) -> Tensor:
+    """One SplitMix64 step by ``value + 1`` multiples of the constant, then the scramble; int64 with wrap-around."""
+    if isinstance(value, int):
+        state = state + _signed((value + 1) * _STEP)
+    else:
+        state = state + (value + 1) * _signed(_STEP)
+    for shift, factor in _SCRAMBLE:
+        state = (state ^ _shift_right(state, shift)) * _signed(factor)
+    return state ^ _shift_right(state, _LAST_SHIFT)
+
+
+def _shift_right(bits: Tensor, count: int) -> Tensor:
+    """Logical right shift: torch shifts int64 arithmetically, so the copies of the sign bit are masked away."""
+    return (bits >> count) & ((1 << (_BITS - count)) - 1)
+
+
+def _fold_bits(*values: int) -> int:
+    """:func:`_absorb` over Python integers from state 0, as an unsigned 64-bit number."""
+    state = 0
+    for value in values:
+        state = (state + (value + 1) * _STEP) & _MASK
+        for shift, factor in _SCRAMBLE:
+            state = ((state ^ (state >> shift)) * factor) & _MASK
+        state ^= state >> _LAST_SHIFT
+    return state
+
+
+def _signed(bits: int) -> int:
+    """The int64 with the same low 64 bits."""
+    bits &= _MASK
+    return bits - (1 << _BITS) if bits >> (_BITS - 1) else bits

@@ -1,0 +1,151 @@
+"""Errors in physical units, as sums and counts that add up over batches and processes.
+
+Forces are judged per Cartesian component over free atoms, as the field reports them.  Everything is float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from denskit.batch import Batch, Prepared, Targets
+from denskit.tasks.selection import free_atoms
+
+MILLI = 1000.0  # meV in one eV
+
+# Sums and their counts, in the order of the state.
+_SLOTS = (
+    "energy_count",  # structures
+    "energy_absolute",  # eV
+    "energy_square",  # eV^2
+    "energy_absolute_per_atom",  # eV
+    "energy_square_per_atom",  # eV^2
+    "forces_count",  # components
+    "forces_absolute",  # eV/Å
+    "forces_square",  # eV^2/Å^2
+    "forces_absolute_label",  # eV/Å, the error of predicting zero
+    "cosine_count",  # atoms
+    "cosine",
+    "stress_count",  # components
+    "stress_absolute",  # eV/Å^3
+    "noise_absolute",  # in units of sigma
+    "noise_absolute_label",  # in units of sigma, the error of predicting zero
+)
+
+
+class Metrics:
+    """Accumulates errors.
+
+    ``state`` [15] float64 is all there is: add those of several processes (``all_reduce``) to merge them.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu", *, state: Tensor | None = None) -> None:
+        self.state = torch.zeros(len(_SLOTS), dtype=torch.float64, device=device) if state is None else state
+
+    def __add__(self, other: Metrics) -> Metrics:
+        return Metrics(state=self.state + other.state)
+
+    @torch.no_grad()
+    def update(self, prediction: Mapping[str, Tensor], batch: Batch, targets: Targets) -> None:
+        """Add a batch.  ``prediction`` and ``targets`` in eV, eV/Å, eV/Å^3; what is not predicted is not counted."""
+        if "energy" in prediction:
+            self._add_energy(prediction["energy"], batch, targets)
+        if "forces" in prediction:
+            self._add_forces(prediction["forces"], batch, targets)
+        if "stress" in prediction:
+            mask = targets.stress_mask[:, None, None].expand_as(targets.stress)
+            error = _select(prediction["stress"], mask) - _select(targets.stress, mask)
+            self._add(stress_count=mask.sum(), stress_absolute=error.abs().sum())
+
+    @torch.no_grad()
+    def update_noise(self, noise: Tensor, prepared: Prepared) -> None:
+        """Add predicted noise [N, 3], in units of sigma, of a corrupted batch: a diagnostic of DeNS.
+
+        It uses the force labels of that batch as inputs, so on a test split it says nothing about a force field.
+        """
+        mask = prepared.noise_mask[:, None].expand_as(prepared.noise)
+        label = _select(prepared.noise, mask)
+        error = _select(noise, mask) - label
+        self._add(noise_absolute=error.abs().sum(), noise_absolute_label=label.abs().sum())
+
+    def summary(self) -> dict[str, float]:
+        """Every metric that something was counted for, named with its unit."""
+        sums = dict(zip(_SLOTS, self.state.tolist(), strict=True))
+        return {**_energy_metrics(sums), **_forces_metrics(sums), **_stress_metrics(sums), **_noise_metrics(sums)}
+
+    def _add_energy(self, energy: Tensor, batch: Batch, targets: Targets) -> None:
+        mask = targets.energy_mask
+        error = _select(energy, mask) - _select(targets.energy, mask)
+        per_atom = error / batch.n_atoms
+        self._add(
+            energy_count=mask.sum(),
+            energy_absolute=error.abs().sum(),
+            energy_square=error.square().sum(),
+            energy_absolute_per_atom=per_atom.abs().sum(),
+            energy_square_per_atom=per_atom.square().sum(),
+        )
+
+    def _add_forces(self, forces: Tensor, batch: Batch, targets: Targets) -> None:
+        atoms = targets.forces_mask & free_atoms(batch)
+        mask = atoms[:, None].expand_as(forces)
+        predicted, label = _select(forces, mask), _select(targets.forces, mask)
+        error = predicted - label
+        # A label of zero has no direction, so the atom is not counted; a prediction of zero counts as 0, a right angle.
+        directed = label.square().sum(-1) > 0
+        cosine = torch.nn.functional.cosine_similarity(predicted, label, dim=-1, eps=torch.finfo(torch.float64).tiny)
+        self._add(
+            forces_count=mask.sum(),
+            forces_absolute=error.abs().sum(),
+            forces_square=error.square().sum(),
+            forces_absolute_label=label.abs().sum(),
+            cosine_count=directed.sum(),
+            cosine=torch.where(directed, cosine, 0.0).sum(),
+        )
+
+    def _add(self, **sums: Tensor) -> None:
+        for name, value in sums.items():
+            self.state[_SLOTS.index(name)] += value
+
+
+def _select(value: Tensor, mask: Tensor) -> Tensor:
+    """``value`` in float64, zero where the mask is False, even if it is NaN there."""
+    return torch.where(mask, value.detach().double(), 0.0)
+
+
+def _energy_metrics(sums: dict[str, float]) -> dict[str, float]:
+    if (count := sums["energy_count"]) == 0:
+        return {}
+    return {
+        "energy_mae_meV": MILLI * sums["energy_absolute"] / count,
+        "energy_rmse_meV": MILLI * math.sqrt(sums["energy_square"] / count),
+        "energy_mae_meV_per_atom": MILLI * sums["energy_absolute_per_atom"] / count,
+        "energy_rmse_meV_per_atom": MILLI * math.sqrt(sums["energy_square_per_atom"] / count),
+    }
+
+
+def _forces_metrics(sums: dict[str, float]) -> dict[str, float]:
+    if (count := sums["forces_count"]) == 0:
+        return {}
+    metrics = {
+        "forces_mae_meV_per_A": MILLI * sums["forces_absolute"] / count,
+        "forces_rmse_meV_per_A": MILLI * math.sqrt(sums["forces_square"] / count),
+    }
+    if sums["cosine_count"] > 0:
+        metrics["forces_cosine"] = sums["cosine"] / sums["cosine_count"]
+        metrics["forces_mae_relative_to_zero"] = sums["forces_absolute"] / sums["forces_absolute_label"]
+    return metrics
+
+
+def _stress_metrics(sums: dict[str, float]) -> dict[str, float]:
+    if (count := sums["stress_count"]) == 0:
+        return {}
+    return {"stress_mae_meV_per_A3": MILLI * sums["stress_absolute"] / count}
+
+
+def _noise_metrics(sums: dict[str, float]) -> dict[str, float]:
+    if (label := sums["noise_absolute_label"]) == 0:
+        return {}
+    return {"noise_error_relative_to_zero": sums["noise_absolute"] / label}
