@@ -7,7 +7,8 @@ taken to the real basis of e3nn, whose component m = -l..l of degree l = 1 is (x
 The sign that results is e3nn's since version 0.5.  The published Equiformer weights were trained with e3nn 0.4.4, whose
 tensors differ by an overall sign for the sorted triples in ``OPPOSITE_SIGNS``; the shipped file has the 0.4.4 signs.
 The list is complete up to degree 6: it was found by comparing all 50 sorted triples with the table inside the 0.4.4
-wheel.  Only l1 <= l2 <= l3 is stored, since both versions satisfy the same permutation rule (``denskit.geometry.wigner_3j``).
+wheel.  Only l1 <= l2 <= l3 is stored, since both versions obey the same permutation rule (see
+``denskit.geometry.wigner_3j``).
 """
 
 from __future__ import annotations

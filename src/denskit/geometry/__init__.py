@@ -1,0 +1,1 @@
+"""Pure mathematics of rotations and neighbours; no model."""

@@ -1,0 +1,232 @@
+"""Neighbour lists against ASE's, their limits, their errors, and the dense list against the cell list."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ase
+import numpy as np
+import pytest
+import torch
+from ase.neighborlist import neighbor_list
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from denskit.batch import Batch, System
+from denskit.geometry.neighbors import build_neighbors, dense_neighbors
+
+from tolerances import EXACT64
+
+Edge = tuple[int, ...]  # source, target, shift
+
+
+def make_batch(*structures: ase.Atoms, padding: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
+    """The structures one after the other, then padding atoms that belong to the last system."""
+    sizes = [len(atoms) for atoms in structures]
+    n = sum(sizes) + padding
+    index = np.repeat(np.arange(len(sizes)), sizes).tolist() + [len(sizes) - 1] * padding
+    positions = np.concatenate([*(atoms.positions for atoms in structures), np.zeros((padding, 3))])
+    return Batch(
+        positions=torch.tensor(positions, dtype=dtype),
+        atomic_numbers=torch.ones(n, dtype=torch.int64),
+        cell=torch.tensor(np.array([atoms.cell.array for atoms in structures]), dtype=dtype),
+        pbc=torch.tensor(np.array([atoms.pbc for atoms in structures])),
+        system_index=torch.tensor(index),
+        n_atoms=torch.tensor(sizes),
+        fixed=torch.zeros(n, dtype=torch.bool),
+        tags=torch.zeros(n, dtype=torch.int64),
+        denoise=torch.ones(len(sizes), dtype=torch.bool),
+        atom_mask=torch.arange(n) < sum(sizes),
+    )
+
+
+def as_atoms(system: System) -> ase.Atoms:
+    return ase.Atoms(numbers=system.atomic_numbers, positions=system.positions, cell=system.cell, pbc=system.pbc)
+
+
+def cluster(n: int, seed: int, width: float = 5.0) -> ase.Atoms:
+    """Random atoms without periodicity."""
+    return ase.Atoms(numbers=[1] * n, positions=np.random.default_rng(seed).uniform(0, width, size=(n, 3)))
+
+
+def edge_list(batch: Batch) -> list[Edge]:
+    """Real edges in the order of the batch."""
+    assert batch.edge_index is not None and batch.edge_shift is not None and batch.edge_mask is not None
+    rows = torch.cat([batch.edge_index.T, batch.edge_shift], dim=1)
+    return [tuple(row) for row in rows[batch.edge_mask].tolist()]
+
+
+def ase_edges(atoms: ase.Atoms, cutoff: float) -> list[Edge]:
+    target, source, shift = neighbor_list("ijS", atoms, cutoff)
+    return sorted(zip(source.tolist(), target.tolist(), *shift.T.tolist(), strict=True))
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(1, 6),
+    pbc=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    zero_rows=st.booleans(),
+    cutoff=st.floats(1.0, 6.0),
+)
+def test_equals_ase(seed: int, n: int, pbc: tuple[bool, bool, bool], zero_rows: bool, cutoff: float) -> None:
+    """Triclinic cells about as large as the cutoff or smaller, any periodicity, atoms far outside the cell."""
+    generator = np.random.default_rng(seed)
+    cell = 3.0 * np.eye(3) + generator.uniform(-1, 1, size=(3, 3))
+    if zero_rows:
+        cell[~np.array(pbc)] = 0.0
+    atoms = ase.Atoms(numbers=[1] * n, positions=generator.uniform(-10, 10, size=(n, 3)), cell=cell, pbc=pbc)
+    batch = build_neighbors(make_batch(atoms), cutoff)
+    assert sorted(edge_list(batch)) == ase_edges(atoms, cutoff)
+
+
+def test_vectors_and_order(systems: dict[str, System]) -> None:
+    """The vector points from target to source within the cutoff; edges are sorted by target, source, shift."""
+    atoms = as_atoms(systems["triclinic"])
+    batch = build_neighbors(make_batch(atoms), 5.0)
+    assert batch.edge_index is not None
+    target, source, shift, vector = neighbor_list("ijSD", atoms, 5.0)
+    order = np.lexsort((*shift.T[::-1], source, target))
+    assert edge_list(batch) == [(source[k], target[k], *shift[k]) for k in order]
+    np.testing.assert_allclose(batch.edge_vectors().numpy(), vector[order], atol=5.0 * EXACT64)
+
+
+def test_self_images() -> None:
+    """One atom in a cubic cell of 2 Å sees its 6 + 12 + 8 images below 3.5 Å, and itself never."""
+    batch = build_neighbors(make_batch(ase.Atoms("H", cell=[2, 2, 2], pbc=True)), 3.5)
+    edges = edge_list(batch)
+    assert len(edges) == 26
+    assert (0, 0, 0, 0, 0) not in edges
+
+
+def test_batch_of_two_is_two_of_one(systems: dict[str, System]) -> None:
+    slab, ethanol = as_atoms(systems["slab"]), as_atoms(systems["ethanol"])
+    n = len(slab)
+    together = edge_list(build_neighbors(make_batch(slab, ethanol), 5.0))
+    apart = [edge_list(build_neighbors(make_batch(atoms), 5.0)) for atoms in (slab, ethanol)]
+    assert together == apart[0] + [(j + n, i + n, *shift) for j, i, *shift in apart[1]]
+
+
+def test_padding_atoms_have_no_edges() -> None:
+    atoms = cluster(5, seed=0)
+    for build in (build_neighbors, dense_neighbors):
+        assert edge_list(build(make_batch(atoms, padding=3), 5.0)) == edge_list(build_neighbors(make_batch(atoms), 5.0))
+
+
+@pytest.mark.parametrize("build", [build_neighbors, dense_neighbors])
+def test_no_edges_at_all(build) -> None:  # type: ignore[no-untyped-def]
+    batch = build(make_batch(ase.Atoms("H"), ase.Atoms("H", positions=[[0.0, 0.0, 1.0]])), 5.0)
+    assert batch.edge_index.shape == (2, 0) and batch.edge_index.dtype == torch.int64
+    assert batch.edge_shift.shape == (0, 3) and batch.edge_mask.shape == (0,)
+    assert batch.edge_vectors().shape == (0, 3)
+
+
+def distances_by_target(batch: Batch) -> list[np.ndarray]:
+    assert batch.edge_index is not None
+    distance = batch.edge_vectors().norm(dim=1).numpy()
+    target = batch.edge_index[1].numpy()
+    return [np.sort(distance[target == i]) for i in range(batch.num_atoms)]
+
+
+@pytest.mark.parametrize("k", [1, 4, 9, 200])
+def test_max_neighbors(systems: dict[str, System], k: int) -> None:
+    """Against every target's sorted distances: the k nearest, or those up to the (k+1)-th with OC20's tolerance."""
+    batch = make_batch(as_atoms(systems["slab"]), as_atoms(systems["ethanol"]), as_atoms(systems["copper"]))
+    everything = build_neighbors(batch, 5.0)
+    strict = build_neighbors(batch, 5.0, max_neighbors=k)
+    loose = build_neighbors(batch, 5.0, max_neighbors=k, strict=False)
+    assert min(len(d) for d in distances_by_target(everything)) > 4
+    for all_, nearest, near in zip(*map(distances_by_target, (everything, strict, loose)), strict=True):
+        np.testing.assert_array_equal(nearest, all_[:k])
+        expected = all_ if len(all_) <= k else all_[all_**2 <= all_[k] ** 2 + 0.01]
+        np.testing.assert_array_equal(near, expected)
+    assert set(edge_list(strict)) <= set(edge_list(loose)) <= set(edge_list(everything))
+    positions_in_full = [edge_list(everything).index(edge) for edge in edge_list(loose)]
+    assert positions_in_full == sorted(positions_in_full)
+
+
+def test_ties_are_cut_the_same_way_every_time() -> None:
+    """Six equal distances, four kept: the first by source and shift."""
+    batch = make_batch(ase.Atoms("H", cell=[2, 2, 2], pbc=True))
+    kept = edge_list(build_neighbors(batch, 2.5, max_neighbors=4))
+    assert kept == edge_list(build_neighbors(batch, 2.5))[:4]
+    assert len(edge_list(build_neighbors(batch, 2.5, max_neighbors=4, strict=False))) == 6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dense_equals_cell_list(systems: dict[str, System], dtype: torch.dtype) -> None:
+    molecules = [as_atoms(systems[name]) for name in ("ethanol", "water", "acetamide")]
+    batch = make_batch(*molecules, ase.Atoms("H"), cluster(12, seed=1, width=6.0), padding=2, dtype=dtype)
+    for cutoff in (1.5, 3.0, 5.0):
+        dense = dense_neighbors(batch, cutoff, max_atoms=13)
+        assert edge_list(dense) == edge_list(build_neighbors(batch, cutoff))
+        assert dense.edge_index is not None and dense.edge_mask is not None
+        assert dense.edge_index.shape == (2, 5 * 13 * 12)
+        assert bool((dense.edge_index[1].diff() >= 0).all())
+        padding = dense.edge_index[:, ~dense.edge_mask]
+        assert padding.shape[1] > 0 and torch.equal(padding[0], padding[1])
+        assert edge_list(dense_neighbors(batch, cutoff)) == edge_list(dense)
+
+
+def test_dense_refuses_what_it_cannot_hold() -> None:
+    with pytest.raises(ValueError, match="periodic"):
+        dense_neighbors(make_batch(ase.Atoms("H", cell=[9, 9, 9], pbc=True)), 5.0)
+    with pytest.raises(ValueError, match="max_atoms is 4, but the largest molecule has 5"):
+        dense_neighbors(make_batch(cluster(5, seed=0)), 5.0, max_atoms=4)
+
+
+@pytest.mark.parametrize(
+    ("cell", "pbc"),
+    [
+        (np.zeros((3, 3)), [True, True, True]),
+        (np.diag([5.0, 5.0, 0.0]), [False, False, True]),
+        ([[5, 0, 0], [0, 5, 0], [5, 5, 1e-7]], [True, True, True]),
+        ([[5, 0, 0], [5, 1e-7, 0], [0, 0, 5]], [True, True, False]),
+        (np.full((3, 3), np.nan), [True, True, True]),
+    ],
+)
+def test_flat_cells_are_refused(cell: object, pbc: list[bool]) -> None:
+    flat = ase.Atoms("H2", positions=[[0, 0, 0], [0, 0, 1]], cell=cell, pbc=pbc)
+    with pytest.raises(ValueError, match="System 1 of the batch: periodic along .* no volume"):
+        build_neighbors(make_batch(cluster(2, seed=0), flat), 5.0)
+
+
+def test_flat_rows_without_periodicity_are_fine() -> None:
+    """The third row lies in the plane of the others, but nothing repeats along it."""
+    atoms = ase.Atoms("H2", positions=[[0, 0, 0], [0, 1, 1]], cell=[[3, 0, 0], [1, 3, 0], [4, 3, 0]], pbc=[1, 1, 0])
+    proper = ase.Atoms("H2", positions=atoms.positions, cell=[[3, 0, 0], [1, 3, 0], [0, 0, 9]], pbc=[1, 1, 0])
+    assert edge_list(build_neighbors(make_batch(atoms), 5.0)) == edge_list(build_neighbors(make_batch(proper), 5.0))
+
+
+def test_two_atoms_at_one_place() -> None:
+    double = cluster(4, seed=0)
+    double.positions[3] = double.positions[1] + 1e-6
+    with pytest.raises(ValueError, match=r"System 1 .* atoms 1 and 3 are at one place \(1.7e-06 Å"):
+        build_neighbors(make_batch(cluster(2, seed=1), double), 5.0)
+    image = ase.Atoms("H2", positions=[[0, 0, 0], [4, 0, 0]], cell=[4, 4, 4], pbc=True)
+    with pytest.raises(ValueError, match="System 0 .* atoms 0 and 1 are at one place"):
+        build_neighbors(make_batch(image), 5.0)
+
+
+@pytest.mark.parametrize(("x", "message"), [(np.nan, "atom 1 is at"), (np.inf, "atom 1 is at"), (1e7, "flown apart")])
+@pytest.mark.parametrize("pbc", [(False, False, False), (True, True, False)])
+def test_positions_that_would_kill_the_process(x: float, message: str, pbc: tuple[bool, bool, bool]) -> None:
+    atoms = ase.Atoms("H2", positions=[[0, 0, 0], [0, 0, x]], cell=np.diag([4.0, 4.0, 0.0]), pbc=pbc)
+    with pytest.raises(ValueError, match=message):
+        build_neighbors(make_batch(atoms), 5.0)
+
+
+def test_nonsense_limit_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_neighbors is 0"):
+        build_neighbors(make_batch(cluster(2, seed=0)), 5.0, max_neighbors=0)
+
+
+def test_replaces_older_edges() -> None:
+    """Edges of earlier positions leave no trace: what a task relies on after corrupting a batch."""
+    batch = make_batch(cluster(6, seed=0))
+    old = build_neighbors(batch, 3.0)
+    moved = replace(old, positions=old.positions * 1.5)
+    assert edge_list(build_neighbors(moved, 3.0)) == edge_list(
+        build_neighbors(replace(batch, positions=moved.positions), 3.0)
+    )
+    assert edge_list(build_neighbors(moved, 3.0)) != edge_list(old)
