@@ -1,0 +1,39 @@
+"""Models: backbones by name, and how a force field is built from a configuration."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from denskit.models.base import Backbone, ForceField, ModelConfig
+from denskit.models.equiformer import Equiformer, EquiformerConfig
+from denskit.models.scaling import Scaling
+
+
+class ModelEntry(NamedTuple):
+    """A model: its configuration and its backbone, a callable (config, heads, force_input_scale)."""
+
+    config: type[ModelConfig]
+    backbone: type[Backbone]
+
+
+MODELS = {"equiformer": ModelEntry(EquiformerConfig, Equiformer)}
+
+
+def build_force_field(config: ModelConfig, *, heads: dict[str, str], scaling: Scaling) -> ForceField:
+    """A force field with fresh weights.
+
+    Args:
+        config: of one of MODELS.
+        heads: what tasks ask beyond energy and forces, as name -> irreps ("noise": "1" for DeNS).
+        scaling: units of the model, from the training data.
+    """
+    if max(scaling.elements, default=0) >= config.num_elements:
+        raise ValueError(
+            f"the data hold atomic number {max(scaling.elements)}, the model embeds numbers below "
+            f"{config.num_elements}; set model.num_elements={max(scaling.elements) + 1} or more"
+        )
+    own = {"energy": "0"} | ({"forces": "1"} if config.forces == "direct" else {})
+    all_heads = own | heads
+    scale = config.force_input_scale or 1 / float(scaling.force_scale)
+    backbone = MODELS[config.name].backbone(config, all_heads, scale)  # type: ignore[call-arg, arg-type]
+    return ForceField(backbone, all_heads, scaling)

@@ -1,0 +1,231 @@
+"""The contract of every model: a backbone makes features of atoms, heads read them, ForceField makes physics of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor, nn
+
+from denskit.batch import MAX_ATOMIC_NUMBER, Batch
+from denskit.geometry.edge_frame import EdgeFrames
+from denskit.geometry.so2 import split_orders
+from denskit.models.scaling import Scaling
+from denskit.nn.norm import EquivariantLayerNorm
+from denskit.nn.radial import RADIAL_BASES
+
+
+class ModelConfig(BaseModel):
+    """What all models have in common."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    cutoff: float = Field(5.0, gt=0, description="Å, radius of the neighbourhood")
+    max_neighbors: int | None = Field(None, ge=1, description="keep only the nearest neighbours of each atom; not smooth")
+    num_elements: int = Field(64, ge=1, le=MAX_ATOMIC_NUMBER + 1, description="atomic numbers 0 .. num_elements - 1 have an embedding")
+    forces: Literal["gradient", "direct"] = Field("gradient", description="forces from -dE/dr or from a head of their own")
+    stress: Literal["none", "strain"] = Field("none", description="stress of periodic systems by straining the cell")
+    force_input_scale: float | None = Field(
+        None, gt=0, description="Å/eV, factor of encoded forces; default 1 / force scale; 23.06 encodes kcal/mol/Å as published for MD17"
+    )
+
+    @model_validator(mode="after")
+    def _stress_needs_gradients(self) -> ModelConfig:
+        if self.stress == "strain" and self.forces == "direct":
+            raise ValueError("stress=strain differentiates the energy, as forces=gradient does; direct forces cannot go with it")
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeGraph:
+    """The edges of a batch with all that models need of them, computed once per forward."""
+
+    frames: EdgeFrames
+    basis: Tensor  # [E, num_basis]
+    source: Tensor  # [E]
+    target: Tensor  # [E]
+    weight: Tensor | None  # [E] in [0, 1]: envelope times mask; None where all edges count fully
+    enveloped: bool  # the weights hold an envelope that falls to 0 at the cutoff
+    num_atoms: int
+
+    def into_frame(self, x: Tensor, l: int, m_max: int) -> list[Tensor]:
+        """Features of edges [E, 2l+1, C] into their frames, by order: [E, 1 or 2, C] for m <= min(l, m_max)."""
+        if l == 0:
+            return [x]
+        wigner = self.frames.wigner[l]
+        if m_max < l:
+            wigner = wigner[:, : 2 * m_max + 1]
+        return split_orders(wigner @ x)
+
+    def out_of_frame(self, x: Tensor, l: int) -> Tensor:
+        """Features [E, 2l+1, C] in the edge frames (rows m-major) back to m = -l..l of the laboratory frame."""
+        return x if l == 0 else self.frames.wigner[l].mT @ x
+
+    def sum_over_edges(self, x: Tensor) -> Tensor:
+        """Sum [E, R, C] at the target atoms: [N, R, C]."""
+        return x.new_zeros(self.num_atoms, *x.shape[1:]).index_add(0, self.target, x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """What a backbone hands to the heads."""
+
+    nodes: list[Tensor]  # [l] -> [N, 2l+1, C_l]
+    graph: EdgeGraph
+    batch: Batch
+
+
+class Backbone(nn.Module, ABC):
+    """A network from a batch to node features.  The class attributes are promises that the contract tests read."""
+
+    symmetry: Literal["SO(3)", "O(3)"]
+    gauge_exact: bool  # no dependence on the choice of the rotation about an edge
+    smooth: bool = False  # twice differentiable also where an atom crosses the cutoff
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @abstractmethod
+    def forward(
+        self, batch: Batch, force_input: Tensor | None = None, frames: EdgeFrames | None = None, l_out: int | None = None
+    ) -> Features:
+        """Features of degrees up to l_out (default: all) of a batch with edges; adds the encoded force input."""
+
+    @abstractmethod
+    def make_head(self, irreps: str) -> nn.Module:
+        """A module from Features to [N, dim]: "0" scalars, "1" vectors."""
+
+    @staticmethod
+    def edge_vectors(batch: Batch) -> Tensor:
+        """Edge vectors [E, 3]; on padding edges the unit vector of y, so that no length is zero."""
+        vectors = batch.edge_vectors()
+        if batch.edge_mask is None:
+            return vectors
+        return torch.where(batch.edge_mask[:, None], vectors, vectors.new_tensor([0.0, 1.0, 0.0]))
+
+
+class ForceField(nn.Module):
+    """Energy, forces, stress and noise of structures, from any backbone.
+
+    :meth:`forward` speaks the model's scaled units, :meth:`predict` eV, eV/Å and eV/Å^3.
+    """
+
+    def __init__(self, backbone: Backbone, heads: dict[str, str], scaling: Scaling) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.config = backbone.config
+        self.head_irreps = dict(heads)
+        self.heads = nn.ModuleDict({name: backbone.make_head(irreps) for name, irreps in heads.items()})
+        self.scaling = scaling
+
+    @property
+    def cutoff(self) -> float:
+        return self.config.cutoff
+
+    @property
+    def max_neighbors(self) -> int | None:
+        return self.config.max_neighbors
+
+    def no_decay_parameters(self) -> set[str]:
+        """Names of the parameters that weight decay leaves alone, as published: biases, norms, the radial basis."""
+        names = {name for name, _ in self.named_parameters() if name.endswith("bias")}
+        for prefix, module in self.named_modules():
+            if isinstance(module, (nn.LayerNorm, EquivariantLayerNorm, *RADIAL_BASES.values())):
+                names |= {f"{prefix}.{name}" for name, _ in module.named_parameters()}
+        return names
+
+    def outputs(self) -> tuple[str, ...]:
+        """Names of all that :meth:`forward` can return."""
+        names = ["energy", "forces"] + [name for name in self.heads if name not in ("energy", "forces")]
+        return (*names, "stress") if self.config.stress == "strain" else tuple(names)
+
+    def forward(
+        self, batch: Batch, force_input: Tensor | None = None, outputs: tuple[str, ...] | None = None, edge_frames: EdgeFrames | None = None
+    ) -> dict[str, Tensor]:
+        """Predict in scaled units.
+
+        Args:
+            batch: with neighbours built.
+            force_input: [N, 3] eV/Å, only in DeNS training.
+            outputs: names wanted; default all of :meth:`outputs`.
+            edge_frames: frames to use instead of our own (tests; positions are then not differentiated through them).
+
+        Returns:
+            "energy" [B], "forces" [N, 3], "noise" [N, 3], "stress" [B, 3, 3] as asked.
+        """
+        wanted = self.outputs() if outputs is None else outputs
+        gradient = self.config.forces == "gradient" and ("forces" in wanted or "stress" in wanted)
+        if not gradient:
+            return self._evaluate(batch, force_input, wanted, edge_frames)
+        with torch.enable_grad():
+            positions = batch.positions.detach().requires_grad_()
+            strain = torch.zeros_like(batch.cell).requires_grad_() if "stress" in wanted else None
+            moved = _strained(replace(batch, positions=positions), strain)
+            out = self._evaluate(moved, force_input, wanted, edge_frames)
+            inputs = [positions] if strain is None else [positions, strain]
+            # only training needs the graph of the gradient itself
+            gradients = torch.autograd.grad(out["energy"].sum(), inputs, create_graph=self.training, retain_graph="noise" in wanted or None)
+        out["forces"] = -gradients[0]
+        if strain is not None:
+            out["stress"] = gradients[1] / batch.cell.det().abs()[:, None, None]
+        return {name: out[name] for name in wanted}
+
+    def _evaluate(
+        self, batch: Batch, force_input: Tensor | None, wanted: tuple[str, ...], frames: EdgeFrames | None
+    ) -> dict[str, Tensor]:
+        used = [name for name in self.heads if name in wanted or name == "energy"]
+        l_out = max(int(self.head_irreps[name][-1]) for name in used)
+        # a vector head is an attention of its own: it reads all degrees
+        features = self.backbone(batch, force_input, frames, l_out=0 if l_out == 0 else None)
+        out = {name: self.heads[name](features) for name in used}
+        atoms = torch.where(batch.atom_mask[:, None], out["energy"], 0)
+        out["energy"] = atoms.new_zeros(batch.num_systems).index_add(0, batch.system_index, atoms[:, 0])
+        return out
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """Predict in eV, eV/Å and eV/Å^3; never a second-order graph, never noise.
+
+        Returns:
+            "energy" [B] float64, "forces" [N, 3], and "stress" [B, 3, 3] if the model has it.
+
+        Raises:
+            ValueError: An element that the model was not trained on.
+        """
+        self.check_elements(batch)
+        wanted = tuple(name for name in self.outputs() if name != "noise")
+        training = self.training
+        self.eval()
+        try:
+            out = self(batch, outputs=wanted)
+        finally:
+            self.train(training)
+        return self.scaling.unscale(batch, {name: value.detach() for name, value in out.items()})
+
+    def check_elements(self, batch: Batch) -> None:
+        """Raise ValueError if a batch holds an element that the model does not know."""
+        found = set(batch.atomic_numbers[batch.atom_mask].unique().tolist())
+        known = set(self.scaling.elements)
+        if not found <= known:
+            from ase.data import chemical_symbols
+
+            def names(numbers: set[int]) -> str:
+                return ", ".join(chemical_symbols[z] for z in sorted(numbers))
+
+            raise ValueError(
+                f"the structure has {names(found - known)}, which this model was not trained on (it knows {names(known)}); "
+                "use a model trained on these elements"
+            )
+
+
+def _strained(batch: Batch, strain: Tensor | None) -> Batch:
+    """Positions and cells under the symmetric part of a strain [B, 3, 3]."""
+    if strain is None:
+        return batch
+    symmetric = (strain + strain.mT) / 2
+    positions = batch.positions + torch.einsum("ni,nij->nj", batch.positions, symmetric[batch.system_index])
+    return replace(batch, positions=positions, cell=batch.cell + batch.cell @ symmetric)

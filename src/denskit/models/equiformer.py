@@ -1,0 +1,227 @@
+"""Equiformer (Liao and Smidt, ICLR 2023), evaluated in the edge frame.
+
+The function is the published one for molecular dynamics data (SE(3) features, equivariant graph attention with an MLP
+for the attention logits and non-linear messages), its dot-product and linear-message forms, and the two variants of
+the DeNS paper: without attention, and without attention and layer normalisation (close to SEGNN).  What differs is how
+it is computed: see :mod:`denskit.geometry.so2`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from denskit.batch import Batch
+from denskit.geometry.edge_frame import EdgeFrames, edge_frames
+from denskit.geometry.so3 import Initialisation, SO3Linear
+from denskit.models.base import Backbone, EdgeGraph, Features, ModelConfig
+from denskit.models.equiformer_layers import ATTENTIONS, AttentionShape, EdgeDegreeEmbedding, FeedForward
+from denskit.nn.activation import scaled_silu
+from denskit.nn.cutoff import PolynomialEnvelope
+from denskit.nn.dropout import EquivariantDropout, StochasticDepth
+from denskit.nn.force_encoding import ForceEncoding
+from denskit.nn.norm import EquivariantLayerNorm, NoNorm
+from denskit.nn.radial import RADIAL_BASES
+
+
+class EquiformerConfig(ModelConfig):
+    """Equiformer; the defaults are the paper's L_max = 2 model for MD17."""
+
+    name: Literal["equiformer"] = "equiformer"
+    num_layers: int = Field(6, ge=1, description="attention blocks")
+    channels: tuple[int, ...] = Field((128, 64, 32), description="channels of degrees l = 0, 1, ... between the blocks")
+    feature_channels: tuple[int, ...] = Field((512, 256, 128), description="channels after the last block")
+    head_channels: tuple[int, ...] = Field((32, 16, 8), description="channels of one attention head")
+    num_heads: int = Field(4, ge=1, description="attention heads")
+    ffn_channels: tuple[int, ...] = Field((384, 192, 96), description="channels inside the feed-forward networks")
+    radial_basis: Literal["exponential_normal", "gaussian", "bessel"] = Field("exponential_normal", description="basis of distances")
+    num_basis: int = Field(32, ge=1, description="radial basis functions")
+    radial_hidden: tuple[int, ...] = Field((64, 64), description="hidden layers of the radial functions")
+    attention: Literal["mlp", "dot_product", "none"] = Field("mlp", description="how messages are weighted")
+    messages: Literal["nonlinear", "linear"] = Field("nonlinear", description="one or two tensor products a message")
+    norm: Literal["layer", "none"] = Field("layer", description="normalisation of node features in the blocks")
+    initialisation: Initialisation = Field("normal", description="distribution of the initial weights")
+    envelope: bool = Field(False, description="smooth at the cutoff (the published model is not)")
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of attention weights")
+    projection_dropout: float = Field(0.0, ge=0, lt=1, description="equivariant dropout of each block's outputs")
+    output_dropout: float = Field(0.0, ge=0, lt=1, description="equivariant dropout of the final features")
+    stochastic_depth: float = Field(0.0, ge=0, lt=1, description="probability of dropping a block for a structure")
+    average_degree: float = Field(15.57930850982666, gt=0, description="neighbours an atom; published: QM9's")
+    average_atoms: float = Field(18.03065905448718, gt=0, description="atoms a structure; published: QM9's")
+
+    @model_validator(mode="after")
+    def _same_degrees(self) -> EquiformerConfig:
+        lists = {"feature_channels": self.feature_channels, "head_channels": self.head_channels, "ffn_channels": self.ffn_channels}
+        for key, value in lists.items():
+            if len(value) != len(self.channels):
+                raise ValueError(f"{key} has {len(value)} degrees and channels has {len(self.channels)}; give one number a degree")
+        if self.attention == "dot_product" and self.messages == "nonlinear":
+            raise ValueError("dot-product attention has linear messages; set messages=linear or attention=mlp")
+        if self.attention == "none" and self.attention_dropout > 0:
+            raise ValueError("attention_dropout would be ignored with attention=none; set it to 0")
+        if self.norm == "layer" and min(self.channels) < 2:
+            raise ValueError(f"layer norm needs at least 2 channels a degree, found channels={self.channels}")
+        return self
+
+    @property
+    def l_max(self) -> int:
+        return len(self.channels) - 1
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block: attention, then feed-forward, each with a residual."""
+
+    def __init__(self, config: EquiformerConfig, channels_out: Sequence[int]) -> None:
+        super().__init__()
+        channels = config.channels
+        self.norm_1 = _norm(config, channels)
+        self.attention = _attention(config, channels, channels)
+        self.norm_2 = _norm(config, channels)
+        self.feed_forward = FeedForward(channels, config.ffn_channels, channels_out, config.initialisation, config.projection_dropout)
+        changes = tuple(channels_out) != tuple(channels)
+        self.shortcut = SO3Linear(channels, channels_out, init=config.initialisation) if changes else None
+        self.stochastic_depth = StochasticDepth(config.stochastic_depth)
+
+    def forward(self, x: Sequence[Tensor], graph: EdgeGraph, batch: Batch, l_out: int) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] for all degrees to out[l] for l <= l_out."""
+        depth = (batch.system_index, batch.num_systems)
+        update = self.stochastic_depth(self.attention(self.norm_1(x), graph, range(l_out + 1)), *depth)
+        x = [a + b for a, b in zip(x, update, strict=False)]
+        update = self.stochastic_depth(self.feed_forward(self.norm_2(x)), *depth)
+        residual = x if self.shortcut is None else self.shortcut(x)
+        return [a + b for a, b in zip(residual, update, strict=False)]
+
+
+def _norm(config: EquiformerConfig, channels: Sequence[int]) -> nn.Module:
+    return EquivariantLayerNorm(channels) if config.norm == "layer" else NoNorm()
+
+
+def _attention(
+    config: EquiformerConfig, channels_in: Sequence[int], channels_out: Sequence[int], kind: str | None = None
+) -> nn.Module:
+    shape = AttentionShape(
+        channels_in=tuple(channels_in),
+        channels_hidden=config.channels,
+        channels_out=tuple(channels_out),
+        channels_head=config.head_channels,
+        num_heads=config.num_heads,
+        radial=(config.num_basis, *config.radial_hidden),
+        dropout=config.attention_dropout,
+        projection_dropout=config.projection_dropout,
+        average_degree=config.average_degree,
+        initialisation=config.initialisation,
+    )
+    return ATTENTIONS[kind or config.attention, config.messages](shape)
+
+
+class EnergyHead(nn.Module):
+    """Linear, SiLU, linear on the scalars: [N, 1] energies of atoms."""
+
+    def __init__(self, num_channels: int, init: Initialisation, average_atoms: float) -> None:
+        super().__init__()
+        self.hidden = SO3Linear([num_channels], [num_channels], init=init)
+        self.output = SO3Linear([num_channels], [1], init=init)
+        self.scale = average_atoms**-0.5
+
+    def forward(self, features: Features) -> Tensor:
+        (hidden,) = self.hidden(features.nodes[:1])
+        (energy,) = self.output([scaled_silu(hidden)])
+        return energy[:, 0] * self.scale
+
+
+class VectorHead(nn.Module):
+    """One more equivariant graph attention, to a single vector an atom: [N, 3] (the paper's noise head).
+
+    It attends also in the variant without attention: the paper gives all variants "an additional block of equivariant
+    graph attention for noise prediction".
+    """
+
+    def __init__(self, config: EquiformerConfig) -> None:
+        super().__init__()
+        kind = "mlp" if config.attention == "none" else config.attention
+        self.attention = _attention(config, config.feature_channels, (0, 1), kind)
+
+    def forward(self, features: Features) -> Tensor:
+        (vector,) = self.attention(features.nodes, features.graph, (1,))
+        return vector[:, :, 0]
+
+
+class Equiformer(Backbone):
+    """Equiformer as a backbone: node features from a batch, with DeNS's force encoding when a head asks for noise."""
+
+    symmetry = "SO(3)"
+    gauge_exact = True
+    config: EquiformerConfig
+
+    def __init__(self, config: EquiformerConfig, heads: dict[str, str], force_scale: float) -> None:
+        super().__init__(config)
+        channels, init = config.channels, config.initialisation
+        self.smooth = config.envelope and config.max_neighbors is None
+        self.atom_embedding = nn.Parameter(torch.randn(config.num_elements, channels[0]))
+        self.atom_bias = nn.Parameter(torch.zeros(channels[0]))
+        self.basis = RADIAL_BASES[config.radial_basis](config.num_basis, config.cutoff)
+        self.envelope = PolynomialEnvelope(config.cutoff) if config.envelope else None
+        radial = (config.num_basis, *config.radial_hidden)
+        self.edge_degree = EdgeDegreeEmbedding(channels, radial, config.average_degree, init)
+        self.force_encoding = ForceEncoding(channels, force_scale, init) if "noise" in heads else None
+        # degrees above 0 survive the last block only where a head reads them
+        keeps_vectors = any(irreps != "0" for irreps in heads.values())
+        self.feature_channels = config.feature_channels if keeps_vectors else config.feature_channels[:1]
+        outputs = [channels] * (config.num_layers - 1) + [self.feature_channels]
+        self.blocks = nn.ModuleList(Block(config, out) for out in outputs)
+        self.norm = EquivariantLayerNorm(self.feature_channels)  # kept in all variants
+        self.output_dropout = EquivariantDropout(config.output_dropout)
+
+    def make_head(self, irreps: str) -> nn.Module:
+        """A head on the features: "0" energies of atoms, "1" a vector an atom."""
+        if irreps == "0":
+            return EnergyHead(self.feature_channels[0], self.config.initialisation, self.config.average_atoms)
+        if irreps == "1":
+            return VectorHead(self.config)
+        raise ValueError(f"Equiformer has heads '0' and '1', not '{irreps}'")
+
+    def forward(
+        self, batch: Batch, force_input: Tensor | None = None, frames: EdgeFrames | None = None, l_out: int | None = None
+    ) -> Features:
+        """Features of the atoms of a batch whose neighbours are built.
+
+        Args:
+            batch: with edges.
+            force_input: [N, 3] eV/Å, forces of corrupted atoms and zero elsewhere; None at inference.
+            frames: edge frames to use instead of our own (tests).
+            l_out: the highest degree wanted; default all that there are.
+        """
+        graph = self._graph(batch, frames)
+        scalars = self.atom_embedding[batch.atomic_numbers] + self.atom_bias
+        x = self.edge_degree(graph)
+        x[0] = x[0] + scalars[:, None]
+        if force_input is not None:
+            assert self.force_encoding is not None, "this model has no noise head, so no force encoding"
+            x = [a + b for a, b in zip(x, self.force_encoding(force_input), strict=True)]
+        top = len(self.feature_channels) - 1 if l_out is None else l_out
+        for block in self.blocks[:-1]:
+            x = block(x, graph, batch, self.config.l_max)
+        x = self.blocks[-1](x, graph, batch, top)
+        return Features(nodes=self.output_dropout(self.norm(x)), graph=graph, batch=batch)
+
+    def _graph(self, batch: Batch, frames: EdgeFrames | None) -> EdgeGraph:
+        assert batch.edge_index is not None, "build neighbours first"
+        frames = frames or edge_frames(self.edge_vectors(batch), self.config.l_max)
+        weight = None if self.envelope is None else self.envelope(frames.length)
+        if batch.edge_mask is not None:
+            mask = batch.edge_mask.to(frames.length.dtype)
+            weight = mask if weight is None else weight * mask
+        source, target = batch.edge_index
+        return EdgeGraph(
+            frames=frames,
+            basis=self.basis(frames.length),
+            source=source,
+            target=target,
+            weight=weight,
+            enveloped=self.envelope is not None,
+            num_atoms=batch.num_atoms,
+        )

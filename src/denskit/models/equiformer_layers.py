@@ -1,0 +1,314 @@
+"""The layers of Equiformer: radial functions, edge-degree embedding, the attentions, the feed-forward network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from denskit.geometry.so2 import DepthwiseTensorProductLinear, SharedTensorProductLinear, paths_to
+from denskit.geometry.so3 import Initialisation, SO3Linear
+from denskit.models.base import EdgeGraph
+from denskit.nn.activation import gate, scaled_sigmoid, scaled_silu, smooth_leaky_relu
+from denskit.nn.attention import edge_softmax
+from denskit.nn.dropout import EquivariantDropout
+
+
+class RadialFunction(nn.Module):
+    """MLP with layer norms from the radial basis [E, widths[0]] to path weights [E, num_out], plus a free offset."""
+
+    def __init__(self, widths: Sequence[int], num_out: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for width_in, width_out in pairwise(widths):
+            linear = nn.Linear(width_in, width_out)
+            nn.init.zeros_(linear.bias)
+            layers += [linear, nn.LayerNorm(width_out), nn.SiLU()]
+        self.hidden = nn.Sequential(*layers)
+        self.output = nn.Linear(widths[-1], num_out, bias=False)
+        bound = widths[-1] ** -0.5
+        self.offset = nn.Parameter(torch.empty(num_out).uniform_(-bound, bound))
+
+    def forward(self, basis: Tensor) -> Tensor:
+        return F.linear(self.hidden(basis), self.output.weight, self.offset)
+
+
+class EdgeDegreeEmbedding(nn.Module):
+    """Sum over neighbours of radial weights times spherical harmonics, mixed by a linear layer.
+
+    The published form is a depthwise tensor product of constant scalars with the harmonics; of its paths only those
+    from degree 0 are not zero, and in the edge frame only m = 0 is left of them.  All published parameters are kept.
+    """
+
+    def __init__(self, channels: Sequence[int], radial: Sequence[int], average_degree: float, init: Initialisation) -> None:
+        super().__init__()
+        l_max = len(channels) - 1
+        self.constant = SO3Linear([1], [channels[0]], init=init)
+        self.product = DepthwiseTensorProductLinear(channels, channels, l_edge=l_max, bias=True, init=init)
+        self.radial = RadialFunction(radial, self.product.num_path_weights)
+        # channel positions of the paths (0, l -> l): among all path weights, and among the paths into l
+        self.positions = []
+        for l in range(l_max + 1):
+            first = sum(self.product.widths[:l])
+            assert paths_to(l, l_max, l_max)[0].l1 == 0, "the path from degree 0 comes first"
+            self.positions.append(range(first, first + channels[0]))
+        self.num_scalars = channels[0]
+        self.scale = average_degree**-0.5
+
+    def forward(self, graph: EdgeGraph) -> list[Tensor]:
+        """out[l] [N, 2l+1, C_l]."""
+        device = graph.basis.device
+        used = torch.cat([torch.arange(r.start, r.stop, device=device) for r in self.positions])
+        hidden = self.radial.hidden(graph.basis)
+        weights = F.linear(hidden, self.radial.output.weight[used], self.radial.offset[used])
+        if graph.weight is not None:
+            weights = weights * graph.weight[:, None]
+        (constant,) = self.constant([torch.ones(1, 1, 1, dtype=weights.dtype, device=device)])
+        out = []
+        for l, part in enumerate(weights.split(self.num_scalars, -1)):
+            # c_0 of (0, l -> l) is sqrt((2 l + 1)(2 l + 1)) * w3j(0, l, l) = sqrt(2 l + 1)
+            matrix = self.product.weights[l][: self.num_scalars] * (2 * l + 1) ** 0.5
+            mixed = (part * constant[0]) @ matrix
+            if l == 0:
+                assert self.product.bias is not None
+                bias = self.product.bias
+                mixed = mixed + (bias if graph.weight is None else bias * graph.weight[:, None])
+            rotated = mixed[:, None] if l == 0 else graph.frames.wigner[l][:, 0, :, None] * mixed[:, None]
+            out.append(graph.sum_over_edges(rotated) * self.scale)
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionShape:
+    """Sizes and rates of one attention; channels are per degree."""
+
+    channels_in: tuple[int, ...]
+    channels_hidden: tuple[int, ...]  # of the messages
+    channels_out: tuple[int, ...]  # 0 where a degree is not made
+    channels_head: tuple[int, ...]  # of one head
+    num_heads: int
+    radial: tuple[int, ...]  # basis functions, hidden widths
+    dropout: float
+    projection_dropout: float
+    average_degree: float
+    initialisation: Initialisation
+
+    @property
+    def channels_value(self) -> tuple[int, ...]:
+        return tuple(self.num_heads * c for c in self.channels_head)
+
+    @property
+    def l_max(self) -> int:
+        return len(self.channels_hidden) - 1
+
+
+class _Attention(nn.Module):
+    """What all attentions share: messages from both ends of an edge, rotation into its frame, weighting, summing."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__()
+        init = shape.initialisation
+        self.shape = shape
+        self.merge_source = SO3Linear(shape.channels_in, shape.channels_hidden, init=init)
+        self.merge_target = SO3Linear(shape.channels_in, shape.channels_hidden, bias=False, init=init)
+        has_scalars = shape.channels_out[0] > 0
+        self.projection = SO3Linear(shape.channels_value, shape.channels_out, bias=has_scalars, init=init)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.projection_dropout = EquivariantDropout(shape.projection_dropout)
+
+    def _messages(self, x: Sequence[Tensor], graph: EdgeGraph, m_max: int) -> list[list[Tensor]]:
+        """Sum of both ends' features in the frame of each edge: f[l][m] [E, 1 or 2, C_l] for m <= m_max."""
+        merged = []
+        for at_source, at_target in zip(self.merge_source(x), self.merge_target(x), strict=True):
+            merged.append(at_source.index_select(0, graph.source) + at_target.index_select(0, graph.target))
+        return [graph.into_frame(part, l, m_max) for l, part in enumerate(merged)]
+
+    def _aggregate(self, values: Sequence[Tensor], attention: Tensor, degrees: Sequence[int], graph: EdgeGraph) -> list[Tensor]:
+        """Weight values [E, 2l+1, H C_h] (m-major), turn them back, sum them at the targets, project.
+
+        attention is [E, H], or [E, 1] for all heads alike.
+        """
+        summed = []
+        for l, value in zip(degrees, values, strict=True):
+            edges, rows, width = value.shape
+            heads = value.reshape(edges, rows, attention.shape[1], -1) * attention[:, None, :, None]
+            summed.append(graph.sum_over_edges(graph.out_of_frame(heads.reshape(edges, rows, width), l)))
+        return self.projection_dropout(self.projection(summed, degrees))
+
+
+class _GatedMessages(nn.Module):
+    """Two tensor products with a gate between them (non-linear messages); the gate commutes with the rotation."""
+
+    def __init__(self, shape: AttentionShape, num_logits: int) -> None:
+        super().__init__()
+        hidden, init = shape.channels_hidden, shape.initialisation
+        self.num_scalars, self.num_logits = hidden[0], num_logits
+        first = (hidden[0] + sum(hidden[1:]) + num_logits, *hidden[1:])
+        self.first = DepthwiseTensorProductLinear(hidden, first, l_edge=shape.l_max, bias=True, init=init)
+        self.second = SharedTensorProductLinear(hidden, shape.channels_value, l_edge=shape.l_max, bias=True, init=init)
+        self.radial = RadialFunction(shape.radial, self.first.num_path_weights)
+        self.widths = hidden[1:]
+
+    def forward(self, f: Sequence[Sequence[Tensor]], basis: Tensor, degrees: Sequence[int]) -> tuple[list[Tensor], Tensor]:
+        """Values, one tensor [E, 2l+1, H C_h] a degree (rows m-major), and what the logits are made of [E, num_logits]."""
+        m_max = max(degrees)
+        mixed = self.first(f, self.radial(basis), m_max)
+        sizes = [self.num_scalars, sum(self.widths), self.num_logits]
+        scalars, gates, logits = mixed[0][0].split(sizes, -1)
+        gates = scaled_sigmoid(gates)
+        grouped = [torch.cat([scaled_silu(scalars), self._gated(mixed, gates, 0)], -1) if self.widths else scaled_silu(scalars)]
+        for m in range(1, m_max + 1):
+            beyond = sum(self.widths[: m - 1])
+            grouped.append(self._gated(mixed, gates[..., beyond:], m))
+        return self.second(grouped, degrees), logits[:, 0]
+
+    def _gated(self, mixed: Sequence[Sequence[Tensor]], gates: Tensor, m: int) -> Tensor:
+        """All degrees >= max(m, 1) at order m, side by side, times their gates."""
+        return torch.cat([rows[m] for rows in mixed[max(m, 1) :]], -1) * gates
+
+
+class NonlinearMLPAttention(_Attention):
+    """The paper's equivariant graph attention: MLP logits, non-linear messages."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(shape)
+        self.messages = _GatedMessages(shape, num_logits=shape.channels_value[0])
+        self.attention_vector = _attention_vector(shape)
+
+    def forward(self, x: Sequence[Tensor], graph: EdgeGraph, degrees: Sequence[int]) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
+        f = self._messages(x, graph, max(degrees))
+        values, logits = self.messages(f, graph.basis, degrees)
+        attention = self.dropout(_mlp_attention(logits, self.attention_vector, graph))
+        return self._aggregate(values, attention, degrees, graph)
+
+
+class LinearMLPAttention(_Attention):
+    """MLP logits, linear messages: logits and values from one tensor product."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(shape)
+        values = shape.channels_value
+        channels = (2 * values[0], *values[1:])
+        self.product = DepthwiseTensorProductLinear(
+            shape.channels_hidden, channels, l_edge=shape.l_max, bias=True, init=shape.initialisation
+        )
+        self.radial = RadialFunction(shape.radial, self.product.num_path_weights)
+        self.attention_vector = _attention_vector(shape)
+
+    def forward(self, x: Sequence[Tensor], graph: EdgeGraph, degrees: Sequence[int]) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
+        f = self._messages(x, graph, max(degrees))
+        mixed = self.product(f, self.radial(graph.basis), max(degrees))
+        mixed[0][0], logits = mixed[0][0].chunk(2, -1)
+        attention = self.dropout(_mlp_attention(logits[:, 0], self.attention_vector, graph))
+        return self._aggregate([torch.cat(mixed[l], 1) for l in degrees], attention, degrees, graph)
+
+
+class DotProductAttention(_Attention):
+    """Logits from the inner product of a query of the target with a key of the edge, over all degrees."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(shape)
+        values = shape.channels_value
+        self.query = SO3Linear(shape.channels_in, values, init=shape.initialisation)
+        self.product = DepthwiseTensorProductLinear(
+            shape.channels_hidden, [2 * c for c in values], l_edge=shape.l_max, bias=True, init=shape.initialisation
+        )
+        self.radial = RadialFunction(shape.radial, self.product.num_path_weights)
+
+    def forward(self, x: Sequence[Tensor], graph: EdgeGraph, degrees: Sequence[int]) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
+        f = self._messages(x, graph, self.shape.l_max)
+        mixed = self.product(f, self.radial(graph.basis), self.shape.l_max)
+        keys, values = zip(*(torch.cat(rows, 1).chunk(2, -1) for rows in mixed), strict=True)
+        logits = sum(self._inner_products(l, q, keys[l], graph) for l, q in enumerate(self.query(x)))
+        attention = self.dropout(edge_softmax(logits, graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped))  # type: ignore[arg-type]
+        return self._aggregate([values[l] for l in degrees], attention, degrees, graph)
+
+    def _inner_products(self, l: int, query: Tensor, key: Tensor, graph: EdgeGraph) -> Tensor:
+        """Part [E, H] of the logits from degree l."""
+        turned = torch.cat(graph.into_frame(query.index_select(0, graph.target), l, l), 1)
+        products = (turned * key).sum(1).reshape(len(key), self.shape.num_heads, -1).sum(-1)
+        return products * ((2 * l + 1) * sum(self.shape.channels_head)) ** -0.5
+
+
+class NonlinearSum(_Attention):
+    """The DeNS paper's variant without attention: messages are summed and divided by sqrt(average degree)."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(shape)
+        self.messages = _GatedMessages(shape, num_logits=0)
+
+    def forward(self, x: Sequence[Tensor], graph: EdgeGraph, degrees: Sequence[int]) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
+        f = self._messages(x, graph, max(degrees))
+        values, _ = self.messages(f, graph.basis, degrees)
+        return self._aggregate(values, _uniform_weights(graph, self.shape.average_degree), degrees, graph)
+
+
+class LinearSum(_Attention):
+    """No attention, linear messages."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(shape)
+        self.product = DepthwiseTensorProductLinear(
+            shape.channels_hidden, shape.channels_value, l_edge=shape.l_max, bias=True, init=shape.initialisation
+        )
+        self.radial = RadialFunction(shape.radial, self.product.num_path_weights)
+
+    def forward(self, x: Sequence[Tensor], graph: EdgeGraph, degrees: Sequence[int]) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
+        f = self._messages(x, graph, max(degrees))
+        mixed = self.product(f, self.radial(graph.basis), max(degrees))
+        values = [torch.cat(mixed[l], 1) for l in degrees]
+        return self._aggregate(values, _uniform_weights(graph, self.shape.average_degree), degrees, graph)
+
+
+def _attention_vector(shape: AttentionShape) -> nn.Parameter:
+    vector = torch.empty(shape.num_heads, shape.channels_head[0])
+    nn.init.xavier_uniform_(vector)
+    return nn.Parameter(vector)
+
+
+def _mlp_attention(logits: Tensor, vector: Tensor, graph: EdgeGraph) -> Tensor:
+    """Attention weights [E, H] from scalars [E, H C_h] as in GATv2: the non-linearity comes before the inner product."""
+    heads = smooth_leaky_relu(logits).reshape(len(logits), *vector.shape)
+    return edge_softmax((heads * vector).sum(-1), graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped)
+
+
+def _uniform_weights(graph: EdgeGraph, average_degree: float) -> Tensor:
+    """Weights [E, 1] of a plain sum."""
+    weight = graph.basis.new_ones(len(graph.basis)) if graph.weight is None else graph.weight
+    return weight[:, None] * average_degree**-0.5
+
+
+class FeedForward(nn.Module):
+    """Linear, gate, linear on each atom."""
+
+    def __init__(
+        self, channels_in: Sequence[int], channels_hidden: Sequence[int], channels_out: Sequence[int], init: Initialisation, dropout: float
+    ) -> None:
+        super().__init__()
+        self.num_scalars = channels_hidden[0]
+        gated = (channels_hidden[0] + sum(channels_hidden[1:]), *channels_hidden[1:])
+        self.first = SO3Linear(channels_in, gated, init=init)
+        self.second = SO3Linear(channels_hidden, channels_out, init=init)
+        self.dropout = EquivariantDropout(dropout)
+
+    def forward(self, x: Sequence[Tensor]) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] to out[l] [N, 2l+1, C'_l] for the degrees of x."""
+        return self.dropout(self.second(gate(self.first(x), self.num_scalars)))
+
+
+ATTENTIONS = {
+    ("mlp", "nonlinear"): NonlinearMLPAttention,
+    ("mlp", "linear"): LinearMLPAttention,
+    ("dot_product", "linear"): DotProductAttention,
+    ("none", "nonlinear"): NonlinearSum,
+    ("none", "linear"): LinearSum,
+}

@@ -1,0 +1,39 @@
+"""Equivariant layer normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class EquivariantLayerNorm(nn.Module):
+    """Layer norm of each degree on its own (Equiformer, Liao and Smidt 2023).
+
+    x_l / sqrt(mean over channels and orders of x_l^2 + eps) * weight_l; scalars are centred first and get a bias.
+    """
+
+    def __init__(self, channels: Sequence[int], eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weights = nn.ParameterList(nn.Parameter(torch.ones(c)) for c in channels)
+        self.bias = nn.Parameter(torch.zeros(channels[0]))
+
+    def forward(self, x: Sequence[Tensor]) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] to the same shapes; degrees absent from x are left out."""
+        out = []
+        for l, (x_l, weight) in enumerate(zip(x, self.weights, strict=False)):
+            centred = x_l - x_l.mean(-1, keepdim=True) if l == 0 else x_l
+            scale = (centred.square().mean((1, 2), keepdim=True) + self.eps).rsqrt()
+            out.append(centred * (scale * weight))
+        out[0] = out[0] + self.bias
+        return out
+
+
+class NoNorm(nn.Module):
+    """Stands where a layer norm would: the paper's variant without layer normalisation."""
+
+    def forward(self, x: Sequence[Tensor]) -> list[Tensor]:
+        """x itself."""
+        return list(x)
