@@ -1,0 +1,208 @@
+"""Both losses against numbers worked out by hand.
+
+System A has atoms 0, 1, 2 (2 is fixed), system B has atoms 3, 4; atom 5 is padding.  Atom 0 is corrupted.
+Differences between prediction and target, and their lengths:
+
+    noise   atom 0: (0, 3, 4), 5
+    forces  atom 1: (1, 2, 2), 3     atom 3: (2, 3, 6), 7     atom 4: (0, 0, 0), 0
+    forces of atoms 0 (corrupted), 2 (fixed), 5 (padding) and noise of all but atom 0: 1000, never to be counted
+    energy  A: 2 - 5 = -3     B: 1 - 0.5 = 0.5
+    stress  A: 1000 in each component, corrupted, not to be counted     B: 1 in each of 9 components, length 3
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tasks.small import make_batch, make_targets
+from torch import Tensor
+
+from denskit.batch import Prepared
+from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Term, total_loss
+
+FAR = 1000.0
+
+
+def worked_example() -> tuple[dict[str, Tensor], Prepared]:
+    batch = make_batch([3, 2], padding=1)
+    batch = replace(batch, fixed=torch.tensor([False, False, True, False, False, False]))
+    targets = replace(make_targets(batch), energy=torch.tensor([5.0, 0.5], dtype=torch.float64))
+    noise_mask = torch.tensor([True, False, False, False, False, False])
+    noise = torch.where(noise_mask[:, None], torch.tensor([0.3, -0.2, 1.1], dtype=torch.float64), 0.0)
+    force_error = torch.tensor([[FAR] * 3, [1, 2, 2], [FAR] * 3, [2, 3, 6], [0, 0, 0], [FAR] * 3], dtype=torch.float64)
+    noise_error = torch.full((6, 3), FAR, dtype=torch.float64)
+    noise_error[0] = torch.tensor([0, 3, 4])
+    prediction = {
+        "energy": torch.tensor([2.0, 1.0], dtype=torch.float64),
+        "forces": targets.forces + force_error,
+        "noise": noise + noise_error,
+        "stress": targets.stress + torch.tensor([FAR, 1.0], dtype=torch.float64)[:, None, None],
+    }
+    prepared = Prepared(
+        batch=batch,
+        targets=targets,
+        force_input=torch.where(noise_mask[:, None], targets.forces, 0.0),
+        noise=noise,
+        noise_mask=noise_mask,
+    )
+    return {name: value.requires_grad_() for name, value in prediction.items()}, prepared
+
+
+def numbers(terms: dict[str, Term]) -> dict[str, tuple[float, float, float]]:
+    return {name: (float(t.sum), float(t.count), t.weight) for name, t in terms.items()}
+
+
+def approx(expected: dict[str, tuple[float, float, float]]) -> dict[str, object]:
+    return {name: pytest.approx(value, rel=1e-12) for name, value in expected.items()}
+
+
+def test_published_loss_of_the_worked_example() -> None:
+    prediction, prepared = worked_example()
+    config = DeNSConfig(energy_weight=2.0, forces_weight=80.0, stress_weight=0.5, coefficient=5.0, loss="published")
+    terms = DeNS(config).losses(prediction, prepared, progress=0.25)
+    assert numbers(terms) == approx(
+        {
+            "energy": (3.0 + 0.5, 2, 2.0),  # both structures
+            "forces": (3.0 + 7.0 + 0.0, 3, 80.0),  # atoms 1, 3, 4
+            "noise": (5.0, 1, 5.0 * 0.75),  # atom 0; a quarter of the training is over
+            "stress": (3.0, 1, 0.5),  # B: sqrt(9 * 1**2)
+        }
+    )
+    # 2 * 3.5 / 2 + 80 * 10 / 3 + 3.75 * 5 / 1 + 0.5 * 3 / 1 = 3.5 + 266.666... + 18.75 + 1.5
+    assert float(total_loss(terms)) == pytest.approx(290.0 + 5 / 12, rel=1e-12)
+
+
+def test_paper_loss_of_the_worked_example() -> None:
+    prediction, prepared = worked_example()
+    config = DeNSConfig(energy_weight=2.0, forces_weight=80.0, stress_weight=0.5, coefficient=5.0, loss="paper")
+    terms = DeNS(config).losses(prediction, prepared, progress=0.25)
+    assert numbers(terms) == approx(
+        {
+            "energy": (3.0 + 0.5, 2, 2.0),  # the absolute value, not its square
+            "forces": (3.0**2 / 2 + (7.0**2 + 0.0) / 2, 2, 80.0),  # A: |S| = 2 free atoms, one scored; B: |S| = 2
+            "noise": (5.0**2 / 2, 2, 5.0 * 0.75),  # A: |S| = 2, one scored; B adds 0 and counts
+            "stress": (9.0, 2, 0.5),  # B; A adds 0 and counts
+        }
+    )
+    # 2 * 3.5 / 2 + 80 * (4.5 + 24.5) / 2 + 3.75 * 12.5 / 2 + 0.5 * 9 / 2 = 3.5 + 1160 + 23.4375 + 2.25
+    assert float(total_loss(terms)) == pytest.approx(1189.1875, rel=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["published", "paper"])
+def test_what_is_not_scored_has_no_gradient(loss: str) -> None:
+    prediction, prepared = worked_example()
+    terms = DeNS(DeNSConfig(stress_weight=1.0, loss=loss)).losses(prediction, prepared, progress=0.0)
+    total_loss(terms).backward()
+    scored = {name: value.grad.flatten(1).ne(0).any(1) for name, value in prediction.items() if name != "energy"}
+    # Atom 4 is scored with an error of exactly zero: zero gradient, and finite.
+    assert scored["forces"].tolist() == [False, True, False, True, False, False]
+    assert scored["noise"].tolist() == [True, False, False, False, False, False]
+    assert scored["stress"].tolist() == [False, True]
+    assert all(value.grad.isfinite().all() for value in prediction.values())
+
+
+@pytest.mark.parametrize("loss", ["published", "paper"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_perfect_prediction_has_loss_zero_and_finite_gradients(loss: str, dtype: torch.dtype) -> None:
+    _, prepared = worked_example()
+    prepared = prepared.to(dtype=dtype)
+    prepared = replace(prepared, targets=replace(prepared.targets, energy=prepared.targets.energy.to(dtype)))
+    prediction = {
+        "energy": prepared.targets.energy.clone().requires_grad_(),
+        "forces": prepared.targets.forces.clone().requires_grad_(),
+        "noise": prepared.noise.clone().requires_grad_(),
+    }
+    loss_value = total_loss(DeNS(DeNSConfig(loss=loss)).losses(prediction, prepared, progress=0.0))
+    loss_value.backward()
+    assert float(loss_value) == 0.0
+    assert all(torch.equal(value.grad, torch.zeros_like(value)) for value in prediction.values())
+
+
+@pytest.mark.parametrize("loss", ["published", "paper"])
+def test_nothing_to_score_gives_zero_and_a_gradient_of_zero(loss: str) -> None:
+    prediction, prepared = worked_example()
+    targets = prepared.targets
+    empty = replace(
+        targets,
+        energy_mask=torch.zeros_like(targets.energy_mask),
+        forces_mask=torch.zeros_like(targets.forces_mask),
+        stress_mask=torch.zeros_like(targets.stress_mask),
+    )
+    nothing = replace(prepared, targets=empty, noise_mask=torch.zeros_like(prepared.noise_mask))
+    terms = DeNS(DeNSConfig(stress_weight=1.0, loss=loss)).losses(prediction, nothing, progress=0.0)
+    assert {name: (float(t.sum), float(t.count)) for name, t in terms.items()} == dict.fromkeys(prediction, (0.0, 0.0))
+    total_loss(terms).backward()
+    assert all(torch.equal(value.grad, torch.zeros_like(value)) for value in prediction.values())
+
+
+@pytest.mark.parametrize("loss", ["published", "paper"])
+def test_without_corruption_the_noise_head_still_has_a_gradient_of_zero(loss: str) -> None:
+    prediction, prepared = worked_example()
+    ordinary = replace(prepared, noise_mask=torch.zeros_like(prepared.noise_mask))
+    terms = DeNS(DeNSConfig(loss=loss)).losses(prediction, ordinary, progress=0.0)
+    terms["noise"].sum.backward()
+    assert torch.equal(prediction["noise"].grad, torch.zeros_like(prediction["noise"]))
+
+
+def test_missing_labels_count_nowhere() -> None:
+    prediction, prepared = worked_example()
+    targets = replace(
+        prepared.targets,
+        energy_mask=torch.tensor([True, False]),
+        forces_mask=torch.tensor([True, True, True, True, False, False]),
+    )
+    hidden = replace(prepared, targets=targets)
+    published = numbers(DeNS(DeNSConfig(loss="published")).losses(prediction, hidden, progress=0.0))
+    assert published["energy"] == approx({"energy": (3.0, 1, 1.0)})["energy"]
+    assert published["forces"] == approx({"forces": (3.0 + 7.0, 2, 80.0)})["forces"]
+    paper = numbers(DeNS(DeNSConfig(loss="paper")).losses(prediction, hidden, progress=0.0))
+    assert paper["energy"] == approx({"energy": (3.0, 1, 1.0)})["energy"]
+    assert paper["forces"] == approx({"forces": (3.0**2 / 2 + 7.0**2 / 1, 2, 80.0)})["forces"]  # B: |S| = 1
+
+
+def test_energy_per_atom() -> None:
+    prediction, prepared = worked_example()
+    config = EnergyForcesConfig(energy_loss="mae_per_atom")
+    terms = EnergyForces(config).losses(prediction, prepared, progress=0.0)
+    assert float(terms["energy"].sum) == pytest.approx(3.0 / 3 + 0.5 / 2, rel=1e-12)
+    assert float(terms["energy"].count) == 2
+
+
+def test_the_published_noise_term_weighs_about_16_times_more() -> None:
+    """p = r = 0.25 and errors of length 1 everywhere: the mean over corrupted atoms is 1, the paper's is p r."""
+    batch = make_batch([12] * 4000)
+    targets = make_targets(batch)
+    mask = torch.zeros(12 * 4000, dtype=torch.bool).reshape(4000, 12)
+    mask[:1000, :3] = True
+    unit = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    zeros = torch.zeros_like(batch.positions)
+    prepared = Prepared(batch=batch, targets=targets, force_input=zeros, noise=zeros, noise_mask=mask.flatten())
+    prediction = {"energy": targets.energy, "forces": targets.forces, "noise": zeros + unit}
+    means = {
+        loss: float(DeNS(DeNSConfig(loss=loss)).losses(prediction, prepared, progress=0.0)["noise"].mean)
+        for loss in ("published", "paper")
+    }
+    assert means == {"published": pytest.approx(1.0), "paper": pytest.approx(1 / 16)}
+
+
+@pytest.mark.parametrize("loss", ["published", "paper"])
+def test_terms_of_two_micro_batches_add_up_to_those_of_the_batch(loss: str) -> None:
+    from tasks.small import LinearModel, select_systems
+
+    from denskit.random import keys_for
+
+    model, batch = LinearModel(), make_batch([4, 2, 5, 3])
+    targets, keys = make_targets(batch), keys_for(0, 0, range(4))
+    task = DeNS(DeNSConfig(probability=0.7, corruption_ratio=0.5, stress_weight=1.0, loss=loss))
+
+    def terms(order: list[int]) -> dict[str, Term]:
+        prepared = task.prepare(*select_systems(batch, targets, order), keys[order], progress=0.5)
+        return task.losses(model(prepared), prepared, progress=0.5)
+
+    whole, first, second = terms([0, 1, 2, 3]), terms([0, 1]), terms([2, 3])
+    assert float(whole["noise"].count) > 0
+    for name, term in whole.items():
+        torch.testing.assert_close(term.sum, first[name].sum + second[name].sum, rtol=1e-12, atol=0)
+        assert float(term.count) == float(first[name].count + second[name].count)
