@@ -79,3 +79,21 @@ def plot_parity(
         axes.set_title(f"MAE {np.mean(np.abs(predicted - reference)):.3g} {unit}", fontsize=10)
     figure.suptitle(title, fontsize=11)
     return _save(figure, output)
+
+
+def plot_learning_curves(runs: Mapping[str, Path], output: Path) -> Path:
+    """Validation errors of several runs over steps, on logarithmic axes: energy (meV) and forces (meV/Å).
+
+    ``runs`` maps labels to run folders.  Raises FileNotFoundError and ValueError as :func:`read_metrics`.
+    """
+    panels = {"energy MAE (meV)": "valid_energy_mae_meV", "force MAE (meV/Å)": "valid_forces_mae_meV_per_A"}
+    figure = Figure(figsize=(4.6 * len(panels), 3.8), dpi=130, layout="constrained")
+    curves = {label: read_metrics(folder / "metrics.csv") for label, folder in runs.items()}
+    for position, (label, column) in enumerate(panels.items(), start=1):
+        axes = _axes(figure, position, len(panels))
+        for colour, (run, columns) in zip(COLOURS, curves.items(), strict=False):
+            measured = np.isfinite(columns[column])
+            axes.plot(columns["step"][measured], columns[column][measured], color=colour, label=run, marker=".")
+        axes.set(xlabel="training step", ylabel=f"validation {label}", yscale="log")
+        axes.legend(frameon=False, fontsize=9)
+    return _save(figure, output)

@@ -1,0 +1,52 @@
+"""The ``denskit`` program: one file a verb, assembled here.
+
+Nothing heavy is imported at the top of these files, so that ``denskit --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from denskit.cli.data import app as data_app
+from denskit.cli.demo import demo
+from denskit.cli.doctor import doctor
+from denskit.cli.errors import FriendlyGroup
+from denskit.cli.evaluate import evaluate
+from denskit.cli.import_ import import_
+from denskit.cli.inspect import inspect
+from denskit.cli.predict import predict
+from denskit.cli.presets import app as presets_app
+from denskit.cli.report import report
+from denskit.cli.train import train
+
+app = typer.Typer(
+    cls=FriendlyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="""Train, judge and use equivariant machine-learning force fields, with DeNS.
+
+[bold]Examples[/bold]
+
+  denskit demo                                                   two short trainings on shipped data, one table
+
+  denskit data inspect mine.extxyz                               what is in a file, and what looks wrong
+
+  denskit train equiformer data.path=mine.extxyz task=dens output=runs/mine
+
+  denskit evaluate runs/mine                                     errors on the test split
+
+  denskit predict runs/mine new.extxyz -o labelled.extxyz        energies and forces for other structures
+""",
+)
+app.command()(train)
+app.command()(evaluate)
+app.command()(predict)
+app.command("import")(import_)
+app.command()(inspect)
+app.command()(report)
+app.command()(demo)
+app.command()(doctor)
+app.add_typer(presets_app, name="presets")
+app.add_typer(data_app, name="data")

@@ -1,0 +1,47 @@
+"""``denskit train``: a preset or a YAML file, changed by ``key=value``, becomes a run folder."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def train(
+    preset: Annotated[str, typer.Argument(help="A preset (`denskit presets`) or a YAML file.", metavar="PRESET|CONFIG")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes to it, such as training.max_steps=5000.", metavar="KEY=VALUE ...")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights, batches and noise.")] = None,
+) -> None:
+    """Train a model.
+
+    Examples:
+
+      denskit train equiformer data.path=mine.extxyz task=dens training.max_steps=20000 output=runs/mine
+
+      denskit train md17/equiformer_l2_dens data.path=md17_aspirin.npz data.molecule=aspirin
+
+      denskit train equiformer data.train=a.extxyz data.valid=b.extxyz data.test=c.extxyz --dry-run
+
+      torchrun --nproc-per-node 4 -m denskit train equiformer data.path=mine.extxyz
+    """
+    import yaml
+
+    from denskit.training.config import load_config
+
+    changes = list(overrides or [])
+    changes += [f"device={device}"] if device is not None else []
+    changes += [f"seed={seed}"] if seed is not None else []
+    config = load_config(preset, changes)
+    if dry_run:
+        typer.echo(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True), nl=False)
+        return
+
+    from denskit.training.trainer import train as train_model
+
+    run = train_model(config, resume=resume)
+    typer.echo(f"Done: {run}\nNext:  denskit evaluate {run}   |   denskit report {run}")

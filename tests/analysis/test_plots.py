@@ -1,0 +1,52 @@
+"""Plots and pages are written, and say the numbers that they are drawn from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from denskit.analysis.plots import plot_learning_curves, plot_parity, read_metrics
+from denskit.analysis.report import html_image, html_table, write_page
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_parity_draws_one_panel_a_label(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    energy = rng.normal(size=20), rng.normal(size=20)
+    forces = rng.normal(size=(20, 9, 3)), rng.normal(size=(20, 9, 3))
+    both = plot_parity(energy, forces, tmp_path / "deep" / "both.png")
+    one = plot_parity(None, forces, tmp_path / "one.png")
+    widths = [int.from_bytes(path.read_bytes()[16:20], "big") for path in (both, one)]
+    assert both.read_bytes().startswith(PNG)
+    assert widths[0] == 2 * widths[1]
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plot_parity(None, None, tmp_path / "none.png")
+
+
+def test_metrics_are_read_with_gaps(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss,valid\n1,0.5,\n2,0.25,3\n")
+    columns = read_metrics(path)
+    np.testing.assert_array_equal(columns["loss"], [0.5, 0.25])
+    np.testing.assert_array_equal(columns["valid"], [np.nan, 3.0])
+    with pytest.raises(FileNotFoundError, match="metrics.csv"):
+        read_metrics(tmp_path / "absent" / "metrics.csv")
+    path.write_text("step,loss\n")
+    with pytest.raises(ValueError, match="no rows"):
+        read_metrics(path)
+
+
+def test_page_fetches_nothing_and_escapes(tmp_path: Path) -> None:
+    image = tmp_path / "curve.png"
+    plot_parity((np.arange(3.0), np.arange(3.0)), None, image)
+    table = html_table(["key", "value"], [["output", "<script>"]])
+    page = write_page(tmp_path / "report.html", "run & co", [("Numbers", table), ("Curve", html_image(image))])
+    text = page.read_text(encoding="utf-8")
+    assert "run &amp; co" in text
+    assert "&lt;script&gt;" in text
+    assert not re.search(r"https?://|<script|<link", text)
+    assert text.count("data:image/png;base64,") == 1
