@@ -14,7 +14,7 @@ from denskit.presets import preset_names
 from denskit.tasks import build_task
 from denskit.training.config import RunConfig, load_config
 
-MOLECULES = "aspirin benzene ethanol malonaldehyde naphthalene salicylic_acid toluene uracil".split()
+MOLECULES = "aspirin benzene ethanol malonaldehyde naphthalene salicylic toluene uracil".split()
 
 #                aspirin benzene ethanol malonaldehyde naphthalene salicylic toluene uracil      (the paper's columns)
 DENS = {
