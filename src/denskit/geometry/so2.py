@@ -101,12 +101,6 @@ def split_orders(x: Tensor) -> list[Tensor]:
     return list(x.split([1] + [2] * ((x.shape[1] - 1) // 2), dim=1))
 
 
-def _quarter_turn(x: Tensor) -> Tensor:
-    """(+m, -m) rows to (in(-m), -in(+m)): what an odd path does."""
-    plus, minus = x.unbind(1)
-    return torch.stack((minus, -plus), 1)
-
-
 @dataclass(frozen=True)
 class _Block:
     """The paths of one (l3, |m|, parity): where they lie among all paths into l3, and their coefficients."""

@@ -172,7 +172,9 @@ class ForceField(nn.Module):
             gradients = torch.autograd.grad(out["energy"].sum(), inputs, create_graph=self.training, retain_graph="noise" in wanted or None)
         out["forces"] = -gradients[0]
         if strain is not None:
-            out["stress"] = gradients[1] / batch.cell.det().abs()[:, None, None]
+            volume = batch.cell.det().abs()
+            # a molecule has no volume: its stress is the strain's gradient per 1 Å^3, and no one has a target for it
+            out["stress"] = gradients[1] / torch.where(volume > 0, volume, 1)[:, None, None]
         return {name: out[name] for name in wanted}
 
     def _evaluate(
