@@ -1,0 +1,110 @@
+"""What a source of structures is, parts of one, and how structures become a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from denskit.batch import Batch, System, Targets
+
+
+class Source(Protocol):
+    """Structures with their labels, in eV and Å, by position."""
+
+    @property
+    def name(self) -> str: ...  # names the source in errors: a file, a part of a file
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> System: ...
+
+
+@dataclass(frozen=True)
+class Subset:
+    """The frames ``indices`` [M] of a source.  ``System.index`` stays the position in the whole source."""
+
+    source: Source
+    indices: np.ndarray
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> System:
+        return self.source[int(self.indices[index])]
+
+    def __iter__(self) -> Iterator[System]:
+        return (self[index] for index in range(len(self)))
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A source that is opened when it is first used: training never reads a test file."""
+
+    name: str
+    open: Callable[[], Source]
+
+    @cached_property
+    def _source(self) -> Source:
+        return self.open()
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> System:
+        return self._source[index]
+
+    def __iter__(self) -> Iterator[System]:
+        return (self[index] for index in range(len(self)))
+
+
+def collate(systems: Sequence[System], dtype: torch.dtype = torch.float32) -> tuple[Batch, Targets]:
+    """Concatenate B structures into one batch without edges, and their labels.
+
+    Positions, cells, forces and stresses are in ``dtype``, energies always in float64.  A label that is absent is 0
+    with its mask False.  Raises ValueError for an empty sequence.
+    """
+    if not systems:
+        raise ValueError("a batch needs at least one structure; the sequence of structures is empty")
+    counts = torch.tensor([len(system) for system in systems])
+
+    def atoms(name: str) -> Tensor:
+        return torch.from_numpy(np.concatenate([getattr(system, name) for system in systems]))
+
+    def rows(name: str) -> Tensor:
+        return torch.from_numpy(np.stack([getattr(system, name) for system in systems]))
+
+    batch = Batch(
+        positions=atoms("positions").to(dtype),
+        atomic_numbers=atoms("atomic_numbers"),
+        cell=rows("cell").to(dtype),
+        pbc=rows("pbc"),
+        system_index=torch.arange(len(systems)).repeat_interleave(counts),
+        n_atoms=counts,
+        fixed=atoms("fixed"),
+        tags=atoms("tags"),
+        denoise=torch.tensor([system.denoise for system in systems]),
+        atom_mask=torch.ones(int(counts.sum()), dtype=torch.bool),
+    )
+    return batch, _targets(systems, counts, dtype)
+
+
+def _targets(systems: Sequence[System], counts: Tensor, dtype: torch.dtype) -> Targets:
+    forces = [np.zeros_like(system.positions) if system.forces is None else system.forces for system in systems]
+    stress = [np.zeros((3, 3)) if system.stress is None else system.stress for system in systems]
+    energy = [0.0 if system.energy is None else system.energy for system in systems]
+    has_forces = torch.tensor([system.forces is not None for system in systems])
+    return Targets(
+        energy=torch.tensor(energy, dtype=torch.float64),
+        forces=torch.from_numpy(np.concatenate(forces)).to(dtype),
+        stress=torch.from_numpy(np.stack(stress)).to(dtype),
+        energy_mask=torch.tensor([system.energy is not None for system in systems]),
+        forces_mask=has_forces.repeat_interleave(counts),
+        stress_mask=torch.tensor([system.stress is not None for system in systems]),
+    )

@@ -1,0 +1,104 @@
+"""What a user says about the data."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from ase.data import atomic_numbers
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Share = Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, le=1)]
+
+
+class SplitConfig(BaseModel):
+    """How one file is divided.  Shares are counts of frames (``950``) or fractions (``0.9``)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mode: Literal["random", "blocks", "group", "published"] | None = None
+    """``random`` frames; contiguous ``blocks`` in file order; whole groups (``data.group_key``); ``published``, the
+    MD17 split: numpy ``default_rng(1).permutation``, first train, then valid, then test.  None: the dataset's default."""
+    train: Share | None = None
+    """Share for training; None: what the others leave."""
+    valid: Share | None = None
+    """Share for validation; None: 5 %; 0: none."""
+    test: Share | None = None
+    """Share for the final test; None: what the others leave, 5 % where nothing is asked; 0: none."""
+    gap: int = Field(default=0, ge=0)
+    """Frames left out between blocks, so that the blocks are less correlated (``blocks`` only)."""
+    seed: int | None = None
+    """Seed of ``random`` and ``group``; None: the run's seed."""
+    file: str | None = None
+    """A split saved by an earlier run (JSON); everything else here must then be left out."""
+
+    @model_validator(mode="after")
+    def _no_idle_fields(self) -> SplitConfig:
+        if self.file is not None and self.model_fields_set - {"file"}:
+            raise ValueError(f"split.file={self.file} says all; leave out {sorted(self.model_fields_set - {'file'})}")
+        if self.gap and self.mode not in ("blocks", None):
+            raise ValueError(f"split.gap={self.gap} acts with split.mode=blocks only, not with {self.mode}")
+        if self.seed is not None and self.mode in ("blocks", "published"):
+            raise ValueError(f"split.seed={self.seed} acts with random and group splits only, not with {self.mode}")
+        return self
+
+
+class DataConfig(BaseModel):
+    """Where the structures come from, how they are divided, and how their labels are read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = "file"
+    """Dataset: ``file`` (your own), ``md17``, ``rmd17`` (downloaded) or ``embedded`` (shipped with Denskit)."""
+    path: str | None = None
+    """One file, divided by ``split``.  With md17 and rmd17: the file to use instead of the downloaded one."""
+    train: str | None = None
+    """File of training frames (instead of ``path``)."""
+    valid: str | None = None
+    """File of validation frames; None: taken from the training file by ``split``."""
+    test: str | None = None
+    """File of test frames, read by ``evaluate`` only."""
+    split: SplitConfig = SplitConfig()
+    """How ``path`` (or ``train``, where ``valid`` is None) is divided."""
+    molecule: str | None = None
+    """Molecule of md17, rmd17 or embedded."""
+    energy_key: str | None = None
+    """Field that holds the energy; None: ``REF_energy``, else the calculator's ``energy``."""
+    forces_key: str | None = None
+    """Field that holds the forces; None: ``REF_forces``, else the calculator's ``forces``."""
+    stress_key: str | None = None
+    """Field that holds the stress (ASE's sign) or, with "virial" in its name, the virial (-stress * volume)."""
+    group_key: str | None = None
+    """Field that names a frame's group (system, material); makes ``group`` the default split."""
+    units: Literal["auto", "eV", "kcal/mol", "kJ/mol", "Hartree"] = "auto"
+    """Unit of energies, and of forces per Å.  ``auto``: what the file says; npz without unit fields kcal/mol, as in the
+    published MD17 and rMD17 files; all else eV."""
+    references: Literal["fit", "isolated", "mean", "none"] | dict[str, float] = "fit"
+    """Energies of the elements, taken off before training: ``fit`` (linear, on the training frames), ``isolated`` (the
+    single-atom frames of the training file), ``mean`` (one constant a structure), ``none``, or ``{H: -13.6, ...}`` in eV."""
+    missing: Literal["error", "mask"] = "error"
+    """Labels that are absent or not finite: an ``error``, or ``mask`` (they count in no loss)."""
+
+    @field_validator("references")
+    @classmethod
+    def _known_elements(cls, value: str | dict[str, float]) -> str | dict[str, float]:
+        if isinstance(value, dict):
+            unknown = sorted(set(value) - set(atomic_numbers) | set(value) & {"X"})
+            if unknown or not value:
+                raise ValueError(
+                    f"references: {unknown or 'nothing'} given where element symbols like H or O are wanted"
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> DataConfig:
+        if self.path is not None and self.train is not None:
+            raise ValueError(f"give data.path={self.path} or data.train={self.train}, not both")
+        if self.path is not None and (self.valid is not None or self.test is not None):
+            raise ValueError(
+                f"data.path={self.path} is divided by data.split; to give valid and test files use data.train for it"
+            )
+        if self.group_key is not None and self.split.mode not in ("group", None):
+            raise ValueError(f"data.group_key={self.group_key} acts with split.mode=group only, not {self.split.mode}")
+        if self.valid is not None and self.train is not None and self.split != SplitConfig():
+            raise ValueError("data.split divides one file; with data.train and data.valid given it would be ignored")
+        return self

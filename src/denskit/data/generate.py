@@ -1,0 +1,147 @@
+"""Make a dataset: molecular dynamics with GFN2-xTB, the frames labelled by the same method.
+
+GFN2-xTB: Bannwarth, Ehlert, Grimme, J. Chem. Theory Comput. 15, 1652 (2019), through the ``tblite`` library (the
+``xtb`` extra).  The dynamics is Langevin's; frames are written in eV, eV/Å.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ase
+import ase.io
+import numpy as np
+from ase import units
+from ase.build import molecule as named_molecule
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.collections import g2
+from ase.md.langevin import Langevin
+from ase.md.velocitydistribution import MaxwellBoltzmannDistribution, Stationary, ZeroRotation
+from ase.optimize import BFGS
+
+from denskit.data.files import atomic_write
+
+METHOD = "GFN2-xTB"
+NAMES = {"ethanol": "CH3CH2OH", "acetamide": "CH3CONH2", "benzene": "C6H6", "water": "H2O"}
+FRICTION = 0.01  # 1/fs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trajectory:
+    """Frames of one molecule in time order, in eV and Å."""
+
+    atoms: ase.Atoms  # the molecule (its positions are the relaxed ones)
+    positions: np.ndarray  # [T, n, 3] Å
+    energies: np.ndarray  # [T] eV
+    forces: np.ndarray  # [T, n, 3] eV/Å
+    recipe: str  # the method, versions and settings, one line
+
+
+def generate(
+    molecule: str,
+    *,
+    frames: int,
+    temperature: float = 500.0,
+    every: float = 10.0,
+    timestep: float = 0.5,
+    equilibration: float = 1000.0,
+    seed: int = 0,
+) -> Trajectory:
+    """Relax ``molecule``, equilibrate it and sample Langevin dynamics with GFN2-xTB.
+
+    ``molecule``: a name (``ethanol``, or one of ASE's G2 set such as ``CH3CONH2``) or a file that ASE reads.
+    ``temperature`` in K; ``every`` (between frames), ``timestep`` and ``equilibration`` in fs.
+    Raises ModuleNotFoundError without tblite, ValueError for an unknown or a periodic molecule.
+    """
+    if frames < 1:
+        raise ValueError(f"generate makes at least 1 frame, {frames} asked")
+    stride = round(every / timestep)
+    if stride < 1 or abs(stride * timestep - every) > 1e-9:
+        raise ValueError(f"frames every {every} fs are not a whole number of steps of {timestep} fs")
+    atoms = _molecule(molecule)
+    atoms.calc = _calculator()
+    rng = np.random.default_rng(seed)
+    BFGS(atoms, logfile=None).run(fmax=0.02, steps=500)
+    MaxwellBoltzmannDistribution(atoms, temperature_K=temperature, rng=rng)
+    Stationary(atoms)
+    ZeroRotation(atoms)
+    relaxed = atoms.copy()
+    dynamics = Langevin(
+        atoms, timestep * units.fs, temperature_K=temperature, friction=FRICTION / units.fs, fixcm=False, rng=rng
+    )
+    dynamics.run(round(equilibration / timestep))
+    positions = np.empty((frames, len(atoms), 3))
+    energies, forces = np.empty(frames), np.empty((frames, len(atoms), 3))
+    for frame in range(frames):
+        dynamics.run(stride)
+        positions[frame] = (
+            atoms.positions - atoms.get_center_of_mass()
+        )  # the molecule diffuses; nothing depends on where
+        energies[frame], forces[frame] = atoms.get_potential_energy(), atoms.get_forces()
+    recipe = (
+        f"{METHOD}, tblite {_version('tblite')}, ase {ase.__version__}; Langevin {temperature:g} K, friction {FRICTION:g}/fs, "
+        f"step {timestep:g} fs, equilibration {equilibration:g} fs, a frame every {every:g} fs, seed {seed}"
+    )
+    return Trajectory(atoms=relaxed, positions=positions, energies=energies, forces=forces, recipe=recipe)
+
+
+def write(trajectory: Trajectory, path: str | Path, *, name: str) -> None:
+    """Write ``.npz`` (the sGDML form, positions and forces in float32, energies in float64) or what ASE writes."""
+    path = Path(path)
+    if path.suffix == ".npz":
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, **_arrays(trajectory, name))
+        return
+    frames = []
+    for positions, energy, forces in zip(trajectory.positions, trajectory.energies, trajectory.forces, strict=True):
+        atoms = ase.Atoms(trajectory.atoms.numbers, positions)
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
+        frames.append(atoms)
+    with atomic_write(path) as temporary:
+        ase.io.write(temporary, frames)
+
+
+def _arrays(trajectory: Trajectory, name: str) -> dict[str, np.ndarray]:
+    return {
+        "type": np.array("d"),
+        "name": np.array(name),
+        "theory": np.array(METHOD),
+        "recipe": np.array(trajectory.recipe),
+        "r_unit": np.array("Ang"),
+        "e_unit": np.array("eV"),
+        "z": trajectory.atoms.numbers.astype(np.uint8),
+        "R": trajectory.positions.astype(np.float32),
+        "E": trajectory.energies[:, None],
+        "F": trajectory.forces.astype(np.float32),
+    }
+
+
+def _molecule(name: str) -> ase.Atoms:
+    formula = NAMES.get(name, name)
+    if formula in g2.names:
+        return named_molecule(formula)
+    if not Path(name).is_file():
+        raise ValueError(
+            f"{name!r} is neither a file nor a known molecule ({', '.join(NAMES)} or a name of ASE's G2 set)"
+        )
+    atoms = ase.io.read(name)
+    assert isinstance(atoms, ase.Atoms)
+    if atoms.pbc.any():
+        raise ValueError(f"{name} is periodic; generate makes data for molecules only")
+    return atoms
+
+
+def _calculator() -> Any:
+    try:
+        from tblite.ase import TBLite  # an optional dependency: imported where it is used
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("generating data needs tblite: pip install 'denskit[xtb]'") from error
+    return TBLite(method=METHOD, verbosity=0)
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import version
+
+    return version(package)

@@ -1,0 +1,57 @@
+"""MD17 and revised MD17: ten molecules, in the files that ``denskit data download`` fetches.
+
+MD17: Chmiela et al., Sci. Adv. 3, e1603015 (2017), PBE+vdW-TS.  rMD17: Christensen and von Lilienfeld, Mach. Learn.:
+Sci. Technol. 1, 045018 (2020), PBE/def2-SVP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from denskit.data.config import DataConfig
+from denskit.data.files import cache_folder
+from denskit.data.loading import WEIGHTED, LoadedData, load_files
+
+MOLECULES = {
+    "md17": ("aspirin", "benzene", "ethanol", "malonaldehyde", "naphthalene", "salicylic", "toluene", "uracil"),
+    "rmd17": (
+        "aspirin", "azobenzene", "benzene", "ethanol", "malonaldehyde", "naphthalene", "paracetamol", "salicylic",
+        "toluene", "uracil",
+    ),
+}  # fmt: skip
+
+
+def molecule_file(name: str, molecule: str) -> Path:
+    """Where the file of ``molecule`` of ``name`` (md17 or rmd17) lies once downloaded.
+
+    Raises ValueError for a molecule that is not in the dataset.
+    """
+    require_molecule(name, molecule)
+    return cache_folder() / name / f"{name}_{molecule}.npz"
+
+
+def require_molecule(name: str, molecule: str | None) -> str:
+    """``molecule``, if ``name`` (md17 or rmd17) has it; ValueError otherwise."""
+    if molecule is None or molecule not in MOLECULES[name]:
+        found = "no molecule given" if molecule is None else f"{molecule!r} is not in {name}"
+        raise ValueError(f"{found}; data.molecule is one of {', '.join(MOLECULES[name])}")
+    return molecule
+
+
+def load_md17(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED) -> LoadedData:
+    """The datasets ``md17`` and ``rmd17``: ``data.molecule``, divided as published unless ``data.split`` says otherwise.
+
+    A file in ``data.path`` (or ``data.train``) takes the place of the downloaded one.
+    """
+    if config.path is None and config.train is None:
+        path = molecule_file(config.name, require_molecule(config.name, config.molecule))
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"no file {path}. Fetch it with: denskit data download {config.name} {config.molecule}; or give your own "
+                "with data.path=FILE"
+            )
+        config = config.model_copy(update={"path": str(path)})
+    if config.split.mode is None and config.split.file is None and config.group_key is None and config.valid is None:
+        config = config.model_copy(update={"split": config.split.model_copy(update={"mode": "published"})})
+    return load_files(config, seed, required)

@@ -1,0 +1,166 @@
+"""Dividing the frames of one file into train, valid and test, and keeping the division."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from denskit.data.config import SplitConfig
+from denskit.data.files import atomic_write, sha256_of
+
+PUBLISHED_SEED = 1
+PUBLISHED_TRAIN, PUBLISHED_VALID = 950, 50
+PARTS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Frame numbers (int64, counted from 0) of one file's parts, and which file that is."""
+
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+    file: str = ""  # name, without folder
+    size: int = 0  # bytes
+    sha256: str = ""
+    how: str = ""  # a sentence for people
+
+    def save(self, path: str | Path) -> None:
+        """Write as JSON."""
+        document = {
+            "format": "denskit-splits-1",
+            "how": self.how,
+            "file": self.file,
+            "size": self.size,
+            "sha256": self.sha256,
+            **{part: getattr(self, part).tolist() for part in PARTS},
+        }
+        with atomic_write(Path(path)) as temporary:
+            temporary.write_text(json.dumps(document) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path, *, of: Path) -> Splits:
+        """Read a division of the file ``of``.
+
+        Raises FileNotFoundError, ValueError when ``path`` is not such a file or was made for other bytes than ``of``'s.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"no split file {path}")
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if document["format"] != "denskit-splits-1":
+                raise KeyError("format")
+            parts = [np.array(document[part], dtype=np.int64).reshape(-1) for part in PARTS]
+            splits = cls(*parts, *(document[key] for key in ("file", "size", "sha256", "how")))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} is not a split file written by Denskit ({type(error).__name__}: {error})"
+            ) from None
+        if of.stat().st_size != splits.size or sha256_of(of) != splits.sha256:
+            raise ValueError(
+                f"{path} divides {splits.file} as it was ({splits.size} bytes, sha256 {splits.sha256[:12]}...), but {of} "
+                f"is another file or has changed ({of.stat().st_size} bytes). Make a new split without split.file"
+            )
+        return splits
+
+
+def divide(split: SplitConfig, *, pool: np.ndarray, groups: Sequence[str], seed: int, path: Path, test: bool) -> Splits:
+    """Divide the frames ``pool`` [M] of the file at ``path``.
+
+    ``groups``: the group of every frame of the file (used by mode ``group``); ``test``: False where the test frames come
+    from a file of their own.  Raises ValueError for an empty part and for more frames asked than there are.
+    """
+    mode = split.mode or "random"
+    seed = seed if split.seed is None else split.seed
+    if mode == "published" and split.train is None and split.valid is None:
+        split = split.model_copy(update={"train": PUBLISHED_TRAIN, "valid": PUBLISHED_VALID})
+    gap = split.gap if mode == "blocks" else 0
+    counts = _counts(split, total=len(pool), test=test, gap=gap, name=str(path))
+    if mode == "group":
+        parts = _by_group(pool, groups, counts, seed, str(path))
+        how = f"whole groups, seed {seed}"
+    else:
+        order = pool
+        if mode != "blocks":
+            order = pool[np.random.default_rng(PUBLISHED_SEED if mode == "published" else seed).permutation(len(pool))]
+        parts = _consecutive(order, counts, gap)
+        how = {
+            "random": f"random, seed {seed}",
+            "blocks": f"contiguous blocks in file order, {gap} frames left out between them",
+            "published": f"the published MD17 split (default_rng({PUBLISHED_SEED}).permutation)",
+        }[mode]
+    sizes = " / ".join(f"{len(part)} {name}" for part, name in zip(parts, PARTS, strict=True))
+    return Splits(*parts, path.name, path.stat().st_size, sha256_of(path), f"{sizes} ({how})")
+
+
+def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) -> tuple[int, int, int]:
+    """Numbers of frames of the three parts (see SplitConfig for what None means)."""
+
+    def frames(share: int | float) -> int:
+        return max(1, round(share * total)) if isinstance(share, float) else share
+
+    asked = {part: None if (share := getattr(split, part)) is None else frames(share) for part in PARTS}
+    if not test:
+        if split.test:
+            raise ValueError(
+                f"split.test={split.test} takes test frames from {name}, but data.test names a file for them"
+            )
+        asked["test"] = 0
+    default = max(1, round(0.05 * total))
+    valid = default if asked["valid"] is None else asked["valid"]
+    held_out = asked["test"]
+    if held_out is None and asked["train"] is None:
+        held_out = default
+    gaps = gap * ((valid > 0) + (held_out is None or held_out > 0))
+    room = total - gaps
+    train = room - valid - (held_out or 0) if asked["train"] is None else asked["train"]
+    rest = room - train - valid - (held_out or 0)
+    wanted = f"{train} train + {valid} valid" + (f" + {held_out} test" if held_out is not None else "")
+    if rest < 0 or train < 1:
+        between = f" and {gaps} between blocks" if gaps else ""
+        raise ValueError(
+            f"{name} has {total} frames to divide; data.split asks for {wanted.replace(str(train), str(max(train, 1)), 1)}"
+            f"{between}. Ask for fewer, or give valid and test files (data.train, data.valid, data.test)"
+        )
+    return train, valid, rest if held_out is None else held_out
+
+
+def _consecutive(order: np.ndarray, counts: tuple[int, int, int], gap: int) -> list[np.ndarray]:
+    parts, begin = [], 0
+    for count in counts:
+        parts.append(order[begin : begin + count].astype(np.int64))
+        begin += count + gap if count else 0
+    return parts
+
+
+def _by_group(
+    pool: np.ndarray, groups: Sequence[str], counts: tuple[int, int, int], seed: int, name: str
+) -> list[np.ndarray]:
+    """Valid and test are filled with whole groups up to their counts; training frames come from the groups left."""
+    if not groups:
+        raise ValueError(f"{name}: a split by group needs data.group_key, the field that names each frame's group")
+    labels = np.array([groups[index] for index in pool])
+    unnamed = np.flatnonzero(labels == "")
+    if len(unnamed):
+        raise ValueError(f"{name}: {len(unnamed)} frames name no group, the first is frame {pool[unnamed[0]]}")
+    rng = np.random.default_rng(seed)
+    left = list(rng.permutation(np.unique(labels)))
+    wanted_parts = 1 + (counts[1] > 0) + (counts[2] > 0)
+    if len(left) < wanted_parts:
+        raise ValueError(f"{name} has {len(left)} group(s); {wanted_parts} parts need at least as many")
+    held_out = []
+    for count, after in ((counts[1], 1 + (counts[2] > 0)), (counts[2], 1)):
+        taken: list[str] = []
+        size = 0
+        while size < count and len(left) > after:
+            taken.append(left.pop())
+            size += int((labels == taken[-1]).sum())
+        held_out.append(np.sort(pool[np.isin(labels, taken)]).astype(np.int64))
+    train = pool[np.isin(labels, left)]
+    train = np.sort(rng.permutation(train)[: counts[0]])
+    return [train.astype(np.int64), *held_out]

@@ -1,0 +1,254 @@
+"""Units of the model: element references, one shift and the scales, fitted on training data and kept with the model.
+
+    energy in model units = (E - sum_atoms references[Z] - energy_shift) / energy_scale
+    forces in model units = F / force_scale,  stress in model units = stress / stress_scale
+
+With forces by gradient the three scales are one, or the forces would not be the gradient of the energy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from ase.data import atomic_numbers, chemical_symbols
+from torch import Tensor, nn
+
+from denskit.batch import MAX_ATOMIC_NUMBER, Batch, System, Targets
+
+References = Literal["fit", "isolated", "mean", "none"] | dict[str, float]
+Scale = Literal["energy_std", "force_rms"]
+RANK_TOLERANCE = 1e-10  # relative singular value below which compositions do not determine a direction
+
+
+class Scaling(nn.Module):
+    """Labels to model units and predictions back.  Buffers are float64 whatever dtype the model is moved to.
+
+    ``references``: {element symbol: eV}; ``energy_shift``: eV per structure; ``energy_scale``: eV; ``force_scale``: eV/Å;
+    ``stress_scale``: eV/Å^3; ``elements``: the atomic numbers that the training data had.
+    """
+
+    references: Tensor  # [119] eV, by atomic number
+    energy_shift: Tensor  # []
+    energy_scale: Tensor  # []
+    force_scale: Tensor  # []
+    stress_scale: Tensor  # []
+
+    def __init__(
+        self,
+        *,
+        elements: Iterable[int],
+        references: dict[str, float] | None = None,
+        energy_shift: float = 0.0,
+        energy_scale: float = 1.0,
+        force_scale: float = 1.0,
+        stress_scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.elements = sorted(set(elements))
+        table = torch.zeros(MAX_ATOMIC_NUMBER + 1, dtype=torch.float64)
+        for symbol, energy in (references or {}).items():
+            table[atomic_numbers[symbol]] = energy
+        self.register_buffer("references", table)
+        scales = {"energy_scale": energy_scale, "force_scale": force_scale, "stress_scale": stress_scale}
+        for name, scale in scales.items():
+            if not (scale > 0 and np.isfinite(scale)):
+                raise ValueError(f"{name} is {scale}; wanted a positive number")
+        for name, value in {"energy_shift": energy_shift, **scales}.items():
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Devices change with the model, the dtype does not: references in float32 would lose meV."""
+        kept = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, moved in self._buffers.items():
+            if moved is not None and moved.dtype != torch.float64:
+                buffer = kept[name]
+                assert buffer is not None
+                self._buffers[name] = buffer.to(moved.device)
+        return self
+
+    def reference_energy(self, batch: Batch) -> Tensor:
+        """What is taken off the energies [B] (eV, float64): references of the atoms, and the shift."""
+        per_atom = self.references[batch.atomic_numbers] * batch.atom_mask
+        total = per_atom.new_zeros(batch.num_systems).index_add(0, batch.system_index, per_atom)
+        return total + self.energy_shift
+
+    def scale_targets(self, batch: Batch, targets: Targets) -> Targets:
+        """Labels in model units, in the dtype of the positions; energies are subtracted in float64 first.
+
+        Labels that are masked stay 0.
+        """
+        dtype = batch.positions.dtype
+        energy = (targets.energy.double() - self.reference_energy(batch)) / self.energy_scale
+        return replace(
+            targets,
+            energy=torch.where(targets.energy_mask, energy, 0.0).to(dtype),
+            forces=(targets.forces / self.force_scale).to(dtype),
+            stress=(targets.stress / self.stress_scale).to(dtype),
+        )
+
+    def unscale(self, batch: Batch, prediction: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Predictions in eV (float64), eV/Å and eV/Å^3 (their own dtype); other entries are left out."""
+        physical = {}
+        if "energy" in prediction:
+            physical["energy"] = prediction["energy"].double() * self.energy_scale + self.reference_energy(batch)
+        for name, scale in (("forces", self.force_scale), ("stress", self.stress_scale)):
+            if name in prediction:
+                physical[name] = prediction[name] * scale.to(prediction[name].dtype)
+        return physical
+
+    def check_elements(self, numbers: Tensor | np.ndarray, name: str = "the structure") -> None:
+        """Raise ValueError when atomic numbers [N] (on the CPU) hold an element that was not in the training data."""
+        unknown = sorted(set(np.unique(np.asarray(numbers)).tolist()) - set(self.elements))
+        if unknown:
+            known = " ".join(chemical_symbols[z] for z in self.elements)
+            raise ValueError(
+                f"{name} has {' '.join(chemical_symbols[z] for z in unknown)}, which this model was not trained on (it knows "
+                f"{known}). Train with data that have this element"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers for the model file; floats in JSON round-trip exactly."""
+        return {
+            "elements": list(self.elements),
+            "references": {
+                chemical_symbols[z]: float(energy) for z, energy in enumerate(self.references.tolist()) if energy != 0.0
+            },
+            **{name: self._value(name) for name in ("energy_shift", "energy_scale", "force_scale", "stress_scale")},
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The scaling that ``to_dict`` wrote."""
+        return cls(**values)
+
+    def _value(self, name: str) -> float:
+        return float(self.get_buffer(name))
+
+
+def fit_scaling(
+    source: Iterable[System],
+    *,
+    references: References,
+    scale: Scale,
+    gradient_forces: bool,
+) -> tuple[Scaling, list[str]]:
+    """Fit references, shift and scales on training structures.
+
+    ``references``: ``fit`` least squares in the counts of elements, minimum norm where compositions do not determine it;
+    ``isolated`` from structures of one atom; ``mean`` and ``none`` no references; a dict gives them in eV.  The shift is
+    the mean of what is left, per structure (0 for ``none``).
+    ``scale``: ``energy_std`` the unbiased standard deviation of what is left, or ``force_rms`` over components of free
+    atoms.  ``gradient_forces``: this one scale serves energy, forces and stress; otherwise forces and stress have their
+    own rms.
+    Returns the scaling and messages with what was found.  Raises ValueError when there are no energies to fit to, or an
+    element has no reference.
+    """
+    data = _Statistics(source)
+    if not data.energies and references != "none":
+        raise ValueError(f"no training structure has an energy; references={references!r} cannot be fitted")
+    messages: list[str] = []
+    table = data.references(references, messages)
+    residuals = data.residuals(table, without_single=references == "isolated")
+    shift = float(residuals.mean()) if references != "none" and len(residuals) else 0.0
+    energy_scale = data.energy_scale(scale, residuals, messages)
+    force_scale = stress_scale = energy_scale
+    if not gradient_forces:
+        force_scale = data.force_rms or energy_scale
+        stress_scale = data.stress_rms or energy_scale
+    scaling = Scaling(
+        elements=data.elements,
+        references=table,
+        energy_shift=shift,
+        energy_scale=energy_scale,
+        force_scale=force_scale,
+        stress_scale=stress_scale,
+    )
+    messages.append(
+        f"references ({references if isinstance(references, str) else 'given'}): "
+        f"{', '.join(f'{symbol} {energy:.4f}' for symbol, energy in table.items()) or 'none'} eV; shift {shift:.4f} eV a "
+        f"structure; scale of energies {energy_scale:.6g} eV, of forces {force_scale:.6g} eV/Å"
+    )
+    return scaling, messages
+
+
+class _Statistics:
+    """What one pass over the training structures gives."""
+
+    def __init__(self, source: Iterable[System]) -> None:
+        self.energies: list[float] = []
+        compositions: list[np.ndarray] = []
+        seen = np.zeros(MAX_ATOMIC_NUMBER + 1, dtype=bool)
+        squares = {"forces": 0.0, "stress": 0.0}
+        counts = {"forces": 0, "stress": 0}
+        for system in source:
+            composition = np.bincount(system.atomic_numbers, minlength=MAX_ATOMIC_NUMBER + 1)
+            seen |= composition > 0
+            if system.energy is not None:
+                self.energies.append(system.energy)
+                compositions.append(composition.astype(np.int32))
+            free = None if system.forces is None else system.forces[~system.fixed]
+            for label, value in (("forces", free), ("stress", system.stress)):
+                if value is not None:
+                    squares[label] += float((value**2).sum())
+                    counts[label] += value.size
+        self.elements = np.flatnonzero(seen).tolist()
+        self.symbols = [chemical_symbols[z] for z in self.elements]
+        self.compositions = np.array(compositions).reshape(len(compositions), -1)[:, self.elements]  # [B, elements]
+        rms = {label: np.sqrt(squares[label] / count) if count else 0.0 for label, count in counts.items()}
+        self.force_rms, self.stress_rms = float(rms["forces"]), float(rms["stress"])
+
+    def references(self, how: References, messages: list[str]) -> dict[str, float]:
+        if isinstance(how, dict):
+            lacking = [symbol for symbol in self.symbols if symbol not in how]
+            if lacking:
+                raise ValueError(f"references has no energy for {', '.join(lacking)}, which the training data contain")
+            return {symbol: float(how[symbol]) for symbol in self.symbols}
+        if how == "fit":
+            return self._fit(messages)
+        return self._isolated() if how == "isolated" else {}
+
+    def _fit(self, messages: list[str]) -> dict[str, float]:
+        """Minimum-norm least squares; energies keep float64's precision since compositions are small integers."""
+        counts = self.compositions.astype(np.float64)
+        solution, _, rank, _ = np.linalg.lstsq(counts, np.array(self.energies), rcond=RANK_TOLERANCE)
+        if rank < len(self.symbols):
+            messages.append(
+                f"warning: the training structures' compositions determine only {rank} of {len(self.symbols)} element "
+                "references; the smallest that fit are taken. Energies of other compositions will be wrong by a constant "
+                "unless references=isolated or references={H: ..., ...} says more"
+            )
+        return dict(zip(self.symbols, solution.tolist(), strict=True))
+
+    def _isolated(self) -> dict[str, float]:
+        single = np.flatnonzero(self.compositions.sum(axis=1) == 1)
+        found = {self.symbols[int(self.compositions[row].argmax())]: self.energies[row] for row in single}
+        lacking = [symbol for symbol in self.symbols if symbol not in found]
+        if lacking:
+            raise ValueError(
+                "references=isolated needs a training structure of one atom with its energy for each element; none for "
+                f"{', '.join(lacking)}"
+            )
+        return {symbol: found[symbol] for symbol in self.symbols}
+
+    def residuals(self, table: dict[str, float], *, without_single: bool) -> np.ndarray:
+        """Energies less references [B]."""
+        references = np.array([table.get(symbol, 0.0) for symbol in self.symbols])
+        residuals = np.array(self.energies) - self.compositions @ references
+        return residuals[self.compositions.sum(axis=1) > 1] if without_single else residuals
+
+    def energy_scale(self, how: Scale, residuals: np.ndarray, messages: list[str]) -> float:
+        deviation = float(residuals.std(ddof=1)) if len(residuals) > 1 else 0.0
+        scales = {"energy_std": deviation, "force_rms": self.force_rms}
+        other = "force_rms" if how == "energy_std" else "energy_std"
+        for name in (how, other):
+            if scales[name] > 1e-8:  # below this, eV or eV/Å, only rounding is left
+                if name != how:
+                    messages.append(f"warning: {how} of the training data is zero or unknown; scaled by {name} instead")
+                return scales[name]
+        messages.append("warning: training energies and forces do not vary or are absent; nothing is scaled")
+        return 1.0
