@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -82,18 +84,26 @@ def plot_parity(
 
 
 def plot_learning_curves(runs: Mapping[str, Path], output: Path) -> Path:
-    """Validation errors of several runs over steps, on logarithmic axes: energy (meV) and forces (meV/Å).
+    """Errors of several runs over steps, on logarithmic axes: energy (meV) and forces (meV/Å).
 
-    ``runs`` maps labels to run folders.  Raises FileNotFoundError and ValueError as :func:`read_metrics`.
+    Validation is drawn full, training (with corrupted structures left as they were trained on) thin.  ``runs`` maps
+    labels to run folders.  Raises FileNotFoundError and ValueError as :func:`read_metrics`.
     """
-    panels = {"energy MAE (meV)": "valid_energy_mae_meV", "force MAE (meV/Å)": "valid_forces_mae_meV_per_A"}
-    figure = Figure(figsize=(4.6 * len(panels), 3.8), dpi=130, layout="constrained")
+    panels = {"energy MAE (meV)": "energy_mae_meV", "force MAE (meV/Å)": "forces_mae_meV_per_A"}
     curves = {label: read_metrics(folder / "metrics.csv") for label, folder in runs.items()}
+    figure = Figure(figsize=(4.6 * len(panels), 3.8), dpi=130, layout="constrained")
     for position, (label, column) in enumerate(panels.items(), start=1):
         axes = _axes(figure, position, len(panels))
-        for colour, (run, columns) in zip(COLOURS, curves.items(), strict=False):
-            measured = np.isfinite(columns[column])
-            axes.plot(columns["step"][measured], columns[column][measured], color=colour, label=run, marker=".")
+        for colour, (run, columns) in zip(cycle(COLOURS), curves.items(), strict=False):
+            _curve(axes, columns, f"train_{column}", color=colour, linewidth=0.6, alpha=0.5)
+            _curve(axes, columns, f"valid_{column}", color=colour, label=run, marker=".")
         axes.set(xlabel="training step", ylabel=f"validation {label}", yscale="log")
         axes.legend(frameon=False, fontsize=9)
     return _save(figure, output)
+
+
+def _curve(axes: Axes, columns: Mapping[str, np.ndarray], name: str, **style: Any) -> None:
+    """The measured points of a column; a column that the run did not write leaves an empty line."""
+    values = columns.get(name, np.full_like(columns["step"], np.nan))
+    measured = np.isfinite(values)
+    axes.plot(columns["step"][measured], values[measured], **style)

@@ -5,9 +5,17 @@ from __future__ import annotations
 import base64
 import html
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
+
+import numpy as np
+
+from denskit.analysis.plots import plot_learning_curves, read_metrics
+from denskit.training.run_folder import RunFolder
+
+TEST_FILE = "test.json"  # errors on the test split, in a run folder
+PARITY_FILE = "parity.png"
 
 _PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>$title</title>
@@ -41,3 +49,31 @@ def write_page(output: Path, title: str, sections: Iterable[tuple[str, str]]) ->
     body = "\n".join(f"<h2>{html.escape(heading)}</h2>\n{content}" for heading, content in sections)
     output.write_text(_PAGE.substitute(title=html.escape(title), body=body), encoding="utf-8")
     return output
+
+
+def report_run(run: Path) -> Path:
+    """Write ``report.html`` (and ``learning_curves.png``) into a run folder and return its path.
+
+    Errors on the test split and the parity plot appear once ``denskit evaluate`` has written them.
+    Raises FileNotFoundError when ``run`` is no run folder.
+    """
+    folder = RunFolder(run)
+    if not folder.config.is_file():
+        raise FileNotFoundError(f"{run}: no config.yaml in it; give a run folder made by `denskit train`")
+    columns = read_metrics(folder.metrics)
+    last = {name: values[np.isfinite(values)] for name, values in columns.items() if name.startswith("valid_")}
+    sections = []
+    if (run / TEST_FILE).is_file():
+        sections.append(("Test", _numbers(json.loads((run / TEST_FILE).read_text(encoding="utf-8")))))
+    sections.append(("Last validation", _numbers({name: values[-1] for name, values in last.items() if len(values)})))
+    sections.append(("Learning curves", html_image(plot_learning_curves({run.name: run}, run / "learning_curves.png"))))
+    if (run / PARITY_FILE).is_file():
+        sections.append(("Test, predicted against reference", html_image(run / PARITY_FILE)))
+    for heading, path in (("Configuration", folder.config), ("Environment", folder.environment)):
+        sections.append((heading, f"<pre>{html.escape(path.read_text(encoding='utf-8'))}</pre>"))
+    return write_page(run / "report.html", f"denskit run {run.name}", sections)
+
+
+def _numbers(values: Mapping[str, object]) -> str:
+    rows = [(name, f"{value:.4g}" if isinstance(value, float) else str(value)) for name, value in values.items()]
+    return html_table(["quantity", "value"], rows)

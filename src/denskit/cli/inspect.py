@@ -20,8 +20,9 @@ def inspect(
     Example:  denskit inspect runs/mine
     """
     from denskit.models.model_file import read_header
+    from denskit.training.run_folder import model_file
 
-    header = read_header(_model_file(model))
+    header = read_header(model_file(model))
     if as_json:
         typer.echo(json.dumps(header, indent=2, default=str))
         return

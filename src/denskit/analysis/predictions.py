@@ -1,0 +1,81 @@
+"""Predictions beside labels, as arrays to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from denskit.analysis.plots import plot_parity
+from denskit.data import DataConfig, load_data, read_file
+from denskit.data.base import Source, collate
+from denskit.geometry.neighbors import build_neighbors
+from denskit.models.base import ForceField
+from denskit.models.model_file import load_model
+from denskit.training.config import load_config
+from denskit.training.distributed import choose_device
+from denskit.training.run_folder import model_file
+
+Pair = tuple[np.ndarray, np.ndarray]  # reference, predicted
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says beside what the labels say; ``None`` where no structure has the label."""
+
+    energy: Pair | None  # [B] eV
+    forces: Pair | None  # [n, 3] eV/Å, free atoms
+
+
+@torch.no_grad()
+def predictions(force_field: ForceField, source: Source, *, most: int = 500, batch_size: int = 32) -> Predictions:
+    """Predict structures of ``source``, evenly chosen where there are more than ``most``."""
+    parameter = next(force_field.parameters())
+    chosen = np.unique(np.linspace(0, len(source) - 1, min(most, len(source))).round().astype(int))
+    energy: list[tuple[float, float]] = []
+    forces: list[Pair] = []
+    for start in range(0, len(chosen), batch_size):
+        systems = [source[int(index)] for index in chosen[start : start + batch_size]]
+        batch, _ = collate(systems, parameter.dtype)
+        batch = build_neighbors(batch, force_field.cutoff, max_neighbors=force_field.max_neighbors)
+        predicted = {name: value.cpu() for name, value in force_field.predict(batch.to(parameter.device)).items()}
+        per_system = predicted["forces"].double().split([len(system) for system in systems])
+        for system, total, force in zip(systems, predicted["energy"].tolist(), per_system, strict=True):
+            if system.energy is not None:
+                energy.append((system.energy, total))
+            if system.forces is not None:
+                forces.append((system.forces[~system.fixed], force.numpy()[~system.fixed]))
+    energies = np.array(energy).reshape(-1, 2).T
+    return Predictions(
+        energy=(energies[0], energies[1]) if energy else None,
+        forces=(_join(forces, lambda pair: pair[0]), _join(forces, lambda pair: pair[1])) if forces else None,
+    )
+
+
+def _join(pairs: list[Pair], side: Callable[[Pair], np.ndarray]) -> np.ndarray:
+    return np.concatenate([side(pair) for pair in pairs])
+
+
+def draw_parity(
+    model: Path,
+    file: str | Path | None,
+    output: Path,
+    *,
+    checkpoint: Literal["best", "last"] | None = None,
+    device: str = "auto",
+) -> Path:
+    """Draw predicted against reference values of the structures of ``file``, else of a run's test split."""
+    force_field = load_model(model_file(model, checkpoint), device=choose_device(device))
+    if file is None:
+        config = load_config(model)
+        source: Source | None = load_data(config.data, config.seed).test
+    else:
+        source = read_file(file, DataConfig(missing="mask"))[0]
+    if source is None:
+        raise ValueError(f"{model}: this run has no test split; give a file, data.test=FILE")
+    found = predictions(force_field, source)
+    return plot_parity(found.energy, found.forces, output, title=Path(source.name).name)

@@ -1,0 +1,78 @@
+"""``denskit demo``: DeNS in a few minutes on shipped data, from nothing to one table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+VARIANTS = {"without DeNS": "energy_forces", "with DeNS": "dens"}  # label, task
+CLEARLY_BETTER = 0.8  # ratio of an error to that of predicting zero
+COLUMNS = {
+    "energy MAE\n(meV)": ("energy_mae_meV", "{:.1f}"),
+    "force MAE\n(meV/Å)": ("forces_mae_meV_per_A", "{:.1f}"),
+    "force MAE /\nthat of zero": ("forces_mae_relative_to_zero", "{:.3f}"),
+    "noise error / that of zero,\nforces encoded *": ("noise_error_relative_to_zero_with_test_forces", "{:.3f}"),
+    "noise error / that of\nzero, not encoded": ("noise_error_relative_to_zero_without_forces", "{:.3f}"),
+    "training\ntime (s)": ("seconds", "{:.0f}"),
+    "parameters": ("parameters", "{:,}"),
+}
+
+
+def demo(
+    output: Annotated[Path, typer.Option(help="Folder of the two runs, plots and results.json.")] = Path("runs/demo"),
+    steps: Annotated[int | None, typer.Option(help="Training steps of each; default: the preset's.", min=1)] = None,
+) -> None:
+    """Train a small model without and with DeNS on shipped data, judge both on the test split, print one table.
+
+    Fails (exit code 1) where forces or encoded noise are not clearly better than predicting zero.
+
+    Example:  denskit demo --output runs/demo
+    """
+    from denskit.analysis.plots import plot_learning_curves
+    from denskit.analysis.predictions import draw_parity
+
+    folders = {label: output / label.replace(" ", "_") for label in VARIANTS}
+    results = {label: _train_and_judge(VARIANTS[label], folder, steps) for label, folder in folders.items()}
+    (output / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    plot_learning_curves(folders, output / "learning_curves.png")
+    for folder in folders.values():
+        draw_parity(folder, None, output / f"parity_{folder.name}.png")
+    _print_table(results)
+    typer.echo(f"* A diagnostic of denoising: the forces of the test structures are its input.\nPlots and numbers: {output}")
+    ratios = {"force MAE": result["forces_mae_relative_to_zero"] for result in results.values()}
+    ratios["encoded noise error"] = results["with DeNS"]["noise_error_relative_to_zero_with_test_forces"]
+    failed = [f"{name} is {ratio:.2f} of that of predicting zero" for name, ratio in ratios.items() if ratio >= CLEARLY_BETTER]
+    if failed:
+        typer.echo(f"FAILED: {'; '.join(failed)} (wanted: below {CLEARLY_BETTER})", err=True)
+        raise typer.Exit(1)
+
+
+def _train_and_judge(task: str, folder: Path, steps: int | None) -> dict[str, Any]:
+    from denskit.models.model_file import read_header
+    from denskit.training.config import load_config
+    from denskit.training.evaluate import evaluate, noise_error
+    from denskit.training.run_folder import model_file
+    from denskit.training.trainer import train
+
+    if (folder / "config.yaml").is_file():
+        shutil.rmtree(folder)  # an earlier demonstration
+    length = [] if steps is None else [f"training.max_steps={steps}"]
+    start = time.perf_counter()
+    run = train(load_config("demo", [f"task={task}", f"output={folder}", *length]))
+    seconds = time.perf_counter() - start
+    noise = noise_error(run) if task == "dens" else {}
+    return {**evaluate(run), **noise, "seconds": seconds, "parameters": read_header(model_file(run))["parameters"]}
+
+
+def _print_table(results: dict[str, dict[str, Any]]) -> None:
+    table = Table("", *COLUMNS, title="Test split of the shipped ethanol data (GFN2-xTB, 500 K)")
+    for label, result in results.items():
+        table.add_row(label, *(form.format(result[key]) if key in result else "-" for key, form in COLUMNS.values()))
+    Console().print(table)
