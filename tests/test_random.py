@@ -38,9 +38,7 @@ PAIRS = pairs()
 
 
 @pytest.mark.parametrize(("name", "first", "second"), PAIRS, ids=[name for name, _, _ in PAIRS])
-def test_neighbouring_streams_are_uniform_and_independent(
-    name: str, first: torch.Tensor, second: torch.Tensor
-) -> None:
+def test_neighbouring_streams_are_uniform_and_independent(name: str, first: torch.Tensor, second: torch.Tensor) -> None:
     for stream in (first, second):
         assert within(float(stream.mean()), 0.5, math.sqrt(1 / 12))
         assert within(float((stream - 0.5).square().mean()), 1 / 12, math.sqrt(1 / 180))

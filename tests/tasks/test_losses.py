@@ -16,11 +16,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tasks.small import make_batch, make_targets
 from torch import Tensor
 
 from denskit.batch import Prepared
+from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Term, total_loss
+from tasks.small import LinearModel, make_batch, make_targets, select_systems
 
 FAR = 1000.0
 
@@ -51,7 +52,7 @@ def worked_example() -> tuple[dict[str, Tensor], Prepared]:
 
 
 def numbers(terms: dict[str, Term]) -> dict[str, tuple[float, float, float]]:
-    return {name: (float(t.sum), float(t.count), t.weight) for name, t in terms.items()}
+    return {name: (t.sum.item(), float(t.count), t.weight) for name, t in terms.items()}
 
 
 def approx(expected: dict[str, tuple[float, float, float]]) -> dict[str, object]:
@@ -71,7 +72,7 @@ def test_published_loss_of_the_worked_example() -> None:
         }
     )
     # 2 * 3.5 / 2 + 80 * 10 / 3 + 3.75 * 5 / 1 + 0.5 * 3 / 1 = 3.5 + 266.666... + 18.75 + 1.5
-    assert float(total_loss(terms)) == pytest.approx(290.0 + 5 / 12, rel=1e-12)
+    assert total_loss(terms).item() == pytest.approx(290.0 + 5 / 12, rel=1e-12)
 
 
 def test_paper_loss_of_the_worked_example() -> None:
@@ -87,7 +88,7 @@ def test_paper_loss_of_the_worked_example() -> None:
         }
     )
     # 2 * 3.5 / 2 + 80 * (4.5 + 24.5) / 2 + 3.75 * 12.5 / 2 + 0.5 * 9 / 2 = 3.5 + 1160 + 23.4375 + 2.25
-    assert float(total_loss(terms)) == pytest.approx(1189.1875, rel=1e-12)
+    assert total_loss(terms).item() == pytest.approx(1189.1875, rel=1e-12)
 
 
 @pytest.mark.parametrize("loss", ["published", "paper"])
@@ -116,7 +117,7 @@ def test_a_perfect_prediction_has_loss_zero_and_finite_gradients(loss: str, dtyp
     }
     loss_value = total_loss(DeNS(DeNSConfig(loss=loss)).losses(prediction, prepared, progress=0.0))
     loss_value.backward()
-    assert float(loss_value) == 0.0
+    assert loss_value.item() == 0.0
     assert all(torch.equal(value.grad, torch.zeros_like(value)) for value in prediction.values())
 
 
@@ -132,7 +133,7 @@ def test_nothing_to_score_gives_zero_and_a_gradient_of_zero(loss: str) -> None:
     )
     nothing = replace(prepared, targets=empty, noise_mask=torch.zeros_like(prepared.noise_mask))
     terms = DeNS(DeNSConfig(stress_weight=1.0, loss=loss)).losses(prediction, nothing, progress=0.0)
-    assert {name: (float(t.sum), float(t.count)) for name, t in terms.items()} == dict.fromkeys(prediction, (0.0, 0.0))
+    assert {name: (t.sum.item(), float(t.count)) for name, t in terms.items()} == dict.fromkeys(prediction, (0.0, 0.0))
     total_loss(terms).backward()
     assert all(torch.equal(value.grad, torch.zeros_like(value)) for value in prediction.values())
 
@@ -166,12 +167,12 @@ def test_energy_per_atom() -> None:
     prediction, prepared = worked_example()
     config = EnergyForcesConfig(energy_loss="mae_per_atom")
     terms = EnergyForces(config).losses(prediction, prepared, progress=0.0)
-    assert float(terms["energy"].sum) == pytest.approx(3.0 / 3 + 0.5 / 2, rel=1e-12)
+    assert terms["energy"].sum.item() == pytest.approx(3.0 / 3 + 0.5 / 2, rel=1e-12)
     assert float(terms["energy"].count) == 2
 
 
 def test_the_published_noise_term_weighs_about_16_times_more() -> None:
-    """p = r = 0.25 and errors of length 1 everywhere: the mean over corrupted atoms is 1, the paper's is p r."""
+    """With p = r = 0.25 and errors of length 1 everywhere: the mean over corrupted atoms is 1, the paper's is p r."""
     batch = make_batch([12] * 4000)
     targets = make_targets(batch)
     mask = torch.zeros(12 * 4000, dtype=torch.bool).reshape(4000, 12)
@@ -189,10 +190,6 @@ def test_the_published_noise_term_weighs_about_16_times_more() -> None:
 
 @pytest.mark.parametrize("loss", ["published", "paper"])
 def test_terms_of_two_micro_batches_add_up_to_those_of_the_batch(loss: str) -> None:
-    from tasks.small import LinearModel, select_systems
-
-    from denskit.random import keys_for
-
     model, batch = LinearModel(), make_batch([4, 2, 5, 3])
     targets, keys = make_targets(batch), keys_for(0, 0, range(4))
     task = DeNS(DeNSConfig(probability=0.7, corruption_ratio=0.5, stress_weight=1.0, loss=loss))

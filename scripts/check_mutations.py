@@ -1,0 +1,250 @@
+"""Break the code on purpose, one mistake at a time, and see that the test named for it fails.
+
+    python scripts/check_mutations.py [--markdown]
+
+Each mutation is a textual change to a copy of the package in a temporary folder; the sources stay as they are.  Exits
+with 1 if a mutation goes unnoticed, if its text is no longer in the code, or if a named test fails without a mutation.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DENS = "tasks/dens.py"
+LABELS = "tasks/energy_forces.py"
+LOSSES = "tasks/losses.py"
+METRICS = "tasks/metrics.py"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One mistake: in ``file`` of the package ``before`` becomes ``after``, and ``test`` must fail."""
+
+    mistake: str
+    file: str
+    before: str
+    after: str
+    test: str
+
+
+_T = "tests/tasks/test_dens.py::"
+_L = "tests/tasks/test_losses.py::"
+_M = "tests/tasks/test_metrics.py::"
+
+MUTATIONS = [
+    Mutation(
+        mistake="noise not divided by sigma",
+        file=DENS,
+        before="            noise=noise,\n",
+        after="            noise=displacement,\n",
+        test=_T + "test_noise_target_is_in_units_of_sigma",
+    ),
+    Mutation(
+        mistake="forces scored on corrupted atoms",
+        file=DENS,
+        before="forces_scored=~prepared.noise_mask,",
+        after="forces_scored=torch.ones_like(prepared.noise_mask),",
+        test=_T + "test_forces_of_corrupted_atoms_are_not_scored",
+    ),
+    Mutation(
+        mistake="forces encoded on uncorrupted atoms",
+        file=DENS,
+        before="encoded = noise_mask[:, None] & self.config.force_encoding",
+        after="encoded = free_atoms(batch)[:, None] & self.config.force_encoding",
+        test=_T + "test_forces_of_uncorrupted_atoms_are_not_encoded",
+    ),
+    Mutation(
+        # The test's potential is a spring of 1 eV/Å^2 on every atom: moving by d changes the force by -d.
+        mistake="labels taken at the noisy positions",
+        file=DENS,
+        before="            targets=targets,\n",
+        after="            targets=replace(targets, forces=targets.forces - displacement),\n",
+        test=_T + "test_labels_are_those_of_the_original_positions",
+    ),
+    Mutation(
+        mistake="forces encoded are those of the noisy positions",
+        file=DENS,
+        before="force_input=torch.where(encoded, targets.forces,",
+        after="force_input=torch.where(encoded, targets.forces - displacement,",
+        test=_T + "test_labels_are_those_of_the_original_positions",
+    ),
+    Mutation(
+        mistake="edges built before the corruption",
+        file=DENS,
+        before=", edge_index=None, edge_shift=None, edge_mask=None",
+        after="",
+        test=_T + "test_edges_belong_to_the_corrupted_positions",
+    ),
+    Mutation(
+        mistake="the energy switch ignored",
+        file=DENS,
+        before="energy_scored=untouched | self.config.energy_on_corrupted,",
+        after="energy_scored=torch.ones_like(untouched),",
+        test=_T + "test_energy_of_corrupted_structures_is_not_scored_when_switched_off",
+    ),
+    Mutation(
+        mistake="the force encoding switch ignored",
+        file=DENS,
+        before="encoded = noise_mask[:, None] & self.config.force_encoding",
+        after="encoded = noise_mask[:, None]",
+        test=_T + "test_force_encoding_switch_changes_only_what_reaches_the_encoding",
+    ),
+    Mutation(
+        mistake="the switch for all atoms ignored",
+        file=DENS,
+        before="        if self.config.partial:\n",
+        after="        if True:\n",
+        test=_T + "test_all_atoms_corrupted_leaves_ordinary_structures_alone",
+    ),
+    Mutation(
+        mistake="one draw for the whole batch",
+        file=DENS,
+        before="chosen = uniform(keys, Use.CHOOSE_SYSTEM) <",
+        after="chosen = uniform(keys[:1].expand_as(keys), Use.CHOOSE_SYSTEM) <",
+        test=_T + "test_each_structure_is_chosen_for_itself",
+    ),
+    Mutation(
+        mistake="fixed atoms corrupted",
+        file=DENS,
+        before="        drawn = free_atoms(batch)\n",
+        after="        drawn = batch.atom_mask\n",
+        test=_T + "test_probability_one_and_ratio_one_corrupt_every_free_atom",
+    ),
+    Mutation(
+        mistake="exclusion ignored",
+        file=DENS,
+        before="            chosen = chosen & allows(batch, targets, drawn)\n",
+        after="            chosen = chosen | (allows(batch, targets, drawn) & False)\n",
+        test="tests/tasks/test_exclusion.py::test_the_settings_reach_the_corruption",
+    ),
+    Mutation(
+        mistake="draws depend on the place in the batch",
+        file=DENS,
+        before="    return torch.arange(batch.num_atoms, device=first.device) - first\n",
+        after="    return torch.arange(batch.num_atoms, device=first.device)\n",
+        test=_T + "test_a_structure_draws_the_same_in_any_batch",
+    ),
+    Mutation(
+        mistake="stress scored on corrupted structures",
+        file=DENS,
+        before="stress_scored=untouched,",
+        after="stress_scored=torch.ones_like(untouched),",
+        test=_L + "test_published_loss_of_the_worked_example",
+    ),
+    Mutation(
+        mistake="noise scored on all atoms",
+        file=DENS,
+        before="            scored=prepared.noise_mask,\n",
+        after="            scored=free_atoms(batch),\n",
+        test=_L + "test_published_loss_of_the_worked_example",
+    ),
+    Mutation(
+        mistake="the coefficient does not decay",
+        file=DENS,
+        before="(1.0 - progress if falls else 1.0)",
+        after="1.0",
+        test=_T + "test_the_coefficient_falls_to_zero_or_stays",
+    ),
+    Mutation(
+        mistake="forces of fixed atoms scored",
+        file=LABELS,
+        before="existing = targets.forces_mask & free_atoms(batch)",
+        after="existing = targets.forces_mask",
+        test=_L + "test_published_loss_of_the_worked_example",
+    ),
+    Mutation(
+        mistake="missing energies scored",
+        file=LABELS,
+        before="scored = targets.energy_mask & energy_scored",
+        after="scored = energy_scored",
+        test=_L + "test_missing_labels_count_nowhere",
+    ),
+    Mutation(
+        mistake="published norms squared",
+        file=LOSSES,
+        before="return torch.linalg.vector_norm(difference, dim=-1)",
+        after="return difference.square().sum(dim=-1)",
+        test=_L + "test_published_loss_of_the_worked_example",
+    ),
+    Mutation(
+        mistake="a norm without a gradient at zero",
+        file=LOSSES,
+        before="return torch.linalg.vector_norm(difference, dim=-1)",
+        after="return difference.square().sum(dim=-1).sqrt()",
+        test=_L + "test_a_perfect_prediction_has_loss_zero_and_finite_gradients",
+    ),
+    Mutation(
+        mistake="paper's loss divided by the scored atoms",
+        file=LOSSES,
+        before="atoms = count_atoms(existing, batch)",
+        after="atoms = count_atoms(scored, batch)",
+        test=_L + "test_paper_loss_of_the_worked_example",
+    ),
+    Mutation(
+        mistake="force errors of fixed atoms in the metrics",
+        file=METRICS,
+        before="atoms = targets.forces_mask & free_atoms(batch)",
+        after="atoms = targets.forces_mask",
+        test=_M + "test_metrics_of_the_worked_example",
+    ),
+]
+
+
+def run(package_parent: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run some tests against the package found in a folder."""
+    environment = {**os.environ, "PYTHONPATH": str(package_parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def notices(mutation: Mutation, package_parent: Path) -> str:
+    """What is wrong with a mutation's test, or nothing.  ``package_parent`` holds a copy of the package."""
+    path = package_parent / "denskit" / mutation.file
+    source = path.read_text(encoding="utf-8")
+    if source.count(mutation.before) != 1:
+        return f"its text occurs {source.count(mutation.before)} times in {mutation.file}, wanted once"
+    path.write_text(source.replace(mutation.before, mutation.after), encoding="utf-8")
+    result = run(package_parent, [mutation.test])
+    path.write_text(source, encoding="utf-8")
+    if result.returncode == 0:
+        return "the test passes all the same"
+    # 1 means that a test failed; anything else, or an error outside a test, says nothing about the mutation.
+    broken = result.returncode != 1 or any(
+        word in result.stdout for word in ("SyntaxError", "NameError", "ImportError")
+    )
+    return f"the run broke:\n{result.stdout[-2000:]}{result.stderr[-2000:]}" if broken else ""
+
+
+def main() -> int:
+    """Carry out all mutations and print the table."""
+    markdown = "--markdown" in sys.argv[1:]
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        parent = Path(folder)
+        shutil.copytree(ROOT / "src" / "denskit", parent / "denskit", ignore=shutil.ignore_patterns("__pycache__"))
+        whole = run(parent, sorted({mutation.test for mutation in MUTATIONS}))
+        if whole.returncode != 0:
+            print(f"The named tests must pass on the code as it is:\n{whole.stdout[-4000:]}{whole.stderr[-2000:]}")
+            return 1
+        if markdown:
+            print("| Mutation | File | Test that fails |\n|---|---|---|")
+        for mutation in MUTATIONS:
+            wrong = notices(mutation, parent)
+            failures += bool(wrong)
+            if markdown:
+                print(f"| {mutation.mistake} | `{mutation.file}` | {wrong or f'`{mutation.test}`'} |", flush=True)
+            else:
+                print(f"{'MISSED' if wrong else 'caught'}  {mutation.mistake}: {wrong or mutation.test}", flush=True)
+    print(f"{len(MUTATIONS) - failures} of {len(MUTATIONS)} mutations caught.", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from denskit.random import keys_for
+from denskit.tasks import (
+    TASKS,
+    DeNS,
+    DeNSConfig,
+    EnergyForces,
+    EnergyForcesConfig,
+    TaskConfig,
+    build_task,
+    total_loss,
+)
+from tasks.small import LinearModel, hide_labels, make_batch, make_targets, tensors
+
+
+def test_the_batch_stays_as_it_is_and_nothing_is_shown_to_the_model() -> None:
+    batch = make_batch([4, 3], padding=1)
+    targets = make_targets(batch)
+    prepared = EnergyForces(EnergyForcesConfig()).prepare(batch, targets, keys_for(0, 0, range(2)), 0.5)
+    assert prepared.batch is batch
+    assert prepared.targets is targets
+    assert not any(tensors(prepared)[name].any() for name in ("force_input", "noise", "noise_mask"))
+
+
+def test_a_term_without_weight_needs_no_prediction() -> None:
+    batch = make_batch([4, 3])
+    task = EnergyForces(EnergyForcesConfig(forces_weight=0.0))
+    prepared = task.prepare(batch, make_targets(batch), keys_for(0, 0, range(2)), 0.0)
+    assert set(task.losses({"energy": torch.zeros(2, dtype=torch.float64)}, prepared, 0.0)) == {"energy"}
+
+
+@pytest.mark.parametrize("loss", ["published", "paper"])
+def test_absent_labels_may_be_nan(loss: str) -> None:
+    batch, model = make_batch([4, 3], padding=1), LinearModel()
+    targets = hide_labels(
+        make_targets(batch),
+        energy=torch.tensor([True, False]),
+        forces=torch.arange(8) != 2,
+        stress=torch.tensor([False, True]),
+    )
+    task = EnergyForces(EnergyForcesConfig(stress_weight=1.0, loss=loss))
+    prepared = task.prepare(batch, targets, keys_for(0, 0, range(2)), 0.0)
+    total_loss(task.losses(model(prepared), prepared, 0.0)).backward()
+    for parameter in (model.energy, model.forces, model.stress):
+        assert parameter.grad.isfinite().all()
+        assert parameter.grad.any()
+
+
+def test_tasks_are_built_by_name() -> None:
+    config = TypeAdapter(TaskConfig).validate_python({"name": "dens", "sigma": 0.1})
+    task = build_task(config)
+    assert isinstance(task, DeNS)
+    assert task.config == DeNSConfig(sigma=0.1)
+    assert task.heads == {"noise": "1"}
+    assert isinstance(build_task(EnergyForcesConfig()), EnergyForces)
+    assert build_task(EnergyForcesConfig()).heads == {}
+    assert set(TASKS) == {"energy_forces", "dens"}
+    with pytest.raises(ValidationError, match="energy_forces"):
+        TypeAdapter(TaskConfig).validate_python({"name": "denoise"})
