@@ -54,7 +54,7 @@ class _Tensors:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """Copy with every tensor on ``device``; floating-point tensors other than target energies cast to ``dtype``."""
-        moved = {}
+        moved: dict[str, object] = {}
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, _Tensors):
@@ -89,10 +89,12 @@ class Batch(_Tensors):
 
     @property
     def num_systems(self) -> int:
+        """B."""
         return len(self.n_atoms)
 
     @property
     def num_atoms(self) -> int:
+        """N, padding included."""
         return len(self.positions)
 
     def edge_vectors(self) -> Tensor:

@@ -21,7 +21,9 @@ class EdgeFrames:
 
     length: Tensor  # [E] Å
     direction: Tensor  # [E, 3] unit vectors from target to source
-    wigner: tuple[Tensor, ...]  # per degree l: [E, 2l+1, 2l+1], rows m-major (0, +1, -1, +2, -2, ...), columns m = -l..l
+    wigner: tuple[
+        Tensor, ...
+    ]  # per degree l: [E, 2l+1, 2l+1], rows m-major (0, +1, -1, +2, -2, ...), columns m = -l..l
 
 
 def edge_rotation(direction: Tensor) -> Tensor:

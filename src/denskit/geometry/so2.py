@@ -36,6 +36,7 @@ class Path:
 
     @property
     def even(self) -> bool:
+        """Whether l1 + l2 + l3 is even."""
         return (self.l1 + self.l2 + self.l3) % 2 == 0
 
     def coefficient(self, m: int) -> float:

@@ -30,7 +30,12 @@ class SO3Linear(nn.Module):
     """
 
     def __init__(
-        self, channels_in: Sequence[int], channels_out: Sequence[int], *, bias: bool = True, init: Initialisation = "normal"
+        self,
+        channels_in: Sequence[int],
+        channels_out: Sequence[int],
+        *,
+        bias: bool = True,
+        init: Initialisation = "normal",
     ) -> None:
         super().__init__()
         self.weights = nn.ParameterList(

@@ -25,18 +25,28 @@ class ModelConfig(BaseModel):
 
     name: str
     cutoff: float = Field(5.0, gt=0, description="Å, radius of the neighbourhood")
-    max_neighbors: int | None = Field(None, ge=1, description="keep only the nearest neighbours of each atom; not smooth")
-    num_elements: int = Field(64, ge=1, le=MAX_ATOMIC_NUMBER + 1, description="atomic numbers 0 .. num_elements - 1 have an embedding")
-    forces: Literal["gradient", "direct"] = Field("gradient", description="forces from -dE/dr or from a head of their own")
+    max_neighbors: int | None = Field(
+        None, ge=1, description="keep only the nearest neighbours of each atom; not smooth"
+    )
+    num_elements: int = Field(
+        64, ge=1, le=MAX_ATOMIC_NUMBER + 1, description="atomic numbers 0 .. num_elements - 1 have an embedding"
+    )
+    forces: Literal["gradient", "direct"] = Field(
+        "gradient", description="forces from -dE/dr or from a head of their own"
+    )
     stress: Literal["none", "strain"] = Field("none", description="stress of periodic systems by straining the cell")
     force_input_scale: float | None = Field(
-        None, gt=0, description="Å/eV, factor of encoded forces; default 1 / force scale; 23.06 encodes kcal/mol/Å as published for MD17"
+        None,
+        gt=0,
+        description="Å/eV, factor of encoded forces; default 1 / force scale; 23.06 gives the published kcal/mol/Å",
     )
 
     @model_validator(mode="after")
     def _stress_needs_gradients(self) -> ModelConfig:
         if self.stress == "strain" and self.forces == "direct":
-            raise ValueError("stress=strain differentiates the energy, as forces=gradient does; direct forces cannot go with it")
+            raise ValueError(
+                "stress=strain differentiates the energy, as forces=gradient does; direct forces cannot go with it"
+            )
         return self
 
 
@@ -92,7 +102,11 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self, batch: Batch, force_input: Tensor | None = None, frames: EdgeFrames | None = None, l_out: int | None = None
+        self,
+        batch: Batch,
+        force_input: Tensor | None = None,
+        frames: EdgeFrames | None = None,
+        l_out: int | None = None,
     ) -> Features:
         """Features of degrees up to l_out (default: all) of a batch with edges; adds the encoded force input."""
 
@@ -125,17 +139,21 @@ class ForceField(nn.Module):
 
     @property
     def cutoff(self) -> float:
+        """Radius of the neighbourhood, Å."""
         return self.config.cutoff
 
     @property
     def max_neighbors(self) -> int | None:
+        """Largest number of neighbours of an atom, or None."""
         return self.config.max_neighbors
 
     def no_decay_parameters(self) -> set[str]:
         """Names of the parameters that weight decay leaves alone, as published: biases, norms, the radial basis."""
         names = {name for name, _ in self.named_parameters() if name.endswith("bias")}
+        whole = (nn.LayerNorm, EquivariantLayerNorm, *RADIAL_BASES.values())
         for prefix, module in self.named_modules():
-            if isinstance(module, (nn.LayerNorm, EquivariantLayerNorm, *RADIAL_BASES.values())):
+            if isinstance(module, whole):
+                assert isinstance(module, nn.Module)
                 names |= {f"{prefix}.{name}" for name, _ in module.named_parameters()}
         return names
 
@@ -145,7 +163,11 @@ class ForceField(nn.Module):
         return (*names, "stress") if self.config.stress == "strain" else tuple(names)
 
     def forward(
-        self, batch: Batch, force_input: Tensor | None = None, outputs: tuple[str, ...] | None = None, edge_frames: EdgeFrames | None = None
+        self,
+        batch: Batch,
+        force_input: Tensor | None = None,
+        outputs: tuple[str, ...] | None = None,
+        edge_frames: EdgeFrames | None = None,
     ) -> dict[str, Tensor]:
         """Predict in scaled units.
 
@@ -169,7 +191,9 @@ class ForceField(nn.Module):
             out = self._evaluate(moved, force_input, wanted, edge_frames)
             inputs = [positions] if strain is None else [positions, strain]
             # only training needs the graph of the gradient itself
-            gradients = torch.autograd.grad(out["energy"].sum(), inputs, create_graph=self.training, retain_graph="noise" in wanted or None)
+            gradients = torch.autograd.grad(
+                out["energy"].sum(), inputs, create_graph=self.training, retain_graph="noise" in wanted or None
+            )
         out["forces"] = -gradients[0]
         if strain is not None:
             volume = batch.cell.det().abs()
@@ -198,7 +222,7 @@ class ForceField(nn.Module):
         Raises:
             ValueError: An element that the model was not trained on.
         """
-        self.check_elements(batch)
+        self.scaling.check_elements(batch.atomic_numbers[batch.atom_mask].cpu())
         wanted = tuple(name for name in self.outputs() if name != "noise")
         training = self.training
         self.eval()
@@ -207,21 +231,6 @@ class ForceField(nn.Module):
         finally:
             self.train(training)
         return self.scaling.unscale(batch, {name: value.detach() for name, value in out.items()})
-
-    def check_elements(self, batch: Batch) -> None:
-        """Raise ValueError if a batch holds an element that the model does not know."""
-        found = set(batch.atomic_numbers[batch.atom_mask].unique().tolist())
-        known = set(self.scaling.elements)
-        if not found <= known:
-            from ase.data import chemical_symbols
-
-            def names(numbers: set[int]) -> str:
-                return ", ".join(chemical_symbols[z] for z in sorted(numbers))
-
-            raise ValueError(
-                f"the structure has {names(found - known)}, which this model was not trained on (it knows {names(known)}); "
-                "use a model trained on these elements"
-            )
 
 
 def _strained(batch: Batch, strain: Tensor | None) -> Batch:

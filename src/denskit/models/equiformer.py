@@ -38,7 +38,9 @@ class EquiformerConfig(ModelConfig):
     head_channels: tuple[int, ...] = Field((32, 16, 8), description="channels of one attention head")
     num_heads: int = Field(4, ge=1, description="attention heads")
     ffn_channels: tuple[int, ...] = Field((384, 192, 96), description="channels inside the feed-forward networks")
-    radial_basis: Literal["exponential_normal", "gaussian", "bessel"] = Field("exponential_normal", description="basis of distances")
+    radial_basis: Literal["exponential_normal", "gaussian", "bessel"] = Field(
+        "exponential_normal", description="basis of distances"
+    )
     num_basis: int = Field(32, ge=1, description="radial basis functions")
     radial_hidden: tuple[int, ...] = Field((64, 64), description="hidden layers of the radial functions")
     attention: Literal["mlp", "dot_product", "none"] = Field("mlp", description="how messages are weighted")
@@ -55,10 +57,16 @@ class EquiformerConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _same_degrees(self) -> EquiformerConfig:
-        lists = {"feature_channels": self.feature_channels, "head_channels": self.head_channels, "ffn_channels": self.ffn_channels}
+        lists = {
+            "feature_channels": self.feature_channels,
+            "head_channels": self.head_channels,
+            "ffn_channels": self.ffn_channels,
+        }
         for key, value in lists.items():
             if len(value) != len(self.channels):
-                raise ValueError(f"{key} has {len(value)} degrees and channels has {len(self.channels)}; give one number a degree")
+                raise ValueError(
+                    f"{key} has {len(value)} degrees and channels has {len(self.channels)}; give one number a degree"
+                )
         if self.attention == "dot_product" and self.messages == "nonlinear":
             raise ValueError("dot-product attention has linear messages; set messages=linear or attention=mlp")
         if self.attention == "none" and self.attention_dropout > 0:
@@ -69,6 +77,7 @@ class EquiformerConfig(ModelConfig):
 
     @property
     def l_max(self) -> int:
+        """Highest degree of the features."""
         return len(self.channels) - 1
 
 
@@ -81,7 +90,9 @@ class Block(nn.Module):
         self.norm_1 = _norm(config, channels)
         self.attention = _attention(config, channels, channels)
         self.norm_2 = _norm(config, channels)
-        self.feed_forward = FeedForward(channels, config.ffn_channels, channels_out, config.initialisation, config.projection_dropout)
+        self.feed_forward = FeedForward(
+            channels, config.ffn_channels, channels_out, config.initialisation, config.projection_dropout
+        )
         changes = tuple(channels_out) != tuple(channels)
         self.shortcut = SO3Linear(channels, channels_out, init=config.initialisation) if changes else None
         self.stochastic_depth = StochasticDepth(config.stochastic_depth)
@@ -128,6 +139,7 @@ class EnergyHead(nn.Module):
         self.scale = average_atoms**-0.5
 
     def forward(self, features: Features) -> Tensor:
+        """Scaled energies [N, 1] of the atoms."""
         (hidden,) = self.hidden(features.nodes[:1])
         (energy,) = self.output([scaled_silu(hidden)])
         return energy[:, 0] * self.scale
@@ -146,6 +158,7 @@ class VectorHead(nn.Module):
         self.attention = _attention(config, config.feature_channels, (0, 1), kind)
 
     def forward(self, features: Features) -> Tensor:
+        """Vectors [N, 3]."""
         (vector,) = self.attention(features.nodes, features.graph, (1,))
         return vector[:, :, 0]
 
@@ -185,7 +198,11 @@ class Equiformer(Backbone):
         raise ValueError(f"Equiformer has heads '0' and '1', not '{irreps}'")
 
     def forward(
-        self, batch: Batch, force_input: Tensor | None = None, frames: EdgeFrames | None = None, l_out: int | None = None
+        self,
+        batch: Batch,
+        force_input: Tensor | None = None,
+        frames: EdgeFrames | None = None,
+        l_out: int | None = None,
     ) -> Features:
         """Features of the atoms of a batch whose neighbours are built.
 

@@ -34,6 +34,7 @@ class RadialFunction(nn.Module):
         self.offset = nn.Parameter(torch.empty(num_out).uniform_(-bound, bound))
 
     def forward(self, basis: Tensor) -> Tensor:
+        """Radial basis [E, widths[0]] to path weights [E, num_out]."""
         return F.linear(self.hidden(basis), self.output.weight, self.offset)
 
 
@@ -44,7 +45,9 @@ class EdgeDegreeEmbedding(nn.Module):
     from degree 0 are not zero, and in the edge frame only m = 0 is left of them.  All published parameters are kept.
     """
 
-    def __init__(self, channels: Sequence[int], radial: Sequence[int], average_degree: float, init: Initialisation) -> None:
+    def __init__(
+        self, channels: Sequence[int], radial: Sequence[int], average_degree: float, init: Initialisation
+    ) -> None:
         super().__init__()
         l_max = len(channels) - 1
         self.constant = SO3Linear([1], [channels[0]], init=init)
@@ -99,10 +102,12 @@ class AttentionShape:
 
     @property
     def channels_value(self) -> tuple[int, ...]:
+        """Channels of the values, all heads together."""
         return tuple(self.num_heads * c for c in self.channels_head)
 
     @property
     def l_max(self) -> int:
+        """Highest degree of the messages."""
         return len(self.channels_hidden) - 1
 
 
@@ -127,7 +132,9 @@ class _Attention(nn.Module):
             merged.append(at_source.index_select(0, graph.source) + at_target.index_select(0, graph.target))
         return [graph.into_frame(part, l, m_max) for l, part in enumerate(merged)]
 
-    def _aggregate(self, values: Sequence[Tensor], attention: Tensor, degrees: Sequence[int], graph: EdgeGraph) -> list[Tensor]:
+    def _aggregate(
+        self, values: Sequence[Tensor], attention: Tensor, degrees: Sequence[int], graph: EdgeGraph
+    ) -> list[Tensor]:
         """Weight values [E, 2l+1, H C_h] (m-major), turn them back, sum them at the targets, project.
 
         attention is [E, H], or [E, 1] for all heads alike.
@@ -153,14 +160,18 @@ class _GatedMessages(nn.Module):
         self.radial = RadialFunction(shape.radial, self.first.num_path_weights)
         self.widths = hidden[1:]
 
-    def forward(self, f: Sequence[Sequence[Tensor]], basis: Tensor, degrees: Sequence[int]) -> tuple[list[Tensor], Tensor]:
-        """Values, one tensor [E, 2l+1, H C_h] a degree (rows m-major), and what the logits are made of [E, num_logits]."""
+    def forward(
+        self, f: Sequence[Sequence[Tensor]], basis: Tensor, degrees: Sequence[int]
+    ) -> tuple[list[Tensor], Tensor]:
+        """Values, one [E, 2l+1, H C_h] a degree (rows m-major), and what the logits are made of, [E, num_logits]."""
         m_max = max(degrees)
         mixed = self.first(f, self.radial(basis), m_max)
         sizes = [self.num_scalars, sum(self.widths), self.num_logits]
         scalars, gates, logits = mixed[0][0].split(sizes, -1)
         gates = scaled_sigmoid(gates)
-        grouped = [torch.cat([scaled_silu(scalars), self._gated(mixed, gates, 0)], -1) if self.widths else scaled_silu(scalars)]
+        grouped = [
+            torch.cat([scaled_silu(scalars), self._gated(mixed, gates, 0)], -1) if self.widths else scaled_silu(scalars)
+        ]
         for m in range(1, m_max + 1):
             beyond = sum(self.widths[: m - 1])
             grouped.append(self._gated(mixed, gates[..., beyond:], m))
@@ -226,8 +237,11 @@ class DotProductAttention(_Attention):
         f = self._messages(x, graph, self.shape.l_max)
         mixed = self.product(f, self.radial(graph.basis), self.shape.l_max)
         keys, values = zip(*(torch.cat(rows, 1).chunk(2, -1) for rows in mixed), strict=True)
-        logits = sum(self._inner_products(l, q, keys[l], graph) for l, q in enumerate(self.query(x)))
-        attention = self.dropout(edge_softmax(logits, graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped))  # type: ignore[arg-type]
+        parts = [self._inner_products(l, q, keys[l], graph) for l, q in enumerate(self.query(x))]
+        logits = torch.stack(parts).sum(0)
+        attention = self.dropout(
+            edge_softmax(logits, graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped)
+        )  # type: ignore[arg-type]
         return self._aggregate([values[l] for l in degrees], attention, degrees, graph)
 
     def _inner_products(self, l: int, query: Tensor, key: Tensor, graph: EdgeGraph) -> Tensor:
@@ -276,7 +290,7 @@ def _attention_vector(shape: AttentionShape) -> nn.Parameter:
 
 
 def _mlp_attention(logits: Tensor, vector: Tensor, graph: EdgeGraph) -> Tensor:
-    """Attention weights [E, H] from scalars [E, H C_h] as in GATv2: the non-linearity comes before the inner product."""
+    """Attention weights [E, H] from scalars [E, H C_h]; as in GATv2, first the non-linearity, then the product."""
     heads = smooth_leaky_relu(logits).reshape(len(logits), *vector.shape)
     return edge_softmax((heads * vector).sum(-1), graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped)
 
@@ -291,7 +305,12 @@ class FeedForward(nn.Module):
     """Linear, gate, linear on each atom."""
 
     def __init__(
-        self, channels_in: Sequence[int], channels_hidden: Sequence[int], channels_out: Sequence[int], init: Initialisation, dropout: float
+        self,
+        channels_in: Sequence[int],
+        channels_hidden: Sequence[int],
+        channels_out: Sequence[int],
+        init: Initialisation,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.num_scalars = channels_hidden[0]

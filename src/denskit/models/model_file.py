@@ -77,11 +77,14 @@ def read_header(path: str | Path) -> dict[str, Any]:
     except SafetensorError as error:
         raise ValueError(f"{path} is not a safetensors file, or it is truncated ({error})") from error
     if _KEY not in metadata:
-        raise ValueError(f"{path} is a safetensors file without a Denskit header; `denskit import` reads published checkpoints")
+        raise ValueError(
+            f"{path} is a safetensors file without a Denskit header; `denskit import` reads published checkpoints"
+        )
     header: dict[str, Any] = json.loads(metadata[_KEY])
     if header["format_version"] > FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format version {header['format_version']}, this Denskit reads up to {FORMAT_VERSION}; update Denskit"
+            f"{path} has format version {header['format_version']}, this Denskit reads up to {FORMAT_VERSION}; "
+            "update Denskit"
         )
     return header
 
@@ -113,7 +116,9 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torc
     wanted = {key for key in force_field.state_dict() if not key.startswith("scaling.")}
     if wanted != set(state):
         different = sorted(wanted ^ set(state))
-        raise ValueError(f"{path}: weights do not fit the configuration; {len(different)} names differ, first '{different[0]}'")
+        raise ValueError(
+            f"{path}: weights do not fit the configuration; {len(different)} names differ, first '{different[0]}'"
+        )
     try:
         force_field.load_state_dict(state, strict=False)
     except RuntimeError as error:

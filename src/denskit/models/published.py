@@ -9,6 +9,7 @@ every time and is therefore added to the atom embedding's bias.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -16,12 +17,19 @@ from torch import Tensor
 
 from denskit.geometry.so2 import Path as TensorPath
 from denskit.geometry.so2 import paths_to
+from denskit.models import build_force_field
+from denskit.models.base import ForceField
 from denskit.models.equiformer import EquiformerConfig
+from denskit.models.scaling import Scaling
+from denskit.units import KCAL_PER_MOL
 
 MD17_CONFIGS = {
     2: EquiformerConfig(),
     3: EquiformerConfig(
-        channels=(128, 64, 64, 32), feature_channels=(512, 256, 256, 128), head_channels=(32, 16, 16, 8), ffn_channels=(384, 192, 192, 96)
+        channels=(128, 64, 64, 32),
+        feature_channels=(512, 256, 256, 128),
+        head_channels=(32, 16, 16, 8),
+        ffn_channels=(384, 192, 192, 96),
     ),
 }
 
@@ -45,7 +53,9 @@ class _Source:
         for size in shape:
             expected *= size
         if tensor.numel() != expected:
-            raise ValueError(f"'{name}' has {tensor.numel()} numbers where the configuration wants {expected} ({shape})")
+            raise ValueError(
+                f"'{name}' has {tensor.numel()} numbers where the configuration wants {expected} ({shape})"
+            )
         return tensor.reshape(shape)
 
     def unused(self) -> list[str]:
@@ -78,7 +88,8 @@ class _EquiformerImport:
         self.published_to = [[p for p in self.published if p.l3 == l3] for l3 in range(self.l_max + 1)]
         self.ours_to = [paths_to(l3, self.l_max, self.l_max) for l3 in range(self.l_max + 1)]
         self.rows = [
-            _channel_positions(theirs, ours, config.channels) for theirs, ours in zip(self.published_to, self.ours_to, strict=True)
+            _channel_positions(theirs, ours, config.channels)
+            for theirs, ours in zip(self.published_to, self.ours_to, strict=True)
         ]
         ours_all = [path for paths in self.ours_to for path in paths]
         self.radial_rows = _channel_positions(self.published, ours_all, config.channels)
@@ -95,14 +106,16 @@ class _EquiformerImport:
     def radial(self, theirs: str, ours: str) -> None:
         """A radial function: Linear, LayerNorm, SiLU a hidden layer, then the output."""
         sizes = (self.config.num_basis, *self.config.radial_hidden)
-        for k, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for k, (a, b) in enumerate(pairwise(sizes)):
             at, norm = 3 * k, 3 * k + 1
             self.out[f"{ours}.hidden.{at}.weight"] = self.source.take(f"{theirs}.net.{at}.weight", b, a)
             self.out[f"{ours}.hidden.{at}.bias"] = self.source.take(f"{theirs}.net.{at}.bias", b)
             self.out[f"{ours}.hidden.{norm}.weight"] = self.source.take(f"{theirs}.net.{norm}.weight", b)
             self.out[f"{ours}.hidden.{norm}.bias"] = self.source.take(f"{theirs}.net.{norm}.bias", b)
         width, last = len(self.radial_rows), 3 * (len(sizes) - 1)
-        self.out[f"{ours}.output.weight"] = self.source.take(f"{theirs}.net.{last}.weight", width, sizes[-1])[self.radial_rows]
+        self.out[f"{ours}.output.weight"] = self.source.take(f"{theirs}.net.{last}.weight", width, sizes[-1])[
+            self.radial_rows
+        ]
         self.out[f"{ours}.offset"] = self.source.take(f"{theirs}.offset", width)[self.radial_rows]
 
     def path_linear(self, theirs: str, ours: str, channels_out: Sequence[int]) -> list[Tensor]:
@@ -207,7 +220,9 @@ class _EquiformerImport:
             self.attention("denoising_pos_head", "heads.noise.attention", features, (0, 1), kind)
 
 
-def convert_equiformer(state: Mapping[str, Tensor], config: EquiformerConfig) -> tuple[dict[str, Tensor], dict[str, str]]:
+def convert_equiformer(
+    state: Mapping[str, Tensor], config: EquiformerConfig
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """A published Equiformer state dict as ours.
 
     Args:
@@ -225,7 +240,9 @@ def convert_equiformer(state: Mapping[str, Tensor], config: EquiformerConfig) ->
     importer.blocks_and_heads()
     left = importer.source.unused()
     if left:
-        raise ValueError(f"the checkpoint has {len(left)} tensors that this configuration does not use, first '{left[0]}'")
+        raise ValueError(
+            f"the checkpoint has {len(left)} tensors that this configuration does not use, first '{left[0]}'"
+        )
     heads = {"noise": "1"} if "denoising_pos_head.merge_src.tp.weight" in state else {}
     return importer.out, heads
 
@@ -237,13 +254,26 @@ def detect_equiformer(state: Mapping[str, Tensor]) -> EquiformerConfig:
         ValueError: Not a published Equiformer, or one of other sizes (then a configuration must be given).
     """
     if "atom_embed.atom_type_lin.tp.weight" not in state:
-        raise ValueError(f"no atom_embed.atom_type_lin.tp.weight among {len(state)} tensors: not a published Equiformer")
-    width = state["blocks.0.ga.merge_src.tp.weight" if "blocks.0.ga.merge_src.tp.weight" in state else "blocks.0.dpa.merge_src.tp.weight"].numel()
+        raise ValueError(
+            f"no atom_embed.atom_type_lin.tp.weight among {len(state)} tensors: not a published Equiformer"
+        )
+    width = state[
+        "blocks.0.ga.merge_src.tp.weight"
+        if "blocks.0.ga.merge_src.tp.weight" in state
+        else "blocks.0.dpa.merge_src.tp.weight"
+    ].numel()
     sizes = {sum(c * c for c in config.channels): config for config in MD17_CONFIGS.values()}
     if width not in sizes:
-        raise ValueError(f"the blocks' linear layers have {width} weights; known are {sorted(sizes)} (L_max 2, 3): give the configuration as YAML")
+        raise ValueError(
+            f"the blocks' linear layers have {width} weights; known are {sorted(sizes)} (L_max 2, 3): give the "
+            "configuration as YAML"
+        )
     layers = {int(name.split(".")[1]) for name in state if name.startswith("blocks.")}
-    attention = "dot_product" if "blocks.0.dpa.query.tp.weight" in state else ("mlp" if "blocks.0.ga.alpha_dot" in state else "none")
+    attention = (
+        "dot_product"
+        if "blocks.0.dpa.query.tp.weight" in state
+        else ("mlp" if "blocks.0.ga.alpha_dot" in state else "none")
+    )
     basis = "exponential_normal" if "rbf.means" in state else ("gaussian" if "rbf.mean" in state else "bessel")
     rows = state["edge_deg_embed.rad.net.0.weight"]
     update = {
@@ -284,3 +314,26 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
 def _without_prefix(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     for name, tensor in state.items():
         yield name.removeprefix("module."), tensor
+
+
+def import_equiformer(path: str | Path, scaling: Scaling, config: EquiformerConfig | None = None) -> ForceField:
+    """A force field, in evaluation mode, from a published MD17 checkpoint.
+
+    Args:
+        path: the checkpoint.
+        scaling: the checkpoint does not hold it: mean and standard deviation of the energies of its training frames,
+            and their elements (:func:`denskit.models.scaling.fit_scaling` with references="mean", scale="energy_std").
+        config: the architecture; default: detected.
+
+    Raises:
+        FileNotFoundError: No such file.
+        ValueError: Not a published Equiformer of this configuration.
+    """
+    state = read_checkpoint(path)
+    config = detect_equiformer(state) if config is None else config
+    # the published models encode raw forces, and their data are in kcal/mol
+    config = config.model_copy(update={"force_input_scale": 1 / KCAL_PER_MOL})
+    weights, heads = convert_equiformer(state, config)
+    force_field = build_force_field(config, heads=heads, scaling=scaling)
+    force_field.load_state_dict(weights, strict=False)
+    return force_field.eval()

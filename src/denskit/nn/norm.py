@@ -35,5 +35,5 @@ class NoNorm(nn.Module):
     """Stands where a layer norm would: the paper's variant without layer normalisation."""
 
     def forward(self, x: Sequence[Tensor]) -> list[Tensor]:
-        """x itself."""
+        """The features as they are."""
         return list(x)
