@@ -1,0 +1,131 @@
+"""The state of a training, saved so that it can continue from any step bit for bit.
+
+There is no random state in it: the order of the data, the corruption and dropout are functions of the seed and the
+step.  The file is read with ``weights_only=True``, so one from elsewhere can do no harm.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from denskit.data.files import atomic_write
+
+FORMAT_VERSION = 1
+
+# What may differ when a run is resumed: how long, how fast and how often, and where.  All else makes another run.
+MAY_CHANGE = frozenset(
+    {"output", "device", "deterministic"}
+    | {
+        f"training.{name}"
+        for name in (
+            "epochs", "max_steps", "lr", "min_lr", "evaluate_every", "evaluate_batch_size", "log_every",
+            "checkpoint_every", "final", "prefetch",
+        )
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A training after ``step`` steps."""
+
+    step: int
+    weights: dict[str, Tensor]  # state of the force field, its scaling included
+    optimizer: dict[str, Any]
+    average: list[Tensor] | None  # of the weights, where it is on
+    best: float | None  # smallest validation MAE so far, meV/Å or meV
+    seconds: float  # of training so far
+    num_train: int  # training structures
+    num_processes: int
+    config: dict[str, Any]  # of the run, as JSON
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint; whatever goes wrong, the earlier file of that name stays whole.
+
+    Raises ValueError when the file cannot be written (a full disk).
+    """
+    content = {**vars(checkpoint), "config": json.dumps(checkpoint.config), "format_version": FORMAT_VERSION}
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    try:
+        with atomic_write(path) as temporary:
+            write_synced(temporary, buffer.getvalue())
+    except OSError as error:
+        kept = f"; the one saved before is intact: {path}" if path.exists() else ""
+        raise ValueError(
+            f"step {checkpoint.step}: the checkpoint could not be written ({error.strerror or error}){kept}. "
+            "Make room and continue with --resume"
+        ) from error
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file and wait until it is on the disk, so that a crash cannot leave it empty after its renaming."""
+    with path.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint, onto the CPU.
+
+    Raises FileNotFoundError, and ValueError for a file that is truncated, foreign or of a newer format.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: not found, so there is nothing to resume; start the run without --resume")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        version = content.pop("format_version")
+        if version == FORMAT_VERSION:
+            return Checkpoint(**{**content, "config": json.loads(content["config"])})
+    except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError, TypeError, AttributeError, ValueError) as error:
+        message = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(f"{path}: no checkpoint of a Denskit run, or a truncated one ({message[0][:200]})") from None
+    raise ValueError(f"{path}: has format version {version}, this Denskit reads {FORMAT_VERSION}; update Denskit")
+
+
+def changed_settings(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Settings that differ between two configurations, as dotted key -> (saved, now)."""
+    old, new = dict(_flat(saved)), dict(_flat(now))
+    return {
+        key: (old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)
+    }
+
+
+def check_resumable(checkpoint: Checkpoint, config: Mapping[str, Any], num_train: int) -> dict[str, tuple[Any, Any]]:
+    """The settings that changed since the checkpoint, all of them allowed to.
+
+    Raises ValueError naming those that are not (another architecture, other data, another task).
+    """
+    changes = changed_settings(checkpoint.config, config)
+    wrong = [
+        f"{key}: {old} in the checkpoint, {new} now" for key, (old, new) in changes.items() if key not in MAY_CHANGE
+    ]
+    if checkpoint.num_train != num_train:
+        wrong.append(f"training structures: {checkpoint.num_train} in the checkpoint, {num_train} now")
+    if wrong:
+        listed = "\n  ".join(wrong)
+        raise ValueError(
+            f"the checkpoint belongs to another run:\n  {listed}\nResume with the settings of the run folder's "
+            "config.yaml, or start a new run (training.init_from=... takes over weights)"
+        )
+    return changes
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, value

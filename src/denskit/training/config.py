@@ -1,0 +1,218 @@
+"""From a preset or a YAML file and dotted overrides to a :class:`RunConfig`; errors name key, file and cure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ValidationError
+from yaml import YAMLError
+
+from denskit.data.config import DataConfig
+from denskit.models import MODELS
+from denskit.presets import preset_text
+from denskit.tasks import TaskConfig
+from denskit.training.settings import RunConfig, TrainingConfig
+
+__all__ = ["RunConfig", "TrainingConfig", "load_config"]
+
+_TASKS: dict[str, type[BaseModel]] = {
+    config.model_fields["name"].default: config for config in get_args(get_args(TaskConfig)[0])
+}
+_MODELS: dict[str, type[BaseModel]] = {name: entry.config for name, entry in MODELS.items()}
+_CHOICES = {"model": _MODELS, "task": _TASKS}
+_DEFAULT_NAMES = {"model": "equiformer", "task": "energy_forces"}
+_NAMED = ("model", "task", "data")  # `task=dens` is short for `task.name=dens`
+_LENGTHS = ("epochs", "max_steps")  # an override of one replaces the other
+
+
+def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration of a run.
+
+    Args:
+        preset_or_path: a preset (``md17/equiformer_l2_dens``), a YAML file, or a run folder (its ``config.yaml``).
+        overrides: ``key.sub=value`` with YAML values; ``task=dens`` is short for ``task.name=dens``.
+
+    A preset or file may hold a table ``molecules:`` with changes for each molecule (nested, or with dotted keys): the
+    row of ``data.molecule`` is applied before the overrides.  Where an override names another task or model than the
+    file does, the settings that both have are kept and the rest are dropped.
+
+    Raises ValueError for unknown keys (with the nearest valid names), values out of range and combinations that would
+    be ignored; FileNotFoundError for a file that is not there.
+    """
+    origin, base = _read(str(preset_or_path))
+    changes = _parse_overrides(overrides)
+    base = _apply_molecule(base, changes, origin)
+    for section, classes in _CHOICES.items():
+        base[section] = _switch(base.get(section) or {}, changes.get(section) or {}, section, classes, origin)
+    changed_length = [name for name in _LENGTHS if (changes.get("training") or {}).get(name) is not None]
+    if len(changed_length) == 1:
+        base["training"] = {k: v for k, v in (base.get("training") or {}).items() if k not in _LENGTHS}
+    merged = _merge(base, changes)
+    merged.setdefault("output", _default_output(str(preset_or_path), merged))
+    return _Checker(origin, changes).run_config(merged)
+
+
+def _read(name: str) -> tuple[str, dict[str, Any]]:
+    """(what to call it in errors, its content)."""
+    path = Path(name)
+    if path.is_dir():
+        path = path / "config.yaml"
+    is_file = path.suffix in (".yaml", ".yml") or path.is_file()
+    if is_file and not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; give a YAML file, a run folder or a preset (denskit presets)")
+    origin, text = (str(path), path.read_text(encoding="utf-8")) if is_file else (f"preset {name}", preset_text(name))
+    try:
+        content = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ValueError(f"{origin}: no valid YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{origin}: a mapping with model, data, task, training is wanted, found {content!r}")
+    return origin, content  # type: ignore[return-value]
+
+
+def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    full = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not (key and equals):
+            raise ValueError(f"override {override!r}: write key.sub=value, such as training.max_steps=5000")
+        named = key in _NAMED and not value.lstrip().startswith("{")
+        full.append(f"{key}.name={value}" if named else override)
+    try:
+        return OmegaConf.to_container(OmegaConf.from_dotlist(full), resolve=False)  # type: ignore[return-value]
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ValueError(f"overrides {' '.join(overrides)}: {error}") from None
+
+
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    return OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(dict(base)), changes), resolve=False)  # type: ignore
+
+
+def _apply_molecule(base: dict[str, Any], changes: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """``base`` without its table of molecules, changed by the row of the chosen one."""
+    base = dict(base)
+    rows = base.pop("molecules", None)
+    if rows is None:
+        return base
+    molecule = (changes.get("data") or {}).get("molecule", (base.get("data") or {}).get("molecule"))
+    if molecule is None:
+        raise ValueError(f"{origin}: say which molecule: data.molecule=... one of {', '.join(rows)}")
+    if molecule not in rows:
+        raise ValueError(f"{origin}: data.molecule={molecule}: no such row{_nearest(molecule, rows)}")
+    row = rows[molecule] or {}
+    for key, value in row.items():
+        base = _merge(base, OmegaConf.to_container(OmegaConf.from_dotlist([f"{key}=null"])))  # type: ignore[arg-type]
+        changed = OmegaConf.create(base)
+        OmegaConf.update(changed, key, value, merge=True)
+        base = OmegaConf.to_container(changed, resolve=False)  # type: ignore[assignment]
+    return base
+
+
+def _switch(
+    base: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    section: str,
+    classes: Mapping[str, type[BaseModel]],
+    origin: str,
+) -> dict[str, Any]:
+    """The section of the file, less what another choice of its ``name`` does not have."""
+    old = base.get("name", _DEFAULT_NAMES[section])
+    new = changes.get("name", old)
+    for name, place in ((old, origin), (new, "override")):
+        if name not in classes:
+            raise ValueError(f"{place}: no {section} {name!r}{_nearest(str(name), classes)}")
+    if new == old:
+        return {**base, "name": old}
+    return {key: value for key, value in base.items() if key in classes[new].model_fields} | {"name": new}
+
+
+def _default_output(name: str, merged: Mapping[str, Any]) -> str:
+    """``runs/<preset>``, with the molecule where there is one."""
+    molecule = (merged.get("data") or {}).get("molecule")
+    stem = Path(name).stem if Path(name).suffix else name.strip("/").replace("/", "-")
+    return "runs/" + "-".join(part for part in (stem, molecule) if part)
+
+
+def _nearest(name: str, valid: Mapping[str, Any] | Sequence[str]) -> str:
+    """'; did you mean ...?' or all valid names."""
+    near = difflib.get_close_matches(name, list(valid), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(near)}?" if near else f"; valid are {', '.join(valid)}"
+
+
+class _Checker:
+    """Builds the parts of a RunConfig, so that each error knows its key and whether file or override said it."""
+
+    def __init__(self, origin: str, changes: Mapping[str, Any]) -> None:
+        self.origin = origin
+        self.changed = set(_leaves(changes))
+        self.problems: list[str] = []
+
+    def run_config(self, merged: dict[str, Any]) -> RunConfig:
+        """All sections validated, then the whole; one ValueError with every problem found."""
+        classes: dict[str, type[BaseModel]] = {
+            "model": _MODELS[merged["model"]["name"]],
+            "data": DataConfig,
+            "task": _TASKS[merged["task"]["name"]],
+            "training": TrainingConfig,
+        }
+        sections = {name: self._build(cls, merged.get(name) or {}, name, classes) for name, cls in classes.items()}
+        rest = {key: value for key, value in merged.items() if key not in classes}
+        if not self.problems:
+            config = self._build(RunConfig, {**rest, **sections}, "", classes)
+        else:  # say what is wrong at the top, too
+            for key in rest.keys() - RunConfig.model_fields.keys():
+                self.problems.append(self._unknown(key, RunConfig, "", classes))
+        if self.problems:
+            raise ValueError("\n".join(self.problems))
+        assert isinstance(config, RunConfig)
+        return config
+
+    def _build(self, cls: type[BaseModel], values: Any, prefix: str, classes: Mapping[str, type[BaseModel]]) -> Any:
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            for problem in error.errors():
+                path = [prefix, *(str(part) for part in problem["loc"])] if prefix else [str(p) for p in problem["loc"]]
+                key = ".".join(path)
+                if problem["type"] == "extra_forbidden":
+                    owner = _owner(cls, [str(part) for part in problem["loc"]])
+                    self.problems.append(self._unknown(key, owner, key.rpartition(".")[0], classes))
+                else:
+                    message = problem["msg"].removeprefix("Value error, ")
+                    found = "" if isinstance(problem["input"], dict | BaseModel) else f"{problem['input']!r}: "
+                    self.problems.append(f"{self._place(key)}: {key + ': ' if key else ''}{found}{message}")
+            return None
+
+    def _unknown(self, key: str, owner: type[BaseModel], prefix: str, classes: Mapping[str, type[BaseModel]]) -> str:
+        leaf = key.rpartition(".")[2]
+        near = difflib.get_close_matches(leaf, owner.model_fields, n=3, cutoff=0.6)
+        near = [f"{prefix}.{name}" if prefix else name for name in near]
+        near += [f"{other}.{leaf}" for other, cls in classes.items() if leaf in cls.model_fields and other != prefix]
+        valid = f"did you mean {' or '.join(near)}?" if near else f"valid here: {', '.join(owner.model_fields)}"
+        return f"{self._place(key)}: unknown key {key}; {valid}"
+
+    def _place(self, key: str) -> str:
+        changed = any(leaf == key or leaf.startswith(f"{key}.") or key.startswith(f"{leaf}.") for leaf in self.changed)
+        return "override" if changed and key else self.origin
+
+
+def _leaves(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in mapping.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def _owner(cls: type[BaseModel], loc: Sequence[str]) -> type[BaseModel]:
+    """The class in whose mapping the last key of ``loc`` stands."""
+    for part in loc[:-1]:
+        field = cls.model_fields.get(part)
+        if field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            cls = field.annotation
+    return cls

@@ -1,0 +1,89 @@
+"""Data-parallel training on plain ``torch.distributed``: started by torchrun, one process a device.
+
+The gradients are summed by ourselves, not by DDP: losses are normalised by counts over all processes before the
+backward pass, so the plain sum of the gradients is the gradient of one process with the whole batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among the others."""
+
+    rank: int
+    count: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """The first process writes files and speaks."""
+        return self.rank == 0
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Replace the tensor, in place, by its sum over the processes."""
+        if self.count > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    @torch.no_grad()
+    def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
+        """Replace the tensors, in place, by those of the first process."""
+        if self.count > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor.detach(), src=0)
+
+    def wait(self) -> None:
+        """Until all processes have come here."""
+        if self.count > 1:
+            dist.barrier()
+
+
+@contextmanager
+def processes(device: str) -> Iterator[Processes]:
+    """Join the processes that torchrun started (WORLD_SIZE, RANK, LOCAL_RANK), or be alone.
+
+    device: "auto", "cpu", "cuda", "cuda:1".  Under torchrun CUDA devices are given out by LOCAL_RANK.  Raises
+    ValueError for a device that is not there.
+    """
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")) if count > 1 else None)
+    if count == 1:
+        yield Processes(rank=0, count=1, device=chosen)
+        return
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        yield Processes(rank=dist.get_rank(), count=count, device=chosen)
+    finally:
+        dist.destroy_process_group()
+
+
+def choose_device(device: str, local_rank: int | None = None) -> torch.device:
+    """The device that a name stands for; "auto" is CUDA where there is one, else the CPU.
+
+    Raises ValueError for a name that torch does not know, and for CUDA where there is none.
+    """
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    try:
+        chosen = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device={device}: no such device; use auto, cpu, cuda or cuda:N") from None
+    if chosen.type not in ("cpu", "cuda"):
+        raise ValueError(f"device={device}: training and evaluation run on cpu and cuda")
+    if chosen.type == "cuda":
+        index = local_rank if chosen.index is None and local_rank is not None else chosen.index or 0
+        if index >= torch.cuda.device_count():
+            raise ValueError(f"device={device}: {torch.cuda.device_count()} CUDA devices found; use device=cpu")
+        return torch.device("cuda", index)
+    return chosen

@@ -1,0 +1,50 @@
+"""Running average of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+
+class WeightAverage:
+    """Exponential moving average of parameters: after each step average = decay * average + (1 - decay) * weights."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], decay: float) -> None:
+        self.parameters = list(parameters)
+        self.average = [parameter.detach().clone() for parameter in self.parameters]
+        self._blend = get_ema_multi_avg_fn(decay)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the present weights."""
+        self._blend(self.average, self.parameters, 0)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, the parameters hold the average; afterwards the weights again, bit for bit."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def state(self) -> list[Tensor]:
+        """The averages, in the order of the parameters."""
+        return self.average
+
+    @torch.no_grad()
+    def load_state(self, state: list[Tensor]) -> None:
+        """Take over averages that :meth:`state` gave."""
+        for own, other in zip(self.average, state, strict=True):
+            own.copy_(other)
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for average, parameter in zip(self.average, self.parameters, strict=True):
+            held = average.clone()
+            average.copy_(parameter)
+            parameter.copy_(held)

@@ -1,0 +1,210 @@
+"""Judging a model on labelled structures, and using it on a file.  A model never sees a label here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import ase
+import ase.io
+import torch
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.constraints import FixAtoms
+from torch import Tensor
+
+from denskit.batch import Batch, System, Targets
+from denskit.data import LoadedData, load_data
+from denskit.data.base import Source, collate
+from denskit.data.config import DataConfig, SplitConfig
+from denskit.data.files import atomic_write
+from denskit.data.loading import read_file
+from denskit.geometry.neighbors import build_neighbors
+from denskit.models.base import ForceField
+from denskit.models.model_file import load_model
+from denskit.random import keys_for
+from denskit.tasks import DeNSConfig, build_task
+from denskit.tasks.metrics import Metrics
+from denskit.training.config import load_config
+from denskit.training.distributed import Processes, choose_device
+from denskit.training.run_folder import RunFolder, model_file
+
+Model = ForceField | str | Path
+
+
+def evaluate(
+    model: Model,
+    source: Source | str | Path | None = None,
+    *,
+    split: Literal["train", "valid", "test"] = "test",
+    checkpoint: Literal["best", "last"] | None = None,
+    device: str = "auto",
+    batch_size: int = 32,
+) -> dict[str, float]:
+    """Errors of a model, named with their units (``forces_mae_meV_per_A``; see ``tasks/metrics.py``).
+
+    Args:
+        model: a force field, a model file, or a run folder.
+        source: labelled structures or a file of them; None: the ``split`` of the run's own data.
+        split: which part of the run's data; training itself never reads "test".
+        checkpoint: "best" or "last" of a run folder; None: what the run chose (``training.final``).
+        device: "auto", "cpu", "cuda" or "cuda:N"; ignored for a force field, which stays where it is.
+        batch_size: structures evaluated at once.
+
+    Raises ValueError for structures without any label, and where a run has no such split.
+    """
+    force_field = _load(model, checkpoint, device)
+    chosen = _source(model, source, split)
+    result = measure(force_field, chosen, batch_size=batch_size).summary()
+    if not result:
+        raise ValueError(f"{chosen.name}: no energies, forces or stresses to compare with")
+    return result
+
+
+def measure(force_field: ForceField, source: Source, *, batch_size: int, processes: Processes | None = None) -> Metrics:
+    """Errors of the predictions on all structures of a source, which the processes share among them."""
+    rank, count = (processes.rank, processes.count) if processes else (0, 1)
+    metrics = Metrics(_place(force_field)[0])
+    with torch.no_grad():
+        for _, batch, targets in _batches(force_field, source, batch_size, first=rank, step=count):
+            metrics.update(force_field.predict(batch), batch, targets)
+    if processes:
+        processes.add(metrics.state)
+    return metrics
+
+
+def predict(model: Model, file: str | Path, output: str | Path, *, device: str = "auto", batch_size: int = 32) -> int:
+    """Predict a file's structures and write them as extxyz with energy, forces and (if the model has it) stress.
+
+    Labels of the file are kept as ``REF_energy``, ``REF_forces``, ``REF_stress``.  Returns the number of structures.
+    """
+    force_field = _load(model, None, device)
+    source, _ = read_file(file, DataConfig(missing="mask"))
+    frames = []
+    with torch.no_grad():
+        for systems, batch, _ in _batches(force_field, source, batch_size):
+            results = {name: value.cpu() for name, value in force_field.predict(batch).items()}
+            frames += _frames(systems, results)
+    output = Path(output)
+    with atomic_write(output) as temporary:
+        ase.io.write(temporary, frames, format="extxyz")
+    return len(frames)
+
+
+def noise_error(
+    run: str | Path,
+    *,
+    split: Literal["train", "valid", "test"] = "test",
+    checkpoint: Literal["best", "last"] | None = None,
+    device: str = "auto",
+    batch_size: int = 32,
+) -> dict[str, float]:
+    """How well a model trained with DeNS denoises: mean |error| over mean |noise|, so 1 is predicting zero.
+
+    A diagnostic: all structures of the split are corrupted as in training and **their force labels are inputs** of
+    the first number; the second is without them.  It says nothing about the error of a force field.
+
+    Raises ValueError for a run without DeNS.
+    """
+    config = load_config(run)
+    if not isinstance(config.task, DeNSConfig):
+        raise ValueError(f"{run}: trained with task={config.task.name}; only a run with task=dens has noise to predict")
+    task = build_task(config.task.model_copy(update={"probability": 1.0}))
+    force_field = _load(run, checkpoint, device)
+    source = _source(run, None, split)
+    encoded, bare = (Metrics(_place(force_field)[0]) for _ in range(2))
+    start = 0
+    with torch.no_grad():
+        for systems, batch, targets in _batches(force_field, source, batch_size, edges=False):
+            keys = keys_for(config.seed, 0, torch.arange(start, start + len(systems), device=batch.positions.device))
+            prepared = task.prepare(batch, targets, keys, 0.0)
+            corrupted = build_neighbors(prepared.batch, force_field.cutoff, max_neighbors=force_field.max_neighbors)
+            for metrics, force_input in (
+                (encoded, prepared.force_input),
+                (bare, torch.zeros_like(prepared.force_input)),
+            ):
+                noise = force_field(corrupted, force_input, outputs=("noise",))["noise"]
+                metrics.update_noise(noise, prepared)
+            start += len(systems)
+    name = "noise_error_relative_to_zero"
+    return {f"{name}_with_{split}_forces": encoded.summary()[name], f"{name}_without_forces": bare.summary()[name]}
+
+
+def _load(model: Model, checkpoint: Literal["best", "last"] | None, device: str) -> ForceField:
+    if isinstance(model, ForceField):
+        return model.eval()
+    return load_model(model_file(model, checkpoint), device=choose_device(device))
+
+
+def _source(model: Model, source: Source | str | Path | None, split: str) -> Source:
+    if source is None:
+        if isinstance(model, ForceField) or not RunFolder(Path(model)).config.is_file():
+            raise ValueError("a model alone has no data: say which file, data.test=FILE, or give a run folder")
+        data = _run_data(Path(model))
+        chosen: Source | None = getattr(data, split)
+        if chosen is None:
+            raise ValueError(f"{model}: this run has no {split} split; give a file, data.test=FILE")
+        return chosen
+    if isinstance(source, str | Path):
+        return read_file(source, DataConfig(missing="mask"))[0]
+    return source
+
+
+def _run_data(run: Path) -> LoadedData:
+    """The data of a run, divided as it was then."""
+    config, splits = load_config(run), RunFolder(run).splits
+    data = config.data
+    if splits.is_file():
+        data = data.model_copy(update={"split": SplitConfig(file=str(splits))})
+    return load_data(data, config.seed, config.required_labels)
+
+
+def _place(force_field: ForceField) -> tuple[torch.device, torch.dtype]:
+    parameter = next(force_field.parameters())
+    return parameter.device, parameter.dtype
+
+
+def _batches(
+    force_field: ForceField, source: Source, size: int, *, first: int = 0, step: int = 1, edges: bool = True
+) -> Iterator[tuple[list[System], Batch, Targets]]:
+    """Every ``step``-th structure from ``first``, ``size`` at a time, on the model's device and in its precision."""
+    device, dtype = _place(force_field)
+    chosen = range(first, len(source), step)
+    for start in range(0, len(chosen), size):
+        systems = [source[index] for index in chosen[start : start + size]]
+        batch, targets = collate(systems, dtype)
+        if edges:
+            try:
+                batch = build_neighbors(batch, force_field.cutoff, max_neighbors=force_field.max_neighbors)
+            except ValueError as error:
+                frames = ", ".join(str(system.index) for system in systems)
+                raise ValueError(f"{source.name}, a batch of frames {frames}: {error}") from None
+        yield systems, batch.to(device), targets.to(device)
+
+
+def _frames(systems: list[System], results: dict[str, Tensor]) -> list[ase.Atoms]:
+    """ASE structures that carry predictions as results and labels as REF_ fields."""
+    frames = []
+    per_system = results["forces"].split([len(system) for system in systems])
+    for number, (system, forces) in enumerate(zip(systems, per_system, strict=True)):
+        atoms = ase.Atoms(
+            numbers=system.atomic_numbers,
+            positions=system.positions,
+            cell=system.cell,
+            pbc=system.pbc,
+            tags=system.tags,
+        )
+        if system.fixed.any():
+            atoms.set_constraint(FixAtoms(mask=system.fixed))
+        values = {"energy": float(results["energy"][number]), "forces": forces.double().numpy()}
+        if "stress" in results:
+            values["stress"] = results["stress"][number].double().numpy()
+        atoms.calc = SinglePointCalculator(atoms, **values)
+        if system.energy is not None:
+            atoms.info["REF_energy"] = system.energy
+        if system.forces is not None:
+            atoms.arrays["REF_forces"] = system.forces
+        if system.stress is not None:
+            atoms.info["REF_stress"] = system.stress
+        frames.append(atoms)
+    return frames

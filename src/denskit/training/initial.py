@@ -1,0 +1,65 @@
+"""The force field that a training starts from."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from denskit.data import LoadedData
+from denskit.models import build_force_field
+from denskit.models.base import ForceField
+from denskit.models.model_file import load_model
+from denskit.models.scaling import fit_scaling
+from denskit.tasks import Task
+from denskit.training.run_folder import model_file
+from denskit.training.settings import RunConfig
+
+
+def initial_force_field(config: RunConfig, data: LoadedData, task: Task) -> tuple[ForceField, list[str]]:
+    """A force field with weights from the seed or from ``training.init_from``, in the run's precision, on the CPU.
+
+    Its scaling is fitted on the training split.  Returns what was decided, too, for the log.
+    """
+    scaling, messages = fit_scaling(
+        (data.train[index] for index in range(len(data.train))),
+        references=data.references,  # type: ignore[arg-type]
+        scale=config.training.scale,
+        gradient_forces=config.model.forces == "gradient",
+    )
+    torch.manual_seed(config.seed)
+    force_field = build_force_field(config.model, heads=task.heads, scaling=scaling)
+    force_field.to(getattr(torch, config.training.dtype))
+    if config.training.init_from is not None:
+        messages.append(_take_weights(force_field, config.training.init_from))
+    return force_field, messages
+
+
+def _take_weights(force_field: ForceField, origin: str) -> str:
+    """Copy the weights of a trained model; those that only one of the two has (a noise head) are left as they are.
+
+    The units of energies and forces come along, since the weights are only right in these; element references and the
+    energy's zero stay those of the new data.
+    """
+    path = model_file(origin)
+    trained = load_model(path)
+    own, other = _weights(force_field), _weights(trained)
+    wrong = [f"{name} {list(other[name].shape)} there, {list(own[name].shape)} here"
+             for name in own.keys() & other.keys() if own[name].shape != other[name].shape]  # fmt: skip
+    missing = {name for name in own.keys() - other.keys() if not _belongs_to_noise(name)}
+    if wrong or missing:
+        listed = "; ".join(sorted(wrong) + [f"{name} not there" for name in sorted(missing)][:5])
+        raise ValueError(f"training.init_from={origin}: weights of another architecture: {listed}")
+    for name in own.keys() & other.keys():
+        own[name].copy_(other[name])
+    for name in ("energy_scale", "force_scale", "stress_scale"):
+        getattr(force_field.scaling, name).copy_(getattr(trained.scaling, name))
+    fresh, unused = len(own.keys() - other.keys()), len(other.keys() - own.keys())
+    return f"initial weights from {path} ({fresh} tensors keep their fresh values, {unused} of the file are not used)"
+
+
+def _weights(force_field: ForceField) -> dict[str, Tensor]:
+    return {name: parameter.detach() for name, parameter in force_field.named_parameters()}
+
+
+def _belongs_to_noise(name: str) -> bool:
+    return name.startswith(("heads.noise.", "backbone.force_encoding."))

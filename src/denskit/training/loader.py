@@ -1,0 +1,166 @@
+"""The order of the data, and the batches of each step, prepared ahead by one thread.
+
+What a step trains on is a pure function of (seed, epoch, step): one thread suffices, nothing has to be stored to
+resume, and neither the number of processes nor that of micro-batches changes it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from denskit.batch import Prepared
+from denskit.data.base import Source, collate
+from denskit.geometry.neighbors import build_neighbors
+from denskit.random import fold, keys_for, uniform
+from denskit.tasks import Task
+from denskit.training.schedule import Schedule
+
+_ORDER = 0x0D3  # tells the keys of the order from those of the corruption
+
+
+@lru_cache(maxsize=2)
+def epoch_order(seed: int, epoch: int, size: int) -> np.ndarray:
+    """The permutation [size] in which an epoch goes through the training structures."""
+    draws = uniform(keys_for(fold(seed, _ORDER), epoch, torch.arange(size)), _ORDER)
+    return torch.argsort(draws, stable=True).numpy()
+
+
+def steps_per_epoch(size: int, batch_size: int, drop_last: bool) -> int:
+    """Steps of an epoch.  Raises ValueError when the structures do not fill one batch."""
+    if drop_last and size < batch_size:
+        raise ValueError(
+            f"{size} training structures do not fill one batch of training.batch_size={batch_size}; "
+            "lower it, or set training.drop_last=false"
+        )
+    return size // batch_size if drop_last else -(-size // batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWork:
+    """What one process does in one step."""
+
+    step: int
+    parts: list[Prepared]  # micro-batches with edges, targets in eV; may be empty on a process of the last batch
+    counts: Tensor  # [number of terms] float64, of this process's parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loader:
+    """Makes the work of each step for one of several processes."""
+
+    source: Source
+    task: Task
+    schedule: Schedule
+    seed: int
+    batch_size: int
+    accumulate: int
+    dtype: torch.dtype
+    cutoff: float
+    max_neighbors: int | None
+    rank: int = 0
+    num_processes: int = 1
+
+    def samples(self, step: int) -> np.ndarray:
+        """Positions in the source of all structures of a step, over all processes."""
+        epoch = self.schedule.epoch(step)
+        start = (step - epoch * self.schedule.steps_per_epoch) * self.batch_size
+        return epoch_order(self.seed, epoch, len(self.source))[start : start + self.batch_size]
+
+    def work(self, step: int) -> StepWork:
+        """This process's share of a step."""
+        shares = np.array_split(self.samples(step), self.num_processes * self.accumulate)
+        own = shares[self.rank * self.accumulate : (self.rank + 1) * self.accumulate]
+        parts = [self._prepare(share, step) for share in own if len(share)]
+        counts = torch.zeros(len(self.term_names), dtype=torch.float64)
+        for part in parts:
+            counts += self._counts(part, self.schedule.progress(step))
+        return StepWork(step=step, parts=parts, counts=counts)
+
+    @cached_property
+    def term_names(self) -> tuple[str, ...]:
+        """Names of the loss terms, the same for every batch."""
+        return tuple(self.term_weights(0.0))
+
+    def term_weights(self, progress: float) -> dict[str, float]:
+        """Weights of the loss terms at a moment of the training."""
+        batch, targets = collate([self.source[0]], self.dtype)
+        prepared = self.task.prepare(batch, targets, torch.zeros(1, dtype=torch.int64), progress)
+        return {
+            name: term.weight for name, term in self.task.losses(_no_prediction(prepared), prepared, progress).items()
+        }
+
+    def describe(self, step: int) -> str:
+        """The structures of a step, for an error message."""
+        frames = [self.source[int(i)].index for i in self.samples(step)]
+        return f"{self.source.name}, frames {', '.join(map(str, frames))}"
+
+    def prefetch(self, first: int, last: int, ahead: int) -> Iterator[StepWork]:
+        """The work of steps ``first`` to ``last - 1``, made by a thread that runs ``ahead`` steps before its use.
+
+        An error while making a batch is raised where the batch would have come.
+        """
+        ready: queue.Queue[StepWork | Exception] = queue.Queue(maxsize=ahead)
+        stop = threading.Event()
+
+        def put(item: StepWork | Exception) -> None:
+            while not stop.is_set():
+                try:
+                    return ready.put(item, timeout=0.1)
+                except queue.Full:
+                    continue
+
+        def make() -> None:
+            try:
+                for step in range(first, last):
+                    if stop.is_set():
+                        return
+                    put(self.work(step))
+            except Exception as error:  # handed over, to be raised by the training thread
+                put(error)
+
+        thread = threading.Thread(target=make, name="denskit-loader", daemon=True)
+        thread.start()
+        try:
+            for _ in range(first, last):
+                item = ready.get()
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+        finally:
+            stop.set()
+            thread.join()
+
+    def _prepare(self, share: np.ndarray, step: int) -> Prepared:
+        systems = [self.source[int(index)] for index in share]
+        batch, targets = collate(systems, self.dtype)
+        keys = keys_for(self.seed, self.schedule.epoch(step), torch.from_numpy(share))
+        prepared = self.task.prepare(batch, targets, keys, self.schedule.progress(step))
+        try:
+            edges = build_neighbors(prepared.batch, self.cutoff, max_neighbors=self.max_neighbors)
+        except ValueError as error:
+            frames = ", ".join(str(system.index) for system in systems)
+            raise ValueError(f"{self.source.name}, a batch of frames {frames}: {error}") from None
+        return replace(prepared, batch=edges)
+
+    def _counts(self, prepared: Prepared, progress: float) -> Tensor:
+        """What the terms of the loss count; the masks say so before anything is predicted."""
+        terms = self.task.losses(_no_prediction(prepared), prepared, progress)
+        return torch.stack([term.count.double() for term in terms.values()])
+
+
+def _no_prediction(prepared: Prepared) -> dict[str, Tensor]:
+    positions, cell = prepared.batch.positions, prepared.batch.cell
+    return {
+        "energy": positions.new_zeros(prepared.batch.num_systems),
+        "forces": torch.zeros_like(positions),
+        "noise": torch.zeros_like(positions),
+        "stress": torch.zeros_like(cell),
+    }

@@ -1,0 +1,145 @@
+"""The folder of a run: what it is made of, and what is written once."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import yaml
+
+from denskit.training.settings import RunConfig
+
+PACKAGES = ("denskit", "torch", "numpy", "ase", "vesin", "pydantic", "safetensors", "omegaconf")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths inside a run folder."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def environment(self) -> Path:
+        """Versions, machine, command."""
+        return self.path / "environment.json"
+
+    @property
+    def splits(self) -> Path:
+        """Which frames were used for what."""
+        return self.path / "splits.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One row for each logged step."""
+        return self.path / "metrics.csv"
+
+    @property
+    def log(self) -> Path:
+        """What a person reads."""
+        return self.path / "train.log"
+
+    @property
+    def last(self) -> Path:
+        """The state to resume from."""
+        return self.path / "checkpoints" / "last.pt"
+
+    @property
+    def best_model(self) -> Path:
+        """Model file of the best step on validation."""
+        return self.path / "checkpoints" / "best.safetensors"
+
+    @property
+    def last_model(self) -> Path:
+        """Model file of the last step."""
+        return self.path / "checkpoints" / "last.safetensors"
+
+    @property
+    def model(self) -> Path:
+        """The model file that the run is for."""
+        return self.path / "model.safetensors"
+
+    def check_new(self) -> None:
+        """Raise ValueError if there is a run here already."""
+        if self.path.is_dir() and any(self.path.iterdir()):
+            what = "holds a run" if self.config.exists() else "is not empty"
+            raise ValueError(
+                f"output={self.path} {what}; continue it with --resume, or give another output=... (nothing changed)"
+            )
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"output={self.path} is a file; give a folder")
+
+    def write_start(self, config: RunConfig) -> None:
+        """Make the folder and write config.yaml and environment.json."""
+        (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump(config.document(), sort_keys=False, allow_unicode=True)
+        self.config.write_text(text, encoding="utf-8")
+        self.environment.write_text(json.dumps(environment(), indent=2) + "\n", encoding="utf-8")
+
+
+def environment() -> dict[str, Any]:
+    """What a run depends on besides its settings: versions, commit, machine, threads, command."""
+    return {
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "commit": _commit(),
+        "platform": platform.platform(),
+        "machine": platform.processor() or platform.machine(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        "cuda": torch.version.cuda,
+        "devices": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The git commit of the source, with ``+changes`` where files differ; None for an installed package."""
+    source = Path(__file__).resolve().parents[3]
+    if not (source / ".git").exists():
+        return None
+    try:
+        commit = subprocess.run(["git", "-C", source, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+        state = subprocess.run(
+            ["git", "-C", source, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit.stdout.strip() + ("+changes" if state.stdout.strip() else "")
+
+
+def model_file(run_or_model: str | Path, checkpoint: Literal["best", "last"] | None = None) -> Path:
+    """The model file that a user means: a file itself, or that of a run folder.
+
+    checkpoint: "best" or "last" of a run folder; None: what the run is for (``training.final``).
+    Raises FileNotFoundError where there is none.
+    """
+    path = Path(run_or_model)
+    if path.is_dir():
+        folder = RunFolder(path)
+        path = {None: folder.model, "best": folder.best_model, "last": folder.last_model}[checkpoint]
+    elif checkpoint is not None:
+        raise ValueError(f"{path}: checkpoint={checkpoint} chooses a model of a run folder; this is a file")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such model file; give a model file or the folder of a run")
+    return path

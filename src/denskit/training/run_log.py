@@ -1,0 +1,172 @@
+"""What a run says: lines for people (terminal and train.log), metrics.csv, TensorBoard, a progress bar."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, TextIO
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from denskit.training.run_folder import RunFolder
+
+_SIGNIFICANT = 7  # digits in metrics.csv
+
+
+class RunLog:
+    """Written by the first process; the others are given one that is ``silent``."""
+
+    def __init__(self, folder: RunFolder, *, total_steps: int, first_step: int, silent: bool) -> None:
+        self.folder = folder
+        self.silent = silent
+        self._total, self._first = total_steps, first_step
+        self._console = Console(highlight=False)
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Self:
+        if self.silent:
+            return self
+        # imported here, since it takes longer than all the rest of the package
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._text: TextIO = self.folder.log.open("a", encoding="utf-8")
+        self._board = SummaryWriter(str(self.folder.path / "tensorboard"), purge_step=self._first or None)
+        self._header = _forget_later_rows(self.folder, self._first)
+        if self._console.is_terminal:
+            self._progress = Progress(
+                TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(), TimeRemainingColumn(), console=self._console,
+            )  # fmt: skip
+            self._bar = self._progress.add_task("train", total=self._total, completed=self._first, note="")
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.silent:
+            return
+        if self._progress is not None:
+            self._progress.stop()
+        if error is not None and not isinstance(error, SystemExit):
+            self._text.write(f"{_now()}  stopped: {error}\n")
+        self._text.close()
+        self._board.close()
+
+    def say(self, line: str) -> None:
+        """One line to the terminal and to train.log."""
+        if self.silent:
+            return
+        self._console.print(line, markup=False, soft_wrap=True)
+        self._text.write(f"{_now()}  {line}\n")
+        self._text.flush()
+
+    def advance(self, step: int) -> None:
+        """Move the progress bar."""
+        if self._progress is not None:
+            self._progress.update(self._bar, completed=step)
+
+    def row(self, values: Mapping[str, float | int]) -> None:
+        """A row of metrics.csv and of TensorBoard; ``values`` has "step", and new names become new columns."""
+        if self.silent:
+            return
+        self._header = _append_row(self.folder, values, self._header)
+        for name, value in values.items():
+            if name != "step":
+                self._board.add_scalar(name.replace("_", "/", 1), value, int(values["step"]))
+        if self._progress is not None and "train_forces_mae_meV_per_A" in values:
+            self._progress.update(self._bar, note=f"train forces {values['train_forces_mae_meV_per_A']:.1f} meV/Å")
+
+
+def metrics_line(values: Mapping[str, float | int], total_steps: int) -> str:
+    """A row as a person reads it: step, errors in meV and meV/Å, learning rate, speed, time left, memory."""
+    parts = [f"step {values['step']}/{total_steps}", f"epoch {values['epoch']}"]
+    if "train_loss" in values:
+        parts.append(f"loss {values['train_loss']:.4f}")
+    for split in ("train", "valid"):
+        errors = [
+            f"{what} {values[name]:.2f} {unit}"
+            for what, name, unit in (
+                ("energy", f"{split}_energy_mae_meV", "meV"),
+                ("forces", f"{split}_forces_mae_meV_per_A", "meV/Å"),
+                ("stress", f"{split}_stress_mae_meV_per_A3", "meV/Å^3"),
+            )
+            if name in values
+        ]
+        if errors:
+            parts.append(f"{split} MAE {', '.join(errors)}")
+    parts.append(f"lr {values['lr']:.2e}")
+    if "step_ms" in values:
+        parts.append(f"{values['step_ms']:.0f} ms/step")
+        parts.append(f"{values['samples_per_s']:.1f} structures/s")
+        left = (total_steps - values["step"]) * values["step_ms"] / 1000
+        parts.append(f"{duration(left)} left")
+    parts.append(f"{values['memory_MiB']:.0f} MiB")
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """``2h05m``, ``3m20s``, ``12s``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+
+
+def peak_memory(device: torch.device) -> float:
+    """Largest memory used so far, MiB: of the device for CUDA, else of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    if sys.platform == "win32":
+        return float("nan")
+    import resource  # not on Windows
+
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _append_row(folder: RunFolder, values: Mapping[str, float | int], header: list[str]) -> list[str]:
+    """Append a row; when it has a new column the file is written anew with it.  The header, perhaps longer."""
+    cells = {
+        name: str(value) if isinstance(value, int) else f"{value:.{_SIGNIFICANT}g}" for name, value in values.items()
+    }
+    new = [name for name in values if name not in header]
+    if new:
+        rows = _read(folder)[1] if header else []
+        _write(folder, header + new, [*rows, cells])
+        return header + new
+    with folder.metrics.open("a", newline="", encoding="utf-8") as stream:
+        csv.DictWriter(stream, header, restval="").writerow(cells)
+    return header
+
+
+def _forget_later_rows(folder: RunFolder, first_step: int) -> list[str]:
+    """Drop the rows after the checkpoint that a run continues from: those steps are done again.  The header."""
+    if not folder.metrics.exists():
+        return []
+    header, rows = _read(folder)
+    _write(folder, header, [row for row in rows if int(row["step"]) <= first_step])
+    return header
+
+
+def _read(folder: RunFolder) -> tuple[list[str], list[dict[str, str]]]:
+    with folder.metrics.open(newline="", encoding="utf-8") as stream:
+        reader = csv.DictReader(stream)
+        return list(reader.fieldnames or []), list(reader)
+
+
+def _write(folder: RunFolder, header: list[str], rows: list[dict[str, str]]) -> None:
+    with folder.metrics.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, header, restval="")
+        writer.writeheader()
+        writer.writerows(rows)

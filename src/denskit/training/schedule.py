@@ -1,0 +1,76 @@
+"""Learning rate and progress as pure functions of the step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from denskit.training.settings import Interval, TrainingConfig
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What changes during a training whose epochs have ``steps_per_epoch`` steps.
+
+    Published for MD17 (``schedule_unit="epoch"``): both functions are constant over an epoch, the first epoch runs at
+    the learning rate where the warm-up starts, and the last one still a little above the floor.
+    """
+
+    config: TrainingConfig
+    steps_per_epoch: int
+
+    def __post_init__(self) -> None:
+        if self.warmup >= self.length:
+            raise ValueError(
+                f"training.warmup={self.config.warmup:g} {self.config.schedule_unit}s do not fit into a training of "
+                f"{self.length:g}; shorten the warm-up (below 1 it is a share of the training) or train longer"
+            )
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole training."""
+        if self.config.max_steps is not None:
+            return self.config.max_steps
+        assert self.config.epochs is not None
+        return self.config.epochs * self.steps_per_epoch
+
+    @property
+    def length(self) -> float:
+        """Length of the training in schedule units."""
+        per_unit = self.steps_per_epoch if self.config.schedule_unit == "epoch" else 1
+        return self.total_steps / per_unit
+
+    @property
+    def warmup(self) -> float:
+        """Length of the warm-up in schedule units."""
+        return self.config.warmup if self.config.warmup >= 1 else self.config.warmup * self.length
+
+    def epoch(self, step: int) -> int:
+        """The epoch (from 0) that a step (from 0) belongs to."""
+        return step // self.steps_per_epoch
+
+    def progress(self, step: int) -> float:
+        """The share of the training that is over at the start of a step (of its epoch), in [0, 1]."""
+        return self._time(step) / self.length
+
+    def learning_rate(self, step: int) -> float:
+        """Linear from warmup_lr to where the cosine begins, then min_lr + (lr - min_lr) (1 + cos(pi t / T)) / 2.
+
+        t is the time since the start of the training, warm-up included, and T the whole length; the warm-up ends at lr.
+        """
+        config, time = self.config, self._time(step)
+        if time < self.warmup:
+            start = config.min_lr if config.warmup_lr is None else config.warmup_lr
+            return start + (config.lr - start) * time / self.warmup
+        if config.schedule == "constant":
+            return config.lr
+        return config.min_lr + (config.lr - config.min_lr) * (1 + math.cos(math.pi * time / self.length)) / 2
+
+    def _time(self, step: int) -> float:
+        return float(self.epoch(step) if self.config.schedule_unit == "epoch" else step)
+
+    def is_due(self, interval: Interval, step: int) -> bool:
+        """Whether something that happens every so many steps or epochs happens after ``step`` steps are done."""
+        assert interval.unit in ("step", "epoch"), interval
+        every = interval.number * (self.steps_per_epoch if interval.unit == "epoch" else 1)
+        return math.floor(step / every) > math.floor((step - 1) / every)

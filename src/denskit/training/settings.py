@@ -1,0 +1,167 @@
+"""What a run is told: model, data, task, and how to train.  :mod:`denskit.training.config` loads it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, SerializeAsAny, model_validator
+
+from denskit.data.config import DataConfig
+from denskit.models.base import ModelConfig
+from denskit.tasks import TaskConfig
+
+_INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(step|epoch|minute)s?")
+
+
+class Interval(NamedTuple):
+    """How often something happens."""
+
+    number: float
+    unit: str  # "step", "epoch" or "minute"
+
+
+def parse_interval(text: str) -> Interval:
+    """``"500 steps"``, ``"1 epoch"``, ``"10 minutes"``.  Raises ValueError for anything else, and for zero."""
+    match = _INTERVAL.fullmatch(text)
+    if match is None or float(match[1]) <= 0:
+        raise ValueError(f"{text!r} is no interval; write '500 steps', '1 epoch' or '10 minutes'")
+    if match[2] == "step" and not float(match[1]).is_integer():
+        raise ValueError(f"{text!r}: a number of steps is a whole number")
+    return Interval(float(match[1]), match[2])
+
+
+def _interval_text(value: object) -> object:
+    """A bare number counts steps; the text is checked here, so that errors come with the key."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = f"{value} steps"
+    if isinstance(value, str):
+        parse_interval(value)
+    return value
+
+
+IntervalText = Annotated[str, BeforeValidator(_interval_text)]
+
+
+class TrainingConfig(BaseModel):
+    """How to train.  A step is one update of the weights."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    batch_size: int = Field(8, ge=1)
+    """Structures of one step, over all processes and micro-batches: results do not depend on how it is divided."""
+    accumulate: int = Field(1, ge=1)
+    """Micro-batches that each process divides its share of a step into, to save memory."""
+    epochs: int | None = Field(None, ge=1)
+    """Length of the training in passes over the training data; give this or max_steps."""
+    max_steps: int | None = Field(None, ge=1)
+    """Length of the training in steps; give this or epochs."""
+    drop_last: bool = True
+    """Leave out the structures of an epoch that do not fill a batch (as published; others come each epoch)."""
+    lr: float = Field(5e-4, gt=0)
+    """Largest learning rate."""
+    min_lr: float = Field(1e-6, ge=0)
+    """Learning rate at the end of the cosine."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """Learning rate after the warm-up."""
+    schedule_unit: Literal["epoch", "step"] = "step"
+    """When the learning rate and the task's progress (the coefficient of DeNS) move: "epoch" as published for MD17."""
+    warmup: float = Field(0.0, ge=0)
+    """Length of the linear warm-up in schedule_units; below 1 it is a share of the whole training."""
+    warmup_lr: float | None = Field(None, ge=0)
+    """Learning rate where the warm-up starts; null: min_lr."""
+    weight_decay: float = Field(1e-6, ge=0)
+    """Of AdamW; biases, norms and radial bases are left alone."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    """Of AdamW."""
+    clip_norm: float | None = Field(None, gt=0)
+    """Largest norm of the gradient of all weights; null: no clipping."""
+    ema_decay: float | None = Field(None, gt=0, lt=1)
+    """Keep a running average of the weights with this decay a step; evaluation and model files then use it."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Precision of weights and activations."""
+    scale: Literal["energy_std", "force_rms"] = "energy_std"
+    """Unit of the model's energies: their standard deviation (published for MD17), or the root mean square force."""
+    evaluate_every: IntervalText = "1 epoch"
+    """When to evaluate on the validation split ("500 steps", "1 epoch"); also at the end."""
+    evaluate_batch_size: int = Field(32, ge=1)
+    """Structures evaluated at once."""
+    log_every: int = Field(50, ge=1)
+    """Steps between two rows of metrics.csv; each evaluation adds its own row."""
+    checkpoint_every: IntervalText = "10 minutes"
+    """When to save checkpoints/last.pt ("1000 steps", "1 epoch", "10 minutes"); also at the end and on Ctrl-C."""
+    best_by: Literal["forces", "energy"] = "forces"
+    """The validation MAE by which a model is the best."""
+    final: Literal["best", "last"] = "best"
+    """Which weights become model.safetensors: best on validation, or the last (as published for MD17)."""
+    init_from: str | None = None
+    """Model file or run folder to take the initial weights from (weights alone, no optimizer state)."""
+    prefetch: int = Field(4, ge=1)
+    """Steps whose batches are prepared ahead, by one background thread."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrainingConfig:
+        if (self.epochs is None) == (self.max_steps is None):
+            found = "both" if self.epochs is not None else "neither"
+            raise ValueError(f"the length of the training: {found} of epochs and max_steps given; give exactly one")
+        if self.accumulate > self.batch_size:
+            raise ValueError(f"accumulate={self.accumulate} micro-batches of batch_size={self.batch_size} structures")
+        if self.warmup == 0 and self.warmup_lr is not None:
+            raise ValueError(f"warmup_lr={self.warmup_lr} would be ignored with warmup=0; leave it out or set warmup")
+        if self.min_lr > self.lr:
+            raise ValueError(f"min_lr={self.min_lr} is above lr={self.lr}")
+        if parse_interval(self.evaluate_every).unit == "minute":
+            raise ValueError(f"evaluate_every={self.evaluate_every}: give steps or epochs, so that runs are repeatable")
+        return self
+
+
+class RunConfig(BaseModel):
+    """Everything that a run depends on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: SerializeAsAny[InstanceOf[ModelConfig]]
+    """Settings of one of ``denskit.models.MODELS``."""
+    data: DataConfig
+    """Where structures and labels come from."""
+    task: TaskConfig
+    """What is trained for."""
+    training: TrainingConfig
+    """How it is trained."""
+    output: str
+    """Run folder, made by the run."""
+    seed: int = Field(0, ge=0)
+    """Of initial weights, split, order of the data, corruption and dropout."""
+    device: str = "auto"
+    """"auto" (a CUDA device if there is one), "cpu", "cuda" or "cuda:1"."""
+    deterministic: bool = False
+    """Use deterministic algorithms only (slower on CUDA; the CPU always repeats itself bit for bit)."""
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> RunConfig:
+        if self.task.stress_weight > 0 and self.model.stress == "none":
+            raise ValueError(
+                f"task.stress_weight={self.task.stress_weight}, but the model predicts no stress; "
+                "set model.stress=strain or task.stress_weight=0"
+            )
+        return self
+
+    @property
+    def required_labels(self) -> tuple[str, ...]:
+        """Labels that carry weight in the loss, so that their absence is an error."""
+        weights = {
+            "energy": self.task.energy_weight,
+            "forces": self.task.forces_weight,
+            "stress": self.task.stress_weight,
+        }
+        return tuple(name for name, weight in weights.items() if weight > 0)
+
+    def document(self) -> dict[str, Any]:
+        """The whole configuration as plain data, from which the same run can be made again.
+
+        Every setting is in it, but of ``data.split`` only what was given: a share that nobody asked for is a
+        default of the dataset, not a request.
+        """
+        document = self.model_dump(mode="json")
+        document["data"]["split"] = self.data.split.model_dump(mode="json", exclude_unset=True)
+        return document

@@ -1,0 +1,372 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from denskit.batch import Prepared
+from denskit.data import LoadedData, load_data
+from denskit.models.base import ForceField
+from denskit.models.model_file import save_model
+from denskit.random import fold
+from denskit.tasks import build_task
+from denskit.tasks.metrics import Metrics
+from denskit.training.checkpoint import Checkpoint, check_resumable, load_checkpoint, save_checkpoint
+from denskit.training.distributed import Processes, processes
+from denskit.training.ema import WeightAverage
+from denskit.training.evaluate import measure
+from denskit.training.initial import initial_force_field
+from denskit.training.interrupt import Interrupt
+from denskit.training.loader import Loader, StepWork, steps_per_epoch
+from denskit.training.optimizer import Gradients, build_optimizer, set_learning_rate
+from denskit.training.run_folder import RunFolder, environment
+from denskit.training.run_log import RunLog, duration, metrics_line, peak_memory
+from denskit.training.schedule import Schedule
+from denskit.training.settings import RunConfig, parse_interval
+
+_DROPOUT = 0xD20  # tells the seeds of dropout from those of the order and the corruption
+_BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def train(config: RunConfig, *, resume: bool = False) -> Path:
+    """Train, and return the run folder ``config.output`` (see docs for what is in it).
+
+    ``resume`` continues the run in that folder from ``checkpoints/last.pt`` as if it had never stopped.  Started by
+    torchrun, every process calls this.  On Ctrl-C and SIGTERM the step is finished, a checkpoint saved, and SystemExit
+    raised with 130 or 143.
+
+    Raises ValueError for settings and data that do not go together, a folder in use, a checkpoint of another run, a
+    loss that is not finite, a full disk; FileNotFoundError for missing files.
+    """
+    folder = RunFolder(Path(config.output))
+    _set_deterministic(config.deterministic)
+    with processes(config.device) as group:
+        checkpoint = load_checkpoint(folder.last) if resume else None
+        if checkpoint is None:
+            folder.check_new()
+        data = load_data(config.data, config.seed, config.required_labels)
+        trainer = Trainer(config, data, group)
+        changes = trainer.resume(checkpoint) if checkpoint is not None else {}
+        group.wait()  # all have looked at the folder before it changes
+        with _full_disk_named(folder.path):
+            if group.is_first:
+                folder.write_start(config)
+                if data.splits is not None:
+                    data.splits.save(folder.splits)
+            total = trainer.schedule.total_steps
+            with RunLog(folder, total_steps=total, first_step=trainer.step, silent=not group.is_first) as log:
+                for line in announcement(trainer, changes):
+                    log.say(line)
+                trainer.run(log)
+    return folder.path
+
+
+@dataclass
+class Window:
+    """What happened since the last row of metrics.csv."""
+
+    terms: Tensor  # [2, number of terms] float64: sums and counts
+    metrics: Metrics
+    steps: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Trainer:
+    """A training: what it is made of, and how far it is."""
+
+    config: RunConfig
+    data: LoadedData
+    group: Processes
+    step: int = 0  # steps done
+    best: float | None = None  # smallest validation MAE (training.best_by)
+    seconds: float = 0.0  # of training
+    messages: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        training, device = self.config.training, self.group.device
+        self.folder = RunFolder(Path(self.config.output))
+        self.task = build_task(self.config.task)
+        per_epoch = steps_per_epoch(len(self.data.train), training.batch_size, training.drop_last)
+        self.schedule = Schedule(training, per_epoch)
+        force_field, said = initial_force_field(self.config, self.data, self.task)
+        self.messages += self.data.messages + said
+        self.force_field: ForceField = force_field.to(device)
+        self.group.copy_from_first([*force_field.parameters(), *force_field.buffers()])
+        parameters = [parameter for parameter in force_field.parameters() if parameter.requires_grad]
+        self.optimizer = build_optimizer(force_field, training)
+        self.gradients = Gradients(parameters)
+        self.average = WeightAverage(parameters, training.ema_decay) if training.ema_decay is not None else None
+        self.loader = Loader(
+            source=self.data.train,
+            task=self.task,
+            schedule=self.schedule,
+            seed=self.config.seed,
+            batch_size=training.batch_size,
+            accumulate=training.accumulate,
+            dtype=getattr(torch, training.dtype),
+            cutoff=force_field.cutoff,
+            max_neighbors=force_field.max_neighbors,
+            rank=self.group.rank,
+            num_processes=self.group.count,
+        )
+        self.interrupt = Interrupt()
+        self.window = self._new_window()
+        self.saved_at = time.monotonic()
+
+    def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
+        """Take over the state of a checkpoint; the settings that changed since."""
+        changes = check_resumable(checkpoint, self.config.document(), len(self.data.train))
+        self.force_field.load_state_dict(checkpoint.weights)
+        self.optimizer.load_state_dict(checkpoint.optimizer)
+        if self.average is not None:
+            assert checkpoint.average is not None
+            self.average.load_state(checkpoint.average)
+        self.step, self.best, self.seconds = checkpoint.step, checkpoint.best, checkpoint.seconds
+        self.messages.append(f"resumed after step {self.step}")
+        if checkpoint.num_processes != self.group.count:
+            self.messages.append(
+                f"{checkpoint.num_processes} processes before, {self.group.count} now: dropout and rounding differ"
+            )
+        return changes
+
+    def run(self, log: RunLog) -> None:
+        """All steps that are left, then the final evaluation and files."""
+        total = self.schedule.total_steps
+        with self.interrupt:
+            mark = time.perf_counter()
+            for work in self.loader.prefetch(self.step, total, self.config.training.prefetch):
+                stop = self.train_step(work)
+                spent = time.perf_counter() - mark
+                self.window.seconds += spent
+                self.seconds += spent
+                self._after_step(log, stop)
+                mark = time.perf_counter()
+        if self.group.is_first:
+            self._save()
+        log.say(f"finished: {self.step} steps in {duration(self.seconds)} of training; model in {self.folder.model}")
+
+    def train_step(self, work: StepWork) -> bool:
+        """One update of the weights; whether a signal asks some process to stop.
+
+        Each loss term is divided by its count over all micro-batches and processes, known before any backward pass, so
+        that gradients and sums merely add.
+        """
+        assert work.step == self.step, (work.step, self.step)
+        device = self.group.device
+        # dropout is a function of seed and step too, so a resumed run repeats it
+        torch.manual_seed(fold(self.config.seed, _DROPOUT, self.step, self.group.rank))
+        set_learning_rate(self.optimizer, self.schedule.learning_rate(self.step))
+        self.force_field.train()
+        self.gradients.zero()
+        counts = self.group.add(work.counts.to(device))
+        sums = torch.zeros_like(counts)
+        for part in work.parts:
+            sums += self._backward(part.to(device), counts)
+        self.group.add(self.gradients.flat)
+        asked = torch.tensor([float(self.interrupt.signal != 0)], dtype=torch.float64, device=device)
+        totals = self.group.add(torch.cat([sums, asked]))
+        norm = self.gradients.clip(self.config.training.clip_norm)
+        self._require_finite(totals[:-1], norm)
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
+        self.window.terms += torch.stack([totals[:-1], counts])
+        self.window.steps += 1
+        self.step += 1
+        return bool(totals[-1] > 0)
+
+    def _backward(self, part: Prepared, counts: Tensor) -> Tensor:
+        """Add the gradients of a micro-batch; its sums [number of terms] of the loss terms."""
+        scaling = self.force_field.scaling
+        scaled = replace(part, targets=scaling.scale_targets(part.batch, part.targets))
+        prediction = self.force_field(part.batch, part.force_input if "noise" in self.task.heads else None)
+        terms = self.task.losses(prediction, scaled, self.schedule.progress(self.step))
+        parts = [
+            term.weight * term.sum / count.clamp(min=1).to(term.sum.dtype)
+            for term, count in zip(terms.values(), counts, strict=True)
+        ]
+        torch.stack(parts).sum().backward()
+        physical = scaling.unscale(part.batch, {name: prediction[name].detach() for name in ("energy", "forces")})
+        untouched = replace(part.targets, forces_mask=part.targets.forces_mask & ~part.noise_mask)
+        self.window.metrics.update(physical, part.batch, untouched)
+        return torch.stack([term.sum.detach().double() for term in terms.values()])
+
+    def _require_finite(self, sums: Tensor, norm: Tensor) -> None:
+        if bool(torch.isfinite(torch.cat([sums, norm[None].double()])).all()):
+            return
+        values = ", ".join(
+            f"{name} {value:.4g}" for name, value in zip(self.loader.term_names, sums.tolist(), strict=True)
+        )
+        kept = (
+            f"the checkpoint before it is kept: {self.folder.last}"
+            if self.folder.last.exists()
+            else "no checkpoint yet"
+        )
+        raise ValueError(
+            f"step {self.step}: the loss or its gradient is not finite (sums: {values}; gradient norm {float(norm):.4g}).
+"
+            f"The batch: {self.loader.describe(self.step)}.
+The weights were not updated; {kept}. "
+            "Look at these structures, lower training.lr or set training.clip_norm"
+        )
+
+    def _after_step(self, log: RunLog, stop: bool) -> None:
+        """Evaluate, log and save where it is time; leave where a signal asked for it."""
+        training, step, total = self.config.training, self.step, self.schedule.total_steps
+        log.advance(step)
+        evaluate = step == total or self.schedule.is_due(parse_interval(training.evaluate_every), step)
+        if evaluate or step % training.log_every == 0:
+            self._log_row(log, evaluate)
+        if stop:
+            if self.group.is_first:
+                self._save()
+            log.say(
+                f"stopped after step {step} of {total}; saved to {self.folder.last}. Continue with the same command "
+                f"and --resume, or: denskit train {self.folder.path} --resume"
+            )
+            raise SystemExit(128 + (self.interrupt.signal or signal.SIGTERM))
+        if self.group.is_first and step < total and self._save_is_due():
+            self._save()
+
+    def _save_is_due(self) -> bool:
+        interval = parse_interval(self.config.training.checkpoint_every)
+        if interval.unit == "minute":
+            return time.monotonic() - self.saved_at >= 60 * interval.number
+        return self.schedule.is_due(interval, self.step)
+
+    def _log_row(self, log: RunLog, evaluate: bool) -> None:
+        """A row of what happened since the last one, with validation errors where they are due."""
+        window, self.window = self.window, self._new_window()
+        self.group.add(window.metrics.state)
+        sums, counts = window.terms
+        means = (sums / counts.clamp(min=1)).tolist()
+        names = self.loader.term_names
+        weights = self.loader.term_weights(self.schedule.progress(self.step - 1)).values()
+        row: dict[str, float | int] = {
+            "step": self.step,
+            "epoch": self.schedule.epoch(self.step - 1),
+            "lr": self.schedule.learning_rate(self.step - 1),
+            "train_loss": sum(weight * mean for weight, mean in zip(weights, means, strict=True)),
+            **{f"train_loss_{name}": mean for name, mean in zip(names, means, strict=True)},
+            **{f"train_{name}": value for name, value in window.metrics.summary().items()},
+            "step_ms": 1000 * window.seconds / window.steps,
+            "samples_per_s": self.config.training.batch_size * window.steps / window.seconds,
+            "seconds": self.seconds,
+            "memory_MiB": peak_memory(self.group.device),
+        }
+        if evaluate and self.data.valid is not None:
+            row |= {f"valid_{name}": value for name, value in self._validate().items()}
+        log.row(row)
+        log.say(metrics_line(row, self.schedule.total_steps))
+
+    def _validate(self) -> dict[str, float]:
+        """Errors on the validation split; the best weights so far become a model file."""
+        assert self.data.valid is not None
+        training = self.config.training
+        with self._averaged():
+            metrics = measure(
+                self.force_field, self.data.valid, batch_size=training.evaluate_batch_size, processes=self.group
+            ).summary()
+            name = _BEST_BY[training.best_by]
+            if name not in metrics:
+                raise ValueError(
+                    f"training.best_by={training.best_by}, but {self.data.valid.name} has no label for it; "
+                    "choose the other of forces and energy"
+                )
+            if self.best is None or metrics[name] < self.best:
+                self.best = metrics[name]
+                if self.group.is_first:
+                    self._save_model(self.folder.best_model, metrics)
+                    if training.final == "best":
+                        self._save_model(self.folder.model, metrics)
+        return metrics
+
+    def _save(self) -> None:
+        """The state to resume from, and the last weights as a model file."""
+        checkpoint = Checkpoint(
+            step=self.step,
+            weights=self.force_field.state_dict(),
+            optimizer=self.optimizer.state_dict(),
+            average=self.average.state() if self.average is not None else None,
+            best=self.best,
+            seconds=self.seconds,
+            num_train=len(self.data.train),
+            num_processes=self.group.count,
+            config=self.config.document(),
+        )
+        save_checkpoint(self.folder.last, checkpoint)
+        with self._averaged():
+            self._save_model(self.folder.last_model, {})
+            if self.config.training.final == "last" or self.data.valid is None:
+                self._save_model(self.folder.model, {})
+        self.saved_at = time.monotonic()
+
+    def _save_model(self, path: Path, metrics: dict[str, float]) -> None:
+        splits = self.data.splits
+        metadata = {
+            "step": self.step,
+            "validation": metrics,
+            "data": self.data.train.name,
+            "data_sha256": splits.sha256 if splits is not None else None,
+            "run": self.config.document(),
+            "averaged_weights": self.average is not None,
+            "environment": environment(),
+        }
+        save_model(path, self.force_field, metadata)
+
+    def _averaged(self) -> contextlib.AbstractContextManager[None]:
+        return self.average.applied() if self.average is not None else contextlib.nullcontext()
+
+    def _new_window(self) -> Window:
+        device = self.group.device
+        terms = torch.zeros(2, len(self.loader.term_names), dtype=torch.float64, device=device)
+        return Window(terms=terms, metrics=Metrics(device))
+
+
+def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[str]:
+    """What was decided before the first step, for the log; ``changes`` since the checkpoint, as (before, now)."""
+    config, data, schedule = trainer.config, trainer.data, trainer.schedule
+    numbers = sum(parameter.numel() for parameter in trainer.force_field.parameters())
+    by = f"best: the smallest {_BEST_BY[config.training.best_by]} on the validation split"
+    return [
+        *trainer.messages,
+        *(f"changed on resume: {key}: {before} -> {now}" for key, (before, now) in changes.items()),
+        f"{config.model.name}, {numbers:,} parameters; task {config.task.name}; {len(data.train)} training structures, "
+        f"{len(data.valid) if data.valid else 0} for validation",
+        f"{schedule.total_steps} steps of {config.training.batch_size} structures ({schedule.steps_per_epoch} an epoch) "
+        f"on {trainer.group.count} x {trainer.group.device}, {config.training.dtype}, seed {config.seed}",
+        by if data.valid is not None else "no validation split: the last weights are kept",
+    ]
+
+
+def _set_deterministic(wanted: bool) -> None:
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
+    torch.use_deterministic_algorithms(wanted)
+
+
+@contextlib.contextmanager
+def _full_disk_named(folder: Path) -> Iterator[None]:
+    """Turn the system's error about a full disk into one for people; checkpoints are never half written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise ValueError(
+            f"{folder}: writing failed ({error.strerror}); checkpoints written before are intact. "
+            "Make room and continue with --resume"
+        ) from error
