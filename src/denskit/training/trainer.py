@@ -207,19 +207,13 @@ class Trainer:
     def _require_finite(self, sums: Tensor, norm: Tensor) -> None:
         if bool(torch.isfinite(torch.cat([sums, norm[None].double()])).all()):
             return
-        values = ", ".join(
-            f"{name} {value:.4g}" for name, value in zip(self.loader.term_names, sums.tolist(), strict=True)
-        )
-        kept = (
-            f"the checkpoint before it is kept: {self.folder.last}"
-            if self.folder.last.exists()
-            else "no checkpoint yet"
-        )
+        named = zip(self.loader.term_names, sums.tolist(), strict=True)
+        last = self.folder.last
         raise ValueError(
-            f"step {self.step}: the loss or its gradient is not finite (sums: {values}; gradient norm {float(norm):.4g}).
-"
-            f"The batch: {self.loader.describe(self.step)}.
-The weights were not updated; {kept}. "
+            f"step {self.step}: the loss or its gradient is not finite (sums of the terms: "
+            f"{', '.join(f'{name} {value:.4g}' for name, value in named)}; gradient norm {float(norm):.4g}).\n"
+            f"The batch: {self.loader.describe(self.step)}.\n"
+            f"The weights were not updated{f'; the last checkpoint is kept: {last}' if last.exists() else ''}. "
             "Look at these structures, lower training.lr or set training.clip_norm"
         )
 
@@ -346,7 +340,7 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
         *(f"changed on resume: {key}: {before} -> {now}" for key, (before, now) in changes.items()),
         f"{config.model.name}, {numbers:,} parameters; task {config.task.name}; {len(data.train)} training structures, "
         f"{len(data.valid) if data.valid else 0} for validation",
-        f"{schedule.total_steps} steps of {config.training.batch_size} structures ({schedule.steps_per_epoch} an epoch) "
+        f"{schedule.total_steps} steps of {config.training.batch_size} structures, {schedule.steps_per_epoch} an epoch, "
         f"on {trainer.group.count} x {trainer.group.device}, {config.training.dtype}, seed {config.seed}",
         by if data.valid is not None else "no validation split: the last weights are kept",
     ]
@@ -355,7 +349,7 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
 def _set_deterministic(wanted: bool) -> None:
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
-    torch.use_deterministic_algorithms(wanted)
+        torch.use_deterministic_algorithms(True)
 
 
 @contextlib.contextmanager
