@@ -168,6 +168,14 @@ def test_dense_equals_cell_list(systems: dict[str, System], dtype: torch.dtype) 
         assert edge_list(dense_neighbors(batch, cutoff)) == edge_list(dense)
 
 
+def test_dense_never_looks_at_values() -> None:
+    """On the meta device there are none: reading a size or a flag from the batch would raise."""
+    dense = dense_neighbors(make_batch(cluster(5, seed=0), cluster(3, seed=1)).to("meta"), 5.0, max_atoms=6)
+    assert dense.edge_index is not None and dense.edge_index.shape == (2, 2 * 6 * 5)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        dense_neighbors(make_batch(cluster(5, seed=0)).to("meta"), 5.0)
+
+
 def test_dense_refuses_what_it_cannot_hold() -> None:
     with pytest.raises(ValueError, match="periodic"):
         dense_neighbors(make_batch(ase.Atoms("H", cell=[9, 9, 9], pbc=True)), 5.0)
@@ -187,7 +195,7 @@ def test_dense_refuses_what_it_cannot_hold() -> None:
 )
 def test_flat_cells_are_refused(cell: object, pbc: list[bool]) -> None:
     flat = ase.Atoms("H2", positions=[[0, 0, 0], [0, 0, 1]], cell=cell, pbc=pbc)
-    with pytest.raises(ValueError, match="System 1 of the batch: periodic along .* no volume"):
+    with pytest.raises(ValueError, match=r"System 1 of the batch: periodic along .* no volume"):
         build_neighbors(make_batch(cluster(2, seed=0), flat), 5.0)
 
 
@@ -204,16 +212,22 @@ def test_two_atoms_at_one_place() -> None:
     with pytest.raises(ValueError, match=r"System 1 .* atoms 1 and 3 are at one place \(1.7e-06 Å"):
         build_neighbors(make_batch(cluster(2, seed=1), double), 5.0)
     image = ase.Atoms("H2", positions=[[0, 0, 0], [4, 0, 0]], cell=[4, 4, 4], pbc=True)
-    with pytest.raises(ValueError, match="System 0 .* atoms 0 and 1 are at one place"):
+    with pytest.raises(ValueError, match=r"System 0 .* atoms 0 and 1 are at one place"):
         build_neighbors(make_batch(image), 5.0)
 
 
-@pytest.mark.parametrize(("x", "message"), [(np.nan, "atom 1 is at"), (np.inf, "atom 1 is at"), (1e7, "flown apart")])
+@pytest.mark.parametrize(("x", "message"), [(np.nan, "atom 1 is at"), (1e300, "atom 1 is at"), (1e7, "flown apart")])
 @pytest.mark.parametrize("pbc", [(False, False, False), (True, True, False)])
 def test_positions_that_would_kill_the_process(x: float, message: str, pbc: tuple[bool, bool, bool]) -> None:
     atoms = ase.Atoms("H2", positions=[[0, 0, 0], [0, 0, x]], cell=np.diag([4.0, 4.0, 0.0]), pbc=pbc)
     with pytest.raises(ValueError, match=message):
         build_neighbors(make_batch(atoms), 5.0)
+
+
+def test_cells_that_would_kill_the_process() -> None:
+    plate = ase.Atoms("H2", positions=[[0, 0, 0], [0, 0, 1]], cell=[3, 1e4, 1e4], pbc=True)
+    with pytest.raises(ValueError, match=r"System 0 of the batch: .* its cell is huge: 1e\+04 Å"):
+        build_neighbors(make_batch(plate), 5.0)
 
 
 def test_nonsense_limit_is_refused() -> None:

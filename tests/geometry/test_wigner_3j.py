@@ -42,9 +42,17 @@ def test_equals_installed_e3nn_but_for_known_signs(degrees: tuple[int, int, int]
 
 
 def test_invariant_under_rotation() -> None:
-    """Without e3nn's table: C_ijk = D_ai D_bj D_ck C_abc, and the norm is 1."""
-    angles = torch.tensor([0.3, 1.1, -2.0], dtype=torch.float64)
-    matrices = [o3.wigner_D(l, *angles) for l in range(L_MAX + 1)]
+    """Without a table: C_ijk = D_ai D_bj D_ck C_abc, and the norm is 1.
+
+    D is solved from Y(R x) = D Y(x), because e3nn's own wigner_D has float32 generators unless told otherwise.
+    """
+    points = torch.randn(40, 3, dtype=torch.float64)
+    rotation = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))[0]
+    rotation = rotation * rotation.det()  # proper
+    matrices = []
+    for l in range(L_MAX + 1):
+        before, after = (o3.spherical_harmonics(l, x, normalize=True) for x in (points, points @ rotation.T))
+        matrices.append(torch.linalg.lstsq(before, after).solution.T)
     for degrees in COUPLED:
         tensor = wigner_3j(*degrees)
         rotated = torch.einsum("ai,bj,ck,abc->ijk", *(matrices[l] for l in degrees), tensor)

@@ -112,7 +112,7 @@ def test_derivatives_by_finite_differences(cls: type[nn.Module]) -> None:
     basis = cls(16, CUTOFF)
     distance = torch.tensor([1e-5, 0.01, 0.5 / math.pi, 0.25 / math.pi, 0.9, 2.3, 4.4])
     step = 1e-5
-    value, slope, curvature = second_derivatives(basis, distance)
+    _, slope, curvature = second_derivatives(basis, distance)
     low, high = (second_derivatives(basis, distance + shift) for shift in (-step, step))
     weights = torch.linspace(0.5, 1.0, 16)
     numeric_slope = (high[0] - low[0]) @ weights / (2 * step)

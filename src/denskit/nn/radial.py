@@ -91,8 +91,8 @@ class BesselBasis(nn.Module):
 class GaussianSmearing(nn.Module):
     """exp(-(d - mu_k)^2 / (2 s^2)), mu_k evenly from 0 to the cutoff, s = ``width`` spacings (SchNet, 1706.08566).
 
-    EquiformerV2 uses 600 of them with width 2.  The spacing is read off the grid, so that a loaded grid that was rounded
-    to float32 keeps the width it was trained with.
+    EquiformerV2 uses 600 of them with width 2.  The spacing is read off the grid, so that a loaded grid that was
+    rounded to float32 keeps the width it was trained with.
     """
 
     offset: Tensor  # [num_basis] Å
