@@ -188,7 +188,8 @@ class _EquiformerImport:
             bias = self.out.pop("backbone.force_encoding.linear.bias")
             self.out["backbone.atom_bias"] = self.out["backbone.atom_bias"] + bias
         for name in [name for name in self.source.state if name.startswith("rbf.")]:
-            self.out[f"backbone.basis.{name[4:]}"] = self.source.take(name, *self.source.state[name].shape)
+            ours = name.rsplit(".", 1)[1]  # the Bessel basis nests its frequencies once more
+            self.out[f"backbone.basis.{ours}"] = self.source.take(name, *self.source.state[name].shape)
         degree = "backbone.edge_degree"
         self.linear("edge_deg_embed.exp", f"{degree}.constant", [1], [channels[0]])
         self.radial("edge_deg_embed.rad", f"{degree}.radial")
