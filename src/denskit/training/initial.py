@@ -26,22 +26,22 @@ def initial_force_field(config: RunConfig, data: LoadedData, task: Task) -> tupl
         scale=config.training.scale,
         gradient_forces=config.model.forces == "gradient",
     )
+    origin = config.training.init_from
+    trained = None if origin is None else load_model(model_file(origin))
+    if trained is not None:
+        # its weights are only right in its own units (force encoding included); references stay those of the new data
+        for name in ("energy_scale", "force_scale", "stress_scale"):
+            getattr(scaling, name).copy_(getattr(trained.scaling, name))
     torch.manual_seed(config.seed)
     force_field = build_force_field(config.model, heads=task.heads, scaling=scaling)
     force_field.to(getattr(torch, config.training.dtype))
-    if config.training.init_from is not None:
-        messages.append(_take_weights(force_field, config.training.init_from))
+    if trained is not None:
+        messages.append(_take_weights(force_field, trained, f"{origin}"))
     return force_field, messages
 
 
-def _take_weights(force_field: ForceField, origin: str) -> str:
-    """Copy the weights of a trained model; those that only one of the two has (a noise head) are left as they are.
-
-    The units of energies and forces come along, since the weights are only right in these; element references and the
-    energy's zero stay those of the new data.
-    """
-    path = model_file(origin)
-    trained = load_model(path)
+def _take_weights(force_field: ForceField, trained: ForceField, origin: str) -> str:
+    """Copy the weights of a trained model; those that only one of the two has (a noise head) are left as they are."""
     own, other = _weights(force_field), _weights(trained)
     wrong = [f"{name} {list(other[name].shape)} there, {list(own[name].shape)} here"
              for name in own.keys() & other.keys() if own[name].shape != other[name].shape]  # fmt: skip
@@ -51,10 +51,8 @@ def _take_weights(force_field: ForceField, origin: str) -> str:
         raise ValueError(f"training.init_from={origin}: weights of another architecture: {listed}")
     for name in own.keys() & other.keys():
         own[name].copy_(other[name])
-    for name in ("energy_scale", "force_scale", "stress_scale"):
-        getattr(force_field.scaling, name).copy_(getattr(trained.scaling, name))
     fresh, unused = len(own.keys() - other.keys()), len(other.keys() - own.keys())
-    return f"initial weights from {path} ({fresh} tensors keep their fresh values, {unused} of the file are not used)"
+    return f"initial weights from {origin} ({fresh} tensors keep their fresh values, {unused} of the file are not used)"
 
 
 def _weights(force_field: ForceField) -> dict[str, Tensor]:
