@@ -13,7 +13,8 @@ from denskit.data.shipped import load_embedded
 from denskit.data.splits import Splits
 
 __all__ = [
-    "DATASETS", "DataConfig", "LoadedData", "Source", "SplitConfig", "Splits", "Subset", "collate", "load_data", "read_file",
+    "DATASETS", "DataConfig", "LoadedData", "Source", "SplitConfig", "Splits", "Subset", "collate", "load_data",
+    "read_file",
 ]  # fmt: skip
 
 DATASETS: dict[str, Callable[[DataConfig, int, Sequence[str]], LoadedData]] = {

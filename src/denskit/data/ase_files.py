@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,10 @@ def read_ase(path: Path, config: DataConfig) -> tuple[Frames, list[str]]:
     constraints applied; atoms held by FixAtoms are ``fixed``.  Raises ValueError, naming file and frame.
     """
     reader = _Reader(path, config)
-    frames = Frames.from_systems(reader.systems(), name=str(path), keys=())
+    frames = Frames.from_systems(reader.systems(), name=str(path))
     keys = tuple(sorted(reader.seen))
     reader.refuse_mixed_names()
-    return Frames(**{**frames.__dict__, "keys": keys}), reader.messages()
+    return replace(frames, keys=keys), reader.messages()
 
 
 class _Reader:
@@ -173,8 +174,8 @@ class _Reader:
             if len(names) > 1:
                 counts = ", ".join(f"{name} in {count}" for name, count in names.items())
                 raise ValueError(
-                    f"{self.path}: frames name their {label} differently ({counts} frames), perhaps from different methods. "
-                    f"Choose one with data.{label}_key"
+                    f"{self.path}: frames name their {label} differently ({counts} frames), perhaps from different "
+                    f"methods. Choose one with data.{label}_key"
                 )
 
     def messages(self) -> list[str]:

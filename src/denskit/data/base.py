@@ -18,7 +18,9 @@ class Source(Protocol):
     """Structures with their labels, in eV and Å, by position."""
 
     @property
-    def name(self) -> str: ...  # names the source in errors: a file, a part of a file
+    def name(self) -> str:
+        """Names the source in errors: a file, a part of a file."""
+        ...
 
     def __len__(self) -> int: ...
 

@@ -17,7 +17,7 @@ class SplitConfig(BaseModel):
 
     mode: Literal["random", "blocks", "group", "published"] | None = None
     """``random`` frames; contiguous ``blocks`` in file order; whole groups (``data.group_key``); ``published``, the
-    MD17 split: numpy ``default_rng(1).permutation``, first train, then valid, then test.  None: the dataset's default."""
+    MD17 split: numpy ``default_rng(1).permutation``, first train, then valid, then test.  None: the dataset's own."""
     train: Share | None = None
     """Share for training; None: what the others leave."""
     valid: Share | None = None
@@ -74,7 +74,7 @@ class DataConfig(BaseModel):
     published MD17 and rMD17 files; all else eV."""
     references: Literal["fit", "isolated", "mean", "none"] | dict[str, float] = "fit"
     """Energies of the elements, taken off before training: ``fit`` (linear, on the training frames), ``isolated`` (the
-    single-atom frames of the training file), ``mean`` (one constant a structure), ``none``, or ``{H: -13.6, ...}`` in eV."""
+    file's single-atom frames), ``mean`` (one constant a structure), ``none``, or ``{H: -13.6, ...}`` in eV."""
     missing: Literal["error", "mask"] = "error"
     """Labels that are absent or not finite: an ``error``, or ``mask`` (they count in no loss)."""
 

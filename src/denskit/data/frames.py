@@ -69,7 +69,7 @@ class Frames:
         return np.diff(self.starts)
 
     @classmethod
-    def from_systems(cls, systems: Iterable[System], *, name: str, keys: Sequence[str] = ()) -> Frames:
+    def from_systems(cls, systems: Iterable[System], *, name: str) -> Frames:
         """Pack structures, read one by one, into arrays.  Raises ValueError when there are none."""
         held = list(systems)
         if not held:
@@ -91,7 +91,6 @@ class Frames:
             stress=np.stack([np.full((3, 3), np.nan) if s.stress is None else s.stress for s in held]),
             has={label: np.array([getattr(system, label) is not None for system in held]) for label in LABELS},
             groups=groups if any(groups) else (),
-            keys=tuple(keys),
         )
 
 
@@ -121,8 +120,8 @@ def _absent(frames: Frames, label: str, absent: np.ndarray) -> str:
         advice = f"name the key with data.{label}_key=KEY"
         return f"{frames.name}: no frame has {label}. Fields seen in the file: {keys}. If one of them is it, {advice}"
     return (
-        f"{frames.name}: {len(absent)} of {len(frames)} frames have no {label}: {numbers(absent)}. Fields seen in the file: "
-        f"{keys}. Remove these frames, or let them count in no loss with data.missing=mask"
+        f"{frames.name}: {len(absent)} of {len(frames)} frames have no {label}: {numbers(absent)}. Fields seen in the "
+        f"file: {keys}. Remove these frames, or let them count in no loss with data.missing=mask"
     )
 
 

@@ -7,6 +7,7 @@ GFN2-xTB: Bannwarth, Ehlert, Grimme, J. Chem. Theory Comput. 15, 1652 (2019), th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def generate(
 
     ``molecule``: a name (``ethanol``, or one of ASE's G2 set such as ``CH3CONH2``) or a file that ASE reads.
     ``temperature`` in K; ``every`` (between frames), ``timestep`` and ``equilibration`` in fs.
-    Raises ModuleNotFoundError without tblite, ValueError for an unknown or a periodic molecule.
+    Raises ValueError without tblite, and for an unknown or a periodic molecule.
     """
     if frames < 1:
         raise ValueError(f"generate makes at least 1 frame, {frames} asked")
@@ -76,13 +77,12 @@ def generate(
     energies, forces = np.empty(frames), np.empty((frames, len(atoms), 3))
     for frame in range(frames):
         dynamics.run(stride)
-        positions[frame] = (
-            atoms.positions - atoms.get_center_of_mass()
-        )  # the molecule diffuses; nothing depends on where
+        positions[frame] = atoms.positions - atoms.get_center_of_mass()  # it diffuses; nothing depends on where
         energies[frame], forces[frame] = atoms.get_potential_energy(), atoms.get_forces()
     recipe = (
-        f"{METHOD}, tblite {_version('tblite')}, ase {ase.__version__}; Langevin {temperature:g} K, friction {FRICTION:g}/fs, "
-        f"step {timestep:g} fs, equilibration {equilibration:g} fs, a frame every {every:g} fs, seed {seed}"
+        f"{METHOD}, tblite {version('tblite')}, ase {ase.__version__}; Langevin {temperature:g} K, "
+        f"friction {FRICTION:g}/fs, step {timestep:g} fs, equilibration {equilibration:g} fs, "
+        f"a frame every {every:g} fs, seed {seed}"
     )
     return Trajectory(atoms=relaxed, positions=positions, energies=energies, forces=forces, recipe=recipe)
 
@@ -92,7 +92,7 @@ def write(trajectory: Trajectory, path: str | Path, *, name: str) -> None:
     path = Path(path)
     if path.suffix == ".npz":
         with atomic_write(path) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, **_arrays(trajectory, name))
+            np.savez_compressed(file, allow_pickle=False, **_arrays(trajectory, name))
         return
     frames = []
     for positions, energy, forces in zip(trajectory.positions, trajectory.energies, trajectory.forces, strict=True):
@@ -137,11 +137,5 @@ def _calculator() -> Any:
     try:
         from tblite.ase import TBLite  # an optional dependency: imported where it is used
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("generating data needs tblite: pip install 'denskit[xtb]'") from error
+        raise ValueError("generating data needs tblite, which is not installed: pip install 'denskit[xtb]'") from error
     return TBLite(method=METHOD, verbosity=0)
-
-
-def _version(package: str) -> str:
-    from importlib.metadata import version
-
-    return version(package)

@@ -39,14 +39,21 @@ def read_file(
     ``required``: labels that every frame must have ("energy", "forces", "stress"); see ``DataConfig.missing``.
     Raises FileNotFoundError, and ValueError naming the file and the frames (see :func:`denskit.data.frames.check`).
     """
-    path, config = Path(path).expanduser(), config or DataConfig()
+    config = config or DataConfig()
+    frames, messages = read_unchecked(path, config)
+    frames, masked = check(frames, required=required, missing=config.missing)
+    return frames, messages + masked
+
+
+def read_unchecked(path: str | Path, config: DataConfig) -> tuple[Frames, list[str]]:
+    """All frames of a file, with whatever is wrong with them.  Raises FileNotFoundError, and ValueError for a file that
+    cannot be read."""
+    path = Path(path).expanduser()
     if path.is_dir():
         raise ValueError(f"{path} is a folder; wanted a file of structures (npz, extxyz, traj, db, ...)")
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
-    frames, messages = (read_npz if path.suffix == ".npz" else read_ase)(path, config)
-    frames, masked = check(frames, required=required, missing=config.missing)
-    return frames, messages + masked
+    return (read_npz if path.suffix == ".npz" else read_ase)(path, config)
 
 
 def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED) -> LoadedData:
@@ -61,7 +68,7 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     if config.valid is not None:
         valid, said = read_file(config.valid, config, required=required)
         _require_other_file(config)
-        messages += said + [f"{len(pool)} training frames of {path}, {len(valid)} validation frames of {config.valid}"]
+        messages += [*said, f"{len(pool)} training frames of {path}, {len(valid)} validation frames of {config.valid}"]
         train = Subset(frames, pool, str(path))
         return LoadedData(train=train, valid=valid, test=test, splits=None, messages=messages, references=references)
     splits, said_split = _splits(config, frames, pool, path, seed)
@@ -109,14 +116,17 @@ def _check_indices(splits: Splits, frames: Frames, path: Path) -> None:
     outside = everything[(everything < 0) | (everything >= len(frames))]
     if len(outside) or len(np.unique(everything)) < len(everything) or not len(splits.train):
         raise ValueError(
-            f"{path} does not divide the {len(frames)} frames of {frames.name}: frames outside the file, twice in it, or "
-            "no training frames"
+            f"{path} does not divide the {len(frames)} frames of {frames.name}: frames outside the file, twice in "
+            "it, or no training frames"
         )
 
 
 def _without_isolated_atoms(frames: Frames, config: DataConfig) -> tuple[np.ndarray, str | dict[str, float]]:
-    """Frames to divide [M], and the references.  With ``isolated``, single-atom frames give these and are then left out:
-    their energy is exactly the reference, and far from every other residual."""
+    """Frames to divide [M], and the references.
+
+    With ``isolated``, single-atom frames give these and are then left out: their energy is exactly the reference,
+    and far from every other residual.
+    """
     single = frames.n_atoms == 1
     if config.references != "isolated":
         return np.arange(len(frames)), config.references
@@ -128,7 +138,8 @@ def _without_isolated_atoms(frames: Frames, config: DataConfig) -> tuple[np.ndar
     lacking = [chemical_symbols[z] for z in np.unique(frames.atomic_numbers) if chemical_symbols[z] not in energies]
     if lacking:
         raise ValueError(
-            f"{frames.name}: data.references=isolated needs a frame with one atom and an energy for each element; none for "
-            f"{', '.join(lacking)}. Add them, give energies as data.references={{H: ...}}, or use data.references=fit"
+            f"{frames.name}: data.references=isolated needs a frame with one atom and an energy for each element; "
+            f"none for {', '.join(lacking)}. Add them, give energies as data.references={{H: ...}}, or use "
+            "data.references=fit"
         )
     return np.flatnonzero(~single), energies

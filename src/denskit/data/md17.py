@@ -40,7 +40,7 @@ def require_molecule(name: str, molecule: str | None) -> str:
 
 
 def load_md17(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED) -> LoadedData:
-    """The datasets ``md17`` and ``rmd17``: ``data.molecule``, divided as published unless ``data.split`` says otherwise.
+    """Datasets ``md17`` and ``rmd17``: ``data.molecule``, divided as published unless ``data.split`` says otherwise.
 
     A file in ``data.path`` (or ``data.train``) takes the place of the downloaded one.
     """
@@ -48,8 +48,8 @@ def load_md17(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED)
         path = molecule_file(config.name, require_molecule(config.name, config.molecule))
         if not path.is_file():
             raise FileNotFoundError(
-                f"no file {path}. Fetch it with: denskit data download {config.name} {config.molecule}; or give your own "
-                "with data.path=FILE"
+                f"no file {path}. Fetch it with: denskit data download {config.name} {config.molecule}; or give your "
+                "own with data.path=FILE"
             )
         config = config.model_copy(update={"path": str(path)})
     if config.split.mode is None and config.split.file is None and config.group_key is None and config.valid is None:

@@ -119,6 +119,7 @@ def _units(arrays: dict[str, np.ndarray], config: DataConfig, path: Path) -> tup
             f"{path}: unit of length r_unit={length_name!r} is not known; known: {', '.join(LENGTH_UNITS)}"
         )
     said = _text(arrays, "e_unit")
+    unit: str
     if config.units != "auto":
         unit, why = config.units, "as data.units says"
     elif said is None:
@@ -141,7 +142,7 @@ def _text(arrays: dict[str, np.ndarray], key: str) -> str | None:
 
 
 def _lattice(arrays: dict[str, np.ndarray], path: Path, length_unit: float) -> tuple[np.ndarray, bool]:
-    """sGDML's ``lattice`` has the lattice vectors as columns; our cells have them as rows."""
+    """Cell and periodicity; sGDML's ``lattice`` has the lattice vectors as columns; our cells have them as rows."""
     if "lattice" not in arrays:
         return np.zeros((3, 3)), False
     return _array(arrays, "lattice", path, (3, 3)).T * length_unit, True

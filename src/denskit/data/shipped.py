@@ -1,4 +1,4 @@
-"""The dataset ``embedded``: molecular dynamics that ships with Denskit (``embedded/README.md`` says how it was made)."""
+"""The dataset ``embedded``: molecular dynamics that ships with Denskit (``embedded/README.md`` says how it is made)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCKS = SplitConfig(mode="blocks", train=1400, valid=200, test=360, gap=20)
 
 
 def load_embedded(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED) -> LoadedData:
-    """``data.molecule`` ethanol (the default) or acetamide, divided into blocks of time unless ``data.split`` says otherwise.
+    """``data.molecule`` ethanol (the default) or acetamide, in blocks of time unless ``data.split`` says otherwise.
 
     Raises ValueError for another molecule, and for files given besides.
     """

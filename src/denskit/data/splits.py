@@ -56,15 +56,16 @@ class Splits:
             if document["format"] != "denskit-splits-1":
                 raise KeyError("format")
             parts = [np.array(document[part], dtype=np.int64).reshape(-1) for part in PARTS]
-            splits = cls(*parts, *(document[key] for key in ("file", "size", "sha256", "how")))
+            about = {key: document[key] for key in ("file", "size", "sha256", "how")}
+            splits = cls(train=parts[0], valid=parts[1], test=parts[2], **about)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} is not a split file written by Denskit ({type(error).__name__}: {error})"
             ) from None
         if of.stat().st_size != splits.size or sha256_of(of) != splits.sha256:
             raise ValueError(
-                f"{path} divides {splits.file} as it was ({splits.size} bytes, sha256 {splits.sha256[:12]}...), but {of} "
-                f"is another file or has changed ({of.stat().st_size} bytes). Make a new split without split.file"
+                f"{path} divides {splits.file} as it was ({splits.size} bytes, sha256 {splits.sha256[:12]}...), but "
+                f"{of} is another file or has changed ({of.stat().st_size} bytes). Make a new split without split.file"
             )
         return splits
 
@@ -72,8 +73,8 @@ class Splits:
 def divide(split: SplitConfig, *, pool: np.ndarray, groups: Sequence[str], seed: int, path: Path, test: bool) -> Splits:
     """Divide the frames ``pool`` [M] of the file at ``path``.
 
-    ``groups``: the group of every frame of the file (used by mode ``group``); ``test``: False where the test frames come
-    from a file of their own.  Raises ValueError for an empty part and for more frames asked than there are.
+    ``groups``: the group of every frame of the file (used by mode ``group``); ``test``: False where the test frames
+    come from a file of their own.  Raises ValueError for an empty part and for more frames asked than there are.
     """
     mode = split.mode or "random"
     seed = seed if split.seed is None else split.seed
@@ -95,7 +96,15 @@ def divide(split: SplitConfig, *, pool: np.ndarray, groups: Sequence[str], seed:
             "published": f"the published MD17 split (default_rng({PUBLISHED_SEED}).permutation)",
         }[mode]
     sizes = " / ".join(f"{len(part)} {name}" for part, name in zip(parts, PARTS, strict=True))
-    return Splits(*parts, path.name, path.stat().st_size, sha256_of(path), f"{sizes} ({how})")
+    return Splits(
+        train=parts[0],
+        valid=parts[1],
+        test=parts[2],
+        file=path.name,
+        size=path.stat().st_size,
+        sha256=sha256_of(path),
+        how=f"{sizes} ({how})",
+    )
 
 
 def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) -> tuple[int, int, int]:
@@ -120,12 +129,12 @@ def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) 
     room = total - gaps
     train = room - valid - (held_out or 0) if asked["train"] is None else asked["train"]
     rest = room - train - valid - (held_out or 0)
-    wanted = f"{train} train + {valid} valid" + (f" + {held_out} test" if held_out is not None else "")
+    wanted = f"{max(train, 1)} train + {valid} valid" + (f" + {held_out} test" if held_out is not None else "")
     if rest < 0 or train < 1:
         between = f" and {gaps} between blocks" if gaps else ""
         raise ValueError(
-            f"{name} has {total} frames to divide; data.split asks for {wanted.replace(str(train), str(max(train, 1)), 1)}"
-            f"{between}. Ask for fewer, or give valid and test files (data.train, data.valid, data.test)"
+            f"{name} has {total} frames to divide; {wanted}{between} are wanted. "
+            "Ask for fewer, or give valid and test files (data.train, data.valid, data.test)"
         )
     return train, valid, rest if held_out is None else held_out
 

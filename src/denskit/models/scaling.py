@@ -27,8 +27,8 @@ RANK_TOLERANCE = 1e-10  # relative singular value below which compositions do no
 class Scaling(nn.Module):
     """Labels to model units and predictions back.  Buffers are float64 whatever dtype the model is moved to.
 
-    ``references``: {element symbol: eV}; ``energy_shift``: eV per structure; ``energy_scale``: eV; ``force_scale``: eV/Å;
-    ``stress_scale``: eV/Å^3; ``elements``: the atomic numbers that the training data had.
+    ``references``: {element symbol: eV}; ``energy_shift``: eV per structure; ``energy_scale``: eV; ``force_scale``:
+    eV/Å; ``stress_scale``: eV/Å^3; ``elements``: the atomic numbers that the training data had.
     """
 
     references: Tensor  # [119] eV, by atomic number
@@ -107,8 +107,8 @@ class Scaling(nn.Module):
         if unknown:
             known = " ".join(chemical_symbols[z] for z in self.elements)
             raise ValueError(
-                f"{name} has {' '.join(chemical_symbols[z] for z in unknown)}, which this model was not trained on (it knows "
-                f"{known}). Train with data that have this element"
+                f"{name} has {' '.join(chemical_symbols[z] for z in unknown)}, which this model was not trained on (it "
+                f"knows {known}). Train with data that have this element"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,9 +139,9 @@ def fit_scaling(
 ) -> tuple[Scaling, list[str]]:
     """Fit references, shift and scales on training structures.
 
-    ``references``: ``fit`` least squares in the counts of elements, minimum norm where compositions do not determine it;
-    ``isolated`` from structures of one atom; ``mean`` and ``none`` no references; a dict gives them in eV.  The shift is
-    the mean of what is left, per structure (0 for ``none``).
+    ``references``: ``fit`` least squares in the counts of elements, minimum norm where compositions do not determine
+    it; ``isolated`` from structures of one atom; ``mean`` and ``none`` no references; a dict gives them in eV.  The
+    shift is the mean of what is left, per structure (0 for ``none``).
     ``scale``: ``energy_std`` the unbiased standard deviation of what is left, or ``force_rms`` over components of free
     atoms.  ``gradient_forces``: this one scale serves energy, forces and stress; otherwise forces and stress have their
     own rms.
@@ -170,8 +170,8 @@ def fit_scaling(
     )
     messages.append(
         f"references ({references if isinstance(references, str) else 'given'}): "
-        f"{', '.join(f'{symbol} {energy:.4f}' for symbol, energy in table.items()) or 'none'} eV; shift {shift:.4f} eV a "
-        f"structure; scale of energies {energy_scale:.6g} eV, of forces {force_scale:.6g} eV/Å"
+        f"{', '.join(f'{symbol} {energy:.4f}' for symbol, energy in table.items()) or 'none'} eV; shift {shift:.4f} eV "
+        f"a structure; scale of energies {energy_scale:.6g} eV, of forces {force_scale:.6g} eV/Å"
     )
     return scaling, messages
 
@@ -219,8 +219,8 @@ class _Statistics:
         if rank < len(self.symbols):
             messages.append(
                 f"warning: the training structures' compositions determine only {rank} of {len(self.symbols)} element "
-                "references; the smallest that fit are taken. Energies of other compositions will be wrong by a constant "
-                "unless references=isolated or references={H: ..., ...} says more"
+                "references; the smallest that fit are taken. Energies of other compositions will be wrong by a "
+                "constant unless references=isolated or references={H: ..., ...} says more"
             )
         return dict(zip(self.symbols, solution.tolist(), strict=True))
 
@@ -239,7 +239,8 @@ class _Statistics:
         """Energies less references [B]."""
         references = np.array([table.get(symbol, 0.0) for symbol in self.symbols])
         residuals = np.array(self.energies) - self.compositions @ references
-        return residuals[self.compositions.sum(axis=1) > 1] if without_single else residuals
+        kept = residuals[self.compositions.sum(axis=1) > 1] if without_single else residuals
+        return np.asarray(kept)
 
     def energy_scale(self, how: Scale, residuals: np.ndarray, messages: list[str]) -> float:
         deviation = float(residuals.std(ddof=1)) if len(residuals) > 1 else 0.0

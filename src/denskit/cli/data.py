@@ -1,0 +1,133 @@
+"""``denskit data``: fetch, inspect and make data."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from denskit.data.inspect import Inspection
+
+app = typer.Typer(help="Fetch, inspect and make data.", no_args_is_help=True)
+
+
+class Downloadable(StrEnum):
+    """Datasets with a public address."""
+
+    md17 = "md17"
+    rmd17 = "rmd17"
+
+
+@app.command()
+def download(
+    name: Annotated[Downloadable, typer.Argument(help="Dataset.", show_default=False)],
+    molecule: Annotated[str, typer.Argument(help="Molecule, as aspirin.", show_default=False)],
+) -> None:
+    """Fetch a molecule of MD17 or rMD17 into $DENSKIT_CACHE (~/.cache/denskit), checked and whole or not at all.
+
+    Example:  denskit data download md17 ethanol
+    """
+    from denskit.data import download as downloads
+
+    path = downloads.download(name.value, molecule, say=typer.echo)
+    typer.echo(f"use it with data.name={name.value} data.molecule={molecule}, or data.path={path}")
+
+
+@app.command()
+def inspect(
+    file: Annotated[Path, typer.Argument(help="npz, extxyz, traj, db, ... file.", show_default=False)],
+    energy_key: Annotated[str | None, typer.Option(help="Field that holds the energy.")] = None,
+    forces_key: Annotated[str | None, typer.Option(help="Field that holds the forces.")] = None,
+    stress_key: Annotated[str | None, typer.Option(help="Field that holds the stress or virial.")] = None,
+    units: Annotated[str, typer.Option(help="auto, eV, kcal/mol, kJ/mol or Hartree.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print what a file holds: labels, units, ranges, duplicates, and what looks wrong.
+
+    Example:  denskit data inspect mine.extxyz
+    """
+    from denskit.data import DataConfig
+    from denskit.data.inspect import inspect_file
+
+    keys = {"energy_key": energy_key, "forces_key": forces_key, "stress_key": stress_key, "units": units}
+    found = inspect_file(file, DataConfig.model_validate(keys))
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), indent=2))
+    else:
+        _print(found)
+
+
+@app.command()
+def generate(
+    molecule: Annotated[str, typer.Argument(help="ethanol, a G2 name (CH3CONH2) or a file.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .npz or .extxyz.", show_default=False)],
+    frames: Annotated[int, typer.Option(help="Frames to write.")] = 1000,
+    temperature: Annotated[float, typer.Option(help="K.")] = 500.0,
+    every: Annotated[float, typer.Option(help="fs between frames.")] = 10.0,
+    timestep: Annotated[float, typer.Option(help="fs.")] = 0.5,
+    equilibration: Annotated[float, typer.Option(help="fs before the first frame.")] = 1000.0,
+    seed: Annotated[int, typer.Option(help="Of velocities and thermostat.")] = 0,
+) -> None:
+    """Make a dataset by molecular dynamics with GFN2-xTB (needs: pip install 'denskit[xtb]').
+
+    Example:  denskit data generate ethanol --frames 2000 -o ethanol.npz
+    """
+    from denskit.data import generate as generation
+
+    trajectory = generation.generate(
+        molecule,
+        frames=frames,
+        temperature=temperature,
+        every=every,
+        timestep=timestep,
+        equilibration=equilibration,
+        seed=seed,
+    )
+    generation.write(trajectory, out, name=molecule)
+    typer.echo(f"{out}: {frames} frames. {trajectory.recipe}")
+
+
+def _print(found: Inspection) -> None:
+    from denskit.data.inspect import LOOK
+
+    def text(values: tuple[float, float, float] | float | None, unit: str, digits: int = 4) -> str:
+        if values is None:
+            return "-"
+        if isinstance(values, float):
+            return f"{values:.{digits}f} {unit}"
+        return f"{values[0]:.{digits}f} / {values[1]:.{digits}f} / {values[2]:.{digits}f} {unit}"
+
+    table = Table("what", "found", title=found.file, title_justify="left")
+    rows = {
+        "frames": str(found.frames),
+        "elements (atoms)": ", ".join(f"{symbol} {count}" for symbol, count in found.elements.items()),
+        "compositions": str(found.compositions),
+        "atoms a frame (min / mean / max)": text(found.atoms, "", 1),
+        "periodic directions (frames)": ", ".join(f"{axes} {count}" for axes, count in found.periodicity.items()),
+        "fixed atoms": str(found.fixed_atoms),
+        **{f"frames with {label}": str(count) for label, count in found.labels.items()},
+        "energy (min / mean / max)": text(found.energy, "eV"),
+        "energy an atom (min / mean / max)": text(found.energy_per_atom, "eV"),
+        "energy, deviation in a composition": text(found.energy_std, "eV"),
+        "forces, rms component": text(found.force_rms, "eV/Å"),
+        "forces, largest norm": text(found.force_max, "eV/Å"),
+        "stress, rms component": text(found.stress_rms, "eV/Å^3", 6),
+        "closest atoms": f"beyond {LOOK:g} Å" if found.closest is None else text(found.closest, "Å"),
+        "repeated geometries": str(found.duplicates),
+    }
+    for row in rows.items():
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    for note in found.notes:
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+    for problem in found.wrong:
+        console.print(f"looks wrong: {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    if not found.wrong:
+        console.print("nothing looks wrong", style="green")
