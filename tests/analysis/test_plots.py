@@ -50,3 +50,14 @@ def test_page_fetches_nothing_and_escapes(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in text
     assert not re.search(r"https?://|<script|<link", text)
     assert text.count("data:image/png;base64,") == 1
+
+
+def test_learning_curves_of_runs_with_other_columns(tmp_path: Path) -> None:
+    for name, header in (
+        ("a", "step,train_energy_mae_meV,valid_forces_mae_meV_per_A"),
+        ("b", "step,valid_energy_mae_meV,lr"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.csv").write_text(f"{header}\n10,5,\n20,4,3\n")
+    output = plot_learning_curves({"a": tmp_path / "a", "b": tmp_path / "b"}, tmp_path / "curves.png")
+    assert output.read_bytes().startswith(PNG)

@@ -1,7 +1,7 @@
 """Every MD17 preset against the paper's tables, copied here literally.
 
-DeNS and loss coefficients: the paper's table of hyper-parameters on MD17.  Optimisation, plain coefficients and network:
-the published training scripts of Equiformer, which the paper says it follows.
+DeNS and loss coefficients: the paper's table of hyper-parameters on MD17.  Optimisation, plain coefficients and
+network: the published training scripts of Equiformer, which the paper says it follows.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typer
 
+from denskit.cli.bench import app as bench_app
 from denskit.cli.data import app as data_app
 from denskit.cli.demo import demo
 from denskit.cli.doctor import doctor
@@ -29,15 +30,17 @@ app = typer.Typer(
 
 [bold]Examples[/bold]
 
-  denskit demo                                                   two short trainings on shipped data, one table
+  denskit demo
 
-  denskit data inspect mine.extxyz                               what is in a file, and what looks wrong
+  denskit data inspect mine.extxyz
 
   denskit train equiformer data.path=mine.extxyz task=dens output=runs/mine
 
-  denskit evaluate runs/mine                                     errors on the test split
+  denskit evaluate runs/mine
 
-  denskit predict runs/mine new.extxyz -o labelled.extxyz        energies and forces for other structures
+  denskit predict runs/mine new.extxyz -o labelled.extxyz
+
+[bold]denskit VERB --help[/bold] shows what a verb takes, with examples.
 """,
 )
 app.command()(train)
@@ -50,3 +53,4 @@ app.command()(demo)
 app.command()(doctor)
 app.add_typer(presets_app, name="presets")
 app.add_typer(data_app, name="data")
+app.add_typer(bench_app, name="bench")

@@ -21,6 +21,7 @@ class FriendlyGroup(TyperGroup):
     """
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
         try:
             return super().invoke(ctx)
         except (ValueError, FileNotFoundError) as error:

@@ -14,14 +14,16 @@ from rich.table import Table
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="data.test=FILE: other structures than the run's.", metavar="[data.test=FILE]")
+        list[str] | None,
+        typer.Argument(help="data.test=FILE: other structures than the run's.", metavar="[data.test=FILE]"),
     ] = None,
     split: Annotated[Literal["train", "valid", "test"], typer.Option(help="Part of the run's own data.")] = "test",
     checkpoint: Annotated[
         Literal["best", "last"] | None, typer.Option(help="Of a run folder; default: what the run chose.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for SPLIT.json and parity.png; default: the run folder.")
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for SPLIT.json and parity.png; default: the run folder."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:

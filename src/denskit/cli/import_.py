@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from denskit.models.scaling import Scaling
 
 
 def import_(
@@ -14,10 +17,9 @@ def import_(
     data: Annotated[
         Path | None, typer.Option(help="The npz it was trained on: mean, deviation and elements of its 950 frames.")
     ] = None,
-    mean: Annotated[float | None, typer.Option(help="Mean energy that training subtracted.")] = None,
-    std: Annotated[float | None, typer.Option(help="Standard deviation that it divided by.")] = None,
+    mean: Annotated[float | None, typer.Option(help="Mean energy (kcal/mol) that training subtracted.")] = None,
+    std: Annotated[float | None, typer.Option(help="Standard deviation (kcal/mol) that it divided by.")] = None,
     elements: Annotated[str | None, typer.Option(help="Elements that it was trained on, such as C,H,O.")] = None,
-    units: Annotated[Literal["kcal/mol", "eV"], typer.Option(help="Unit of its training.")] = "kcal/mol",
 ) -> None:
     """Import a published Equiformer checkpoint, with the same energies, forces and noise.
 
@@ -29,36 +31,47 @@ def import_(
 
       denskit import mine.pth.tar -o mine.safetensors --mean -406757.6 --std 5.9 --elements C,H,O
     """
-    from ase.data import atomic_numbers
-
-    from denskit.data import DataConfig, load_data
-    from denskit.models import build_force_field
     from denskit.models.model_file import save_model
-    from denskit.models.published import convert_equiformer, detect_equiformer, read_checkpoint
-    from denskit.models.scaling import Scaling, fit_scaling
-    from denskit.units import EV, KCAL_PER_MOL
+    from denskit.models.published import import_equiformer
 
-    unit = {"kcal/mol": KCAL_PER_MOL, "eV": EV}[units]
-    state = read_checkpoint(checkpoint)
-    config = detect_equiformer(state).model_copy(update={"force_input_scale": 1 / unit})
-    weights, heads = convert_equiformer(state, config)
-    if data is not None:
-        if (mean, std, elements) != (None, None, None):
-            raise ValueError("--data says mean, deviation and elements; leave --mean, --std and --elements out")
-        loaded = load_data(DataConfig(name="md17", path=str(data), references="mean"), seed=1)
-        scaling, messages = fit_scaling(loaded.train, references="mean", scale="energy_std", gradient_forces=True)
-        typer.echo("\n".join(loaded.messages + messages))
-    elif mean is None or std is None or elements is None:
-        raise ValueError("the checkpoint holds weights only: give --data FILE, or all of --mean, --std and --elements")
+    if data is not None and (mean, std, elements) == (None, None, None):
+        scaling = _scaling_of(data)
+    elif data is None and mean is not None and std is not None and elements is not None:
+        scaling = _scaling(mean, std, elements)
     else:
-        unknown = [symbol for symbol in elements.split(",") if symbol not in atomic_numbers]
-        if unknown:
-            raise ValueError(f"--elements: {unknown[0]!r} is no element; write C,H,O")
-        numbers = [atomic_numbers[symbol] for symbol in elements.split(",")]
-        scale = {f"{name}_scale": std * unit for name in ("energy", "force", "stress")}
-        scaling = Scaling(elements=numbers, energy_shift=mean * unit, **scale)
-    force_field = build_force_field(config, heads=heads, scaling=scaling)
-    force_field.load_state_dict(weights | {f"scaling.{name}": value for name, value in scaling.state_dict().items()})
+        raise ValueError("the checkpoint holds weights only: give --data FILE, or all of --mean, --std and --elements")
+    force_field = import_equiformer(checkpoint, scaling)
     save_model(output, force_field, {"imported_from": checkpoint.name})
     count = sum(parameter.numel() for parameter in force_field.parameters())
-    typer.echo(f"Wrote {output}: Equiformer, L_max = {config.l_max}, {count:,} parameters, heads {', '.join(heads) or 'none'}")
+    typer.echo(f"Wrote {output}: {force_field.config.name}, {count:,} parameters, heads {', '.join(force_field.heads)}")
+
+
+def _scaling_of(data: Path) -> Scaling:
+    """The published training's normalisation, from the published split of its data."""
+    from denskit.data import DataConfig, load_data
+    from denskit.models.scaling import fit_scaling
+
+    loaded = load_data(DataConfig(name="md17", path=str(data), references="mean"), seed=1)
+    scaling, messages = fit_scaling(loaded.train, references="mean", scale="energy_std", gradient_forces=True)
+    typer.echo("\n".join(loaded.messages + messages))
+    return scaling
+
+
+def _scaling(mean: float, std: float, elements: str) -> Scaling:
+    from ase.data import atomic_numbers
+
+    from denskit.models.scaling import Scaling
+    from denskit.units import KCAL_PER_MOL
+
+    unknown = [symbol for symbol in elements.split(",") if symbol not in atomic_numbers]
+    if unknown:
+        raise ValueError(f"--elements: {unknown[0]!r} is no element; write C,H,O")
+    scale = std * KCAL_PER_MOL  # one for all, since forces are gradients
+    numbers = [atomic_numbers[symbol] for symbol in elements.split(",")]
+    return Scaling(
+        elements=numbers,
+        energy_shift=mean * KCAL_PER_MOL,
+        energy_scale=scale,
+        force_scale=scale,
+        stress_scale=scale,
+    )

@@ -8,14 +8,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-app = typer.Typer(help="List the shipped presets, or show one.", invoke_without_command=True)
+app = typer.Typer(invoke_without_command=True)
 
 
 @app.callback()
 def presets(context: typer.Context) -> None:
-    """List the shipped presets.
+    """List the shipped presets, or show one.
 
-    Example:  denskit presets
+    Examples:
+
+      denskit presets
+
+      denskit presets show md17/equiformer_l2_dens
     """
     from denskit.presets import preset_description, preset_names
 

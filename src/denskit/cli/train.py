@@ -8,9 +8,12 @@ import typer
 
 
 def train(
-    preset: Annotated[str, typer.Argument(help="A preset (`denskit presets`) or a YAML file.", metavar="PRESET|CONFIG")],
+    preset: Annotated[
+        str, typer.Argument(help="A preset (`denskit presets`) or a YAML file.", metavar="PRESET|CONFIG")
+    ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="Changes to it, such as training.max_steps=5000.", metavar="KEY=VALUE ...")
+        list[str] | None,
+        typer.Argument(help="Changes to it, such as training.max_steps=5000.", metavar="KEY=VALUE ..."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
