@@ -73,7 +73,9 @@ def test_wigner_d_equals_published_version(reference_dir: Path) -> None:
 
 def test_wigner_d_is_orthogonal_and_composes() -> None:
     first, second = random_rotations(8), random_rotations(8)
-    for a, b, both in zip(wigner_d(first, L_MAX), wigner_d(second, L_MAX), wigner_d(first @ second, L_MAX), strict=True):
+    for a, b, both in zip(
+        wigner_d(first, L_MAX), wigner_d(second, L_MAX), wigner_d(first @ second, L_MAX), strict=True
+    ):
         torch.testing.assert_close(a @ a.mT, torch.eye(a.shape[-1], dtype=a.dtype).expand_as(a), rtol=0, atol=EXACT64)
         torch.testing.assert_close(a.det(), torch.ones(8, dtype=a.dtype), rtol=0, atol=EXACT64)
         torch.testing.assert_close(a @ b, both, rtol=0, atol=EXACT64)
@@ -113,7 +115,9 @@ def test_the_edge_has_only_order_zero_in_its_frame() -> None:
 def test_derivatives_are_finite_everywhere(dtype: torch.dtype) -> None:
     vectors = (1.5 * directions(dtype)).requires_grad_()
     frames = edge_frames(vectors, L_MAX)
-    total = torch.stack([(block * torch.randn_like(block)).sum() for block in frames.wigner]).sum() + frames.length.sum()
+    total = (
+        torch.stack([(block * torch.randn_like(block)).sum() for block in frames.wigner]).sum() + frames.length.sum()
+    )
     (first,) = torch.autograd.grad(total, vectors, create_graph=True)
     (second,) = torch.autograd.grad((first * torch.randn_like(first)).sum(), vectors)
     assert bool(first.isfinite().all()) and bool(second.isfinite().all())

@@ -40,7 +40,9 @@ def flat(x: Sequence[Tensor]) -> Tensor:
     return torch.cat([x_l.mT.flatten(1) for x_l in x], 1)
 
 
-def e3nn_product(paths: Sequence[Path], channels: Sequence[int], x: Sequence[Tensor], vectors: Tensor, weights: Tensor) -> list[Tensor]:
+def e3nn_product(
+    paths: Sequence[Path], channels: Sequence[int], x: Sequence[Tensor], vectors: Tensor, weights: Tensor
+) -> list[Tensor]:
     """e3nn's depthwise tensor product with the harmonics of edges, path by path: [E, 2 l3 + 1, C_l1] each.
 
     Weights [E, sum of C_l1] are multiplied by the sign that makes e3nn's constants the published ones.
@@ -54,7 +56,9 @@ def e3nn_product(paths: Sequence[Path], channels: Sequence[int], x: Sequence[Ten
         [(p.l1, p.l2, k, "uvu", True) for k, p in enumerate(paths)],
         irrep_normalization="component", path_normalization="none", shared_weights=False, internal_weights=False,
     )  # fmt: skip
-    signs = torch.cat([torch.full((channels[p.l1],), -1.0 if tuple(sorted((p.l1, p.l2, p.l3))) in CHANGED else 1.0) for p in paths])
+    signs = torch.cat(
+        [torch.full((channels[p.l1],), -1.0 if tuple(sorted((p.l1, p.l2, p.l3))) in CHANGED else 1.0) for p in paths]
+    )
     harmonics = o3.spherical_harmonics(list(range(l_max + 1)), vectors, normalize=True, normalization="component")
     out = product(flat(x), harmonics, weights * signs)
     parts = out.split([channels[p.l1] * (2 * p.l3 + 1) for p in paths], 1)
@@ -62,7 +66,10 @@ def e3nn_product(paths: Sequence[Path], channels: Sequence[int], x: Sequence[Ten
 
 
 def in_laboratory(
-    layer: DepthwiseTensorProductLinear | SharedTensorProductLinear, x: Sequence[Tensor], vectors: Tensor, weights: Tensor
+    layer: DepthwiseTensorProductLinear | SharedTensorProductLinear,
+    x: Sequence[Tensor],
+    vectors: Tensor,
+    weights: Tensor,
 ) -> list[Tensor]:
     """The same function as a layer of ours, by e3nn: [E, 2 l3 + 1, C'] for each l3, rows m = -l..l."""
     out = []

@@ -1,0 +1,553 @@
+"""What every model promises: symmetries, locality, physics, finite derivatives, files.
+
+One class over all variants of all models, in float32 and float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from contract.variants import ELEMENTS, VARIANTS, build
+from torch import Tensor
+
+from denskit.batch import Batch, System
+from denskit.data.base import collate
+from denskit.geometry.neighbors import build_neighbors, dense_neighbors
+from denskit.models import MODELS, ForceField
+from denskit.models.model_file import load_model, save_model
+from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, total_loss
+
+from tolerances import ENERGY_ROUND_TRIP_EV, EQUIVARIANCE32, EQUIVARIANCE64, FINITE_DIFFERENCE64
+
+Systems = dict[str, System]
+Outputs = dict[str, Tensor]
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+TOLERANCE = {torch.float32: EQUIVARIANCE32, torch.float64: EQUIVARIANCE64}
+STEP = 2e-5  # Å
+
+
+def test_every_model_is_under_contract() -> None:
+    assert {variant.config.name for variant in VARIANTS.values()} == set(MODELS)
+
+
+def names(*, smooth: bool = False, gradient: bool = False, strain: bool = False, noise: bool = False) -> list[str]:
+    """Variants that promise what is asked."""
+    chosen = []
+    for name, variant in VARIANTS.items():
+        config = variant.config
+        promises = (
+            (build(name, torch.float32).backbone.smooth or not smooth)
+            and (config.forces == "gradient" or not gradient)
+            and (config.stress == "strain" or not strain)
+            and ("noise" in variant.heads or not noise)
+        )
+        if promises:
+            chosen.append(name)
+    assert chosen
+    return chosen
+
+
+@pytest.fixture(params=list(VARIANTS))
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=list(DTYPES))
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return DTYPES[request.param]
+
+
+@pytest.fixture
+def force_field(name: str, dtype: torch.dtype) -> ForceField:
+    return build(name, dtype)
+
+
+def batch_of(systems: Sequence[System], force_field: ForceField, neighbors: bool = True) -> Batch:
+    batch, _ = collate(systems, next(force_field.parameters()).dtype)
+    return build_neighbors(batch, force_field.cutoff) if neighbors else batch
+
+
+def molecule(positions: Sequence[Sequence[float]], numbers: Sequence[int]) -> System:
+    return System(
+        positions=np.array(positions, dtype=np.float64), atomic_numbers=np.array(numbers), cell=np.zeros((3, 3)),
+        pbc=np.zeros(3, dtype=bool), fixed=np.zeros(len(numbers), dtype=bool), tags=np.zeros(len(numbers), dtype=np.int64),
+    )  # fmt: skip
+
+
+def force_input_for(force_field: ForceField, batch: Batch) -> Tensor | None:
+    """Forces of every second atom where the model encodes forces, else None."""
+    if "noise" not in force_field.heads:
+        return None
+    generator = torch.Generator().manual_seed(3)
+    forces = torch.randn(batch.positions.shape, generator=generator, dtype=torch.float64).to(batch.positions.dtype)
+    return forces * (torch.arange(batch.num_atoms) % 2)[:, None]
+
+
+def zero_input(force_field: ForceField, batch: Batch) -> Tensor | None:
+    return torch.zeros_like(batch.positions) if "noise" in force_field.heads else None
+
+
+def for_crystals(force_field: ForceField) -> tuple[str, ...]:
+    return force_field.outputs()
+
+
+def for_molecules(force_field: ForceField) -> tuple[str, ...]:
+    return tuple(name for name in force_field.outputs() if name != "stress")
+
+
+def assert_near(actual: Outputs, expected: Outputs, tolerance: float) -> None:
+    """Differences relative to the root mean square of what is expected."""
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        scale = float(value.detach().square().mean().sqrt())
+        difference = float((actual[name] - value).detach().abs().max())
+        assert difference <= tolerance * scale, f"{name}: {difference:.1e} where rms is {scale:.1e}"
+        assert bool(value.isfinite().all())
+
+
+def random_rotation(dtype: torch.dtype, proper: bool = True) -> Tensor:
+    rotation = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))[0]
+    return (rotation * rotation.det() * (1 if proper else -1)).to(dtype)
+
+
+def moved(batch: Batch, displacement: Tensor) -> Batch:
+    """The same graph with other positions."""
+    return replace(batch, positions=batch.positions + displacement)
+
+
+def loss_of(out: Outputs) -> Tensor:
+    return torch.stack([value.square().sum() for value in out.values()]).sum()
+
+
+@cache
+def acting_parameters(name: str) -> frozenset[str]:
+    """Names of the parameters that some output depends on.
+
+    The others are those of degrees that nothing reads behind them; they are kept because the published models have them.
+    """
+    force_field = build(name, torch.float64).train()
+    batch = batch_of([molecule([[0, 0, 0], [0, 0.8, 0.6], [1.2, 0, -0.3]], [8, 1, 1])], force_field)
+    loss_of(force_field(batch, force_input_for(force_field, batch), for_molecules(force_field))).backward()
+    return frozenset(key for key, parameter in force_field.named_parameters() if parameter.grad is not None)
+
+
+def assert_finite_gradients(force_field: ForceField, loss: Tensor, acting: Collection[str]) -> None:
+    """Every parameter that can act has a gradient, and it is finite; backward goes through the forces' own gradient."""
+    force_field.zero_grad()
+    loss.backward()
+    for key, parameter in force_field.named_parameters():
+        if key in acting:
+            assert parameter.grad is not None, key
+            assert bool(parameter.grad.isfinite().all()), key
+
+
+class TestSymmetry:
+    def test_rotation(self, force_field: ForceField, dtype: torch.dtype, systems: Systems) -> None:
+        """Also reflections where the model promises O(3)."""
+        batch = batch_of([systems["copper"], systems["triclinic"]], force_field)
+        forces, wanted = force_input_for(force_field, batch), for_crystals(force_field)
+        out = force_field(batch, forces, wanted)
+        for proper in (True, False) if force_field.backbone.symmetry == "O(3)" else (True,):
+            rotation = random_rotation(dtype, proper)
+            turned = replace(batch, positions=batch.positions @ rotation.T, cell=batch.cell @ rotation.T)
+            actual = force_field(turned, None if forces is None else forces @ rotation.T, wanted)
+            expected = {
+                name: value @ rotation.T if name in ("forces", "noise") else value for name, value in out.items()
+            }
+            if "stress" in out:
+                expected["stress"] = rotation @ out["stress"] @ rotation.T
+            assert_near(actual, expected, TOLERANCE[dtype])
+
+    def test_rotation_of_edges_along_axes(self, force_field: ForceField, dtype: torch.dtype) -> None:
+        """A molecule all of whose bonds lie on coordinate axes is like any other."""
+        bonds = [[0, 0, 0], [1.1, 0, 0], [-1.2, 0, 0], [0, 1.3, 0], [0, -1.4, 0], [0, 0, 1.5], [0, 0, -1.6]]
+        batch = batch_of([molecule(bonds, [6, 1, 1, 8, 7, 1, 8])], force_field)
+        rotation, wanted = random_rotation(dtype), for_molecules(force_field)
+        actual = force_field(replace(batch, positions=batch.positions @ rotation.T), None, wanted)
+        out = force_field(batch, None, wanted)
+        expected = {name: value if name == "energy" else value @ rotation.T for name, value in out.items()}
+        assert_near(actual, expected, TOLERANCE[dtype])
+
+    def test_translation(self, force_field: ForceField, dtype: torch.dtype, systems: Systems) -> None:
+        batch = batch_of([systems["ethanol"], systems["water"]], force_field)
+        forces, wanted = force_input_for(force_field, batch), for_molecules(force_field)
+        shifted = moved(batch, torch.tensor([0.3, -1.7, 0.9], dtype=dtype))
+        assert_near(force_field(shifted, forces, wanted), force_field(batch, forces, wanted), TOLERANCE[dtype])
+
+    def test_lattice_translation_of_single_atoms(
+        self, force_field: ForceField, dtype: torch.dtype, systems: Systems
+    ) -> None:
+        """It does not matter in which cell an atom is written down."""
+        system = systems["triclinic"]
+        elsewhere = replace(system, positions=system.positions + np.array([[1, 0, -2], [0, 3, 1]]) @ system.cell)
+        first, second = (force_field(batch_of([s], force_field)) for s in (system, elsewhere))
+        assert_near(second, first, TOLERANCE[dtype])
+
+    def test_permutation(self, force_field: ForceField, dtype: torch.dtype, systems: Systems) -> None:
+        system = systems["ethanol"]
+        order = torch.randperm(len(system))
+        permuted = replace(system, positions=system.positions[order], atomic_numbers=system.atomic_numbers[order])
+        batch, wanted = batch_of([system], force_field), for_molecules(force_field)
+        forces = force_input_for(force_field, batch)
+        out = force_field(batch, forces, wanted)
+        actual = force_field(batch_of([permuted], force_field), None if forces is None else forces[order], wanted)
+        expected = {name: value if name == "energy" else value[order] for name, value in out.items()}
+        assert_near(actual, expected, TOLERANCE[dtype])
+
+
+class TestLocality:
+    def test_batch_of_two_is_two_of_one(self, force_field: ForceField, dtype: torch.dtype, systems: Systems) -> None:
+        chosen, wanted = [systems["copper"], systems["triclinic"]], for_crystals(force_field)
+        batch = batch_of(chosen, force_field)
+        forces = force_input_for(force_field, batch)
+        parts = [None] * 2 if forces is None else forces.split([len(system) for system in chosen])
+        singles = [force_field(batch_of([s], force_field), f, wanted) for s, f in zip(chosen, parts, strict=True)]
+        expected = {name: torch.cat([single[name] for single in singles]) for name in wanted}
+        assert_near(force_field(batch, forces, wanted), expected, TOLERANCE[dtype])
+
+    def test_systems_do_not_see_each_other(self, force_field: ForceField, systems: Systems) -> None:
+        """Molecules at the same place; the gradient across is exactly zero, and moving one changes nothing of the other."""
+        batch = batch_of([systems["ethanol"], systems["water"]], force_field)
+        positions = batch.positions.clone().requires_grad_()
+        energy = force_field(replace(batch, positions=positions), None, ("energy",))["energy"]
+        (gradient,) = torch.autograd.grad(energy[0], positions)
+        assert torch.equal(gradient[9:], torch.zeros_like(gradient[9:])) and bool(gradient[:9].any())
+        displacement = 0.1 * torch.randn_like(batch.positions)
+        displacement[:9] = 0
+        wanted = for_molecules(force_field)
+        before, after = force_field(batch, None, wanted), force_field(moved(batch, displacement), None, wanted)
+        for name in wanted:
+            own = 1 if name == "energy" else 9
+            assert torch.equal(before[name][:own], after[name][:own])
+            assert not torch.equal(before[name][own:], after[name][own:])
+
+    def test_supercell(self, force_field: ForceField, dtype: torch.dtype, systems: Systems) -> None:
+        """Twice the cell has twice the energy, the same forces and the same stress."""
+        small = systems["triclinic"]
+        double = replace(
+            small,
+            positions=np.concatenate([small.positions, small.positions + small.cell[1]]),
+            atomic_numbers=np.tile(small.atomic_numbers, 2), cell=small.cell * np.array([[1], [2], [1]]),
+            fixed=np.tile(small.fixed, 2), tags=np.tile(small.tags, 2), forces=None,
+        )  # fmt: skip
+        out = force_field(batch_of([small], force_field))
+        expected = {name: value.repeat(2, 1) if name in ("forces", "noise") else value for name, value in out.items()}
+        expected["energy"] = 2 * out["energy"]
+        assert_near(force_field(batch_of([double], force_field)), expected, TOLERANCE[dtype])
+
+    def test_isolated_atoms(self, name: str, force_field: ForceField, systems: Systems) -> None:
+        """No edges at all, and an atom without edges beside a molecule: finite, no force, the same energy."""
+        atom, wanted = molecule([[0.0, 0.0, 0.0]], [8]), for_molecules(force_field)
+        batch = batch_of([atom], force_field)
+        alone = force_field.train()(batch, zero_input(force_field, batch), wanted)
+        batch = batch_of([systems["water"], atom], force_field)
+        together = force_field(batch, zero_input(force_field, batch), wanted)
+        for name, value in alone.items():
+            assert bool(value.isfinite().all())
+            torch.testing.assert_close(value[0], together[name][-1])
+        assert torch.equal(alone["forces"], torch.zeros_like(alone["forces"]))
+        for out in (alone, together):
+            assert_finite_gradients(force_field, loss_of(out), acting_parameters(name))
+
+
+class TestPadding:
+    def padded(self, batch: Batch, count: int) -> Batch:
+        """With ``count`` padding atoms of the last system at its end."""
+        fill = {"system_index": batch.num_systems - 1, "atom_mask": False}
+        longer = {}
+        for field in fields(batch):
+            value = getattr(batch, field.name)
+            if value is not None and field.name not in ("cell", "pbc", "n_atoms", "denoise"):
+                longer[field.name] = torch.cat(
+                    [value, value.new_full((count, *value.shape[1:]), fill.get(field.name, 0))]
+                )
+        return replace(batch, **longer)
+
+    def test_padding_changes_nothing(
+        self, name: str, force_field: ForceField, dtype: torch.dtype, systems: Systems
+    ) -> None:
+        """Padding atoms and all pairs on a masked list of fixed size, against the exact list; in training as well."""
+        plain = batch_of([systems["ethanol"], systems["water"]], force_field, neighbors=False)
+        padded, wanted = self.padded(plain, 4), for_molecules(force_field)
+        forces = force_input_for(force_field, padded)
+        real = padded.atom_mask
+        batches = [
+            build_neighbors(plain, force_field.cutoff),
+            dense_neighbors(padded, force_field.cutoff, max_atoms=11),
+        ]
+        assert bool((~batches[1].edge_mask).any())
+        outputs, gradients = [], []
+        for batch in batches:
+            given = None if forces is None else forces[: batch.num_atoms]
+            out = force_field.train()(batch, given, wanted)
+            if batch.num_atoms > len(plain.positions):
+                assert (
+                    torch.equal(out["forces"][~real], torch.zeros_like(out["forces"][~real]))
+                    or "forces" in force_field.heads
+                )
+                out = {name: value if name == "energy" else value[real] for name, value in out.items()}
+            acting = [p for key, p in force_field.named_parameters() if key in acting_parameters(name)]
+            gradients.append(torch.autograd.grad(loss_of(out), acting))
+            outputs.append(out)
+        assert_near(outputs[1], outputs[0], TOLERANCE[dtype])
+        largest = max(float(g.abs().max()) for g in gradients[0])
+        for a, b in zip(*gradients, strict=True):
+            assert float((a - b).abs().max()) <= 10 * TOLERANCE[dtype] * largest
+
+
+class TestPhysics:
+    @pytest.mark.parametrize("name", names(gradient=True))
+    def test_forces_are_the_gradient(self, name: str, systems: Systems) -> None:
+        force_field = build(name, torch.float64)
+        batch = batch_of([systems["ethanol"], systems["triclinic"]], force_field)
+        forces = force_field(batch, None, ("energy", "forces"))["forces"]
+        for _ in range(3):
+            direction = torch.randn_like(batch.positions)
+            energies = [force_field(moved(batch, s * STEP * direction), None, ("energy",))["energy"] for s in (1, -1)]
+            work = torch.zeros(2, dtype=torch.float64).index_add(0, batch.system_index, (forces * direction).sum(1))
+            expected = (energies[1] - energies[0]) / (2 * STEP)
+            assert_near({"work": work}, {"work": expected}, FINITE_DIFFERENCE64)
+
+    @pytest.mark.parametrize("name", names(strain=True))
+    def test_stress_is_the_gradient_by_strain(self, name: str, systems: Systems) -> None:
+        force_field = build(name, torch.float64)
+        batch = batch_of([systems["copper"], systems["triclinic"]], force_field)
+        stress = force_field(batch, None, ("energy", "stress"))["stress"]
+        assert_near({"stress": stress}, {"stress": stress.mT}, EQUIVARIANCE64)
+        expected = torch.zeros_like(stress)
+        for a in range(3):
+            for b in range(3):
+                energies = []
+                for sign in (1, -1):
+                    strain = torch.eye(3, dtype=torch.float64)
+                    strain[a, b] += sign * STEP / 2
+                    strain[b, a] += sign * STEP / 2
+                    strained = replace(batch, positions=batch.positions @ strain, cell=batch.cell @ strain)
+                    energies.append(force_field(strained, None, ("energy",))["energy"])
+                expected[:, a, b] = (energies[0] - energies[1]) / (2 * STEP)
+        expected = expected / batch.cell.det().abs()[:, None, None]
+        assert_near({"stress": stress}, {"stress": expected}, FINITE_DIFFERENCE64)
+
+    @pytest.mark.parametrize("name", names(strain=True))
+    def test_molecules_beside_crystals_harm_no_gradient(self, name: str, systems: Systems) -> None:
+        """A molecule has no volume; the loss leaves its stress out, and nothing infinite must remain behind the mask."""
+        force_field = build(name, torch.float64).train()
+        batch = batch_of([systems["triclinic"], systems["water"]], force_field)
+        out = force_field(batch, zero_input(force_field, batch))
+        assert bool(out["stress"].isfinite().all())
+        scored = torch.tensor([True, False])[:, None, None]
+        stress = torch.where(scored, out["stress"], 0)
+        loss = loss_of({key: stress if key == "stress" else value for key, value in out.items()})
+        assert_finite_gradients(force_field, loss, acting_parameters(name))
+
+
+class TestSmoothness:
+    """An atom crosses the cutoff.  The published functions jump there, and the envelope is what removes it."""
+
+    def across(self, force_field: ForceField, gap: float) -> list[Outputs]:
+        """Predictions with a hydrogen just inside and just outside the cutoff of each atom of a water molecule."""
+        water = np.array([[0.0, 0.0, 0.1], [0.76, 0.0, -0.47], [-0.76, 0.0, -0.47]])
+        way = np.array([0.36, 0.48, 0.8])
+        outs = []
+        for atom in range(3):
+            for side in (-1, 1):
+                probe = water[atom] + (force_field.cutoff + side * gap) * way
+                batch = batch_of([molecule([*water.tolist(), probe.tolist()], [8, 1, 1, 1])], force_field)
+                outs.append(force_field(batch, None, ("energy", "forces")))
+        return outs
+
+    def jump(self, force_field: ForceField, gap: float = 1e-8) -> float:
+        """The largest change of energy or forces over twice the gap, relative to their rms."""
+        outs = self.across(force_field, gap)
+        changes = []
+        for inside, outside in zip(outs[0::2], outs[1::2], strict=True):
+            for name, value in inside.items():
+                changes.append(float((outside[name] - value).abs().max() / value.detach().square().mean().sqrt()))
+        return max(changes)
+
+    @pytest.mark.parametrize("name", names(smooth=True))
+    def test_no_jump_at_the_cutoff_with_an_envelope_only(self, name: str) -> None:
+        assert self.jump(build(name, torch.float64)) < 1e-5
+        assert self.jump(build(name, torch.float64, envelope=False)) > 1e-4
+
+    @pytest.mark.parametrize("name", names(smooth=True))
+    def test_no_jump_with_attention_as_sharp_as_after_training(self, name: str) -> None:
+        force_field = build(name, torch.float64)
+        with torch.no_grad():
+            for key, parameter in force_field.named_parameters():
+                if key.endswith(("attention_vector", "query.weights.0")):
+                    parameter *= 5
+        assert self.jump(force_field) < 1e-5
+
+    @pytest.mark.parametrize("name", [n for n in names() if n not in names(smooth=True)])
+    def test_smooth_is_promised_where_it_is_true(self, name: str) -> None:
+        assert self.jump(build(name, torch.float64)) > 1e-5
+
+    @pytest.mark.parametrize("name", names(smooth=True))
+    def test_the_only_neighbour_leaves(self, name: str, dtype: torch.dtype) -> None:
+        """Energy and forces of a pair go over into those of two single atoms, with finite second derivatives."""
+        force_field = build(name, dtype).train()
+        single = sum(
+            force_field(batch_of([molecule([[0, 0, 0]], [z])], force_field), None, ("energy",))["energy"]
+            for z in (6, 8)
+        )
+        for gap, tolerance in ((1e-1, 1e-1), (1e-2, 1e-3), (1e-3, 1e-5), (1e-5, 1e-5), (1e-6, 1e-5)):
+            pair = molecule([[0, 0, 0], [0, 0, force_field.cutoff - gap]], [6, 8])
+            batch = batch_of([pair], force_field)
+            assert batch.edge_index is not None and batch.edge_index.shape[1] == 2
+            out = force_field(batch, None, for_molecules(force_field))
+            assert float((out["energy"] - single).abs()) <= tolerance * float(single.detach().abs())
+            assert float(out["forces"].detach().abs().max()) <= 10 * tolerance
+            without_encoding = {key for key in acting_parameters(name) if "force_encoding" not in key}
+            assert_finite_gradients(force_field, loss_of(out), without_encoding)
+
+
+class TestTraining:
+    def test_gradients_of_all_outputs_are_finite(self, name: str, force_field: ForceField, systems: Systems) -> None:
+        batch = batch_of([systems["copper"], systems["triclinic"]], force_field)
+        out = force_field.train()(batch, force_input_for(force_field, batch), for_crystals(force_field))
+        assert_finite_gradients(force_field, loss_of(out), acting_parameters(name))
+
+    def test_edges_along_every_axis(self, name: str, force_field: ForceField) -> None:
+        """No pole anywhere: a cross of atoms on the axes, and forces along the axes."""
+        bonds = [[0, 0, 0], [1.1, 0, 0], [-1.1, 0, 0], [0, 1.1, 0], [0, -1.1, 0], [0, 0, 1.1], [0, 0, -1.1]]
+        batch = batch_of([molecule(bonds, [6, 1, 1, 1, 1, 1, 1])], force_field)
+        out = force_field.train()(
+            batch, batch.positions.clone() if "noise" in force_field.heads else None, for_molecules(force_field)
+        )
+        assert all(bool(value.isfinite().all()) for value in out.values())
+        assert_finite_gradients(force_field, loss_of(out), acting_parameters(name))
+
+    @pytest.mark.parametrize("name", names(noise=True))
+    def test_zero_force_input_is_no_force_input(self, name: str, force_field: ForceField, systems: Systems) -> None:
+        batch = batch_of([systems["ethanol"]], force_field)
+        wanted = for_molecules(force_field)
+        nothing, zero = (force_field.train()(batch, f, wanted) for f in (None, torch.zeros_like(batch.positions)))
+        for key in wanted:
+            assert torch.equal(nothing[key], zero[key])
+        assert_finite_gradients(force_field, loss_of(zero), acting_parameters(name))
+
+    @pytest.mark.parametrize("name", names(noise=True))
+    def test_force_input_acts(self, name: str, systems: Systems) -> None:
+        force_field = build(name, torch.float64)
+        batch = batch_of([systems["ethanol"]], force_field)
+        wanted = for_molecules(force_field)
+        nothing, given = (force_field(batch, f, wanted) for f in (None, force_input_for(force_field, batch)))
+        for key in wanted:
+            assert not torch.allclose(nothing[key], given[key])
+
+    @pytest.mark.parametrize("name", names(noise=True))
+    def test_noise_head_has_zero_gradients_when_nothing_is_corrupted(
+        self, name: str, force_field: ForceField, systems: Systems
+    ) -> None:
+        """Zero, not absent: processes that drew no corruption must still take part in the reduction of gradients."""
+        task = DeNS(DeNSConfig(probability=0.0))
+        batch, targets = collate([systems["ethanol"]], next(force_field.parameters()).dtype)
+        prepared = task.prepare(batch, targets, torch.tensor([5]), 0.0)
+        prepared = replace(prepared, batch=build_neighbors(prepared.batch, force_field.cutoff))
+        out = force_field.train()(prepared.batch, prepared.force_input, for_molecules(force_field))
+        assert_finite_gradients(force_field, total_loss(task.losses(out, prepared, 0.0)), acting_parameters(name))
+        for key, parameter in force_field.named_parameters():
+            if key.startswith(("heads.noise", "backbone.force_encoding")) and key in acting_parameters(name):
+                assert torch.equal(parameter.grad, torch.zeros_like(parameter))
+
+    def test_labels_do_not_reach_the_model(self, force_field: ForceField, systems: Systems) -> None:
+        batch, targets = collate([systems["water"]], next(force_field.parameters()).dtype)
+        unknown = replace(targets, energy=targets.energy * torch.nan, forces=targets.forces * torch.nan)
+        task = EnergyForces(EnergyForcesConfig())
+        outs = []
+        for labels in (targets, unknown):
+            prepared = task.prepare(batch, labels, torch.tensor([5]), 0.0)
+            graph = build_neighbors(prepared.batch, force_field.cutoff)
+            given = prepared.force_input if "noise" in force_field.heads else None
+            outs.append(force_field(graph, given, for_molecules(force_field)))
+        for key, value in outs[0].items():
+            assert torch.equal(value, outs[1][key])
+
+    def test_training_and_evaluation_agree_without_dropout(
+        self, force_field: ForceField, dtype: torch.dtype, systems: Systems
+    ) -> None:
+        batch, wanted = batch_of([systems["water"]], force_field), for_molecules(force_field)
+        assert_near(force_field.train()(batch, None, wanted), force_field.eval()(batch, None, wanted), TOLERANCE[dtype])
+
+    def test_only_what_nothing_reads_does_not_act(self, name: str) -> None:
+        """All of the backbone acts if a head reads vectors; else the last block's vectors are never read."""
+        force_field = build(name, torch.float32)
+        idle = {key for key, p in force_field.named_parameters() if p.numel()} - acting_parameters(name)
+        assert all(key.startswith("heads.") or (len(force_field.heads) == 1 and ".blocks." in key) for key in idle), (
+            idle
+        )
+        assert len(idle) < 0.4 * len(list(force_field.parameters()))
+
+
+class TestUse:
+    def test_two_calls_are_equal_bit_for_bit(self, force_field: ForceField, systems: Systems) -> None:
+        batch = batch_of([systems["ethanol"], systems["triclinic"]], force_field)
+        first, second = (force_field(batch, None, for_molecules(force_field)) for _ in range(2))
+        for key, value in first.items():
+            assert torch.equal(value, second[key])
+
+    def test_precisions_agree(self, name: str, systems: Systems) -> None:
+        outs = []
+        for kind in DTYPES.values():
+            force_field = build(name, kind)
+            out = force_field(batch_of([systems["triclinic"]], force_field))
+            assert all(value.dtype == kind for value in out.values())
+            outs.append({key: value.double() for key, value in out.items()})
+        assert_near(*outs, EQUIVARIANCE32)
+
+    def test_outputs_asked_for_are_those_of_all(
+        self, force_field: ForceField, dtype: torch.dtype, systems: Systems
+    ) -> None:
+        """Asking for less computes less, not something else."""
+        batch = batch_of([systems["triclinic"]], force_field)
+        every = force_field(batch)
+        assert tuple(every) == force_field.outputs()
+        for key, value in every.items():
+            out = force_field(batch, None, (key,))
+            assert_near(out, {key: value}, TOLERANCE[dtype])
+
+    def test_predict_speaks_electronvolts(self, force_field: ForceField, systems: Systems) -> None:
+        batch = batch_of([systems["water"], systems["triclinic"]], force_field)
+        force_field.train()
+        predicted = force_field.predict(batch)
+        assert force_field.training and "noise" not in predicted
+        wanted = ("energy", "forces")
+        out = force_field.eval()(batch, None, wanted)
+        references = torch.tensor([2 * -13.0 - 2000.0 - 3.0, -3.0], dtype=torch.float64)
+        assert predicted["energy"].dtype == torch.float64
+        expected = 2.5 * out["energy"].double() + references
+        torch.testing.assert_close(predicted["energy"], expected, rtol=0, atol=ENERGY_ROUND_TRIP_EV)
+        torch.testing.assert_close(predicted["forces"], 2.5 * out["forces"])
+        assert not any(value.requires_grad for value in predicted.values())
+
+    def test_predict_works_where_gradients_are_off(self, force_field: ForceField, systems: Systems) -> None:
+        batch = batch_of([systems["water"]], force_field)
+        expected = force_field.predict(batch)
+        with torch.no_grad():
+            actual = force_field.predict(batch)
+        for key, value in expected.items():
+            assert torch.equal(value, actual[key])
+
+    def test_predict_refuses_unknown_elements(self, name: str) -> None:
+        force_field = build(name, torch.float32)
+        assert 26 not in ELEMENTS
+        with pytest.raises(ValueError, match="has Fe, which this model was not trained on .*H C N O Na Cl Cu"):
+            force_field.predict(batch_of([molecule([[0, 0, 0], [0, 0, 2]], [26, 8])], force_field))
+
+    def test_file_gives_the_same_model_back(self, force_field: ForceField, systems: Systems, tmp_path: Path) -> None:
+        save_model(tmp_path / "model.denskit", force_field, {"note": "contract"})
+        loaded = load_model(tmp_path / "model.denskit")
+        assert loaded.config == force_field.config and loaded.head_irreps == force_field.head_irreps
+        batch = batch_of([systems["triclinic"]], force_field)
+        expected = force_field.predict(batch)
+        for key, value in loaded.predict(batch).items():
+            assert torch.equal(value, expected[key])
+        for key, value in force_field.state_dict().items():
+            assert torch.equal(value, loaded.state_dict()[key])
