@@ -69,7 +69,8 @@ demo: $(VENV)/.core
 	@$(BIN)/denskit demo --output runs/demo $(ARGS)
 
 bench: $(VENV)/.dev
-	@$(BIN)/python -m denskit.bench $(ARGS)
+	@$(BIN)/denskit bench train $(ARGS)
+	@$(BIN)/denskit bench energy_forces $(ARGS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -7,15 +7,22 @@ directly above a block excludes it.
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import typer
+
+from denskit.cli import app
+from denskit.training.config import load_config
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^(?P<indent> *)```python\n(?P<code>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: .+ -->\s*\Z")
 FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?: {4}|torchrun .* -m )?denskit (.+)$", re.MULTILINE)
+SETTINGS = re.compile(r"^\| [^|]+ \| `([\w.]+=[^`]+)` \|$", re.MULTILINE)  # rows of tables: what one wants, what to say
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)([^)#\s]+)")
 
 
@@ -47,3 +54,31 @@ def test_links_lead_to_files(page: Path) -> None:
 def test_blocks_finds_what_runs_and_leaves_what_does_not() -> None:
     text = "# Page\n```python\nx = 1\n```\n<!-- not run: downloads -->\n```python\nx = 2\n```\n```bash\nx\n```\n"
     assert blocks(text) == ["\n\nx = 1\n"]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words after ``denskit`` of every command that a page shows, without shell comments and redirections."""
+    shown = (shlex.split(line, comments=True) for line in COMMAND.findall(page.read_text("utf-8")))
+    return [words[: words.index(">")] if ">" in words else words for words in shown]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_exist(page: Path) -> None:
+    verbs = typer.main.get_command(app).commands
+    assert [words for words in commands(page) if words[0] not in verbs] == []
+
+
+def test_documented_trainings_are_valid_configurations() -> None:
+    trainings = [words[1:] for page in PAGES for words in commands(page) if words[0] == "train"]
+    shipped = [words for words in trainings if not words[0].endswith(".yaml") and "..." not in words]
+    assert len(shipped) >= 5
+    for preset, *overrides in shipped:
+        load_config(preset, [word for word in overrides if not word.startswith("--")])
+
+
+def test_documented_settings_are_valid() -> None:
+    rows = [row.split() for page in PAGES for row in SETTINGS.findall(page.read_text("utf-8"))]
+    assert len(rows) >= 5
+    for overrides in rows:
+        own_files = any(word.startswith("data.train=") for word in overrides)
+        load_config("equiformer", [*([] if own_files else ["data.path=mine.extxyz"]), *overrides])
