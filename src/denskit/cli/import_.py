@@ -20,27 +20,32 @@ def import_(
     mean: Annotated[float | None, typer.Option(help="Mean energy (kcal/mol) that training subtracted.")] = None,
     std: Annotated[float | None, typer.Option(help="Standard deviation (kcal/mol) that it divided by.")] = None,
     elements: Annotated[str | None, typer.Option(help="Elements that it was trained on, such as C,H,O.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="YAML with the model's settings, where its sizes are not the published ones.")
+    ] = None,
 ) -> None:
     """Import a published Equiformer checkpoint, with the same energies, forces and noise.
 
-    Published files hold weights only; the normalisation comes from the training data, or is given.
-
-    Examples:
+    Published files hold weights only; the normalisation comes from the training data, or is given.  Examples:
 
       denskit import aspirin.pth.tar -o aspirin.safetensors --data md17_aspirin.npz
 
       denskit import mine.pth.tar -o mine.safetensors --mean -406757.6 --std 5.9 --elements C,H,O
     """
+    import yaml
+
+    from denskit.models.equiformer import EquiformerConfig
     from denskit.models.model_file import save_model
     from denskit.models.published import import_equiformer
 
+    config = None if model is None else EquiformerConfig.model_validate(yaml.safe_load(model.read_text("utf-8")))
     if data is not None and (mean, std, elements) == (None, None, None):
         scaling = _scaling_of(data)
     elif data is None and mean is not None and std is not None and elements is not None:
         scaling = _scaling(mean, std, elements)
     else:
         raise ValueError("the checkpoint holds weights only: give --data FILE, or all of --mean, --std and --elements")
-    force_field = import_equiformer(checkpoint, scaling)
+    force_field = import_equiformer(checkpoint, scaling, config)
     save_model(output, force_field, {"imported_from": checkpoint.name})
     count = sum(parameter.numel() for parameter in force_field.parameters())
     typer.echo(f"Wrote {output}: {force_field.config.name}, {count:,} parameters, heads {', '.join(force_field.heads)}")
@@ -68,10 +73,5 @@ def _scaling(mean: float, std: float, elements: str) -> Scaling:
         raise ValueError(f"--elements: {unknown[0]!r} is no element; write C,H,O")
     scale = std * KCAL_PER_MOL  # one for all, since forces are gradients
     numbers = [atomic_numbers[symbol] for symbol in elements.split(",")]
-    return Scaling(
-        elements=numbers,
-        energy_shift=mean * KCAL_PER_MOL,
-        energy_scale=scale,
-        force_scale=scale,
-        stress_scale=scale,
-    )
+    shift = mean * KCAL_PER_MOL
+    return Scaling(elements=numbers, energy_shift=shift, energy_scale=scale, force_scale=scale, stress_scale=scale)

@@ -1,0 +1,165 @@
+"""From a user's own file to errors, predictions and a page, by the program alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+import torch
+import yaml
+from ase.build import molecule
+from ase.calculators.emt import EMT
+from click.testing import Result
+from typer.testing import CliRunner
+
+from denskit.cli import app
+from denskit.models.model_file import read_header
+
+FRAMES = 40
+
+
+def denskit(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file as users have: extxyz of two molecules with energies and forces, nothing else said."""
+    rng = np.random.default_rng(0)
+    frames = []
+    for index in range(FRAMES):
+        atoms = molecule(("CH3CH2OH", "H2O")[index % 2])
+        atoms.rattle(0.05, rng=rng)
+        atoms.calc = EMT()
+        atoms.get_forces()
+        frames.append(atoms)
+    path = tmp_path_factory.mktemp("data") / "mine.extxyz"
+    ase.io.write(path, frames)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(mine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("runs") / "mine"
+    result = denskit(
+        "train", "equiformer", f"data.path={mine}", "task=dens", "training.max_steps=3", f"output={output}",
+        "training.evaluate_every=2 steps", "training.log_every=1",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return output
+
+
+def test_training_needs_nothing_but_the_files_name(run: Path) -> None:
+    log = (run / "train.log").read_text(encoding="utf-8")
+    for said in ("energies in eV", "random", "references (fit)", "scale of energies", "parameters"):
+        assert said in log, f"the log does not say {said!r}"
+    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    assert config["task"]["name"] == "dens"
+    assert config["model"]["envelope"] is True
+    assert json.loads((run / "splits.json").read_text(encoding="utf-8"))["test"]
+    assert read_header(run / "model.safetensors")["heads"]["noise"]
+
+
+def test_evaluate_writes_errors_and_parity(run: Path, mine: Path) -> None:
+    result = denskit("evaluate", run)
+    assert result.exit_code == 0, result.output
+    assert "forces_mae_meV_per_A" in result.output
+    errors = json.loads((run / "test.json").read_text(encoding="utf-8"))
+    assert errors["forces_mae_meV_per_A"] > 0
+    assert (run / "parity.png").stat().st_size > 1000
+    other = denskit("evaluate", run / "model.safetensors", f"data.test={mine}")
+    assert other.exit_code == 0, other.output
+    assert denskit("evaluate", run, "data.path=x").exit_code == 2
+
+
+def test_predict_keeps_labels_apart(run: Path, mine: Path, tmp_path: Path) -> None:
+    output = tmp_path / "labelled.extxyz"
+    result = denskit("predict", run, mine, "-o", output)
+    assert f"{FRAMES} structures" in result.output
+    before, after = ase.io.read(mine, ":"), ase.io.read(output, ":")
+    assert len(after) == FRAMES
+    assert after[1].info["REF_energy"] == pytest.approx(before[1].get_potential_energy(), abs=1e-6)
+    assert after[1].get_potential_energy() != pytest.approx(before[1].get_potential_energy(), abs=1e-6)
+
+
+def test_report_is_one_page(run: Path) -> None:
+    result = denskit("report", run)
+    assert result.exit_code == 0, result.output
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "task:" in page
+    assert "data:image/png;base64," in page
+    assert "http" not in page.replace(str(run), "")
+
+
+def test_inspect_prints_the_header(run: Path) -> None:
+    printed = denskit("inspect", run).output
+    assert "scaling.energy_scale" in printed
+    assert json.loads(denskit("inspect", run, "--json").output)["model"]["name"] == "equiformer"
+
+
+def test_resume_of_a_finished_run_and_a_taken_folder(run: Path, mine: Path) -> None:
+    taken = denskit("train", "equiformer", f"data.path={mine}", "training.max_steps=3", f"output={run}")
+    assert taken.exit_code == 2
+    assert "--resume" in taken.stderr
+
+
+def test_dry_run_prints_a_configuration_that_trains(mine: Path, tmp_path: Path) -> None:
+    arguments = ["train", "equiformer", f"data.path={mine}", f"output={tmp_path / 'new'}", "--dry-run", "--seed", "7"]
+    result = denskit(*arguments, "--device", "cpu")
+    config = yaml.safe_load(result.stdout)
+    assert (config["seed"], config["device"]) == (7, "cpu")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "again.yaml").write_text(result.stdout, encoding="utf-8")
+    assert yaml.safe_load(denskit("train", tmp_path / "again.yaml", "--dry-run").stdout) == config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["equiformer", "data.path=absent.extxyz"], "absent.extxyz"),
+        (["equiformer", "data.pth=mine.extxyz"], "data.path"),
+        (["equiformr"], "equiformer"),
+        (["md17/equiformer_l2"], "data.molecule"),
+        (["equiformer", "training.max_steps=0", "data.path=x"], "training.max_steps"),
+    ],
+)
+def test_what_is_wrong_is_said(arguments: list[str], said: str, tmp_path: Path) -> None:
+    result = denskit("train", *arguments, f"output={tmp_path / 'run'}")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_import_of_a_published_checkpoint(reference_dir: Path, tmp_path: Path) -> None:
+    with np.load(reference_dir / "v1_dens_L2.npz", allow_pickle=False) as case:
+        state = {name[6:]: torch.from_numpy(case[name]) for name in case.files if name.startswith("param/")}
+    torch.save({"state_dict": state}, tmp_path / "published.pth.tar")
+    output = tmp_path / "model.safetensors"
+    arguments = ["import", tmp_path / "published.pth.tar", "-o", output]
+    assert "--mean" in denskit(*arguments).stderr
+    arguments += ["--mean", "-97000", "--std", "5"]
+    assert "as YAML" in denskit(*arguments, "--elements", "C,H,O").stderr  # a small one, not of the published sizes
+    sizes = {"num_layers": 2, "channels": [16, 8, 4], "feature_channels": [32, 16, 8], "head_channels": [8, 4, 2]}
+    sizes |= {"num_heads": 2, "ffn_channels": [24, 12, 8], "num_basis": 16, "radial_hidden": [16, 16]}
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(sizes), encoding="utf-8")
+    arguments += ["--model", tmp_path / "model.yaml"]
+    result = denskit(*arguments, "--elements", "C,H,O")
+    assert result.exit_code == 0, result.output
+    header = read_header(output)
+    assert header["scaling"]["energy_scale"] == pytest.approx(5 * 0.0433641, rel=1e-6)
+    assert header["heads"]["noise"]
+    assert denskit(*arguments, "--elements", "C,Hh").exit_code == 2
+
+
+def test_demo_writes_its_results_and_fails_when_nothing_was_learnt(tmp_path: Path) -> None:
+    result = denskit("demo", "--output", tmp_path, "--steps", "1")
+    assert result.exit_code == 1, result.output
+    assert "FAILED" in result.stderr
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert results["with DeNS"]["parameters"] > results["without DeNS"]["parameters"]
+    assert results["with DeNS"]["noise_error_relative_to_zero_with_test_forces"] > 0.8
+    for image in ("learning_curves", "parity_with_DeNS", "parity_without_DeNS"):
+        assert (tmp_path / f"{image}.png").stat().st_size > 1000
