@@ -42,6 +42,9 @@ class SplitConfig(BaseModel):
         return self
 
 
+References = Literal["fit", "isolated", "mean", "none"] | dict[str, float]
+
+
 class DataConfig(BaseModel):
     """Where the structures come from, how they are divided, and how their labels are read."""
 
@@ -52,13 +55,13 @@ class DataConfig(BaseModel):
     path: str | None = None
     """One file, divided by ``split``.  With md17 and rmd17: the file to use instead of the downloaded one."""
     train: str | None = None
-    """File of training frames (instead of ``path``)."""
+    """File of training frames, instead of ``path``."""
     valid: str | None = None
-    """File of validation frames; None: taken from the training file by ``split``."""
+    """File of validation frames; None: taken from ``path`` or ``train`` by ``split``."""
     test: str | None = None
-    """File of test frames, read by ``evaluate`` only."""
+    """File of test frames, read by ``evaluate`` only; None: taken from ``path`` or ``train`` by ``split``."""
     split: SplitConfig = SplitConfig()
-    """How ``path`` (or ``train``, where ``valid`` is None) is divided."""
+    """How ``path`` or ``train`` is divided into the parts that have no file of their own."""
     molecule: str | None = None
     """Molecule of md17, rmd17 or embedded."""
     energy_key: str | None = None
@@ -72,7 +75,7 @@ class DataConfig(BaseModel):
     units: Literal["auto", "eV", "kcal/mol", "kJ/mol", "Hartree"] = "auto"
     """Unit of energies, and of forces per Å.  ``auto``: what the file says; npz without unit fields kcal/mol, as in the
     published MD17 and rMD17 files; all else eV."""
-    references: Literal["fit", "isolated", "mean", "none"] | dict[str, float] = "fit"
+    references: References = "fit"
     """Energies of the elements, taken off before training: ``fit`` (linear, on the training frames), ``isolated`` (the
     file's single-atom frames), ``mean`` (one constant a structure), ``none``, or ``{H: -13.6, ...}`` in eV."""
     missing: Literal["error", "mask"] = "error"
@@ -93,9 +96,9 @@ class DataConfig(BaseModel):
     def _one_origin(self) -> DataConfig:
         if self.path is not None and self.train is not None:
             raise ValueError(f"give data.path={self.path} or data.train={self.train}, not both")
-        if self.path is not None and (self.valid is not None or self.test is not None):
+        if self.path is not None and self.valid is not None:
             raise ValueError(
-                f"data.path={self.path} is divided by data.split; to give valid and test files use data.train for it"
+                f"data.path={self.path} is divided by data.split; with data.valid given call it data.train"
             )
         if self.group_key is not None and self.split.mode not in ("group", None):
             raise ValueError(f"data.group_key={self.group_key} acts with split.mode=group only, not {self.split.mode}")

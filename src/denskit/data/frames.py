@@ -73,7 +73,7 @@ class Frames:
         """Pack structures, read one by one, into arrays.  Raises ValueError when there are none."""
         held = list(systems)
         if not held:
-            raise ValueError(f"{name} has no frames")
+            raise ValueError(f"{name} has no frames: it is empty, or not a file of structures")
         counts = [len(system) for system in held]
         nan_forces = [np.full((n, 3), np.nan) for n in counts]
         groups = tuple(system.group for system in held)

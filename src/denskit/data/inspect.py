@@ -153,8 +153,8 @@ def _forces(frames: Frames, found: Inspection) -> None:
     lost = (net > NET_FORCE * found.force_rms) & (counts > 1)
     if lost.any():
         found.wrong.append(
-            f"the forces do not add up to zero in {_where(has, lost)}: some are missing, were set to zero by constraints, or "
-            "an outer field acts"
+            f"the forces do not add up to zero in {_where(has, lost)}: some are missing, were set to zero by "
+            "constraints, or an outer field acts"
         )
 
 

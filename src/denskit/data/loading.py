@@ -11,7 +11,7 @@ from ase.data import chemical_symbols
 
 from denskit.data.ase_files import read_ase
 from denskit.data.base import Lazy, Source, Subset
-from denskit.data.config import DataConfig
+from denskit.data.config import DataConfig, References
 from denskit.data.frames import Frames, check, numbers
 from denskit.data.npz import read_npz
 from denskit.data.splits import Splits, divide
@@ -28,7 +28,7 @@ class LoadedData:
     test: Source | None
     splits: Splits | None  # how a file was divided, to be saved beside the run; None: each part is a file of its own
     messages: list[str]  # what was found and decided, for the log
-    references: str | dict[str, float]  # for fit_scaling: the config's, ``isolated`` resolved to energies in eV
+    references: References  # for fit_scaling: the config's, ``isolated`` resolved to energies in eV
 
 
 def read_file(
@@ -62,12 +62,12 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     if chosen is None:
         raise ValueError("no data given: data.path=FILE, data.train=FILE, or data.name=embedded, md17 or rmd17")
     path = Path(chosen).expanduser()
+    _require_other_files(chosen, config.valid, config.test)
     frames, messages = read_file(path, config, required=required)
     pool, references = _without_isolated_atoms(frames, config)
     test: Source | None = Lazy(config.test, lambda: _read_test(config, required)) if config.test else None
     if config.valid is not None:
         valid, said = read_file(config.valid, config, required=required)
-        _require_other_file(config)
         messages += [*said, f"{len(pool)} training frames of {path}, {len(valid)} validation frames of {config.valid}"]
         train = Subset(frames, pool, str(path))
         return LoadedData(train=train, valid=valid, test=test, splits=None, messages=messages, references=references)
@@ -89,11 +89,11 @@ def _read_test(config: DataConfig, required: Sequence[str]) -> Frames:
     return read_file(config.test, config, required=required)[0]
 
 
-def _require_other_file(config: DataConfig) -> None:
-    files = [str(Path(name).expanduser().resolve()) for name in (config.train, config.valid, config.test) if name]
+def _require_other_files(*names: str | None) -> None:
+    files = [str(Path(name).expanduser().resolve()) for name in names if name is not None]
     if len(set(files)) < len(files):
         raise ValueError(
-            f"data.train={config.train}, data.valid={config.valid}, data.test={config.test}: one file twice"
+            f"train, valid and test name one file twice: {', '.join(files)}. Divide it with data.path instead"
         )
 
 
@@ -121,7 +121,7 @@ def _check_indices(splits: Splits, frames: Frames, path: Path) -> None:
         )
 
 
-def _without_isolated_atoms(frames: Frames, config: DataConfig) -> tuple[np.ndarray, str | dict[str, float]]:
+def _without_isolated_atoms(frames: Frames, config: DataConfig) -> tuple[np.ndarray, References]:
     """Frames to divide [M], and the references.
 
     With ``isolated``, single-atom frames give these and are then left out: their energy is exactly the reference,
