@@ -104,13 +104,10 @@ def _apply_molecule(base: dict[str, Any], changes: Mapping[str, Any], origin: st
         raise ValueError(f"{origin}: say which molecule: data.molecule=... one of {', '.join(rows)}")
     if molecule not in rows:
         raise ValueError(f"{origin}: data.molecule={molecule}: no such row{_nearest(molecule, rows)}")
-    row = rows[molecule] or {}
-    for key, value in row.items():
-        base = _merge(base, OmegaConf.to_container(OmegaConf.from_dotlist([f"{key}=null"])))  # type: ignore[arg-type]
-        changed = OmegaConf.create(base)
-        OmegaConf.update(changed, key, value, merge=True)
-        base = OmegaConf.to_container(changed, resolve=False)  # type: ignore[assignment]
-    return base
+    changed = OmegaConf.create(base)
+    for key, value in (rows[molecule] or {}).items():
+        OmegaConf.update(changed, key, value, merge=True, force_add=True)
+    return OmegaConf.to_container(changed, resolve=False)  # type: ignore[return-value]
 
 
 def _switch(

@@ -340,8 +340,8 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
         *(f"changed on resume: {key}: {before} -> {now}" for key, (before, now) in changes.items()),
         f"{config.model.name}, {numbers:,} parameters; task {config.task.name}; {len(data.train)} training structures, "
         f"{len(data.valid) if data.valid else 0} for validation",
-        f"{schedule.total_steps} steps of {config.training.batch_size} structures, {schedule.steps_per_epoch} an epoch, "
-        f"on {trainer.group.count} x {trainer.group.device}, {config.training.dtype}, seed {config.seed}",
+        f"{schedule.total_steps} steps of {config.training.batch_size} structures ({schedule.steps_per_epoch} an epoch)"
+        f" on {trainer.group.count} x {trainer.group.device}, {config.training.dtype}, seed {config.seed}",
         by if data.valid is not None else "no validation split: the last weights are kept",
     ]
 

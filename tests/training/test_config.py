@@ -1,0 +1,126 @@
+"""Configurations: overrides, presets, molecules, and errors that name key, file and cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from denskit.presets import preset_names
+from denskit.tasks import DeNSConfig, EnergyForcesConfig
+from denskit.training.config import RunConfig, load_config
+from denskit.training.settings import parse_interval
+
+
+def test_overrides_win_and_are_read_as_yaml(tiny: Callable[..., RunConfig]) -> None:
+    config = tiny("training.lr=1e-4", "model.channels=[4,4]", "data.references={H: -13.6, C: -1, O: -2}", "seed=7")
+    assert config.training.lr == 1e-4
+    assert config.model.channels == (4, 4)
+    assert config.data.references == {"H": -13.6, "C": -1.0, "O": -2.0}
+    assert config.seed == 7
+
+
+def test_another_task_keeps_what_both_have(tiny: Callable[..., RunConfig]) -> None:
+    config = tiny("task.forces_weight=20", "task.energy_weight=3", "task=energy_forces")
+    assert config.task == EnergyForcesConfig(forces_weight=20, energy_weight=3)
+    assert isinstance(tiny().task, DeNSConfig)
+
+
+def test_task_switch_keeps_the_weights_of_the_file(tmp_path: Path, tiny_file: Path) -> None:
+    content = yaml.safe_load(tiny_file.read_text())
+    content["task"] = {"name": "energy_forces", "forces_weight": 11.0}
+    tiny_file.write_text(yaml.safe_dump(content))
+    config = load_config(tiny_file, ["task=dens", "task.sigma=0.1"])
+    assert isinstance(config.task, DeNSConfig)
+    assert config.task.forces_weight == 11.0
+    assert config.task.sigma == 0.1
+
+
+def test_an_override_of_max_steps_replaces_epochs(tiny: Callable[..., RunConfig]) -> None:
+    config = tiny("training.epochs=3")
+    assert (config.training.epochs, config.training.max_steps) == (3, None)
+    with pytest.raises(ValueError, match="both of epochs and max_steps"):
+        tiny("training.epochs=3", "training.max_steps=5")
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("training.batchsize=4", ["override", "training.batchsize", "training.batch_size"]),
+        ("task.sigmaa=0.1", ["override", "task.sigmaa", "task.sigma"]),
+        ("training.sigma=0.1", ["override", "training.sigma", "task.sigma"]),
+        ("sede=1", ["override", "sede", "seed"]),
+        ("data.split.mod=random", ["override", "data.split.mod", "data.split.mode"]),
+        ("model.num_layer=2", ["override", "model.num_layer", "model.num_layers"]),
+        ("training.lr=fast", ["override", "training.lr", "fast"]),
+        ("training.evaluate_every=2 fortnights", ["training.evaluate_every", "500 steps"]),
+        ("task=densest", ["override", "densest", "dens"]),
+        ("model=equiformr", ["override", "equiformr", "equiformer"]),
+        ("training.warmup_lr=1e-6", ["warmup_lr", "ignored"]),
+        ("task.stress_weight=1", ["stress_weight", "model.stress=strain"]),
+        ("seed", ["seed", "key.sub=value"]),
+    ],
+)
+def test_errors_name_the_key_and_the_cure(tiny: Callable[..., RunConfig], override: str, expected: list[str]) -> None:
+    with pytest.raises(ValueError, match=".") as caught:
+        tiny(override)
+    for part in expected:
+        assert part in str(caught.value)
+
+
+def test_errors_name_the_file(tiny_file: Path) -> None:
+    tiny_file.write_text(tiny_file.read_text().replace("batch_size", "batchsize"))
+    with pytest.raises(
+        ValueError, match=rf"{tiny_file}: unknown key training.batchsize; did you mean training.batch_size"
+    ):
+        load_config(tiny_file)
+
+
+def test_missing_and_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="absent.yaml"):
+        load_config(tmp_path / "absent.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("model: [1, 2")
+    with pytest.raises(ValueError, match="broken.yaml: no valid YAML"):
+        load_config(broken)
+    with pytest.raises(ValueError, match="no preset 'equiformr'.*equiformer"):
+        load_config("equiformr")
+
+
+def test_molecule_row_comes_before_the_overrides(tiny_file: Path) -> None:
+    table = "molecules:\n  ethanol: {training: {lr: 2.e-4}, task.sigma: 0.025}\n  benzene: {training.lr: 1.e-4}\n"
+    tiny_file.write_text(tiny_file.read_text() + table)
+    row = load_config(tiny_file)
+    assert (row.training.lr, row.task.sigma, row.training.batch_size) == (2e-4, 0.025, 4)  # type: ignore[union-attr]
+    assert load_config(tiny_file, ["data.molecule=benzene"]).training.lr == 1e-4
+    assert load_config(tiny_file, ["training.lr=5e-5"]).training.lr == 5e-5
+    with pytest.raises(ValueError, match="benzen.*did you mean benzene"):
+        load_config(tiny_file, ["data.molecule=benzen"])
+
+
+def test_the_document_makes_the_same_configuration(tiny: Callable[..., RunConfig], tmp_path: Path) -> None:
+    config = tiny("data.split={train: 0.5}", "training.ema_decay=0.9")
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config.document()))
+    again = load_config(path)
+    assert again == config
+    assert again.data.split.model_fields_set == config.data.split.model_fields_set
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_preset_loads_and_nothing_in_it_is_executed(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "x")
+    overrides = ["data.molecule=ethanol"] if preset.startswith("md17") else []
+    config = load_config(preset, [*overrides, "output=${oc.env:SECRET}"])
+    assert config.output == "${oc.env:SECRET}"  # no interpolation: settings are data
+
+
+def test_interval() -> None:
+    assert parse_interval("500 steps") == (500, "step")
+    assert parse_interval("0.5 epochs") == (0.5, "epoch")
+    assert parse_interval("10 minutes") == (10, "minute")
+    for wrong in ("often", "0 steps", "1.5 steps"):
+        with pytest.raises(ValueError, match="interval|whole"):
+            parse_interval(wrong)

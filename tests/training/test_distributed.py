@@ -1,0 +1,96 @@
+"""Two processes (gloo, started by torchrun) do what one does at the same global batch."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+import torch
+
+from denskit.data import load_data
+from denskit.models.model_file import load_model
+from denskit.training.config import load_config
+from denskit.training.distributed import Processes, choose_device, processes
+from denskit.training.trainer import Trainer
+
+from tolerances import SAME_GRADIENT64, SAME_LOSS64
+
+STEPS = 20
+WORKER = Path(__file__).with_name("distributed_worker.py")
+TINY = Path(__file__).with_name("tiny.yaml")
+OVERRIDES = [
+    "training.dtype=float64", f"training.max_steps={STEPS}", "training.ema_decay=0.9", "training.clip_norm=100",
+    "training.drop_last=false", "training.batch_size=3", "training.log_every=10", "training.evaluate_every=10 steps",
+    "task.probability=0.4", "data.split.train=19", "seed=6",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def one_and_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Folders with the results of one process and of two, started at the same time."""
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    folders, running = [], []
+    for name, launcher in (("one", []), ("two", torchrun)):
+        folders.append(tmp_path_factory.mktemp(name))
+        command = [sys.executable, *launcher, str(WORKER), str(TINY), str(folders[-1]), str(STEPS), *OVERRIDES]
+        running.append(subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True))
+    for process in running:
+        errors = process.communicate(timeout=300)[1]
+        assert process.returncode == 0, errors[-3000:]
+    return folders[0], folders[1]
+
+
+def test_one_of_two_has_no_corrupted_atom_in_the_first_step() -> None:
+    """What the next test is about does occur."""
+    config = load_config(TINY, [*OVERRIDES, "output=unused", "device=cpu"])
+    with processes("cpu") as group:
+        loader = Trainer(config, load_data(config.data, config.seed), group).loader
+    noise = loader.term_names.index("noise")
+    corrupted = [replace(loader, rank=rank, num_processes=2).work(0).counts[noise].item() for rank in range(2)]
+    assert min(corrupted) == 0 < max(corrupted)
+    assert len(loader.samples(6)) == 1  # 19 structures in batches of 3: one process has nothing to do in that step
+
+
+def test_two_processes_do_what_one_does(one_and_two: tuple[Path, Path]) -> None:
+    one = torch.load(one_and_two[0] / "rank0.pt", weights_only=True)
+    ranks = [torch.load(one_and_two[1] / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+    assert torch.equal(ranks[0]["gradients"], ranks[1]["gradients"])
+    size = one["gradients"].square().mean().sqrt()
+    assert size > 0
+    assert (ranks[0]["gradients"] - one["gradients"]).abs().max() < SAME_GRADIENT64 * size
+    assert torch.equal(ranks[0]["terms"][:, 1], one["terms"][:, 1])  # counts
+    torch.testing.assert_close(ranks[0]["terms"][:, 0], one["terms"][:, 0], rtol=SAME_LOSS64, atol=0)
+
+
+def test_a_whole_run_of_two_writes_what_one_writes(one_and_two: tuple[Path, Path]) -> None:
+    runs = [folder / "run" for folder in one_and_two]
+    rows = [list(csv.DictReader((run / "metrics.csv").open())) for run in runs]
+    assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]] == ["10", "20"]
+    for name in ("train_loss", "train_forces_mae_meV_per_A", "valid_forces_mae_meV_per_A", "valid_energy_rmse_meV"):
+        assert float(rows[1][-1][name]) == pytest.approx(float(rows[0][-1][name]), rel=1e-6)
+    one, two = (load_model(run / "model.safetensors").state_dict() for run in runs)
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-7, atol=1e-9)
+
+
+def test_alone_nothing_is_exchanged() -> None:
+    alone = Processes(rank=0, count=1, device=torch.device("cpu"))
+    tensor = torch.tensor([1.0, 2.0])
+    assert alone.add(tensor) is tensor
+    assert tensor.tolist() == [1.0, 2.0]
+    assert alone.is_first
+
+
+def test_devices_that_are_not_there_are_refused() -> None:
+    assert choose_device("cpu") == torch.device("cpu")
+    with pytest.raises(ValueError, match="device=gpu: no such device"):
+        choose_device("gpu")
+    with pytest.raises(ValueError, match="CUDA devices found"):
+        choose_device("cuda:99")

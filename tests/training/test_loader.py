@@ -1,0 +1,126 @@
+"""The order of the data: a pure function of seed, epoch and step, however the work is divided."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+
+from denskit.batch import Prepared, System
+from denskit.data.base import Subset
+from denskit.tasks import DeNSConfig, build_task
+from denskit.training.loader import Loader, epoch_order, steps_per_epoch
+from denskit.training.schedule import Schedule
+from denskit.training.settings import TrainingConfig
+
+
+class _Water:
+    """Structures that differ by one distance, so that a batch says which they are."""
+
+    name = "water"
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> System:
+        if not 0 <= index < 10:
+            raise IndexError(index)
+        positions = np.array([[0.0, 0, 0], [0.96 + 0.01 * index, 0, 0], [-0.24, 0.93, 0]])
+        return System(
+            positions=positions, atomic_numbers=np.array([8, 1, 1]), cell=np.zeros((3, 3)), pbc=np.zeros(3, bool),
+            fixed=np.zeros(3, bool), tags=np.zeros(3, np.int64), energy=-10.0, forces=positions, index=100 + index,
+        )  # fmt: skip
+
+
+def _loader(batch_size: int = 4, *, drop_last: bool = True, **settings: int) -> Loader:
+    training = TrainingConfig(batch_size=batch_size, epochs=3)
+    return Loader(
+        source=_Water(), task=build_task(DeNSConfig(probability=0.5)),
+        schedule=Schedule(training, steps_per_epoch(10, batch_size, drop_last)), seed=3, batch_size=batch_size,
+        dtype=torch.float64, cutoff=3.0, max_neighbors=None, **({"accumulate": 1} | settings),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_an_epoch_is_a_permutation_that_changes_with_epoch_and_seed() -> None:
+    orders = [epoch_order(seed, epoch, 50).tolist() for seed in (0, 1) for epoch in (0, 1)]
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 4
+    assert orders[0] != list(range(50))
+
+
+def test_steps_of_an_epoch_go_through_it_once() -> None:
+    loader = _loader()
+    seen = np.concatenate([loader.samples(step) for step in (0, 1)])
+    assert seen.tolist() == epoch_order(3, 0, 10)[:8].tolist()
+    assert loader.samples(2).tolist() == epoch_order(3, 1, 10)[:4].tolist()
+    with_rest = _loader(drop_last=False)
+    assert [len(with_rest.samples(step)) for step in range(4)] == [4, 4, 2, 4]
+
+
+def test_a_batch_that_cannot_be_filled_is_refused() -> None:
+    with pytest.raises(ValueError, match="5 training structures do not fill one batch of training.batch_size=8"):
+        steps_per_epoch(5, 8, drop_last=True)
+    assert steps_per_epoch(5, 8, drop_last=False) == 1
+
+
+@pytest.mark.parametrize(("num_processes", "accumulate"), [(1, 1), (2, 1), (1, 2), (2, 2), (3, 1)])
+def test_division_changes_nothing(num_processes: int, accumulate: int) -> None:
+    whole = _loader().work(1)
+    shares = [
+        replace(_loader(), rank=rank, num_processes=num_processes, accumulate=accumulate).work(1)
+        for rank in range(num_processes)
+    ]
+    parts = [part for share in shares for part in share.parts]
+    for name in ("positions", "atomic_numbers"):
+        joined = torch.cat([getattr(part.batch, name) for part in parts])
+        assert torch.equal(joined, getattr(whole.parts[0].batch, name))
+    assert torch.equal(torch.cat([part.noise for part in parts]), whole.parts[0].noise)
+    assert torch.equal(torch.stack([share.counts for share in shares]).sum(0), whole.counts)
+
+
+def test_a_process_without_structures_counts_zero() -> None:
+    share = replace(_loader(drop_last=False), rank=2, num_processes=3).work(2)  # two structures for three processes
+    assert share.parts == []
+    assert share.counts.tolist() == [0.0, 0.0, 0.0]
+
+
+def _tensors(prepared: Prepared) -> list[torch.Tensor]:
+    batch = [getattr(prepared.batch, field.name) for field in fields(prepared.batch)]
+    return [*batch, prepared.noise, prepared.force_input, prepared.targets.forces]
+
+
+def test_prefetched_work_is_the_same_from_any_step() -> None:
+    loader = _loader()
+    all_of_it = list(loader.prefetch(0, 5, 2))
+    later = list(loader.prefetch(3, 5, 1))
+    assert [work.step for work in all_of_it] == [0, 1, 2, 3, 4]
+    for one, other in zip(all_of_it[3:], later, strict=True):
+        for a, b in zip(_tensors(one.parts[0]), _tensors(other.parts[0]), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_counts_are_those_of_the_masks() -> None:
+    work = _loader().work(0)
+    (part,) = work.parts
+    corrupted = int(part.noise_mask.sum())
+    counts = dict(zip(_loader().term_names, work.counts.tolist(), strict=True))
+    assert counts == {"energy": 4.0, "forces": 12.0 - corrupted, "noise": float(corrupted)}
+
+
+def test_errors_of_the_thread_come_out_where_the_batch_would_and_name_the_frames() -> None:
+    class Collapsed(_Water):
+        def __getitem__(self, index: int) -> System:
+            system = super().__getitem__(index)
+            return replace(system, positions=np.zeros((3, 3))) if index == 5 else system
+
+    loader = replace(_loader(), source=Collapsed())
+    with pytest.raises(ValueError, match=r"water, a batch of frames .*105.*at one place"):
+        list(loader.prefetch(0, 6, 1))
+
+
+def test_describe_names_the_frames_of_the_file() -> None:
+    loader = replace(_loader(), source=Subset(_Water(), np.array([7, 1, 2, 3]), "water (train)"))
+    frames = {int(text) for text in loader.describe(0).split("frames ")[1].split(", ")}
+    assert frames == {107, 101, 102, 103}

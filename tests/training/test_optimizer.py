@@ -1,0 +1,67 @@
+"""Decay groups, the flat gradient, the running average."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from denskit.models import build_force_field
+from denskit.models.equiformer import EquiformerConfig
+from denskit.models.scaling import Scaling
+from denskit.training.ema import WeightAverage
+from denskit.training.optimizer import Gradients, build_optimizer, set_learning_rate
+from denskit.training.settings import TrainingConfig
+
+
+def test_weight_decay_spares_what_the_model_names() -> None:
+    config = EquiformerConfig(
+        num_layers=1, channels=(8, 8), feature_channels=(16, 8), head_channels=(4, 4), ffn_channels=(8, 8)
+    )
+    force_field = build_force_field(config, heads={}, scaling=Scaling(elements=[1, 8]))
+    optimizer = build_optimizer(force_field, TrainingConfig(max_steps=1, weight_decay=0.1, lr=0.25))
+    decayed, spared = optimizer.param_groups
+    names = {id(parameter): name for name, parameter in force_field.named_parameters()}
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.1, 0.0)
+    assert {names[id(parameter)] for parameter in spared["params"]} == force_field.no_decay_parameters()
+    assert len(decayed["params"]) + len(spared["params"]) == len(names)
+    assert any(name.endswith("bias") for name in force_field.no_decay_parameters())
+    set_learning_rate(optimizer, 0.5)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5]
+
+
+def test_gradients_are_views_that_backward_adds_to() -> None:
+    used, unused = nn.Parameter(torch.tensor([1.0, 2.0])), nn.Parameter(torch.ones(3))
+    gradients = Gradients([used, unused])
+    for _ in range(2):
+        used.square().sum().backward()
+    assert gradients.flat.tolist() == [4.0, 8.0, 0.0, 0.0, 0.0]
+    assert used.grad is not None
+    assert used.grad.data_ptr() == gradients.flat.data_ptr()
+    gradients.zero()
+    assert used.grad.tolist() == [0.0, 0.0]
+
+
+def test_clipping_scales_down_only() -> None:
+    parameter = nn.Parameter(torch.tensor([3.0, 4.0], dtype=torch.float64))
+    gradients = Gradients([parameter])
+    (parameter.square().sum() / 2).backward()
+    assert gradients.clip(None).item() == 5.0
+    assert gradients.clip(10.0).item() == 5.0
+    assert gradients.flat.tolist() == [3.0, 4.0]
+    assert gradients.clip(1.0).item() == 5.0
+    assert gradients.flat.tolist() == pytest.approx([0.6, 0.8])
+
+
+def test_average_follows_its_formula_and_gives_the_weights_back() -> None:
+    parameter = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    average = WeightAverage([parameter], decay=0.9)
+    for value in (2.0, 3.0):
+        with torch.no_grad():
+            parameter.fill_(value)
+        average.update()
+    expected = 0.9 * (0.9 * 1.0 + 0.1 * 2.0) + 0.1 * 3.0
+    with average.applied():
+        assert parameter.item() == pytest.approx(expected, rel=1e-15)
+    assert parameter.item() == 3.0
+    assert average.state()[0].item() == pytest.approx(expected, rel=1e-15)

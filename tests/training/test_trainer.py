@@ -1,0 +1,318 @@
+"""Whole trainings: what they write, what they refuse, and that they continue bit for bit."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from denskit.batch import Batch
+from denskit.data import load_data
+from denskit.models.base import ForceField
+from denskit.models.model_file import load_model, read_header
+from denskit.training.checkpoint import load_checkpoint
+from denskit.training.config import RunConfig, load_config
+from denskit.training.distributed import processes
+from denskit.training.run_folder import RunFolder
+from denskit.training.trainer import Trainer, train
+
+Tiny = Callable[..., RunConfig]
+
+
+def _rows(run: Path) -> list[dict[str, str]]:
+    with (run / "metrics.csv").open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_a_run_folder_holds_what_it_promises(tiny: Tiny) -> None:
+    run = train(tiny("training.max_steps=4", "training.evaluate_every=2 steps"))
+    rows = _rows(run)
+    assert [int(row["step"]) for row in rows] == [2, 4]
+    assert {"lr", "train_loss_noise", "train_energy_mae_meV", "valid_forces_mae_meV_per_A", "step_ms"} <= rows[0].keys()
+    assert float(rows[0]["lr"]) == pytest.approx(load_config(run).training.lr, rel=0.2)
+    assert load_config(run) == tiny("training.max_steps=4", "training.evaluate_every=2 steps")
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    assert len(json.loads((run / "splits.json").read_text())["train"]) == 20
+    log = (run / "train.log").read_text()
+    assert "20 training structures, 4 for validation" in log
+    assert "meV/Å" in log
+    assert list((run / "tensorboard").iterdir())
+    header = read_header(run / "model.safetensors")
+    assert header["metadata"]["validation"]["forces_mae_meV_per_A"] == pytest.approx(
+        min(float(row["valid_forces_mae_meV_per_A"]) for row in rows), rel=1e-6
+    )
+
+
+def test_the_loss_in_the_log_is_the_weighted_sum_of_its_terms(tiny: Tiny) -> None:
+    run = train(tiny("training.max_steps=2", "training.log_every=1"))
+    for progress, row in zip((0.0, 0.5), _rows(run), strict=True):
+        weights = {"energy": 1.0, "forces": 80.0, "noise": 4.0 * (1 - progress)}
+        expected = sum(weight * float(row[f"train_loss_{name}"]) for name, weight in weights.items())
+        assert float(row["train_loss"]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_training_learns(tiny: Tiny) -> None:
+    overrides = ["training.max_steps=60", "training.lr=1e-2", "training.log_every=10", "task=energy_forces"]
+    rows = _rows(train(tiny(*overrides, "data.split.train=4", "training.evaluate_every=60 steps")))
+    assert float(rows[-1]["train_loss"]) < 0.7 * float(rows[0]["train_loss"])
+
+
+def test_a_folder_in_use_is_refused_and_left_alone(tiny: Tiny) -> None:
+    config = tiny("training.max_steps=1")
+    run = train(config)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="holds a run; continue it with --resume"):
+        train(config)
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_resume_needs_something_to_resume(tiny: Tiny) -> None:
+    with pytest.raises(FileNotFoundError, match="nothing to resume"):
+        train(tiny(), resume=True)
+
+
+RESUMED = {
+    "dropout": ["model.attention_dropout=0.2", "model.stochastic_depth=0.2", "model.output_dropout=0.1"],
+    "average, accumulation, clipping": [
+        "training.ema_decay=0.9", "training.accumulate=2", "training.clip_norm=1.0", "model.attention_dropout=0.2",
+    ],
+    "published schedule": ["training.schedule_unit=epoch", "training.warmup=0.3", "model.attention_dropout=0.2"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_resumed_run_is_the_same_bit_for_bit(tiny: Tiny, case: str) -> None:
+    """7 steps, then to 10, against 10 at once: the stop lies inside the second epoch of 5 steps."""
+    whole = train(tiny(*RESUMED[case], name="whole"))
+    config = tiny(*RESUMED[case], name="parts")
+    _stop_after(config, 7)
+    assert load_checkpoint(RunFolder(Path(config.output)).last).step == 7
+    parts = train(config, resume=True)
+    _assert_same_state(whole, parts)
+    timings = {"step_ms", "samples_per_s", "seconds", "memory_MiB"}
+    last = [{key: value for key, value in _rows(run)[-1].items() if key not in timings} for run in (whole, parts)]
+    assert [row["step"] for row in _rows(parts)] == [row["step"] for row in _rows(whole)]
+    assert last[0]["valid_forces_mae_meV_per_A"] == last[1]["valid_forces_mae_meV_per_A"]
+
+
+def _stop_after(config: RunConfig, steps: int) -> None:
+    """Train as ``train`` does, with an interrupt that comes in a certain step."""
+    original = Trainer.train_step
+
+    def step_and_interrupt(self: Trainer, work: Any) -> bool:
+        if self.step == steps - 1:
+            self.interrupt.signal = 2
+        return original(self, work)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "train_step", step_and_interrupt)
+        with pytest.raises(SystemExit) as stopped:
+            train(config)
+    assert stopped.value.code == 130
+
+
+def _assert_same_state(one: Path, other: Path) -> None:
+    a, b = (load_checkpoint(RunFolder(run).last) for run in (one, other))
+    assert (a.step, a.best) == (b.step, b.best)
+    for name, value in a.weights.items():
+        assert torch.equal(value, b.weights[name]), name
+    for key, state in a.optimizer["state"].items():
+        for name, value in state.items():
+            assert torch.equal(value, b.optimizer["state"][key][name]), (key, name)
+    for x, y in zip(a.average or [], b.average or [], strict=True):
+        assert torch.equal(x, y)
+    for name in ("best_model", "model"):
+        x_model, y_model = (load_model(getattr(RunFolder(run), name)).state_dict() for run in (one, other))
+        assert all(torch.equal(value, y_model[key]) for key, value in x_model.items()), name
+
+
+def test_rows_after_the_checkpoint_are_forgotten_on_resume(tiny: Tiny) -> None:
+    config = tiny("training.max_steps=6", "training.checkpoint_every=4 steps")
+    run = train(config)
+    # as if the machine had died after step 6's row but before its checkpoint
+    early = load_checkpoint(run / "checkpoints/last.pt")
+    assert early.step == 6
+    longer = tiny("training.max_steps=8", "training.checkpoint_every=4 steps")
+    with (run / "metrics.csv").open("a") as stream:
+        stream.write("7" + "," * (len(_rows(run)[0]) - 1) + "\n")
+    train(longer, resume=True)
+    assert [int(row["step"]) for row in _rows(run)] == [2, 4, 5, 6, 8]
+    assert "changed on resume: training.max_steps: 6 -> 8" in (run / "train.log").read_text()
+    assert yaml.safe_load((run / "config.yaml").read_text())["training"]["max_steps"] == 8
+
+
+@pytest.mark.parametrize("override", ["model.num_layers=2", "task.sigma=0.1", "seed=1", "data.split.train=16"])
+def test_a_checkpoint_of_another_run_is_refused_with_the_difference(tiny: Tiny, override: str) -> None:
+    train(tiny("training.max_steps=1"))
+    with pytest.raises(ValueError, match=rf"another run:\n +{override.partition('=')[0]}: .* in the checkpoint"):
+        train(tiny("training.max_steps=1", override), resume=True)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "foreign", "pickle"])
+def test_damaged_checkpoints_are_refused(tiny: Tiny, damage: str, tmp_path: Path) -> None:
+    config = tiny("training.max_steps=1")
+    last = train(config) / "checkpoints/last.pt"
+    if damage == "truncated":
+        last.write_bytes(last.read_bytes()[:1000])
+    elif damage == "foreign":
+        torch.save({"state_dict": {}}, last)
+    else:
+        torch.save({"format_version": _Evil(tmp_path / "ran")}, last)
+    with pytest.raises(ValueError, match=r"last\.pt: no checkpoint of a Denskit run"):
+        train(config, resume=True)
+    assert not (tmp_path / "ran").exists()
+
+
+class _Evil:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny("training.max_steps=6", "training.checkpoint_every=3 steps")
+    saved: list[bytes] = []
+    last = Path(config.output) / "checkpoints/last.pt"
+    original = os.fsync
+
+    def full_after_the_first(handle: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{handle}")
+        if "last" in name and name.endswith(".pt") and last.exists():
+            saved.append(last.read_bytes())
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(handle)
+
+    monkeypatch.setattr(os, "fsync", full_after_the_first)
+    with pytest.raises(ValueError, match=r"step 6: the checkpoint could not be written \(No space left.*is intact"):
+        train(config)
+    assert last.read_bytes() == saved[0]
+    assert load_checkpoint(last).step == 3
+    assert [path.name for path in last.parent.iterdir() if path.name.startswith(".")] == []
+    monkeypatch.undo()
+    train(config, resume=True)
+    assert load_checkpoint(last).step == 6
+
+
+def test_a_loss_that_is_not_finite_names_step_and_frames(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny("training.max_steps=8", "training.checkpoint_every=2 steps", "training.evaluate_every=8 steps")
+    original = ForceField.forward
+
+    def broken(self: ForceField, batch: Batch, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        out = original(self, batch, *args, **kwargs)
+        calls.append(1)
+        return {**out, "energy": out["energy"] * float("nan")} if len(calls) == 4 else out
+
+    calls: list[int] = []
+    monkeypatch.setattr(ForceField, "forward", broken)
+    with pytest.raises(
+        ValueError, match=r"step 3: .* not finite .*energy nan.*\n.*\(train\), frames \d+, \d+, \d+, \d+"
+    ):
+        train(config)
+    checkpoint = load_checkpoint(Path(config.output) / "checkpoints/last.pt")
+    assert checkpoint.step == 2
+    assert all(torch.isfinite(value).all() for value in checkpoint.weights.values())
+
+
+def test_without_validation_the_last_weights_are_kept(tiny: Tiny) -> None:
+    run = train(tiny("training.max_steps=2", "data.split.valid=0"))
+    assert not (run / "checkpoints/best.safetensors").exists()
+    assert read_header(run / "model.safetensors")["metadata"]["step"] == 2
+    assert "valid_forces_mae_meV_per_A" not in _rows(run)[0]
+
+
+def test_final_last_keeps_the_last_weights(tiny: Tiny) -> None:
+    run = train(tiny("training.max_steps=3", "training.final=last", "training.evaluate_every=1 step"))
+    assert read_header(run / "model.safetensors")["metadata"]["step"] == 3
+    assert (run / "checkpoints/best.safetensors").exists()
+
+
+def test_model_files_hold_the_average(tiny: Tiny) -> None:
+    run = train(tiny("training.max_steps=3", "training.ema_decay=0.5", "training.final=last"))
+    checkpoint = load_checkpoint(run / "checkpoints/last.pt")
+    assert checkpoint.average is not None
+    names = [name for name, _ in load_model(run / "model.safetensors").named_parameters()]
+    weights = load_model(run / "model.safetensors").state_dict()
+    for name, average in zip(names, checkpoint.average, strict=True):
+        assert torch.equal(weights[name], average)
+    assert not torch.equal(weights[names[0]], checkpoint.weights[names[0]])
+
+
+def test_init_from_takes_weights_and_units(tiny: Tiny) -> None:
+    first = train(tiny("training.max_steps=2", name="first"))
+    config = tiny("training.max_steps=1", f"training.init_from={first}", "task=energy_forces", "data.molecule=ethanol")
+    with processes("cpu") as group:
+        trainer = Trainer(config, load_data(config.data, config.seed), group)
+    trained = load_model(first / "model.safetensors").state_dict()
+    own = trainer.force_field.state_dict()
+    assert all(
+        torch.equal(own[name], trained[name]) for name in own if name in trained and name != "scaling.references"
+    )
+    assert any("initial weights from" in message for message in trainer.messages)
+    with pytest.raises(ValueError, match=r"init_from=.*another architecture"):
+        train(tiny("training.max_steps=1", f"training.init_from={first}", "model.num_layers=2"))
+
+
+def test_force_labels_never_reach_the_model_in_validation(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = ForceField.forward
+    evaluated: list[bool] = []
+
+    def watch(self: ForceField, batch: Batch, force_input: torch.Tensor | None = None, **kwargs: Any) -> Any:
+        if not self.training:
+            evaluated.append(force_input is None)
+        return original(self, batch, force_input, **kwargs)
+
+    monkeypatch.setattr(ForceField, "forward", watch)
+    train(tiny("training.max_steps=2", "task.probability=1.0"))
+    assert evaluated
+    assert all(evaluated)
+
+
+def test_training_never_opens_the_test_file(tiny: Tiny, tiny_file: Path, tmp_path: Path) -> None:
+    import ase.io
+    from ase.build import molecule
+    from ase.calculators.emt import EMT
+
+    frames = []
+    for number in range(6):
+        frames.append(molecule("CH4"))
+        frames[-1].rattle(0.05, seed=number)
+        frames[-1].calc = EMT()
+        frames[-1].get_forces()
+    for name, part in (("a", frames[:4]), ("b", frames[4:])):
+        ase.io.write(tmp_path / f"{name}.extxyz", part)
+    config = yaml.safe_load(tiny_file.read_text())
+    files = {
+        name: str(tmp_path / f"{file}.extxyz") for name, file in (("train", "a"), ("valid", "b"), ("test", "absent"))
+    }
+    tiny_file.write_text(yaml.safe_dump(config | {"data": files}))
+    assert train(tiny("training.max_steps=1")).is_dir()
+
+
+def test_float64(tiny: Tiny) -> None:
+    """The whole loop runs in float64, and so do the weights in the model file."""
+    run = train(tiny("training.max_steps=1", "training.dtype=float64"))
+    assert next(load_model(run / "model.safetensors").parameters()).dtype == torch.float64
+
+
+def test_accumulation_changes_nothing_but_rounding(tiny: Tiny) -> None:
+    weights = []
+    for accumulate in (1, 2, 4):
+        overrides = ["training.max_steps=3", "training.dtype=float64", f"training.accumulate={accumulate}"]
+        run = train(tiny(*overrides, name=f"accumulate{accumulate}"))
+        weights.append(load_checkpoint(run / "checkpoints/last.pt").weights)
+    for other in weights[1:]:
+        for name, value in weights[0].items():
+            torch.testing.assert_close(other[name], value, rtol=1e-9, atol=1e-11)
