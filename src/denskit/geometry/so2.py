@@ -240,13 +240,13 @@ class SharedTensorProductLinear(_PathLinear):
         Returns:
             One tensor a degree wanted: [E, 2 l3 + 1, C'_l3], rows m-major.
         """
-        edges = len(f[0])
         scaled = {l3: self.path_weights[l3][:, None] * self.weights[l3] for l3 in degrees}
         rows: dict[int, list[Tensor]] = {l3: [] for l3 in degrees}
         for m in range(max(degrees) + 1):
             reached = [l3 for l3 in degrees if l3 >= m]
             matrix = self._order_matrix(m, {l3: scaled[l3] for l3 in reached})
-            mixed = (f[m].reshape(edges, -1) @ matrix).reshape(edges, 1 if m == 0 else 2, -1)
+            rows_of_m = 1 if m == 0 else 2
+            mixed = (f[m].flatten(1) @ matrix).unflatten(1, (rows_of_m, matrix.shape[1] // rows_of_m))
             for l3, part in zip(reached, mixed.split([self.channels_out[l3] for l3 in reached], -1), strict=True):
                 rows[l3].append(part)
         if self.bias is not None and 0 in rows:

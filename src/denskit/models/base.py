@@ -183,7 +183,8 @@ class ForceField(nn.Module):
         wanted = self.outputs() if outputs is None else outputs
         gradient = self.config.forces == "gradient" and ("forces" in wanted or "stress" in wanted)
         if not gradient:
-            return self._evaluate(batch, force_input, wanted, edge_frames)
+            out = self._evaluate(batch, force_input, wanted, edge_frames)
+            return {name: out[name] for name in wanted}
         with torch.enable_grad():
             positions = batch.positions.detach().requires_grad_()
             strain = torch.zeros_like(batch.cell).requires_grad_() if "stress" in wanted else None

@@ -141,9 +141,8 @@ class _Attention(nn.Module):
         """
         summed = []
         for l, value in zip(degrees, values, strict=True):
-            edges, rows, width = value.shape
-            heads = value.reshape(edges, rows, attention.shape[1], -1) * attention[:, None, :, None]
-            summed.append(graph.sum_over_edges(graph.out_of_frame(heads.reshape(edges, rows, width), l)))
+            heads = value.unflatten(-1, (attention.shape[1], -1)) * attention[:, None, :, None]
+            summed.append(graph.sum_over_edges(graph.out_of_frame(heads.flatten(-2), l)))
         return self.projection_dropout(self.projection(summed, degrees))
 
 
@@ -247,7 +246,7 @@ class DotProductAttention(_Attention):
     def _inner_products(self, l: int, query: Tensor, key: Tensor, graph: EdgeGraph) -> Tensor:
         """Part [E, H] of the logits from degree l."""
         turned = torch.cat(graph.into_frame(query.index_select(0, graph.target), l, l), 1)
-        products = (turned * key).sum(1).reshape(len(key), self.shape.num_heads, -1).sum(-1)
+        products = (turned * key).sum(1).unflatten(-1, (self.shape.num_heads, -1)).sum(-1)
         return products * ((2 * l + 1) * sum(self.shape.channels_head)) ** -0.5
 
 
@@ -291,7 +290,7 @@ def _attention_vector(shape: AttentionShape) -> nn.Parameter:
 
 def _mlp_attention(logits: Tensor, vector: Tensor, graph: EdgeGraph) -> Tensor:
     """Attention weights [E, H] from scalars [E, H C_h]; as in GATv2, first the non-linearity, then the product."""
-    heads = smooth_leaky_relu(logits).reshape(len(logits), *vector.shape)
+    heads = smooth_leaky_relu(logits).unflatten(-1, vector.shape)
     return edge_softmax((heads * vector).sum(-1), graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped)
 
 

@@ -38,7 +38,7 @@ def edge_softmax(logits: Tensor, target: Tensor, num_atoms: int, edge_weight: Te
         index = target[:, None].expand_as(logits)
         floor = logits.new_full((num_atoms, logits.shape[1]), math.log(SINK))
         shift = floor.scatter_reduce(0, index, logits.detach() + weight.detach().log(), "amax")
-        weights = weight * (logits - shift[target]).exp()
+        weights = weight * torch.where(weight > 0, logits - shift[target], 0).exp()  # 0 times inf would be NaN
         total = (SINK * (-shift).exp()).index_add(0, target, weights)
         return weights / total[target] * weight
     weights, total = _softmax_parts(torch.where(weight > 0, logits, -torch.inf), target, num_atoms)
