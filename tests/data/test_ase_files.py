@@ -1,0 +1,215 @@
+"""Files that ASE reads: names of labels, signs, constraints, and every complaint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ase
+import ase.db
+import ase.io
+import numpy as np
+import pytest
+from ase.build import bulk, molecule
+from ase.calculators.emt import EMT
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.constraints import FixAtoms, FixBondLength
+
+from denskit.data import DataConfig, read_file
+
+
+def _copper(strain: float = 0.0) -> ase.Atoms:
+    """Distorted copper with labels of a real potential."""
+    atoms = bulk("Cu", cubic=True)
+    atoms.rattle(0.05, seed=1)
+    atoms.set_cell(atoms.cell * (1 + strain), scale_atoms=True)
+    atoms.calc = EMT()
+    results = {
+        "energy": atoms.get_potential_energy(),
+        "forces": atoms.get_forces(),
+        "stress": atoms.get_stress(),
+    }
+    atoms.calc = SinglePointCalculator(atoms, **results)
+    return atoms
+
+
+def _water(**info: float) -> ase.Atoms:
+    atoms = molecule("H2O")
+    atoms.info.update(info)
+    return atoms
+
+
+@pytest.mark.parametrize("suffix", ["extxyz", "xyz", "traj", "db", "json"])
+def test_every_format_gives_the_calculators_labels(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"copper.{suffix}"
+    written = [_copper(), _copper(0.02)]
+    ase.io.write(path, written)
+    frames, messages = read_file(path, required=("energy", "forces", "stress"))
+    assert len(frames) == 2
+    for system, atoms in zip(frames, written, strict=True):
+        np.testing.assert_allclose(system.energy, atoms.get_potential_energy(), atol=1e-7)
+        np.testing.assert_allclose(system.forces, atoms.get_forces(), atol=1e-7)
+        np.testing.assert_allclose(system.stress, atoms.get_stress(voigt=False), atol=1e-7)
+        np.testing.assert_allclose(system.positions, atoms.positions, atol=1e-7)
+        np.testing.assert_allclose(system.cell, atoms.cell.array, atol=1e-7)
+    assert "energy from energy, forces from forces, stress from stress" in messages[0]
+
+
+def test_stress_is_the_energys_derivative_by_strain(tmp_path: Path) -> None:
+    """Isotropic strain: dE/dstrain = V * trace(stress), ASE's sign (a compressed crystal has negative stress)."""
+    path = tmp_path / "copper.extxyz"
+    ase.io.write(path, [_copper(-0.05), _copper(-0.05 + 1e-5), _copper(-0.05 - 1e-5)])
+    frames, _ = read_file(path)
+    assert frames[0].stress is not None
+    volume = np.linalg.det(frames[0].cell)
+    numeric = (frames.energy[1] - frames.energy[2]) / 2e-5 * (1 - 0.05)  # strain relative to the compressed cell
+    np.testing.assert_allclose(volume * np.trace(frames[0].stress), numeric, rtol=1e-4)
+    assert np.trace(frames[0].stress) < 0
+
+
+@pytest.mark.parametrize("form", ["REF_stress", "REF_virial", "REF_virials", "voigt"])
+def test_reference_labels_and_virials(tmp_path: Path, form: str) -> None:
+    atoms = _copper()
+    expected = atoms.get_stress(voigt=False)
+    volume = atoms.get_volume()
+    atoms.info["REF_energy"], atoms.arrays["REF_forces"] = -7.5, atoms.get_forces() + 1
+    values = {"REF_stress": expected, "voigt": atoms.get_stress()}.get(form, -expected * volume)
+    atoms.info["REF_stress" if form == "voigt" else form] = values
+    atoms.calc = None
+    path = tmp_path / "copper.extxyz"
+    ase.io.write(path, atoms)
+    (system,), messages = read_file(path, required=("energy", "forces", "stress"))
+    assert system.energy == -7.5
+    np.testing.assert_allclose(system.forces, atoms.arrays["REF_forces"], atol=1e-7)
+    np.testing.assert_allclose(system.stress, expected, atol=1e-7)
+    assert "energy from REF_energy, forces from REF_forces" in messages[0]
+
+
+def test_references_win_over_what_a_calculator_left_and_this_is_said(tmp_path: Path) -> None:
+    atoms = _copper()
+    atoms.info["REF_energy"] = -7.5
+    path = tmp_path / "copper.extxyz"
+    ase.io.write(path, atoms)
+    (system,), messages = read_file(path)
+    assert system.energy == -7.5
+    assert any("energy is REF_energy (not energy)" in message for message in messages)
+    assert read_file(path, DataConfig(energy_key="energy"))[0][0].energy == pytest.approx(atoms.get_potential_energy())
+
+
+def test_one_label_under_two_names_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mixed.extxyz"
+    ase.io.write(path, [_copper(), _water(REF_energy=1.0)])
+    with pytest.raises(ValueError, match=r"energy differently \(energy in 1, REF_energy in 1 frames\).*data.energy_key"):
+        read_file(path)
+
+
+def test_a_key_that_is_needed_shows_the_keys_that_are_there(tmp_path: Path) -> None:
+    path = tmp_path / "water.extxyz"
+    ase.io.write(path, _water(dft_energy=-3.0))
+    with pytest.raises(ValueError, match=r"no frame has energy. Fields seen in the file: dft_energy.*data.energy_key"):
+        read_file(path, required=("energy",))
+    assert read_file(path, DataConfig(energy_key="dft_energy"), required=("energy",))[0][0].energy == -3.0
+
+
+def test_forces_are_those_without_constraints_and_fixed_atoms_are_known(tmp_path: Path) -> None:
+    atoms = _copper()
+    forces = atoms.get_forces()
+    atoms.set_constraint(FixAtoms([0, 2]))
+    path = tmp_path / "fixed.traj"
+    ase.io.write(path, atoms)
+    (system,), _ = read_file(path)
+    assert system.fixed.tolist() == [True, False, True, False]
+    np.testing.assert_allclose(system.forces, forces, atol=1e-12)
+    assert np.abs(forces[0]).max() > 0.01
+
+
+def test_constraints_that_fix_no_atom_are_said_to_be_ignored(tmp_path: Path) -> None:
+    atoms = _copper()
+    atoms.set_constraint(FixBondLength(0, 1))
+    path = tmp_path / "bond.traj"
+    ase.io.write(path, atoms)
+    (system,), messages = read_file(path)
+    assert not system.fixed.any()
+    assert any("FixBondLength" in message for message in messages)
+
+
+def test_stress_without_a_volume_is_ignored_and_this_is_said(tmp_path: Path) -> None:
+    atoms = _copper()
+    atoms.pbc = [True, True, False]
+    path = tmp_path / "slab.extxyz"
+    ase.io.write(path, atoms)
+    (system,), messages = read_file(path)
+    assert system.stress is None
+    assert any("ignored stress" in message for message in messages)
+
+
+def test_groups_from_info_and_from_a_database(tmp_path: Path) -> None:
+    for name in ("groups.extxyz", "groups.db"):
+        path = tmp_path / name
+        atoms = [molecule("H2O"), molecule("CH4")]
+        if path.suffix == ".db":
+            with ase.db.connect(path) as database:
+                for row, kind in zip(atoms, ("wet", "dry"), strict=True):
+                    database.write(row, material=kind, REF_energy=-1.0)
+        else:
+            for row, kind in zip(atoms, ("wet", "dry"), strict=True):
+                row.info["material"] = kind
+            ase.io.write(path, atoms)
+        frames, _ = read_file(path, DataConfig(group_key="material"))
+        assert frames.groups == ("wet", "dry")
+        assert (frames[0].energy == -1.0) == (path.suffix == ".db")
+    with pytest.raises(ValueError, match=r"frame 0 has no sid \(data.group_key\). Fields of the frame: material"):
+        read_file(tmp_path / "groups.extxyz", DataConfig(group_key="sid"))
+
+
+def test_units_can_be_said(tmp_path: Path) -> None:
+    path = tmp_path / "water.extxyz"
+    ase.io.write(path, _water(REF_energy=1.0))
+    frames, messages = read_file(path, DataConfig(units="Hartree"))
+    assert frames[0].energy == pytest.approx(27.211386, abs=1e-6)
+    assert "Hartree, converted to eV" in messages[0]
+
+
+def test_wrong_shapes_and_kinds_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad.extxyz"
+    ase.io.write(path, [_water(REF_energy=1.0), _water(REF_energy="low")])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"bad.extxyz, frame 1: REF_energy is 'low' where numbers are wanted"):
+        read_file(path)
+    atoms = _water()
+    atoms.info["REF_energy"] = np.array([1.0, 2.0, 3.0])
+    ase.io.write(path, atoms)
+    with pytest.raises(ValueError, match=r"frame 0: REF_energy is of shape \(3,\)"):
+        read_file(path)
+
+
+def test_truncated_and_foreign_files_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "cut.extxyz"
+    ase.io.write(path, [_copper(), _copper()])
+    path.write_text("\n".join(path.read_text().splitlines()[:-2]))
+    with pytest.raises(ValueError, match=r"cut.extxyz cannot be read .*truncated"):
+        read_file(path)
+    foreign = tmp_path / "foreign.xyz"
+    foreign.write_text("a letter to a friend\nand more of it\n")
+    with pytest.raises(ValueError, match=r"foreign.xyz"):
+        read_file(foreign)
+    (tmp_path / "empty.extxyz").touch()
+    with pytest.raises(ValueError, match=r"empty.extxyz"):
+        read_file(tmp_path / "empty.extxyz")
+    trajectory = tmp_path / "broken.traj"
+    trajectory.write_bytes(b"- of Ulm" + bytes(20))
+    with pytest.raises(ValueError, match=r"broken.traj cannot be read"):
+        read_file(trajectory)
+    with pytest.raises(FileNotFoundError, match="no file"):
+        read_file(tmp_path / "nowhere.extxyz")
+    with pytest.raises(ValueError, match="is a folder"):
+        read_file(tmp_path)
+
+
+def test_real_mptrj_has_stress_with_ases_sign(data_dir: Path) -> None:
+    path = data_dir / "mptrj_850.extxyz"
+    frames, _ = read_file(path, DataConfig(group_key="mptrj_traj_id"), required=("energy", "forces", "stress"))
+    assert len(frames) == 850
+    for index in (0, 17, 849):
+        atoms = ase.io.read(path, index)
+        np.testing.assert_array_equal(frames[index].stress, atoms.get_stress(voigt=False))
+        np.testing.assert_array_equal(frames[index].forces, atoms.get_forces())
+        assert frames[index].group == atoms.info["mptrj_traj_id"]
