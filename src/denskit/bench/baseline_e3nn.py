@@ -274,18 +274,22 @@ class EquiformerE3NN(nn.Module):
         harmonics = o3.spherical_harmonics(self.harmonics, forces, normalize=True, normalization="component")
         return self.force_embed(harmonics * (forces.norm(dim=1, keepdim=True) / math.sqrt(3.0)))
 
+    def published_state(self) -> dict[str, Tensor]:
+        """The weights under their published names, without e3nn's constants."""
+        return {name: value for name, value in self.state_dict().items() if value.numel() and _is_weight(name)}
+
     def load_published(self, weights: dict[str, Tensor]) -> None:
         """Load a published state dict.
 
         Raises:
-            ValueError: names or shapes differ from this model's; empty tensors and e3nn's output masks do not count.
+            ValueError: names differ from this model's; empty tensors and e3nn's output masks do not count.
         """
         renamed = {
             (f"energy_{name}" if name.startswith("head.") else name): value
             for name, value in weights.items()
-            if value.numel() and not name.endswith("output_mask")
+            if value.numel() and _is_weight(name)
         }
-        own = {name for name, value in self.state_dict().items() if value.numel() and _is_weight(name)}
+        own = self.published_state().keys()
         if own != renamed.keys():
             raise ValueError(
                 f"published weights do not fit: missing {sorted(own - renamed.keys())[:5]}, "
