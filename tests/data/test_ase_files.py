@@ -98,7 +98,9 @@ def test_references_win_over_what_a_calculator_left_and_this_is_said(tmp_path: P
 def test_one_label_under_two_names_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mixed.extxyz"
     ase.io.write(path, [_copper(), _water(REF_energy=1.0)])
-    with pytest.raises(ValueError, match=r"energy differently \(energy in 1, REF_energy in 1 frames\).*data.energy_key"):
+    with pytest.raises(
+        ValueError, match=r"energy differently \(energy in 1, REF_energy in 1 frames\).*data.energy_key"
+    ):
         read_file(path)
 
 

@@ -1,0 +1,111 @@
+"""The checks that every file goes through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from denskit.batch import System
+from denskit.data.frames import Frames, check
+
+
+def _many(system: System, count: int) -> Frames:
+    return Frames.from_systems([replace(system, index=index) for index in range(count)], name="mine.npz")
+
+
+def _with(frames: Frames, name: str, where: object, value: float) -> Frames:
+    array = getattr(frames, name).copy()
+    array[where] = value
+    return replace(frames, **{name: array})
+
+
+def _alone(frames: Frames, label: str, indices: list[int]) -> Frames:
+    """The label taken from some frames."""
+    has = frames.has[label].copy()
+    has[indices] = False
+    return replace(frames, has={**frames.has, label: has})
+
+
+def test_good_frames_pass_unchanged(systems: dict[str, System]) -> None:
+    frames = Frames.from_systems(systems.values(), name="all")
+    checked, messages = check(frames, required=("energy", "forces"), missing="error")
+    assert messages == []
+    np.testing.assert_array_equal(checked.forces, frames.forces)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("label", "where"), [("energy", 3), ("forces", (3 * 9 + 2, 1)), ("stress", (3, 0, 0))])
+def test_labels_that_are_not_finite(systems: dict[str, System], label: str, where: object, value: float) -> None:
+    ethanol = replace(systems["ethanol"], stress=np.eye(3))
+    frames = _with(_many(ethanol, 5), label, where, value)
+    with pytest.raises(ValueError, match=rf"mine.npz: {label} is NaN or infinite in frame 3.*data.missing=mask"):
+        check(frames, required=(), missing="error")
+    masked, messages = check(frames, required=("energy", "forces"), missing="mask")
+    assert np.flatnonzero(~masked.has[label]).tolist() == [3]
+    assert getattr(masked[3], label) is None
+    assert getattr(masked[2], label) is not None
+    assert f"{label} is NaN or infinite in frame 3" in messages[0]
+
+
+def test_frames_without_weighted_labels(systems: dict[str, System]) -> None:
+    frames = replace(_alone(_many(systems["water"], 5), "forces", [1, 4]), keys=("energy", "note"))
+    with pytest.raises(ValueError, match=r"2 of 5 frames have no forces: frames 1, 4 .*: energy, note. .*data.missing"):
+        check(frames, required=("energy", "forces"), missing="error")
+    check(frames, required=("energy",), missing="error")  # nobody weights forces
+    masked, messages = check(frames, required=("energy", "forces"), missing="mask")
+    assert masked[1].forces is None
+    assert "2 of 5 frames have no forces" in messages[0]
+
+
+def test_a_label_that_no_frame_has_cannot_be_masked(systems: dict[str, System]) -> None:
+    frames = _alone(_many(systems["water"], 2), "forces", [0, 1])
+    with pytest.raises(ValueError, match=r"no frame has forces.*data.forces_key=KEY"):
+        check(frames, required=("forces",), missing="mask")
+
+
+@pytest.mark.parametrize("name", ["ethanol", "copper", "slab", "triclinic"])
+def test_two_atoms_at_one_place(systems: dict[str, System], name: str) -> None:
+    system = systems[name]
+    positions = system.positions.copy()
+    positions[1] = positions[0] + [3e-4, -2e-4, 1e-4]
+    bad = replace(system, positions=positions)
+    frames = Frames.from_systems([system, bad, system], name="mine.npz")
+    with pytest.raises(ValueError, match=r"mine.npz: atoms \d and \d of frame 1 .* are at one place"):
+        check(frames, required=(), missing="mask")
+    positions[1] = positions[0] + [3e-3, -2e-3, 1e-3]
+    check(Frames.from_systems([replace(system, positions=positions)], name="mine.npz"), required=(), missing="mask")
+
+
+def test_an_atom_on_the_image_of_another(systems: dict[str, System]) -> None:
+    for name, shift in (("triclinic", [1, -2, 1]), ("copper", [0, 0, 1]), ("slab", [-1, 3, 0])):
+        system = systems[name]
+        positions = system.positions.copy()
+        positions[1] = positions[0] + np.array(shift) @ system.cell + 2e-4
+        with pytest.raises(ValueError, match="at one place"):
+            check(Frames.from_systems([replace(system, positions=positions)], name="x"), required=(), missing="error")
+    slab = systems["slab"]  # not periodic along z: there an image is no neighbour
+    tall = replace(slab, cell=slab.cell + np.diag([0.0, 0.0, 40.0]))
+    positions = tall.positions.copy()
+    positions[1] = positions[0] + tall.cell[2]
+    check(Frames.from_systems([replace(tall, positions=positions)], name="x"), required=(), missing="error")
+
+
+def test_bad_geometry(systems: dict[str, System]) -> None:
+    frames = _many(systems["water"], 4)
+    with pytest.raises(ValueError, match="positions or cell are NaN or infinite in frame 2"):
+        check(_with(frames, "positions", (7, 0), np.nan), required=(), missing="mask")
+    with pytest.raises(ValueError, match="atomic numbers outside 1 to 118 in frame 1"):
+        check(_with(frames, "atomic_numbers", 4, 0), required=(), missing="mask")
+    with pytest.raises(ValueError, match="cell vectors are zero or linearly dependent in frames 0, 1, 2, 3"):
+        check(replace(frames, pbc=np.ones((4, 3), dtype=bool)), required=(), missing="mask")
+    nothing = replace(systems["water"], positions=np.zeros((0, 3)), atomic_numbers=np.zeros(0, dtype=np.int64),
+                      fixed=np.zeros(0, dtype=bool), tags=np.zeros(0, dtype=np.int64), forces=None)  # fmt: skip
+    with pytest.raises(ValueError, match="no atoms in frame 1"):
+        check(Frames.from_systems([systems["water"], nothing], name="x"), required=(), missing="mask")
+
+
+def test_no_frames() -> None:
+    with pytest.raises(ValueError, match="mine.npz has no frames"):
+        Frames.from_systems([], name="mine.npz")

@@ -1,0 +1,215 @@
+"""From a DataConfig to sources: files, datasets by name, references, what is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ase
+import ase.io
+import numpy as np
+import pytest
+from ase.build import molecule
+from ase.calculators.singlepoint import SinglePointCalculator
+from pydantic import ValidationError
+
+from denskit.data import DATASETS, DataConfig, SplitConfig, Splits, load_data
+from denskit.data.md17 import molecule_file
+
+
+def _frames(count: int, name: str = "CH4") -> list[ase.Atoms]:
+    rng = np.random.default_rng(len(name) + count)
+    frames = []
+    for _ in range(count):
+        atoms = molecule(name)
+        atoms.rattle(0.05, rng=rng)
+        forces = rng.normal(size=(len(atoms), 3))
+        atoms.calc = SinglePointCalculator(atoms, energy=rng.normal() - 7.0 * len(atoms), forces=forces)
+        frames.append(atoms)
+    return frames
+
+
+def _write(path: Path, frames: list[ase.Atoms]) -> str:
+    ase.io.write(path, frames)
+    return str(path)
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    return _write(tmp_path / "mine.extxyz", _frames(40))
+
+
+def test_a_bare_path_is_divided_at_random_and_says_so(mine: str) -> None:
+    loaded = load_data(DataConfig(path=mine), seed=0)
+    assert (len(loaded.train), len(loaded.valid or ()), len(loaded.test or ())) == (36, 2, 2)
+    assert loaded.references == "fit"
+    said = "\n".join(loaded.messages)
+    for words in ("energy from energy", "36 train / 2 valid / 2 test (random, seed 0)", "data.split.mode=blocks"):
+        assert words in said
+
+
+def test_three_files(tmp_path: Path, mine: str) -> None:
+    valid, test = (_write(tmp_path / f"{part}.extxyz", _frames(5)) for part in ("valid", "test"))
+    loaded = load_data(DataConfig(train=mine, valid=valid, test=test), seed=0)
+    assert loaded.splits is None
+    assert loaded.valid is not None
+    assert loaded.test is not None
+    assert (len(loaded.train), len(loaded.valid), len(loaded.test)) == (40, 5, 5)
+
+
+def test_the_test_file_is_only_opened_when_used(tmp_path: Path, mine: str) -> None:
+    later = tmp_path / "later.extxyz"
+    loaded = load_data(DataConfig(path=mine, test=str(later), split=SplitConfig(train=30, valid=10)), seed=0)
+    assert loaded.test is not None
+    with pytest.raises(FileNotFoundError, match="later.extxyz"):
+        len(loaded.test)
+    _write(later, _frames(3))
+    assert len(loaded.test) == 3
+    assert (len(loaded.train), len(loaded.valid or ())) == (30, 10)
+
+
+def test_a_saved_split_is_reused(tmp_path: Path, mine: str) -> None:
+    first = load_data(DataConfig(path=mine), seed=5)
+    assert first.splits is not None
+    first.splits.save(tmp_path / "splits.json")
+    again = load_data(DataConfig(path=mine, split=SplitConfig(file=str(tmp_path / "splits.json"))), seed=99)
+    assert [s.index for s in again.train] == [s.index for s in first.train]  # type: ignore[attr-defined]
+    assert "reused" in again.messages[-1]
+
+
+def test_a_saved_split_with_frames_twice_is_refused(tmp_path: Path, mine: str) -> None:
+    splits = load_data(DataConfig(path=mine), seed=5).splits
+    assert splits is not None
+    twice = Splits(splits.train, splits.train[:2], splits.test, splits.file, splits.size, splits.sha256)
+    twice.save(tmp_path / "splits.json")
+    with pytest.raises(ValueError, match=r"splits.json does not divide the 40 frames"):
+        load_data(DataConfig(path=mine, split=SplitConfig(file=str(tmp_path / "splits.json"))), seed=0)
+
+
+def test_groups_stay_together_by_default(tmp_path: Path) -> None:
+    frames = _frames(30)
+    for index, atoms in enumerate(frames):
+        atoms.info["material"] = f"m{index % 6}"
+    path = _write(tmp_path / "groups.extxyz", frames)
+    loaded = load_data(DataConfig(path=path, group_key="material"), seed=0)
+    parts = [{system.group for system in part} for part in (loaded.train, loaded.valid, loaded.test)]  # type: ignore[union-attr]
+    assert [len(part) for part in parts] == [4, 1, 1]
+    assert len(set.union(*parts)) == 6
+
+
+def test_isolated_atoms_give_references_and_are_not_trained_on(tmp_path: Path) -> None:
+    atoms = {"H": -13.6, "C": -1000.0}
+    single = []
+    for symbol, energy in atoms.items():
+        one = ase.Atoms(symbol)
+        one.calc = SinglePointCalculator(one, energy=energy, forces=np.zeros((1, 3)))
+        single.append(one)
+    path = _write(tmp_path / "isolated.extxyz", [*_frames(20), *single])
+    loaded = load_data(DataConfig(path=path, references="isolated"), seed=0)
+    assert loaded.references == atoms
+    assert loaded.valid is not None
+    assert loaded.test is not None
+    sizes = [len(system) for part in (loaded.train, loaded.valid, loaded.test) for system in part]  # type: ignore[attr-defined]
+    assert sizes == [5] * 20
+    path = _write(tmp_path / "lacking.extxyz", [*_frames(20), single[0]])
+    with pytest.raises(ValueError, match=r"needs a frame with one atom and an energy for each element; none for C\."):
+        load_data(DataConfig(path=path, references="isolated"), seed=0)
+    path = _write(tmp_path / "twice.extxyz", [*_frames(20), *single, single[0]])
+    with pytest.raises(ValueError, match="finds an element twice among the frames 20, 21, 22"):
+        load_data(DataConfig(path=path, references="isolated"), seed=0)
+
+
+def test_missing_labels_follow_the_weights(tmp_path: Path) -> None:
+    frames = _frames(20)
+    frames[3].calc = SinglePointCalculator(frames[3], energy=-30.0)
+    path = _write(tmp_path / "holes.extxyz", frames)
+    with pytest.raises(ValueError, match=r"1 of 20 frames have no forces: frame 3"):
+        load_data(DataConfig(path=path), seed=0)
+    assert len(load_data(DataConfig(path=path), seed=0, required=("energy",)).train) == 18
+    masked = load_data(DataConfig(path=path, missing="mask", split=SplitConfig(mode="blocks")), seed=0)
+    assert [system.index for system in masked.train if system.forces is None] == [3]  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="no frame has stress"):
+        load_data(DataConfig(path=path, missing="mask"), seed=0, required=("energy", "stress"))
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({}, "no data given: data.path=FILE"),
+        ({"name": "md71"}, "'md71' is not a dataset .file, md17, rmd17, embedded.; did you mean 'md17'"),
+        ({"path": "x.extxyz", "molecule": "aspirin"}, "data.molecule=aspirin needs data.name"),
+        (
+            {"name": "embedded", "molecule": "aspirin"},
+            "'aspirin' is not embedded; data.molecule is one of ethanol, aceta",
+        ),
+        ({"name": "embedded", "path": "x.npz"}, "data.path is for your own, with data.name=file"),
+        ({"name": "md17"}, "no molecule given; data.molecule is one of aspirin, benzene"),
+        ({"name": "md17", "molecule": "paracetamol"}, "'paracetamol' is not in md17"),
+        ({"train": "a.npz", "test": "a.npz"}, "one file twice"),
+    ],
+)
+def test_configs_that_name_no_data(config: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        load_data(DataConfig(**config), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({"path": "a", "train": "b"}, "data.path=a or data.train=b, not both"),
+        ({"path": "a", "valid": "b"}, "with data.valid given call it data.train"),
+        ({"train": "a", "valid": "b", "split": {"train": 5}}, "it would be ignored"),
+        ({"path": "a", "group_key": "g", "split": {"mode": "random"}}, "data.group_key=g acts with split.mode=group"),
+        ({"path": "a", "references": {"Xx": 1.0}}, "element symbols like H or O"),
+        ({"path": "a", "references": {}}, "element symbols like H or O"),
+        ({"path": "a", "energie_key": "E"}, "Extra inputs"),
+    ],
+)
+def test_configs_that_contradict_themselves(config: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        DataConfig(**config)
+
+
+def test_md17_reads_the_downloaded_file_and_divides_as_published(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DENSKIT_CACHE", str(tmp_path))
+    config = DataConfig(name="md17", molecule="ethanol")
+    with pytest.raises(FileNotFoundError, match="denskit data download md17 ethanol"):
+        load_data(config, seed=3)
+    path = molecule_file("md17", "ethanol")
+    path.parent.mkdir(parents=True)
+    path.symlink_to(data_dir / "md17_ethanol.npz")
+    loaded = load_data(config, seed=3)
+    assert [system.index for system in loaded.train] == np.random.default_rng(1).permutation(1500)[:950].tolist()  # type: ignore[attr-defined]
+    assert (len(loaded.valid or ()), len(loaded.test or ())) == (50, 500)
+    smaller = load_data(DataConfig(name="md17", molecule="ethanol", split=SplitConfig(train=100, valid=20)), seed=3)
+    assert (len(smaller.train), len(smaller.valid or ()), len(smaller.test or ())) == (100, 20, 1380)
+
+
+@pytest.mark.parametrize("name", ["ethanol", "acetamide"])
+def test_embedded_data(name: str) -> None:
+    loaded = load_data(DataConfig(name="embedded", molecule=name), seed=0)
+    assert loaded.splits is not None
+    np.testing.assert_array_equal(loaded.splits.train, np.arange(1400))
+    np.testing.assert_array_equal(loaded.splits.valid, np.arange(1420, 1620))
+    np.testing.assert_array_equal(loaded.splits.test, np.arange(1640, 2000))
+    forces = np.concatenate([system.forces for system in loaded.train])  # type: ignore[attr-defined]
+    assert 0.8 < np.sqrt((forces**2).mean()) < 1.3  # eV/Å at 500 K
+    assert np.abs(forces.reshape(-1, 9, 3).sum(axis=1)).max() < 1e-4  # they add up to zero
+    fewer = load_data(DataConfig(name="embedded", molecule=name, split=SplitConfig(train=300, valid=100)), seed=0)
+    assert (len(fewer.train), len(fewer.valid or ()), len(fewer.test or ())) == (300, 100, 1600 - 40)
+
+
+def test_every_dataset_is_a_loader() -> None:
+    assert set(DATASETS) == {"file", "md17", "rmd17", "embedded"}
+
+
+def test_real_rmd17(data_dir: Path) -> None:
+    config = DataConfig(
+        train=str(data_dir / "rmd17_ethanol_a.extxyz"),
+        test=str(data_dir / "rmd17_ethanol_b.extxyz"),
+        split=SplitConfig(train=950, valid=50),
+    )
+    loaded = load_data(config, seed=0)
+    assert (len(loaded.train), len(loaded.valid or ()), len(loaded.test or ())) == (950, 50, 1000)
