@@ -41,7 +41,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 def water_and_hydroxyl() -> Batch:
     """Two molecules and a stranger at the edge of the cutoff."""
-    positions = [[0.0, 0.0, 0.1], [0.76, 0.1, -0.47], [-0.76, 0.0, -0.5], [1.9, 1.6, 0.9], [0.0, 0.0, 0.0], [0, 0.97, 0]]
+    positions = [
+        [0.0, 0.0, 0.1],
+        [0.76, 0.1, -0.47],
+        [-0.76, 0.0, -0.5],
+        [1.9, 1.6, 0.9],
+        [0.0, 0.0, 0.0],
+        [0, 0.97, 0],
+    ]
     system_index = torch.tensor([0, 0, 0, 0, 1, 1])
     return Batch(
         positions=torch.tensor(positions, dtype=torch.float64),

@@ -40,9 +40,11 @@ def equiformer(**changes: object) -> EquiformerConfig:
 
 VARIANTS: dict[str, Variant] = {
     "nonlinear": Variant(equiformer(), NOISE),
-    "linear": Variant(equiformer(messages="linear", radial_basis="gaussian")),
-    "dot_product": Variant(equiformer(attention="dot_product", messages="linear", radial_basis="bessel"), NOISE),
-    "no_attention": Variant(equiformer(attention="none", norm="none", initialisation="uniform"), NOISE),
+    "linear": Variant(equiformer(messages="linear", radial_basis="gaussian", num_layers=1)),
+    "dot_product": Variant(
+        equiformer(attention="dot_product", messages="linear", radial_basis="bessel", num_layers=1), NOISE
+    ),
+    "no_attention": Variant(equiformer(attention="none", norm="none", initialisation="uniform", num_layers=1), NOISE),
     "direct": Variant(equiformer(forces="direct", messages="linear", attention="none", num_layers=1), NOISE),
     "envelope": Variant(equiformer(envelope=True, stress="strain"), NOISE),
     "envelope_dot_product": Variant(
@@ -65,7 +67,7 @@ VARIANTS: dict[str, Variant] = {
 
 
 def build(name: str, dtype: torch.dtype, **changes: object) -> ForceField:
-    """A variant with random numbers in all parameters, also in those that start as zeros or ones, in evaluation mode."""
+    """A variant with random numbers in all parameters, also where they start as zeros or ones; in evaluation mode."""
     variant = VARIANTS[name]
     generator = torch.Generator().manual_seed(7)
     scaling = Scaling(

@@ -99,9 +99,7 @@ def test_unknown_head_is_refused() -> None:
         small({"quadrupole": "2"})
 
 
-@pytest.mark.parametrize(
-    "rate", ["attention_dropout", "projection_dropout", "output_dropout", "stochastic_depth"]
-)
+@pytest.mark.parametrize("rate", ["attention_dropout", "projection_dropout", "output_dropout", "stochastic_depth"])
 def test_dropout_acts_in_training_only(rate: str, systems: dict[str, System]) -> None:
     with_it, without = small(**{rate: 0.5}), small()
     without.load_state_dict(with_it.state_dict())
@@ -113,6 +111,12 @@ def test_dropout_acts_in_training_only(rate: str, systems: dict[str, System]) ->
     assert not torch.equal(first["energy"], second["energy"])
     torch.stack([value.square().sum() for value in first.values()]).sum().backward()
     assert all(bool(p.grad.isfinite().all()) for p in with_it.parameters() if p.grad is not None)
+
+
+def test_smoothness_is_promised_with_an_envelope_and_all_neighbours_only() -> None:
+    assert small(envelope=True).backbone.smooth
+    assert not small(envelope=True, max_neighbors=20).backbone.smooth
+    assert not small().backbone.smooth
 
 
 def test_initial_distributions() -> None:

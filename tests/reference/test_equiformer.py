@@ -1,7 +1,7 @@
 """Equiformer against stored outputs of its published implementation: every case ``v1_*`` of the reference folder.
 
-Energies, forces and noise of plain, partly and wholly corrupted structures, the training loss through our tasks, and the
-loss's gradient in every parameter.
+Energies, forces and noise of plain, partly and wholly corrupted structures, the training loss through our tasks, and
+its gradient in every parameter.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def test_energy_and_forces(case: Case) -> None:
 
 
 def test_corrupted_structures(case: Case) -> None:
-    """B: some atoms of some structures, C: all atoms; the published output holds noise at corrupted atoms, else forces."""
+    """B: some atoms of some structures, C: all; the published output holds noise at corrupted atoms, else forces."""
     stored = [name for name in ("caseB", "caseC") if case.has(name)]
     assert bool(stored) == ("noise" in case.force_field.heads)  # plain models have neither
     for name in stored:
@@ -162,7 +162,7 @@ def prepared(case: Case, prefix: str, positions: str) -> Prepared:
 
 
 def test_training_loss_and_its_gradient(case: Case) -> None:
-    """L_E + 80 L_F + 5 L_DeNS as our task computes it; gradients are converted like the parameters: the map is linear."""
+    """L_E + 80 L_F + 5 L_DeNS as our task computes it; gradients are converted like parameters (it is linear)."""
     settings, dens = case.about["checks"]["loss"], "noise" in case.force_field.heads
     prefix, positions = ("caseB", "caseB/in/pos") if dens else ("caseA", "in/pos_clean")
     if not case.has(f"{prefix}/loss"):
