@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from denskit.analysis.plots import plot_learning_curves, plot_parity, read_metrics
+from denskit.analysis.plots import plot_learning_curves, plot_overview, plot_parity, read_metrics
 from denskit.analysis.report import html_image, html_table, write_page
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -61,3 +61,6 @@ def test_learning_curves_of_runs_with_other_columns(tmp_path: Path) -> None:
         (tmp_path / name / "metrics.csv").write_text(f"{header}\n10,5,\n20,4,3\n")
     output = plot_learning_curves({"a": tmp_path / "a", "b": tmp_path / "b"}, tmp_path / "curves.png")
     assert output.read_bytes().startswith(PNG)
+    pair = (np.arange(6.0), np.arange(6.0) + 0.1)
+    runs = {"a": tmp_path / "a", "b": tmp_path / "b"}
+    assert plot_overview(runs, {"a": pair, "b": pair}, tmp_path / "all.png").read_bytes().startswith(PNG)

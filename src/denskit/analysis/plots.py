@@ -16,7 +16,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+Pair = tuple[np.ndarray, np.ndarray]  # reference, predicted
+
 MEV = 1000.0  # meV per eV
+UNITS = {"energy": "meV", "forces": "meV/Å"}
+_COLUMNS = {"energy": "energy_mae_meV", "forces": "forces_mae_meV_per_A"}  # of metrics.csv, after train_ or valid_
+DPI = 130
 COLOURS = ("#3b6fb6", "#d1702b", "#3a8f5c", "#8a4fa3", "#b5483f", "#6b6b6b")
 
 
@@ -38,6 +43,48 @@ def _number(text: str | None) -> float:
     return float(text) if text else float("nan")
 
 
+def plot_parity(energy: Pair | None, forces: Pair | None, output: Path, *, title: str = "") -> Path:
+    """Predicted against reference values, one point per structure (energy) and per force component.
+
+    ``energy`` and ``forces`` are (reference, predicted) in eV and eV/Å, any shape; ``None`` leaves that panel out.
+    Energies are shown relative to the mean of the reference.  Raises ValueError when both are ``None``.
+    """
+    if energy is None and forces is None:
+        raise ValueError("nothing to draw: the structures have neither energies nor forces as labels")
+    panels = [(name, pair) for name, pair in (("energy", energy), ("forces", forces)) if pair is not None]
+    figure = Figure(figsize=(4.4 * len(panels), 4.2), dpi=DPI, layout="constrained")
+    for position, (name, pair) in enumerate(panels, start=1):
+        _draw_parity(_axes(figure, position, len(panels)), name, {"": pair})
+    figure.suptitle(title, fontsize=11)
+    return _save(figure, output)
+
+
+def plot_learning_curves(runs: Mapping[str, Path], output: Path) -> Path:
+    """Errors of several runs over steps, on logarithmic axes: energy (meV) and forces (meV/Å).
+
+    Validation is drawn full, training (with corrupted structures as they were trained on) thin.  ``runs`` maps labels
+    to run folders.  Raises FileNotFoundError and ValueError as :func:`read_metrics`.
+    """
+    curves = {label: read_metrics(folder / "metrics.csv") for label, folder in runs.items()}
+    figure = Figure(figsize=(4.6 * len(UNITS), 3.8), dpi=DPI, layout="constrained")
+    for position, name in enumerate(UNITS, start=1):
+        _draw_curves(_axes(figure, position, len(UNITS)), name, curves)
+    return _save(figure, output)
+
+
+def plot_overview(runs: Mapping[str, Path], forces: Mapping[str, Pair], output: Path) -> Path:
+    """Several runs on one page: learning curves of energy and forces, and the parity of forces (eV/Å) after training.
+
+    ``runs`` and ``forces`` have the same labels.  Raises as :func:`read_metrics`.
+    """
+    curves = {label: read_metrics(folder / "metrics.csv") for label, folder in runs.items()}
+    figure = Figure(figsize=(13.2, 4.0), dpi=DPI, layout="constrained")
+    for position, name in enumerate(UNITS, start=1):
+        _draw_curves(_axes(figure, position, 3), name, curves)
+    _draw_parity(_axes(figure, 3, 3), "forces", forces)
+    return _save(figure, output)
+
+
 def _axes(figure: Figure, position: int, count: int) -> Axes:
     axes = figure.add_subplot(1, count, position)
     axes.spines[["top", "right"]].set_visible(False)
@@ -51,59 +98,28 @@ def _save(figure: Figure, output: Path) -> Path:
     return output
 
 
-def plot_parity(
-    energy: tuple[np.ndarray, np.ndarray] | None,
-    forces: tuple[np.ndarray, np.ndarray] | None,
-    output: Path,
-    *,
-    title: str = "",
-) -> Path:
-    """Predicted against reference values, one point per structure (energy) and per force component.
-
-    ``energy`` and ``forces`` are (reference, predicted) in eV and eV/Å, any shape; ``None`` leaves that panel out.
-    Energies are shown relative to the mean of the reference.  Raises ValueError when both are ``None``.
-    """
-    panels = []
-    if energy is not None:
-        mean = float(np.mean(energy[0]))
-        panels.append(("energy", "meV", [(np.ravel(values) - mean) * MEV for values in energy]))
-    if forces is not None:
-        panels.append(("forces", "meV/Å", [np.ravel(values) * MEV for values in forces]))
-    if not panels:
-        raise ValueError("nothing to draw: the structures have neither energies nor forces as labels")
-    figure = Figure(figsize=(4.4 * len(panels), 4.2), dpi=130, layout="constrained")
-    for position, (name, unit, (reference, predicted)) in enumerate(panels, start=1):
-        axes = _axes(figure, position, len(panels))
-        limits = [min(reference.min(), predicted.min()), max(reference.max(), predicted.max())]
-        axes.plot(limits, limits, color="0.6", linewidth=0.9, zorder=1)
-        axes.scatter(reference, predicted, s=5, alpha=0.35, linewidths=0, color=COLOURS[0], zorder=2, rasterized=True)
-        axes.set(xlabel=f"reference {name} ({unit})", ylabel=f"predicted {name} ({unit})", aspect="equal")
-        axes.set_title(f"MAE {np.mean(np.abs(predicted - reference)):.3g} {unit}", fontsize=10)
-    figure.suptitle(title, fontsize=11)
-    return _save(figure, output)
+def _draw_curves(axes: Axes, name: str, curves: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    for colour, (label, columns) in zip(cycle(COLOURS), curves.items(), strict=False):
+        _draw_curve(axes, columns, f"train_{_COLUMNS[name]}", color=colour, linewidth=0.6, alpha=0.5)
+        _draw_curve(axes, columns, f"valid_{_COLUMNS[name]}", color=colour, label=label, marker=".")
+    axes.set(xlabel="training step", ylabel=f"validation MAE, {name} ({UNITS[name]})", yscale="log")
+    axes.legend(frameon=False, fontsize=9)
 
 
-def plot_learning_curves(runs: Mapping[str, Path], output: Path) -> Path:
-    """Errors of several runs over steps, on logarithmic axes: energy (meV) and forces (meV/Å).
-
-    Validation is drawn full, training (with corrupted structures left as they were trained on) thin.  ``runs`` maps
-    labels to run folders.  Raises FileNotFoundError and ValueError as :func:`read_metrics`.
-    """
-    panels = {"energy MAE (meV)": "energy_mae_meV", "force MAE (meV/Å)": "forces_mae_meV_per_A"}
-    curves = {label: read_metrics(folder / "metrics.csv") for label, folder in runs.items()}
-    figure = Figure(figsize=(4.6 * len(panels), 3.8), dpi=130, layout="constrained")
-    for position, (label, column) in enumerate(panels.items(), start=1):
-        axes = _axes(figure, position, len(panels))
-        for colour, (run, columns) in zip(cycle(COLOURS), curves.items(), strict=False):
-            _curve(axes, columns, f"train_{column}", color=colour, linewidth=0.6, alpha=0.5)
-            _curve(axes, columns, f"valid_{column}", color=colour, label=run, marker=".")
-        axes.set(xlabel="training step", ylabel=f"validation {label}", yscale="log")
-        axes.legend(frameon=False, fontsize=9)
-    return _save(figure, output)
-
-
-def _curve(axes: Axes, columns: Mapping[str, np.ndarray], name: str, **style: Any) -> None:
+def _draw_curve(axes: Axes, columns: Mapping[str, np.ndarray], name: str, **style: Any) -> None:
     """The measured points of a column; a column that the run did not write leaves an empty line."""
     values = columns.get(name, np.full_like(columns["step"], np.nan))
     measured = np.isfinite(values)
     axes.plot(columns["step"][measured], values[measured], **style)
+
+
+def _draw_parity(axes: Axes, name: str, pairs: Mapping[str, Pair]) -> None:
+    unit = UNITS[name]
+    for colour, (label, pair) in zip(cycle(COLOURS), pairs.items(), strict=False):
+        zero = float(np.mean(pair[0])) if name == "energy" else 0.0
+        reference, predicted = (MEV * (np.ravel(values) - zero) for values in pair)
+        text = f"{label} MAE {np.mean(np.abs(predicted - reference)):.3g} {unit}".strip()
+        axes.scatter(reference, predicted, s=5, alpha=0.35, linewidths=0, color=colour, label=text, rasterized=True)
+    axes.axline((0, 0), slope=1, color="0.6", linewidth=0.9, zorder=1)
+    axes.set(xlabel=f"reference {name} ({unit})", ylabel=f"predicted {name} ({unit})", aspect="equal")
+    axes.legend(frameon=False, fontsize=9, markerscale=3)

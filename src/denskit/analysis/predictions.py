@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from denskit.analysis.plots import plot_parity
+from denskit.analysis.plots import Pair
 from denskit.data import DataConfig, load_data, read_file
 from denskit.data.base import Source, collate
 from denskit.geometry.neighbors import build_neighbors
@@ -19,8 +19,6 @@ from denskit.models.model_file import load_model
 from denskit.training.config import load_config
 from denskit.training.distributed import choose_device
 from denskit.training.run_folder import model_file
-
-Pair = tuple[np.ndarray, np.ndarray]  # reference, predicted
 
 
 @dataclass(frozen=True)
@@ -60,22 +58,22 @@ def _join(pairs: list[Pair], side: Callable[[Pair], np.ndarray]) -> np.ndarray:
     return np.concatenate([side(pair) for pair in pairs])
 
 
-def draw_parity(
+def predictions_of(
     model: Path,
-    file: str | Path | None,
-    output: Path,
+    file: str | Path | None = None,
     *,
     checkpoint: Literal["best", "last"] | None = None,
     device: str = "auto",
-) -> Path:
-    """Draw predicted against reference values of the structures of ``file``, else of a run's test split."""
+) -> Predictions:
+    """Predict the structures of ``file``, else of a run's test split.
+
+    Raises FileNotFoundError where there is no model, ValueError where a run has no test split.
+    """
     force_field = load_model(model_file(model, checkpoint), device=choose_device(device))
-    if file is None:
-        config = load_config(model)
-        source: Source | None = load_data(config.data, config.seed).test
-    else:
-        source = read_file(file, DataConfig(missing="mask"))[0]
+    if file is not None:
+        return predictions(force_field, read_file(file, DataConfig(missing="mask"))[0])
+    config = load_config(model)
+    source = load_data(config.data, config.seed).test
     if source is None:
         raise ValueError(f"{model}: this run has no test split; give a file, data.test=FILE")
-    found = predictions(force_field, source)
-    return plot_parity(found.energy, found.forces, output, title=Path(source.name).name)
+    return predictions(force_field, source)

@@ -35,18 +35,19 @@ def demo(
 
     Example:  denskit demo --output runs/demo
     """
-    from denskit.analysis.plots import plot_learning_curves
-    from denskit.analysis.predictions import draw_parity
+    from denskit.analysis.plots import plot_overview, plot_parity
+    from denskit.analysis.predictions import predictions_of
 
     folders = {label: output / label.replace(" ", "_") for label in VARIANTS}
     results = {label: _train_and_judge(VARIANTS[label], folder, steps) for label, folder in folders.items()}
     (output / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    plot_learning_curves(folders, output / "learning_curves.png")
-    for folder in folders.values():
-        draw_parity(folder, None, output / f"parity_{folder.name}.png")
+    found = {label: predictions_of(folder) for label, folder in folders.items()}
+    for label, folder in folders.items():
+        plot_parity(found[label].energy, found[label].forces, folder / "parity.png", title=label)
+    forces = {label: pair for label in VARIANTS if (pair := found[label].forces) is not None}
+    plot_overview(folders, forces, output / "overview.png")
     _print_table(results)
-    typer.echo("* A diagnostic of denoising: the forces of the test structures are its input.")
-    typer.echo(f"Plots and numbers: {output}")
+    typer.echo(f"* A diagnostic: the forces of the test structures are its input.\nPlots and numbers: {output}")
     wanted = [(label, "forces_mae_relative_to_zero") for label in VARIANTS]
     wanted.append(("with DeNS", "noise_error_relative_to_zero_with_test_forces"))
     failed = [f"{key} {label} is {results[label][key]:.2f}" for label, key in wanted if results[label][key] >= LIMIT]

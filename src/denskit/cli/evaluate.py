@@ -49,9 +49,11 @@ def evaluate(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{split}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     if split == "test":
-        from denskit.analysis.predictions import draw_parity
+        from denskit.analysis.plots import plot_parity
+        from denskit.analysis.predictions import predictions_of
 
-        draw_parity(model, file, folder / "parity.png", checkpoint=checkpoint, device=device)
+        found = predictions_of(model, file, checkpoint=checkpoint, device=device)
+        plot_parity(found.energy, found.forces, folder / "parity.png", title=f"{model.name}, test structures")
     typer.echo(f"Wrote {split}.json{' and parity.png' if split == 'test' else ''} to {folder}")
 
 
