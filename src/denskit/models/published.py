@@ -21,6 +21,7 @@ from denskit.models import build_force_field
 from denskit.models.base import ForceField
 from denskit.models.equiformer import EquiformerConfig
 from denskit.models.scaling import Scaling
+from denskit.nn.radial import RADIAL_BASES
 from denskit.units import KCAL_PER_MOL
 
 MD17_CONFIGS = {
@@ -187,9 +188,10 @@ class _EquiformerImport:
             # this bias acts on all atoms, always: it belongs to the atom embedding
             bias = self.out.pop("backbone.force_encoding.linear.bias")
             self.out["backbone.atom_bias"] = self.out["backbone.atom_bias"] + bias
-        for name in [name for name in self.source.state if name.startswith("rbf.")]:
-            ours = name.rsplit(".", 1)[1]  # the Bessel basis nests its frequencies once more
-            self.out[f"backbone.basis.{ours}"] = self.source.take(name, *self.source.state[name].shape)
+        basis = RADIAL_BASES[self.config.radial_basis](self.config.num_basis, self.config.cutoff)
+        for name, own in basis.state_dict().items():
+            nested = "rbf." if self.config.radial_basis == "bessel" else ""  # the published one lies a module deeper
+            self.out[f"backbone.basis.{name}"] = self.source.take(f"rbf.{nested}{name}", *own.shape)
         degree = "backbone.edge_degree"
         self.linear("edge_deg_embed.exp", f"{degree}.constant", [1], [channels[0]])
         self.radial("edge_deg_embed.rad", f"{degree}.radial")
@@ -254,15 +256,12 @@ def detect_equiformer(state: Mapping[str, Tensor]) -> EquiformerConfig:
     Raises:
         ValueError: Not a published Equiformer, or one of other sizes (then a configuration must be given).
     """
-    if "atom_embed.atom_type_lin.tp.weight" not in state:
-        raise ValueError(
-            f"no atom_embed.atom_type_lin.tp.weight among {len(state)} tensors: not a published Equiformer"
-        )
-    width = state[
-        "blocks.0.ga.merge_src.tp.weight"
-        if "blocks.0.ga.merge_src.tp.weight" in state
-        else "blocks.0.dpa.merge_src.tp.weight"
-    ].numel()
+    kind = "dpa" if "blocks.0.dpa.query.tp.weight" in state else "ga"
+    merge, radial = f"blocks.0.{kind}.merge_src.tp.weight", "edge_deg_embed.rad.net.0.weight"
+    for name, dimensions in (("atom_embed.atom_type_lin.tp.weight", 1), (merge, 1), (radial, 2)):
+        if name not in state or state[name].dim() != dimensions:
+            raise ValueError(f"no {name} as published among {len(state)} tensors: not a published Equiformer")
+    width = state[merge].numel()
     sizes = {sum(c * c for c in config.channels): config for config in MD17_CONFIGS.values()}
     if width not in sizes:
         raise ValueError(
@@ -270,16 +269,11 @@ def detect_equiformer(state: Mapping[str, Tensor]) -> EquiformerConfig:
             "configuration as YAML"
         )
     layers = {int(name.split(".")[1]) for name in state if name.startswith("blocks.")}
-    attention = (
-        "dot_product"
-        if "blocks.0.dpa.query.tp.weight" in state
-        else ("mlp" if "blocks.0.ga.alpha_dot" in state else "none")
-    )
+    attention = "dot_product" if kind == "dpa" else ("mlp" if "blocks.0.ga.alpha_dot" in state else "none")
     basis = "exponential_normal" if "rbf.means" in state else ("gaussian" if "rbf.mean" in state else "bessel")
-    rows = state["edge_deg_embed.rad.net.0.weight"]
     update = {
         "num_layers": len(layers),
-        "num_basis": rows.shape[1],
+        "num_basis": state[radial].shape[1],
         "num_elements": state["atom_embed.atom_type_lin.tp.weight"].numel() // sizes[width].channels[0],
         "attention": attention,
         "messages": "nonlinear" if "blocks.0.ga.sep_act.lin.tp.weight" in state else "linear",
