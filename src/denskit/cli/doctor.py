@@ -26,7 +26,6 @@ def doctor() -> None:
         table.add_row(package, _version(package))
     table.add_row("CPU threads", f"{torch.get_num_threads()} (OMP_NUM_THREADS sets them)")
     table.add_row("CUDA", _cuda())
-    table.add_row("MPS", "available" if torch.backends.mps.is_available() else "not available")
     Console().print(table)
 
 

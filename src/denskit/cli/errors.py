@@ -14,8 +14,9 @@ DEBUG_VARIABLE = "DENSKIT_DEBUG"
 
 
 class FriendlyGroup(TyperGroup):
-    """A group of commands that prints a user's errors (ValueError, missing files) as one message.
+    """A group of commands that prints a user's errors as one message.
 
+    These are ValueError, OSError (missing files, a full disk) and ModuleNotFoundError (an extra not installed).
     ``DENSKIT_DEBUG=1`` lets the exception through with its traceback.  Every other exception is a defect of ours and
     always keeps its traceback.
     """
@@ -24,7 +25,7 @@ class FriendlyGroup(TyperGroup):
         """Run the chosen command."""
         try:
             return super().invoke(ctx)
-        except (ValueError, FileNotFoundError) as error:
+        except (ValueError, OSError, ModuleNotFoundError) as error:
             if os.environ.get(DEBUG_VARIABLE):
                 raise
             console = Console(stderr=True, soft_wrap=True)

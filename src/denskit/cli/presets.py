@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -25,7 +25,7 @@ def presets(context: typer.Context) -> None:
 
     if context.invoked_subcommand is not None:
         return
-    table = Table("preset", "what it is for")
+    table = Table(Column("preset", no_wrap=True), "what it is for")
     for name in preset_names():
         table.add_row(name, preset_description(name))
     Console().print(table)
