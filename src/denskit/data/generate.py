@@ -19,7 +19,7 @@ from ase.build import molecule as named_molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.collections import g2
 from ase.md.langevin import Langevin
-from ase.md.velocitydistribution import MaxwellBoltzmannDistribution, Stationary, ZeroRotation
+from ase.md.velocitydistribution import Stationary, ZeroRotation
 from ase.optimize import BFGS
 
 from denskit.data.files import atomic_write
@@ -66,7 +66,8 @@ def generate(
     atoms.calc = _calculator()
     rng = np.random.default_rng(seed)
     BFGS(atoms, logfile=None).run(fmax=0.02, steps=500)
-    MaxwellBoltzmannDistribution(atoms, temperature_K=temperature, rng=rng)
+    deviations = np.sqrt(atoms.get_masses() * temperature * units.kB)  # of momenta: Maxwell and Boltzmann
+    atoms.set_momenta(rng.standard_normal((len(atoms), 3)) * deviations[:, None])
     Stationary(atoms)
     ZeroRotation(atoms)
     relaxed = atoms.copy()

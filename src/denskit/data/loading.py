@@ -79,9 +79,13 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     }
     assert parts["train"] is not None
     return LoadedData(
-        train=parts["train"], valid=parts["valid"], test=parts["test"] if test is None else test, splits=splits, messages=messages,
+        train=parts["train"],
+        valid=parts["valid"],
+        test=parts["test"] if test is None else test,
+        splits=splits,
+        messages=messages,
         references=references,
-    )  # fmt: skip
+    )
 
 
 def _read_test(config: DataConfig, required: Sequence[str]) -> Frames:

@@ -198,7 +198,8 @@ class _Statistics:
                     counts[label] += value.size
         self.elements = np.flatnonzero(seen).tolist()
         self.symbols = [chemical_symbols[z] for z in self.elements]
-        self.compositions = np.array(compositions).reshape(len(compositions), -1)[:, self.elements]  # [B, elements]
+        table = np.array(compositions, dtype=np.int32).reshape(len(compositions), len(seen))
+        self.compositions = table[:, self.elements]  # [B, elements]
         rms = {label: np.sqrt(squares[label] / count) if count else 0.0 for label, count in counts.items()}
         self.force_rms, self.stress_rms = float(rms["forces"]), float(rms["stress"])
 
