@@ -52,8 +52,12 @@ class EquiformerConfig(ModelConfig):
     projection_dropout: float = Field(0.0, ge=0, lt=1, description="equivariant dropout of each block's outputs")
     output_dropout: float = Field(0.0, ge=0, lt=1, description="equivariant dropout of the final features")
     stochastic_depth: float = Field(0.0, ge=0, lt=1, description="probability of dropping a block for a structure")
-    average_degree: float = Field(15.57930850982666, gt=0, description="neighbours an atom; published: QM9's")
-    average_atoms: float = Field(18.03065905448718, gt=0, description="atoms a structure; published: QM9's")
+    average_degree: float | None = Field(
+        15.57930850982666, gt=0, description="usual number of neighbours; published: QM9's; null: measured by training"
+    )
+    average_atoms: float | None = Field(
+        18.03065905448718, gt=0, description="usual number of atoms; published: QM9's; null: measured by training"
+    )
 
     @model_validator(mode="after")
     def _same_degrees(self) -> EquiformerConfig:
@@ -114,6 +118,7 @@ def _norm(config: EquiformerConfig, channels: Sequence[int]) -> nn.Module:
 def _attention(
     config: EquiformerConfig, channels_in: Sequence[int], channels_out: Sequence[int], kind: str | None = None
 ) -> nn.Module:
+    assert config.average_degree is not None, "checked by Equiformer"
     shape = AttentionShape(
         channels_in=tuple(channels_in),
         channels_hidden=config.channels,
@@ -172,6 +177,8 @@ class Equiformer(Backbone):
 
     def __init__(self, config: EquiformerConfig, heads: dict[str, str], force_scale: float) -> None:
         super().__init__(config)
+        if config.average_degree is None or config.average_atoms is None:
+            raise ValueError("average_degree and average_atoms are measured when training starts; give numbers here")
         channels, init = config.channels, config.initialisation
         self.smooth = config.envelope and config.max_neighbors is None
         self.atom_embedding = nn.Parameter(torch.randn(config.num_elements, channels[0]))
@@ -192,6 +199,7 @@ class Equiformer(Backbone):
     def make_head(self, irreps: str) -> nn.Module:
         """A head on the features: "0" energies of atoms, "1" a vector an atom."""
         if irreps == "0":
+            assert self.config.average_atoms is not None, "checked by __init__"
             return EnergyHead(self.feature_channels[0], self.config.initialisation, self.config.average_atoms)
         if irreps == "1":
             return VectorHead(self.config)

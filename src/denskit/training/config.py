@@ -53,6 +53,7 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
     if len(changed_length) == 1:
         base["training"] = {k: v for k, v in (base.get("training") or {}).items() if k not in _LENGTHS}
     merged = _merge(base, changes)
+    merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
     merged.setdefault("output", _default_output(str(preset_or_path), merged))
     return _Checker(origin, changes).run_config(merged)
 
@@ -72,6 +73,8 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
         raise ValueError(f"{origin}: no valid YAML: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{origin}: a mapping with model, data, task, training is wanted, found {content!r}")
+    if Path(name).is_dir():
+        content["output"] = name  # the folder may have been moved
     return origin, content  # type: ignore[return-value]
 
 
@@ -126,6 +129,11 @@ def _switch(
     if new == old:
         return {**base, "name": old}
     return {key: value for key, value in base.items() if key in classes[new].model_fields} | {"name": new}
+
+
+def _without_given(rows: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The table of sizes without the settings that an override gives."""
+    return [{**row, "model": {k: v for k, v in row["model"].items() if k not in given}} for row in rows]
 
 
 def _default_output(name: str, merged: Mapping[str, Any]) -> str:
@@ -190,6 +198,14 @@ class _Checker:
         near = difflib.get_close_matches(leaf, owner.model_fields, n=3, cutoff=0.6)
         near = [f"{prefix}.{name}" if prefix else name for name in near]
         near += [f"{other}.{leaf}" for other, cls in classes.items() if leaf in cls.model_fields and other != prefix]
+        for name, cls in _CHOICES.get(prefix, {}).items():
+            if cls is not owner:
+                close = difflib.get_close_matches(leaf, cls.model_fields, n=1, cutoff=0.75)
+                near += [
+                    f"{prefix}.{found} (which {prefix}={name} has)"
+                    for found in close
+                    if f"{prefix}.{found}" not in near
+                ]
         valid = f"did you mean {' or '.join(near)}?" if near else f"valid here: {', '.join(owner.model_fields)}"
         return f"{self._place(key)}: unknown key {key}; {valid}"
 

@@ -115,6 +115,17 @@ class TrainingConfig(BaseModel):
         return self
 
 
+class SizeRow(BaseModel):
+    """Model settings for so much data."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    up_to: int | None = Field(None, ge=1)
+    """Largest number of training structures that this row is meant for; null: any."""
+    model: dict[str, Any]
+    """Settings of the model (those that the user gives himself are left out)."""
+
+
 class RunConfig(BaseModel):
     """Everything that a run depends on."""
 
@@ -128,6 +139,8 @@ class RunConfig(BaseModel):
     """What is trained for."""
     training: TrainingConfig
     """How it is trained."""
+    sizes: tuple[SizeRow, ...] = ()
+    """Model settings by the number of training structures; resolved when the data are known."""
     output: str
     """Run folder, made by the run."""
     seed: int = Field(0, ge=0)

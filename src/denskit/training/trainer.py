@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import signal
 import time
@@ -22,11 +23,11 @@ from denskit.models.model_file import save_model
 from denskit.random import fold
 from denskit.tasks import build_task
 from denskit.tasks.metrics import Metrics
-from denskit.training.checkpoint import Checkpoint, check_resumable, load_checkpoint, save_checkpoint
-from denskit.training.distributed import Processes, processes
+from denskit.training.checkpoint import Checkpoint, cannot_write, check_resumable, load_checkpoint, save_checkpoint
+from denskit.training.distributed import Processes, join_processes
 from denskit.training.ema import WeightAverage
 from denskit.training.evaluate import measure
-from denskit.training.initial import initial_force_field
+from denskit.training.initial import check_known_elements, initial_force_field
 from denskit.training.interrupt import Interrupt
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
 from denskit.training.optimizer import Gradients, build_optimizer, set_learning_rate
@@ -34,6 +35,7 @@ from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, duration, metrics_line, peak_memory
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig, parse_interval
+from denskit.training.sizing import fit_model_to_data
 
 _DROPOUT = 0xD20  # tells the seeds of dropout from those of the order and the corruption
 _BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
@@ -52,24 +54,26 @@ def train(config: RunConfig, *, resume: bool = False) -> Path:
     """
     folder = RunFolder(Path(config.output))
     _set_deterministic(config.deterministic)
-    with processes(config.device) as group:
-        checkpoint = load_checkpoint(folder.last) if resume else None
-        if checkpoint is None:
-            folder.check_new()
-        data = load_data(config.data, config.seed, config.required_labels)
-        trainer = Trainer(config, data, group)
-        changes = trainer.resume(checkpoint) if checkpoint is not None else {}
-        group.wait()  # all have looked at the folder before it changes
-        with _full_disk_named(folder.path):
-            if group.is_first:
-                folder.write_start(config)
-                if data.splits is not None:
-                    data.splits.save(folder.splits)
-            total = trainer.schedule.total_steps
-            with RunLog(folder, total_steps=total, first_step=trainer.step, silent=not group.is_first) as log:
-                for line in announcement(trainer, changes):
-                    log.say(line)
-                trainer.run(log)
+    group = join_processes(config.device)
+    checkpoint = load_checkpoint(folder.last) if resume else None
+    if checkpoint is None:
+        folder.check_new()
+    data = load_data(config.data, config.seed, config.required_labels)
+    config, sized = fit_model_to_data(config, data)
+    trainer = Trainer(config, data, group)
+    trainer.messages += sized
+    changes = trainer.resume(checkpoint) if checkpoint is not None else {}
+    group.wait()  # all have looked at the folder before it changes
+    with _full_disk_named(folder.path):
+        if group.is_first:
+            folder.write_start(config)
+            if data.splits is not None:
+                data.splits.save(folder.splits)
+        total = trainer.schedule.total_steps
+        with RunLog(folder, total_steps=total, first_step=trainer.step, silent=not group.is_first) as log:
+            for line in announcement(trainer, changes):
+                log.say(line)
+            trainer.run(log)
     return folder.path
 
 
@@ -103,6 +107,8 @@ class Trainer:
         self.schedule = Schedule(training, per_epoch)
         force_field, said = initial_force_field(self.config, self.data, self.task)
         self.messages += self.data.messages + said
+        if self.data.valid is not None:
+            check_known_elements(force_field, self.data.valid)
         self.force_field: ForceField = force_field.to(device)
         self.group.copy_from_first([*force_field.parameters(), *force_field.buffers()])
         parameters = [parameter for parameter in force_field.parameters() if parameter.requires_grad]
@@ -181,11 +187,11 @@ class Trainer:
         norm = self.gradients.clip(self.config.training.clip_norm)
         self._require_finite(totals[:-1], norm)
         self.optimizer.step()
+        self.step += 1
         if self.average is not None:
-            self.average.update()
+            self.average.update(self.step)
         self.window.terms += torch.stack([totals[:-1], counts])
         self.window.steps += 1
-        self.step += 1
         return bool(totals[-1] > 0)
 
     def _backward(self, part: Prepared, counts: Tensor) -> Tensor:
@@ -280,7 +286,7 @@ class Trainer:
                     f"training.best_by={training.best_by}, but {self.data.valid.name} has no label for it; "
                     "choose the other of forces and energy"
                 )
-            if self.best is None or metrics[name] < self.best:
+            if math.isfinite(metrics[name]) and (self.best is None or metrics[name] < self.best):
                 self.best = metrics[name]
                 if self.group.is_first:
                     self._save_model(self.folder.best_model, metrics)
@@ -317,9 +323,13 @@ class Trainer:
             "data_sha256": splits.sha256 if splits is not None else None,
             "run": self.config.document(),
             "averaged_weights": self.average is not None,
-            "environment": environment(),
+            "packages": environment()["packages"],
+            "commit": environment()["commit"],
         }
-        save_model(path, self.force_field, metadata)
+        try:
+            save_model(path, self.force_field, metadata)
+        except OSError as error:
+            raise cannot_write(path, self.step, error) from error
 
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
         return self.average.applied() if self.average is not None else contextlib.nullcontext()

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase.build import bulk, molecule
+from ase.calculators.emt import EMT
+from ase.io import write
+
+from denskit.data import DataConfig, load_data
+from denskit.models.equiformer import EquiformerConfig
+from denskit.training.config import load_config
+from denskit.training.sizing import fit_model_to_data
+
+SIZES = """
+model: {name: equiformer, average_degree: null, average_atoms: null}
+sizes:
+  - {up_to: 6, model: {num_layers: 1, channels: [8, 4], feature_channels: [8, 4], head_channels: [4, 2], ffn_channels: [8, 4]}}
+  - {model: {num_layers: 3}}
+training: {max_steps: 1}
+"""  # noqa: E501
+
+
+@pytest.fixture
+def water(tmp_path: Path) -> Path:
+    frames = []
+    for seed in range(10):
+        atoms = molecule("H2O")
+        atoms.rattle(0.02, seed=seed)
+        atoms.calc = EMT()
+        atoms.get_forces()
+        frames.append(atoms)
+    write(tmp_path / "water.extxyz", frames)
+    return tmp_path / "water.extxyz"
+
+
+def _config(tmp_path: Path, data: Path, *overrides: str):
+    (tmp_path / "sizes.yaml").write_text(SIZES)
+    return load_config(tmp_path / "sizes.yaml", [f"data.path={data}", f"output={tmp_path / 'run'}", *overrides])
+
+
+@pytest.mark.parametrize(("train", "layers"), [(6, 1), (7, 3)])
+def test_the_row_for_so_many_structures_is_taken(tmp_path: Path, water: Path, train: int, layers: int) -> None:
+    config = _config(tmp_path, water, f"data.split.train={train}", "data.split.valid=1", "data.split.test=1")
+    fitted, said = fit_model_to_data(config, load_data(config.data, 0))
+    assert isinstance(fitted.model, EquiformerConfig)
+    assert fitted.model.num_layers == layers
+    assert fitted.sizes == ()
+    assert any(f"sized for {train} training structures" in line for line in said)
+
+
+def test_what_the_user_gives_wins_over_the_table(tmp_path: Path, water: Path) -> None:
+    config = _config(tmp_path, water, "model.num_layers=2", "data.split.train=6")
+    fitted, _ = fit_model_to_data(config, load_data(config.data, 0))
+    assert isinstance(fitted.model, EquiformerConfig)
+    assert fitted.model.num_layers == 2
+    assert fitted.model.channels == (8, 4)
+
+
+def test_neighbours_and_atoms_are_measured(tmp_path: Path, water: Path) -> None:
+    config = _config(tmp_path, water)
+    fitted, said = fit_model_to_data(config, load_data(config.data, 0))
+    assert isinstance(fitted.model, EquiformerConfig)
+    assert fitted.model.average_degree == 2.0
+    assert fitted.model.average_atoms == 3.0
+    assert any("2.0 neighbours an atom, 3.0 atoms a structure" in line for line in said)
+
+
+def test_neighbours_are_counted_through_the_cell(tmp_path: Path) -> None:
+    copper = bulk("Cu", cubic=True)
+    copper.calc = EMT()
+    copper.get_forces()
+    write(tmp_path / "copper.extxyz", [copper] * 4)
+    config = _config(tmp_path, tmp_path / "copper.extxyz", "model.cutoff=3.0")
+    fitted, _ = fit_model_to_data(config, load_data(DataConfig(path=str(tmp_path / "copper.extxyz")), 0))
+    assert isinstance(fitted.model, EquiformerConfig)
+    assert fitted.model.average_degree == 12.0  # face-centred cubic
+    assert np.isclose(fitted.model.average_atoms or 0, 4)
+
+
+def test_settings_that_do_not_go_together_are_named(tmp_path: Path, water: Path) -> None:
+    config = _config(tmp_path, water, "model.channels=[8,4,2]", "model.feature_channels=[8,4,2]",
+                     "model.head_channels=[4,2,2]", "model.ffn_channels=[8,4,2]", "data.split.train=6")  # fmt: skip
+    config = config.model_copy(update={"sizes": (config.sizes[0].model_copy(update={"model": {"channels": [8, 4]}}),)})
+    with pytest.raises(ValueError, match="sized for 6 training structures: feature_channels has 3 degrees"):
+        fit_model_to_data(config, load_data(config.data, 0))
