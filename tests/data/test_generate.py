@@ -56,9 +56,9 @@ def test_what_is_written_reads_back_in_ev(trajectory: Trajectory, tmp_path: Path
 
 def test_the_command(tmp_path: Path) -> None:
     pytest.importorskip("tblite", reason="the xtb extra is not installed")
-    out = tmp_path / "h2.npz"
+    out = tmp_path / "water.npz"
     options = ["--frames", "2", "--every", "1", "--equilibration", "1", "-o", str(out)]
-    result = CliRunner().invoke(app, ["generate", "H2", *options])
+    result = CliRunner().invoke(app, ["generate", "H2O", *options])
     assert result.exit_code == 0, result.output
     assert "GFN2-xTB" in result.output
     assert len(read_file(out)[0]) == 2
