@@ -9,7 +9,7 @@ import torch
 
 from denskit.data import load_data
 from denskit.training.config import RunConfig, load_config
-from denskit.training.distributed import Processes, processes
+from denskit.training.distributed import Processes, join_processes
 from denskit.training.trainer import Trainer, train
 
 
@@ -31,7 +31,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     file, output, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     config = load_config(file, [*sys.argv[4:], f"output={output / 'run'}", "device=cpu"])
-    with processes("cpu") as group:
-        result = steps(config, group, count)
-        torch.save(result, output / f"rank{group.rank}.pt")
+    group = join_processes("cpu")
+    torch.save(steps(config, group, count), output / f"rank{group.rank}.pt")
     train(config)

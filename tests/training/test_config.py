@@ -50,6 +50,7 @@ def test_an_override_of_max_steps_replaces_epochs(tiny: Callable[..., RunConfig]
     [
         ("training.batchsize=4", ["override", "training.batchsize", "training.batch_size"]),
         ("task.sigmaa=0.1", ["override", "task.sigmaa", "task.sigma"]),
+        ("model.sigma=0.1", ["model.sigma", "task.sigma"]),
         ("training.sigma=0.1", ["override", "training.sigma", "task.sigma"]),
         ("sede=1", ["override", "sede", "seed"]),
         ("data.split.mod=random", ["override", "data.split.mod", "data.split.mode"]),
@@ -68,6 +69,11 @@ def test_errors_name_the_key_and_the_cure(tiny: Callable[..., RunConfig], overri
         tiny(override)
     for part in expected:
         assert part in str(caught.value)
+
+
+def test_a_key_of_another_task_is_pointed_out(tiny: Callable[..., RunConfig]) -> None:
+    with pytest.raises(ValueError, match=r"task\.sigma; did you mean task\.sigma \(which task=dens has\)"):
+        tiny("task=energy_forces", "task.sigma=0.1")
 
 
 def test_errors_name_the_file(tiny_file: Path) -> None:

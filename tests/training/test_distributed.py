@@ -16,7 +16,7 @@ import torch
 from denskit.data import load_data
 from denskit.models.model_file import load_model
 from denskit.training.config import load_config
-from denskit.training.distributed import Processes, choose_device, processes
+from denskit.training.distributed import Processes, choose_device, join_processes
 from denskit.training.trainer import Trainer
 
 from tolerances import SAME_GRADIENT64, SAME_LOSS64
@@ -41,17 +41,20 @@ def one_and_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         folders.append(tmp_path_factory.mktemp(name))
         command = [sys.executable, *launcher, str(WORKER), str(TINY), str(folders[-1]), str(STEPS), *OVERRIDES]
         running.append(subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True))
-    for process in running:
-        errors = process.communicate(timeout=300)[1]
-        assert process.returncode == 0, errors[-3000:]
+    try:
+        for process in running:
+            errors = process.communicate(timeout=200)[1]
+            assert process.returncode == 0, errors[-3000:]
+    finally:
+        for process in running:
+            process.terminate()
     return folders[0], folders[1]
 
 
 def test_one_of_two_has_no_corrupted_atom_in_the_first_step() -> None:
     """What the next test is about does occur."""
     config = load_config(TINY, [*OVERRIDES, "output=unused", "device=cpu"])
-    with processes("cpu") as group:
-        loader = Trainer(config, load_data(config.data, config.seed), group).loader
+    loader = Trainer(config, load_data(config.data, config.seed), join_processes("cpu")).loader
     noise = loader.term_names.index("noise")
     corrupted = [replace(loader, rank=rank, num_processes=2).work(0).counts[noise].item() for rank in range(2)]
     assert min(corrupted) == 0 < max(corrupted)

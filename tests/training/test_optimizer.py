@@ -56,11 +56,12 @@ def test_clipping_scales_down_only() -> None:
 def test_average_follows_its_formula_and_gives_the_weights_back() -> None:
     parameter = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
     average = WeightAverage([parameter], decay=0.9)
-    for value in (2.0, 3.0):
+    for step, value in ((1, 2.0), (1000, 3.0)):
         with torch.no_grad():
             parameter.fill_(value)
-        average.update()
-    expected = 0.9 * (0.9 * 1.0 + 0.1 * 2.0) + 0.1 * 3.0
+        average.update(step)
+    early = 2 / 11  # (1 + 1) / (10 + 1)
+    expected = 0.9 * (early * 1.0 + (1 - early) * 2.0) + 0.1 * 3.0
     with average.applied():
         assert parameter.item() == pytest.approx(expected, rel=1e-15)
     assert parameter.item() == 3.0

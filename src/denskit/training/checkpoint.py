@@ -62,11 +62,16 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         with atomic_write(path) as temporary:
             write_synced(temporary, buffer.getvalue())
     except OSError as error:
-        kept = f"; the one saved before is intact: {path}" if path.exists() else ""
-        raise ValueError(
-            f"step {checkpoint.step}: the checkpoint could not be written ({error.strerror or error}){kept}. "
-            "Make room and continue with --resume"
-        ) from error
+        raise cannot_write(path, checkpoint.step, error) from error
+
+
+def cannot_write(path: Path, step: int, error: OSError) -> ValueError:
+    """The error for people when a file of a run could not be written; an earlier one is whole."""
+    kept = "the file written before is intact; " if path.exists() else ""
+    return ValueError(
+        f"step {step}: {path} could not be written ({error.strerror or error}); {kept}"
+        "make room and continue with --resume"
+    )
 
 
 def write_synced(path: Path, content: bytes) -> None:

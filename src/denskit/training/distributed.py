@@ -6,9 +6,9 @@ backward pass, so the plain sum of the gradients is the gradient of one process 
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -48,8 +48,7 @@ class Processes:
             dist.barrier()
 
 
-@contextmanager
-def processes(device: str) -> Iterator[Processes]:
+def join_processes(device: str) -> Processes:
     """Join the processes that torchrun started (WORLD_SIZE, RANK, LOCAL_RANK), or be alone.
 
     device: "auto", "cpu", "cuda", "cuda:1".  Under torchrun CUDA devices are given out by LOCAL_RANK.  Raises
@@ -58,15 +57,14 @@ def processes(device: str) -> Iterator[Processes]:
     count = int(os.environ.get("WORLD_SIZE", "1"))
     chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")) if count > 1 else None)
     if count == 1:
-        yield Processes(rank=0, count=1, device=chosen)
-        return
+        return Processes(rank=0, count=1, device=chosen)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
-    try:
-        yield Processes(rank=dist.get_rank(), count=count, device=chosen)
-    finally:
-        dist.destroy_process_group()
+    if not dist.is_initialized():
+        # Once for all trainings of this job: joining a second time finds the addresses of the first and waits forever.
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        atexit.register(dist.destroy_process_group)
+    return Processes(rank=dist.get_rank(), count=count, device=chosen)
 
 
 def choose_device(device: str, local_rank: int | None = None) -> torch.device:

@@ -7,21 +7,24 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 class WeightAverage:
-    """Exponential moving average of parameters: after each step average = decay * average + (1 - decay) * weights."""
+    """Exponential moving average of parameters: after step n average = d * average + (1 - d) * weights.
+
+    d = min(decay, (1 + n) / (10 + n)), so that short trainings are not averaged with the initial weights.
+    """
 
     def __init__(self, parameters: Iterable[nn.Parameter], decay: float) -> None:
-        self.parameters = list(parameters)
+        self.parameters: list[Tensor] = list(parameters)
         self.average = [parameter.detach().clone() for parameter in self.parameters]
-        self._blend = get_ema_multi_avg_fn(decay)
+        self.decay = decay
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Take in the present weights."""
-        self._blend(self.average, self.parameters, 0)
+    def update(self, step: int) -> None:
+        """Take in the weights after so many steps."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self.average, self.parameters, 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

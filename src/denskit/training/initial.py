@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from denskit.data import LoadedData
+from denskit.data.base import Source
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
@@ -38,6 +39,13 @@ def initial_force_field(config: RunConfig, data: LoadedData, task: Task) -> tupl
     if trained is not None:
         messages.append(_take_weights(force_field, trained, f"{origin}"))
     return force_field, messages
+
+
+def check_known_elements(force_field: ForceField, source: Source) -> None:
+    """Raise ValueError naming the first structure with an element that the training data lack."""
+    for index in range(len(source)):
+        system = source[index]
+        force_field.scaling.check_elements(system.atomic_numbers, f"{source.name}, frame {system.index},")
 
 
 def _take_weights(force_field: ForceField, trained: ForceField, origin: str) -> str:

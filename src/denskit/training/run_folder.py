@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -89,6 +90,7 @@ class RunFolder:
         self.environment.write_text(json.dumps(environment(), indent=2) + "\n", encoding="utf-8")
 
 
+@cache
 def environment() -> dict[str, Any]:
     """What a run depends on besides its settings: versions, commit, machine, threads, command."""
     return {

@@ -22,7 +22,6 @@ from denskit.models.base import ForceField
 from denskit.models.model_file import save_model
 from denskit.random import fold
 from denskit.tasks import build_task
-from denskit.tasks.metrics import Metrics
 from denskit.training.checkpoint import Checkpoint, cannot_write, check_resumable, load_checkpoint, save_checkpoint
 from denskit.training.distributed import Processes, join_processes
 from denskit.training.ema import WeightAverage
@@ -35,6 +34,7 @@ from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, duration, metrics_line, peak_memory
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig, parse_interval
+from denskit.training.window import Window
 from denskit.training.sizing import fit_model_to_data
 
 _DROPOUT = 0xD20  # tells the seeds of dropout from those of the order and the corruption
@@ -75,16 +75,6 @@ def train(config: RunConfig, *, resume: bool = False) -> Path:
                 log.say(line)
             trainer.run(log)
     return folder.path
-
-
-@dataclass
-class Window:
-    """What happened since the last row of metrics.csv."""
-
-    terms: Tensor  # [2, number of terms] float64: sums and counts
-    metrics: Metrics
-    steps: int = 0
-    seconds: float = 0.0
 
 
 @dataclass
@@ -250,20 +240,13 @@ class Trainer:
     def _log_row(self, log: RunLog, evaluate: bool) -> None:
         """A row of what happened since the last one, with validation errors where they are due."""
         window, self.window = self.window, self._new_window()
-        self.group.add(window.metrics.state)
-        sums, counts = window.terms
-        means = (sums / counts.clamp(min=1)).tolist()
-        names = self.loader.term_names
-        weights = self.loader.term_weights(self.schedule.progress(self.step - 1)).values()
+        last = self.step - 1
+        weights = self.loader.term_weights(self.schedule.progress(last))
         row: dict[str, float | int] = {
             "step": self.step,
-            "epoch": self.schedule.epoch(self.step - 1),
-            "lr": self.schedule.learning_rate(self.step - 1),
-            "train_loss": sum(weight * mean for weight, mean in zip(weights, means, strict=True)),
-            **{f"train_loss_{name}": mean for name, mean in zip(names, means, strict=True)},
-            **{f"train_{name}": value for name, value in window.metrics.summary().items()},
-            "step_ms": 1000 * window.seconds / window.steps,
-            "samples_per_s": self.config.training.batch_size * window.steps / window.seconds,
+            "epoch": self.schedule.epoch(last),
+            "lr": self.schedule.learning_rate(last),
+            **window.summary(weights, self.config.training.batch_size, self.group),
             "seconds": self.seconds,
             "memory_MiB": peak_memory(self.group.device),
         }
@@ -335,9 +318,7 @@ class Trainer:
         return self.average.applied() if self.average is not None else contextlib.nullcontext()
 
     def _new_window(self) -> Window:
-        device = self.group.device
-        terms = torch.zeros(2, len(self.loader.term_names), dtype=torch.float64, device=device)
-        return Window(terms=terms, metrics=Metrics(device))
+        return Window.empty(len(self.loader.term_names), self.group.device)
 
 
 def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[str]:
