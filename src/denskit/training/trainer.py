@@ -34,8 +34,8 @@ from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, duration, metrics_line, peak_memory
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig, parse_interval
-from denskit.training.window import Window
 from denskit.training.sizing import fit_model_to_data
+from denskit.training.window import Window
 
 _DROPOUT = 0xD20  # tells the seeds of dropout from those of the order and the corruption
 _BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
