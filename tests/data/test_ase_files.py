@@ -169,6 +169,10 @@ def test_units_can_be_said(tmp_path: Path) -> None:
     frames, messages = read_file(path, DataConfig(units="Hartree"))
     assert frames[0].energy == pytest.approx(27.211386, abs=1e-6)
     assert "Hartree, converted to eV" in messages[0]
+    ase.io.write(path, _water(REF_energy=1.0, energy_unit="Ha"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"frame 0 says energy_unit=Ha; say data.units"):
+        read_file(path)
+    assert read_file(path, DataConfig(units="Hartree"))[0][0].energy == pytest.approx(27.211386, abs=1e-6)
 
 
 def test_wrong_shapes_and_kinds_are_named(tmp_path: Path) -> None:

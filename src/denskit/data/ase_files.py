@@ -21,7 +21,7 @@ from ase.stress import voigt_6_to_full_3x3_stress
 from denskit.batch import System
 from denskit.data.config import DataConfig
 from denskit.data.frames import Frames
-from denskit.data.npz import ENERGY_UNITS
+from denskit.data.npz import ENERGY_UNITS, SPELLINGS
 
 EXTXYZ = (".xyz", ".extxyz")
 # Where a label is looked for, first hit first: what was put aside as a reference before what a calculator left.
@@ -90,6 +90,7 @@ class _Reader:
         results = {} if atoms.calc is None else atoms.calc.results
         fields: dict[str, Any] = {**atoms.info, **atoms.arrays, **results}
         self.seen.update(set(fields) - GEOMETRY)
+        self._require_units(fields, index)
         n = len(atoms)
         energy = self._label("energy", fields, index, (1,))
         forces = self._label("forces", fields, index, (n, 3))
@@ -106,6 +107,14 @@ class _Reader:
             index=index,
             group=self._group(fields, index),
         )
+
+    def _require_units(self, fields: dict[str, Any], index: int) -> None:
+        """ASE's files are in eV, except where a frame says otherwise: then the user must say it, too."""
+        said = fields.get("energy_unit")
+        if self.config.units == "auto" and said is not None and SPELLINGS.get(str(said).lower()) != "eV":
+            raise ValueError(
+                f"{self.path}, frame {index} says energy_unit={said}; say data.units, as data.units=kcal/mol"
+            )
 
     def _find(self, label: str, fields: dict[str, Any]) -> str | None:
         explicit = getattr(self.config, f"{label}_key")
