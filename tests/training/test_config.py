@@ -123,6 +123,14 @@ def test_every_preset_loads_and_nothing_in_it_is_executed(preset: str, monkeypat
     assert config.output == "${oc.env:SECRET}"  # no interpolation: settings are data
 
 
+def test_a_run_folder_is_its_configuration_wherever_it_lies(tiny: Callable[..., RunConfig], tmp_path: Path) -> None:
+    folder = tmp_path / "moved"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(yaml.safe_dump(tiny("seed=5").document()))
+    config = load_config(folder)
+    assert (config.seed, config.output) == (5, str(folder))
+
+
 def test_interval() -> None:
     assert parse_interval("500 steps") == (500, "step")
     assert parse_interval("0.5 epochs") == (0.5, "epoch")

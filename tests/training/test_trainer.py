@@ -287,8 +287,17 @@ def test_init_from_takes_weights_and_units(tiny: Tiny) -> None:
         torch.equal(own[name], trained[name]) for name in own if name in trained and name != "scaling.references"
     )
     assert any("initial weights from" in message for message in trainer.messages)
-    with pytest.raises(ValueError, match=r"init_from=.*another architecture"):
-        train(tiny("training.max_steps=1", f"training.init_from={first}", "model.num_layers=2"))
+    for override in ("model.num_layers=2", "model.cutoff=3.5"):
+        with pytest.raises(ValueError, match=rf"init_from=.*another model: {override.partition('=')[0]} is .* there"):
+            train(tiny("training.max_steps=1", f"training.init_from={first}", override))
+
+
+def test_fine_tuning_keeps_what_the_trained_model_had_measured(tiny: Tiny) -> None:
+    measured = ["training.max_steps=1", "model.average_degree=null"]
+    first = train(tiny(*measured, name="first"))
+    second = train(tiny(*measured, "data.split.train=7", f"training.init_from={first}", name="second"))
+    degrees = [read_header(run / "model.safetensors")["model"]["average_degree"] for run in (first, second)]
+    assert degrees[0] == degrees[1] is not None
 
 
 def test_force_labels_never_reach_the_model_in_validation(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,19 @@ from denskit.tasks import Task
 from denskit.training.run_folder import model_file
 from denskit.training.settings import RunConfig
 
+# Settings of a model that its weights do not depend on: they may change in fine-tuning.
+_FREE = frozenset(
+    {
+        "attention_dropout",
+        "projection_dropout",
+        "output_dropout",
+        "stochastic_depth",
+        "initialisation",
+        "stress",
+        "forces",
+    }
+)
+
 
 def initial_force_field(config: RunConfig, data: LoadedData, task: Task) -> tuple[ForceField, list[str]]:
     """A force field with weights from the seed or from ``training.init_from``, in the run's precision, on the CPU.
@@ -50,6 +63,11 @@ def check_known_elements(force_field: ForceField, source: Source) -> None:
 
 def _take_weights(force_field: ForceField, trained: ForceField, origin: str) -> str:
     """Copy the weights of a trained model; those that only one of the two has (a noise head) are left as they are."""
+    there, here = trained.config.model_dump(), force_field.config.model_dump()
+    changed = [name for name in here if name not in _FREE and there.get(name) != here[name]]
+    if changed:
+        listed = "; ".join(f"model.{name} is {there.get(name)} there, {here[name]} here" for name in changed)
+        raise ValueError(f"training.init_from={origin}: the weights belong to another model: {listed}")
     own, other = _weights(force_field), _weights(trained)
     wrong = [f"{name} {list(other[name].shape)} there, {list(own[name].shape)} here"
              for name in own.keys() & other.keys() if own[name].shape != other[name].shape]  # fmt: skip

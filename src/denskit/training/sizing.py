@@ -12,6 +12,8 @@ from denskit.data import LoadedData
 from denskit.data.base import Source, collate
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.base import ModelConfig
+from denskit.models.model_file import read_header
+from denskit.training.run_folder import model_file
 from denskit.training.settings import RunConfig, SizeRow
 
 SAMPLE = 64  # training structures whose neighbours are counted
@@ -21,16 +23,23 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
     """The run with every model setting known, and what was decided, for the log.
 
     ``sizes`` gives settings by the number of training structures; ``average_degree`` and ``average_atoms`` that are
-    null are measured on evenly spaced training structures.  Raises ValueError where settings do not go together.
+    null are measured on evenly spaced training structures.  With ``training.init_from`` these are the trained model's.
+    Raises ValueError where settings do not go together.
     """
     messages: list[str] = []
     settings = config.model.model_dump()
-    if config.sizes:
+    unknown = [name for name in ("average_degree", "average_atoms") if settings.get(name, 0) is None]
+    if config.training.init_from is not None and (config.sizes or unknown):
+        trained = read_header(model_file(config.training.init_from))["model"]
+        own = {*unknown, *(key for row in config.sizes for key in row.model)}
+        settings |= {name: trained[name] for name in own if name in trained}
+        messages.append(f"size of the model as in {config.training.init_from}")
+    elif config.sizes:
         row = _row(config.sizes, len(data.train))
         settings |= row.model
         listed = ", ".join(f"{key}={value}" for key, value in row.model.items())
         messages.append(f"model sized for {len(data.train)} training structures: {listed}")
-    unknown = [name for name in ("average_degree", "average_atoms") if settings.get(name, 0) is None]
+    unknown = [name for name in unknown if settings[name] is None]
     if unknown:
         measured = _averages(data.train, config.model)
         settings |= {name: measured[name] for name in unknown}
