@@ -80,6 +80,8 @@ def _run(contest: object, threads: int, repeats: int, memory: bool, target: Path
     from denskit.bench.measure import run
 
     assert isinstance(contest, Contest)
+    if target is not None and not target.parent.is_dir():
+        raise ValueError(f"--json {target}: there is no folder {target.parent}; make it first")
     result = run(contest, threads=threads, repeats=repeats, memory=memory)
     _show(result)
     if target is not None:
