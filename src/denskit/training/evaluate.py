@@ -21,7 +21,7 @@ from denskit.data.files import atomic_write
 from denskit.data.loading import read_file
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.base import ForceField
-from denskit.models.model_file import load_model
+from denskit.models.model_file import load_model, read_header
 from denskit.random import keys_for
 from denskit.tasks import DeNSConfig, build_task
 from denskit.tasks.metrics import Metrics
@@ -45,7 +45,8 @@ def evaluate(
 
     Args:
         model: a force field, a model file, or a run folder.
-        source: labelled structures or a file of them; None: the ``split`` of the run's own data.
+        source: labelled structures, or a file of them, read with the keys and units of the training data; None: the
+            ``split`` of the run's own data.
         split: which part of the run's data; training itself never reads "test".
         checkpoint: "best" or "last" of a run folder; None: what the run chose (``training.final``).
         device: "auto", "cpu", "cuda" or "cuda:N"; ignored for a force field, which stays where it is.
@@ -146,8 +147,19 @@ def _source(model: Model, source: Source | str | Path | None, split: str) -> Sou
             raise ValueError(f"{model}: this run has no {split} split; give a file, data.test=FILE")
         return chosen
     if isinstance(source, str | Path):
-        return read_file(source, DataConfig(missing="mask"))[0]
+        return read_file(source, _reading(model))[0]
     return source
+
+
+def _reading(model: Model) -> DataConfig:
+    """How to read a file for a model: with the keys and units that its training data were read with."""
+    if isinstance(model, ForceField):
+        return DataConfig(missing="mask")
+    trained_on = read_header(model_file(model))["metadata"].get("run", {}).get("data", {})  # {} where imported
+    kept = {
+        name: trained_on[name] for name in ("energy_key", "forces_key", "stress_key", "units") if name in trained_on
+    }
+    return DataConfig(missing="mask", **kept)
 
 
 def _run_data(run: Path) -> LoadedData:
