@@ -6,11 +6,13 @@ step.  The file is read with ``weights_only=True``, so one from elsewhere can do
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import pickle
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from torch import Tensor
 from denskit.data.files import atomic_write
 
 FORMAT_VERSION = 1
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # What may differ when a run is resumed: how long, how fast and how often, and where.  All else makes another run.
 MAY_CHANGE = frozenset(
@@ -80,6 +83,20 @@ def write_synced(path: Path, content: bytes) -> None:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+@contextmanager
+def full_disk_named(folder: Path) -> Iterator[None]:
+    """Turn the system's error about a full disk into one for people; checkpoints are never half written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise ValueError(
+            f"{folder}: writing failed ({error.strerror}); checkpoints written before are intact. "
+            "Make room and continue with --resume"
+        ) from error
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

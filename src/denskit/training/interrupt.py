@@ -9,10 +9,15 @@ from typing import Self
 
 
 class Interrupt:
-    """Notes the first Ctrl-C or SIGTERM inside its block; a second one acts at once."""
+    """Notes the first Ctrl-C or SIGTERM inside its block; a second one acts at once.
 
-    def __init__(self) -> None:
+    ``patient``: further ones are noted, too.  Under torchrun a Ctrl-C comes twice, from the terminal and from torchrun,
+    which ends a process by itself when it takes too long.
+    """
+
+    def __init__(self, *, patient: bool) -> None:
         self.signal: int = 0  # 0: none came
+        self.patient = patient
 
     def __enter__(self) -> Self:
         self._before = {}
@@ -28,7 +33,8 @@ class Interrupt:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        self._restore()
+        if not self.patient:
+            self._restore()
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,14 @@ from denskit.models.base import ForceField
 from denskit.models.model_file import save_model
 from denskit.random import fold
 from denskit.tasks import build_task
-from denskit.training.checkpoint import Checkpoint, cannot_write, check_resumable, load_checkpoint, save_checkpoint
+from denskit.training.checkpoint import (
+    Checkpoint,
+    cannot_write,
+    check_resumable,
+    full_disk_named,
+    load_checkpoint,
+    save_checkpoint,
+)
 from denskit.training.distributed import Processes, join_processes
 from denskit.training.ema import WeightAverage
 from denskit.training.evaluate import measure
@@ -39,7 +44,6 @@ from denskit.training.window import Window
 
 _DROPOUT = 0xD20  # tells the seeds of dropout from those of the order and the corruption
 _BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def train(config: RunConfig, *, resume: bool = False) -> Path:
@@ -64,7 +68,7 @@ def train(config: RunConfig, *, resume: bool = False) -> Path:
     trainer.messages += sized
     changes = trainer.resume(checkpoint) if checkpoint is not None else {}
     group.wait()  # all have looked at the folder before it changes
-    with _full_disk_named(folder.path):
+    with full_disk_named(folder.path):
         if group.is_first:
             folder.write_start(config)
             if data.splits is not None:
@@ -118,7 +122,7 @@ class Trainer:
             rank=self.group.rank,
             num_processes=self.group.count,
         )
-        self.interrupt = Interrupt()
+        self.interrupt = Interrupt(patient=self.group.count > 1)
         self.window = self._new_window()
         self.saved_at = time.monotonic()
 
@@ -223,6 +227,7 @@ class Trainer:
         if stop:
             if self.group.is_first:
                 self._save()
+            self.group.wait()  # torchrun ends the others when one has left
             log.say(
                 f"stopped after step {step} of {total}; saved to {self.folder.last}. Continue with the same command "
                 f"and --resume, or: denskit train {self.folder.path} --resume"
@@ -341,17 +346,3 @@ def _set_deterministic(wanted: bool) -> None:
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
         torch.use_deterministic_algorithms(True)
-
-
-@contextlib.contextmanager
-def _full_disk_named(folder: Path) -> Iterator[None]:
-    """Turn the system's error about a full disk into one for people; checkpoints are never half written."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
-        raise ValueError(
-            f"{folder}: writing failed ({error.strerror}); checkpoints written before are intact. "
-            "Make room and continue with --resume"
-        ) from error
