@@ -73,6 +73,7 @@ def test_evaluate_writes_errors_and_parity(run: Path, mine: Path) -> None:
     other = denskit("evaluate", run / "model.safetensors", f"data.test={mine}")
     assert other.exit_code == 0, other.output
     assert denskit("evaluate", run, "data.path=x").exit_code == 2
+    assert "--split" in denskit("evaluate", run, f"data.test={mine}", "--split", "valid").stderr
 
 
 def test_predict_keeps_labels_apart(run: Path, mine: Path, tmp_path: Path) -> None:

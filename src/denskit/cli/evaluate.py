@@ -38,6 +38,8 @@ def evaluate(
     from denskit.training.evaluate import evaluate as evaluate_model
 
     file = _test_file(overrides or [])
+    if file is not None and split != "test":
+        raise ValueError(f"--split {split} is part of the run's data; with data.test={file} it would be ignored")
     result = evaluate_model(model, file, split=split, checkpoint=checkpoint, device=device)
     table = Table("quantity", "error", title=f"{model} on {file or f'its {split} split'}")
     for name, value in result.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -47,4 +48,5 @@ def train(
     from denskit.training.trainer import train as train_model
 
     run = train_model(config, resume=resume)
-    typer.echo(f"Done: {run}\nNext:  denskit evaluate {run}   |   denskit report {run}")
+    if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
+        typer.echo(f"Done: {run}\nNext:  denskit evaluate {run}   |   denskit report {run}")
