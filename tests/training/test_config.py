@@ -10,7 +10,7 @@ import yaml
 
 from denskit.presets import preset_names
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
-from denskit.training.config import RunConfig, load_config
+from denskit.training.config import RunConfig, TrainingConfig, load_config
 from denskit.training.settings import parse_interval
 
 
@@ -138,3 +138,9 @@ def test_interval() -> None:
     for wrong in ("often", "0 steps", "1.5 steps"):
         with pytest.raises(ValueError, match="interval|whole"):
             parse_interval(wrong)
+
+
+def test_every_training_setting_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    table = page.partition("## Settings")[2]
+    assert [name for name in TrainingConfig.model_fields if f"`{name}`" not in table] == []
