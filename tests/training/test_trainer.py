@@ -75,6 +75,15 @@ def test_a_folder_in_use_is_refused_and_left_alone(tiny: Tiny) -> None:
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
+def test_a_folder_without_a_checkpoint_is_refused(tiny: Tiny) -> None:
+    config = tiny("training.max_steps=1")
+    Path(config.output).mkdir()
+    (Path(config.output) / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"not empty.*remove it, or give another output"):
+        train(config)
+    assert [path.name for path in Path(config.output).iterdir()] == ["notes.txt"]
+
+
 def test_resume_needs_something_to_resume(tiny: Tiny) -> None:
     with pytest.raises(FileNotFoundError, match="nothing to resume"):
         train(tiny(), resume=True)

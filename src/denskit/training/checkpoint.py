@@ -105,7 +105,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises FileNotFoundError, and ValueError for a file that is truncated, foreign or of a newer format.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: not found, so there is nothing to resume; start the run without --resume")
+        raise FileNotFoundError(
+            f"{path}: not found, so there is nothing to resume; start the run without --resume, in a new folder"
+        )
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         version = content.pop("format_version")

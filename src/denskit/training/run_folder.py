@@ -75,9 +75,14 @@ class RunFolder:
     def check_new(self) -> None:
         """Raise ValueError if there is a run here already."""
         if self.path.is_dir() and any(self.path.iterdir()):
-            what = "holds a run" if self.config.exists() else "is not empty"
+            if self.last.exists():
+                raise ValueError(
+                    f"output={self.path} holds a run; continue it with --resume, or give another output=... "
+                    "(nothing changed)"
+                )
             raise ValueError(
-                f"output={self.path} {what}; continue it with --resume, or give another output=... (nothing changed)"
+                f"output={self.path} is not empty, and there is no checkpoint to resume from; remove it, or give another "
+                "output=... (nothing changed)"
             )
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"output={self.path} is a file; give a folder")
