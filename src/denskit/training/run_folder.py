@@ -81,8 +81,8 @@ class RunFolder:
                     "(nothing changed)"
                 )
             raise ValueError(
-                f"output={self.path} is not empty, and there is no checkpoint to resume from; remove it, or give another "
-                "output=... (nothing changed)"
+                f"output={self.path} is not empty, and there is no checkpoint to resume from; remove it, or give "
+                "another output=... (nothing changed)"
             )
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"output={self.path} is a file; give a folder")
