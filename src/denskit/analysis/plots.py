@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 Pair = tuple[np.ndarray, np.ndarray]  # reference, predicted
 
@@ -102,7 +103,10 @@ def _draw_curves(axes: Axes, name: str, curves: Mapping[str, Mapping[str, np.nda
     for colour, (label, columns) in zip(cycle(COLOURS), curves.items(), strict=False):
         _draw_curve(axes, columns, f"train_{_COLUMNS[name]}", color=colour, linewidth=0.6, alpha=0.5)
         _draw_curve(axes, columns, f"valid_{_COLUMNS[name]}", color=colour, label=label, marker=".")
-    axes.set(xlabel="training step", ylabel=f"validation MAE, {name} ({UNITS[name]})", yscale="log")
+    axes.set(xlabel="training step", ylabel=f"{name} MAE ({UNITS[name]}; thin: training)", yscale="log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.legend(frameon=False, fontsize=9)
 
 
@@ -122,4 +126,6 @@ def _draw_parity(axes: Axes, name: str, pairs: Mapping[str, Pair]) -> None:
         axes.scatter(reference, predicted, s=5, alpha=0.35, linewidths=0, color=colour, label=text, rasterized=True)
     axes.axline((0, 0), slope=1, color="0.6", linewidth=0.9, zorder=1)
     axes.set(xlabel=f"reference {name} ({unit})", ylabel=f"predicted {name} ({unit})", aspect="equal")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.legend(frameon=False, fontsize=9, markerscale=3)
