@@ -42,7 +42,7 @@ def train(
     changes += [f"seed={seed}"] if seed is not None else []
     config = load_config(preset, changes)
     if dry_run:
-        typer.echo(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True), nl=False)
+        typer.echo(yaml.safe_dump(config.document(), sort_keys=False, allow_unicode=True), nl=False)
         return
 
     from denskit.training.trainer import train as train_model
