@@ -132,3 +132,9 @@ def _result(ours: list[float], theirs: list[float]) -> Result:
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ValueError, match="repeats=0"):
         run(TRAIN, threads=1, repeats=0, memory=False)
+
+
+def test_a_missing_folder_is_noticed_before_anything_is_measured(tmp_path: Path) -> None:
+    outcome = CliRunner().invoke(app, ["train", "--json", str(tmp_path / "absent" / "result.json")])
+    assert isinstance(outcome.exception, ValueError)
+    assert "absent" in str(outcome.exception)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -45,10 +45,8 @@ def train(
 
     Example:  denskit bench train --model equiformer_l3 --system aspirin --json l3.json
     """
-    from denskit.bench.contest import Contest
-
-    contest = Contest(work="train", model=model, system=system, batch=batch, against=against, dens=dens)
-    _run(contest, threads, repeats, memory, json)
+    settings = dict(work="train", model=model, system=system, batch=batch, against=against, dens=dens)
+    _run(settings, threads, repeats, memory, json)
 
 
 @app.command("energy_forces")
@@ -67,22 +65,23 @@ def energy_forces(
 
     Example:  denskit bench energy_forces --system aspirin --batch 1
     """
-    from denskit.bench.contest import Contest
-
-    contest = Contest(work="energy_forces", model=model, system=system, batch=batch, against=against, dens=dens)
-    _run(contest, threads, repeats, memory, json)
+    settings = dict(work="energy_forces", model=model, system=system, batch=batch, against=against, dens=dens)
+    _run(settings, threads, repeats, memory, json)
 
 
-def _run(contest: object, threads: int, repeats: int, memory: bool, target: Path | None) -> None:
+def _run(settings: dict[str, Any], threads: int, repeats: int, memory: bool, target: Path | None) -> None:
     import json
+    from importlib.util import find_spec
+
+    if find_spec("e3nn") is None:
+        raise ValueError("the opponent needs e3nn, which is not installed: pip install 'denskit[test]'")
+    if target is not None and not target.parent.is_dir():
+        raise ValueError(f"--json {target}: there is no folder {target.parent}; make it first")
 
     from denskit.bench.contest import Contest
     from denskit.bench.measure import run
 
-    assert isinstance(contest, Contest)
-    if target is not None and not target.parent.is_dir():
-        raise ValueError(f"--json {target}: there is no folder {target.parent}; make it first")
-    result = run(contest, threads=threads, repeats=repeats, memory=memory)
+    result = run(Contest(**settings), threads=threads, repeats=repeats, memory=memory)
     _show(result)
     if target is not None:
         target.write_text(json.dumps(result.to_dict(), indent=1) + "\n")
