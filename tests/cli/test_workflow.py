@@ -162,5 +162,4 @@ def test_demo_writes_its_results_and_fails_when_nothing_was_learnt(tmp_path: Pat
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert results["with DeNS"]["parameters"] > results["without DeNS"]["parameters"]
     assert results["with DeNS"]["noise_error_relative_to_zero_with_test_forces"] > 0.8
-    for image in ("overview.png", "with_DeNS/parity.png", "without_DeNS/parity.png"):
-        assert (tmp_path / image).stat().st_size > 1000
+    assert (tmp_path / "overview.png").stat().st_size > 1000
