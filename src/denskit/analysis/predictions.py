@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from denskit.analysis.plots import Pair
-from denskit.data import DataConfig, load_data, read_file
 from denskit.data.base import Source, collate
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
-from denskit.training.config import load_config
 from denskit.training.distributed import choose_device
+from denskit.training.evaluate import source_of
 from denskit.training.run_folder import model_file
 
 
@@ -70,10 +69,4 @@ def predictions_of(
     Raises FileNotFoundError where there is no model, ValueError where a run has no test split.
     """
     force_field = load_model(model_file(model, checkpoint), device=choose_device(device))
-    if file is not None:
-        return predictions(force_field, read_file(file, DataConfig(missing="mask"))[0])
-    config = load_config(model)
-    source = load_data(config.data, config.seed).test
-    if source is None:
-        raise ValueError(f"{model}: this run has no test split; give a file, data.test=FILE")
-    return predictions(force_field, source)
+    return predictions(force_field, source_of(model, file, "test"))

@@ -55,7 +55,7 @@ def evaluate(
     Raises ValueError for structures without any label, and where a run has no such split.
     """
     force_field = _load(model, checkpoint, device)
-    chosen = _source(model, source, split)
+    chosen = source_of(model, source, split)
     result = measure(force_field, chosen, batch_size=batch_size).summary()
     if not result:
         raise ValueError(f"{chosen.name}: no energies, forces or stresses to compare with")
@@ -112,7 +112,7 @@ def noise_error(
         raise ValueError(f"{run}: trained with task={config.task.name}; only a run with task=dens has noise to predict")
     task = build_task(config.task.model_copy(update={"probability": 1.0}))
     force_field = _load(run, checkpoint, device)
-    source = _source(run, None, split)
+    source = source_of(run, None, split)
     encoded, bare = (Metrics(_place(force_field)[0]) for _ in range(2))
     start = 0
     with torch.no_grad():
@@ -137,7 +137,8 @@ def _load(model: Model, checkpoint: Literal["best", "last"] | None, device: str)
     return load_model(model_file(model, checkpoint), device=choose_device(device))
 
 
-def _source(model: Model, source: Source | str | Path | None, split: str) -> Source:
+def source_of(model: Model, source: Source | str | Path | None, split: str) -> Source:
+    """The structures to judge a model on: those given, a file of them, or the ``split`` of the run's own data."""
     if source is None:
         if isinstance(model, ForceField) or not RunFolder(Path(model)).config.is_file():
             raise ValueError("a model alone has no data: say which file, data.test=FILE, or give a run folder")
@@ -209,7 +210,7 @@ def _frames(systems: list[System], results: dict[str, Tensor]) -> list[ase.Atoms
         if system.fixed.any():
             atoms.set_constraint(FixAtoms(mask=system.fixed))
         values = {"energy": float(results["energy"][number]), "forces": forces.double().numpy()}
-        if "stress" in results:
+        if "stress" in results and system.pbc.all():  # a molecule or a slab has no volume to divide by
             values["stress"] = results["stress"][number].double().numpy()
         atoms.calc = SinglePointCalculator(atoms, **values)
         if system.energy is not None:

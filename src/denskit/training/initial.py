@@ -62,7 +62,11 @@ def check_known_elements(force_field: ForceField, source: Source) -> None:
 
 
 def _take_weights(force_field: ForceField, trained: ForceField, origin: str) -> str:
-    """Copy the weights of a trained model; those that only one of the two has (a noise head) are left as they are."""
+    """Copy the weights of a trained model.
+
+    Weights that only one of the two has are left as they are: heads for noise or direct forces, and the degrees above 0
+    that the last block keeps for these.
+    """
     there, here = trained.config.model_dump(), force_field.config.model_dump()
     changed = [name for name in here if name not in _FREE and there.get(name) != here[name]]
     if changed:
@@ -71,10 +75,8 @@ def _take_weights(force_field: ForceField, trained: ForceField, origin: str) -> 
     own, other = _weights(force_field), _weights(trained)
     wrong = [f"{name} {list(other[name].shape)} there, {list(own[name].shape)} here"
              for name in own.keys() & other.keys() if own[name].shape != other[name].shape]  # fmt: skip
-    missing = {name for name in own.keys() - other.keys() if not _belongs_to_noise(name)}
-    if wrong or missing:
-        listed = "; ".join(sorted(wrong) + [f"{name} not there" for name in sorted(missing)][:5])
-        raise ValueError(f"training.init_from={origin}: weights of another architecture: {listed}")
+    if wrong:
+        raise ValueError(f"training.init_from={origin}: weights of another architecture: {'; '.join(sorted(wrong))}")
     for name in own.keys() & other.keys():
         own[name].copy_(other[name])
     fresh, unused = len(own.keys() - other.keys()), len(other.keys() - own.keys())
@@ -83,7 +85,3 @@ def _take_weights(force_field: ForceField, trained: ForceField, origin: str) -> 
 
 def _weights(force_field: ForceField) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in force_field.named_parameters()}
-
-
-def _belongs_to_noise(name: str) -> bool:
-    return name.startswith(("heads.noise.", "backbone.force_encoding."))

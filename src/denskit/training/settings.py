@@ -157,6 +157,11 @@ class RunConfig(BaseModel):
                 f"task.stress_weight={self.task.stress_weight}, but the model predicts no stress; "
                 "set model.stress=strain or task.stress_weight=0"
             )
+        if self.training.best_by == "forces" and self.task.forces_weight == 0:
+            raise ValueError(
+                "task.forces_weight=0, but training.best_by=forces chooses the best weights by forces; set "
+                "training.best_by=energy"
+            )
         return self
 
     @property

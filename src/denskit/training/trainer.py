@@ -135,6 +135,11 @@ class Trainer:
             assert checkpoint.average is not None
             self.average.load_state(checkpoint.average)
         self.step, self.best, self.seconds = checkpoint.step, checkpoint.best, checkpoint.seconds
+        if self.step > self.schedule.total_steps:
+            raise ValueError(
+                f"{self.folder.last} is at step {self.step}, but the training is to end at step "
+                f"{self.schedule.total_steps}; ask for more (training.max_steps or training.epochs). Nothing changed"
+            )
         self.messages.append(f"resumed after step {self.step}")
         if checkpoint.num_processes != self.group.count:
             self.messages.append(
