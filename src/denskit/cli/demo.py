@@ -74,8 +74,7 @@ def _train_and_judge(task: str, folder: Path, steps: int | None) -> dict[str, An
 
 
 def _print_table(results: dict[str, dict[str, Any]]) -> None:
-    columns = (Column(label, justify="right") for label in results)
-    table = Table("", *columns, title="Test split of the shipped ethanol data (GFN2-xTB, 500 K)")
+    table = Table("", *(Column(label, justify="right") for label in results), title="Shipped ethanol, test split")
     for name, (key, form) in ROWS.items():
         table.add_row(name, *(form.format(result[key]) if key in result else "-" for result in results.values()))
     Console().print(table)
