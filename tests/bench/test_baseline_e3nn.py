@@ -19,6 +19,7 @@ from tolerances import REFERENCE64
 pytest.importorskip("e3nn", reason="the benchmark's baseline needs e3nn: pip install denskit[test]")
 
 from denskit.bench.baseline_e3nn import BaselineConfig, EquiformerE3NN
+from denskit.bench.baseline_layers import ExponentialNormalBasis
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,12 @@ def test_torchscript_computes_the_same(cases: list[Case]) -> None:
     script = EquiformerE3NN(TINY, dtype=torch.float64, jit="script")
     script.load_published(eager.published_state())
     assert_close(script(batch)["forces"], eager(batch)["forces"], "forces")
+
+
+def test_an_edge_beyond_the_cutoff_has_no_basis() -> None:
+    basis = ExponentialNormalBasis(8, 5.0)(torch.tensor([4.9, 5.0, 5.01]))
+    assert (basis[0] > 0).any()
+    assert not basis[1:].any()
 
 
 def test_default_dtype_and_jit_mode_are_left_as_they_were() -> None:

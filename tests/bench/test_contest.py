@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from denskit.bench.contest import (
     Contest,
     Contestant,
     Side,
+    Work,
     build_contestants,
     check_agreement,
     differences,
@@ -27,6 +29,7 @@ from denskit.bench.machine import Machine
 from denskit.bench.measure import Measured, Memory, Result, run
 from denskit.bench.systems import benchmark_batch
 from denskit.cli.bench import app
+from denskit.geometry.neighbors import build_neighbors
 from denskit.models.published import MD17_CONFIGS, convert_equiformer
 
 TRAIN = Contest(work="train", model="equiformer_l2", system="ethanol", batch=2, against="e3nn-eager")
@@ -75,7 +78,7 @@ def test_a_slightly_different_function_is_noticed(contestants: dict[Side, Contes
         check_agreement(Agreement(float64=same, float32=other))
 
 
-def test_the_batch_has_corrupted_atoms_and_the_edges_of_the_clean_structures() -> None:
+def test_the_batch_has_corrupted_atoms_and_atoms_left_alone() -> None:
     prepared = prepare_batch(TRAIN, torch.float32, 2)
     assert prepared.noise_mask.any()
     assert not prepared.noise_mask.all()
@@ -83,8 +86,18 @@ def test_the_batch_has_corrupted_atoms_and_the_edges_of_the_clean_structures() -
     assert prepared.batch.positions.dtype == prepared.targets.energy.dtype == torch.float32
 
 
+@pytest.mark.parametrize("work", ["train", "energy_forces"])
+def test_edges_belong_to_the_positions_that_the_models_see(work: Work) -> None:
+    prepared = prepare_batch(replace(TRAIN, system="aspirin", work=work), torch.float64, 8)
+    assert prepared.noise_mask.any() == (work == "train")
+    again = build_neighbors(prepared.batch, 5.0)
+    assert torch.equal(prepared.batch.edge_index, again.edge_index)
+    assert prepared.batch.edge_vectors().norm(dim=1).max() < 5.0
+
+
 def test_aspirin_is_a_molecule_of_the_size_that_is_benchmarked() -> None:
-    batch, targets = benchmark_batch("aspirin", 8, cutoff=5.0)
+    batch, targets = benchmark_batch("aspirin", 8)
+    batch = build_neighbors(batch, 5.0)
     assert batch.n_atoms.tolist() == [21] * 8
     assert 8 * 290 < batch.edge_index.shape[1] < 8 * 320
     assert batch.edge_vectors().norm(dim=1).min() > 0.7

@@ -181,7 +181,7 @@ class ExponentialNormalBasis(nn.Module):
         self.register_buffer("betas", torch.full((size,), (2 / size * (1 - start)) ** -2))
 
     def forward(self, distances: Tensor) -> Tensor:
-        """Basis [E, size] of distances [E] (Å) within the cutoff."""
+        """Basis [E, size] of distances [E] (Å); zero beyond the cutoff."""
         r = distances.unsqueeze(-1)
-        envelope = 0.5 * (torch.cos(r * (math.pi / self.cutoff)) + 1.0)
+        envelope = 0.5 * (torch.cos(r * (math.pi / self.cutoff)) + 1.0) * (r < self.cutoff)
         return envelope * torch.exp(-self.betas * (torch.exp(-r * (5.0 / self.cutoff)) - self.means).square())

@@ -1,4 +1,4 @@
-"""The batches that benchmarks run on: rattled copies of two molecules, with neighbours and invented labels."""
+"""The batches that benchmarks run on: rattled copies of two molecules, with invented labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ase.build import molecule
 
 from denskit.batch import Batch, System, Targets
 from denskit.data.base import collate
-from denskit.geometry.neighbors import build_neighbors
 
 SystemName = Literal["ethanol", "aspirin"]
 
@@ -28,16 +27,15 @@ ASPIRIN = ase.Atoms(  # relaxed with GFN2-xTB; Å
 )  # fmt: skip
 
 
-def benchmark_batch(name: SystemName, size: int, *, cutoff: float, seed: int = 0) -> tuple[Batch, Targets]:
-    """``size`` copies of a molecule, each moved by normal noise of 0.05 Å, in float64, with edges within ``cutoff`` Å.
+def benchmark_batch(name: SystemName, size: int, *, seed: int = 0) -> tuple[Batch, Targets]:
+    """``size`` copies of a molecule, each moved by normal noise of 0.05 Å, in float64, without edges.
 
     Labels are normal with standard deviation 1 (eV, eV/Å): their values do not matter, that they exist does.
     """
     atoms = molecule("CH3CH2OH") if name == "ethanol" else ASPIRIN
     generator = np.random.default_rng(seed)
     systems = [_rattled(atoms, generator, index) for index in range(size)]
-    batch, targets = collate(systems, torch.float64)
-    return build_neighbors(batch, cutoff), targets
+    return collate(systems, torch.float64)
 
 
 def _rattled(atoms: ase.Atoms, generator: np.random.Generator, index: int) -> System:
