@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -80,12 +81,18 @@ def read_header(path: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"{path} is a safetensors file without a Denskit header; `denskit import` reads published checkpoints"
         )
-    header: dict[str, Any] = json.loads(metadata[_KEY])
-    if header["format_version"] > FORMAT_VERSION:
+    try:
+        header: dict[str, Any] = json.loads(metadata[_KEY])
+        version = int(header["format_version"])
+        complete = isinstance(header["model"], dict) and {"heads", "scaling", "metadata"} <= header.keys()
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} has a Denskit header that cannot be read ({error!r}); the file is damaged") from None
+    if version > FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format version {header['format_version']}, this Denskit reads up to {FORMAT_VERSION}; "
-            "update Denskit"
+            f"{path} has format version {version}, this Denskit reads up to {FORMAT_VERSION}; update Denskit"
         )
+    if not complete:
+        raise ValueError(f"{path} has an incomplete Denskit header; the file is damaged")
     return header
 
 
@@ -102,13 +109,17 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torc
         ValueError: Not a model file, or its weights do not fit its configuration.
     """
     header = read_header(path)
-    name = header["model"]["name"]
+    name = header["model"].get("name")
     if name not in MODELS:
         raise ValueError(f"{path} holds a model '{name}'; this Denskit has {', '.join(MODELS)}")
-    config = MODELS[name].config.model_validate(header["model"])
+    try:
+        config = MODELS[name].config.model_validate(header["model"])
+        scaling = Scaling.from_dict(header["scaling"])
+    except (ValidationError, TypeError) as error:
+        raise ValueError(f"{path} does not fit this version of Denskit: {error}") from None
     own = {"energy", "forces"}
     extra = {head: irreps for head, irreps in header["heads"].items() if head not in own}
-    force_field = build_force_field(config, heads=extra, scaling=Scaling.from_dict(header["scaling"]))
+    force_field = build_force_field(config, heads=extra, scaling=scaling)
     with safe_open(path, framework="pt") as file:
         state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
     stored = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}

@@ -46,6 +46,8 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
     """
     origin, base = _read(str(preset_or_path))
     changes = _parse_overrides(overrides)
+    for place, content in ((origin, base), ("override", changes)):
+        _require_sections(place, content)
     base = _apply_molecule(base, changes, origin)
     for section, classes in _CHOICES.items():
         base[section] = _switch(base.get(section) or {}, changes.get(section) or {}, section, classes, origin)
@@ -56,6 +58,16 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
     merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
     merged.setdefault("output", _default_output(str(preset_or_path), merged))
     return _Checker(origin, changes).run_config(merged)
+
+
+def _require_sections(place: str, content: Mapping[str, Any]) -> None:
+    for section in ("model", "data", "task", "training", "molecules"):
+        value = content.get(section)
+        if value is not None and not isinstance(value, Mapping):
+            raise ValueError(f"{place}: {section}={value!r}: settings are wanted, such as {section}.name=...")
+    rows = content.get("sizes") or []
+    if not isinstance(rows, list) or any(not isinstance(r, Mapping) or "model" not in r for r in rows):
+        raise ValueError(f"{place}: sizes={rows!r}: a list of rows is wanted, each with up_to and model")
 
 
 def _read(name: str) -> tuple[str, dict[str, Any]]:

@@ -87,6 +87,17 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"output={self.path} is a file; give a folder")
 
+    def check_same_data(self, sha256: str) -> None:
+        """Raise ValueError if the run in this folder was started on other data than the file with this checksum."""
+        if not self.splits.is_file():
+            return
+        before = json.loads(self.splits.read_text(encoding="utf-8")).get("sha256")
+        if before != sha256:
+            raise ValueError(
+                f"{self.path}: the data file has changed since this run started (sha256 {str(before)[:12]}... then, "
+                f"{sha256[:12]}... now); bring it back, or start a new run (training.init_from takes the weights along)"
+            )
+
     def write_start(self, config: RunConfig) -> None:
         """Make the folder and write config.yaml and environment.json."""
         (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)

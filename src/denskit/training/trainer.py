@@ -63,6 +63,8 @@ def train(config: RunConfig, *, resume: bool = False) -> Path:
     if checkpoint is None:
         folder.check_new()
     data = load_data(config.data, config.seed, config.required_labels)
+    if checkpoint is not None and data.splits is not None:
+        folder.check_same_data(data.splits.sha256)
     config, sized = fit_model_to_data(config, data)
     trainer = Trainer(config, data, group)
     trainer.messages += sized

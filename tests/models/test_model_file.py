@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from denskit.models import build_force_field
+from denskit.models.equiformer import EquiformerConfig
+from denskit.models.model_file import load_model, read_header, save_model
+from denskit.models.scaling import Scaling
+
+SMALL = EquiformerConfig(
+    num_layers=1, channels=(4, 2), feature_channels=(4, 2), head_channels=(2, 2), num_heads=1, ffn_channels=(4, 2),
+    num_basis=4, radial_hidden=(4,),
+)  # fmt: skip
+
+
+def _saved(path: Path) -> Path:
+    scaling = Scaling(elements=[1, 8], references={"O": -432.123456789012}, energy_scale=0.7, force_scale=0.7)
+    save_model(path, build_force_field(SMALL, heads={"noise": "1"}, scaling=scaling), {"about": "a test"})
+    return path
+
+
+def test_everything_comes_back_exactly(tmp_path: Path) -> None:
+    path = _saved(tmp_path / "model.safetensors")
+    first, second = load_model(path), load_model(path)
+    assert first.config == SMALL
+    assert float(first.scaling.references[8]) == -432.123456789012
+    assert first.scaling.references.dtype == torch.float64
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not first.training
+    assert read_header(path)["metadata"] == {"about": "a test"}
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (None, "without a Denskit header"),
+        ("no json", "cannot be read"),
+        ("[1]", "cannot be read"),
+        (json.dumps({"format_version": 1}), "cannot be read"),
+        (json.dumps({"format_version": 1, "model": {}}), "incomplete"),
+        (json.dumps({"format_version": 99, "model": {}}), "format version 99"),
+    ],
+)
+def test_foreign_and_damaged_headers_are_named(tmp_path: Path, header: str | None, message: str) -> None:
+    path = tmp_path / "foreign.safetensors"
+    save_file({"x": torch.zeros(1)}, path, metadata=None if header is None else {"denskit": header})
+    with pytest.raises(ValueError, match=f"foreign.safetensors.*{message}"):
+        read_header(path)
+
+
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
+    path = _saved(tmp_path / "model.safetensors")
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match="model.safetensors is not a safetensors file, or it is truncated"):
+        load_model(path)
+
+
+def test_a_failed_save_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _saved(tmp_path / "model.safetensors")
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        _saved(path)
+    assert path.read_bytes() == before
+    assert [found.name for found in tmp_path.iterdir()] == ["model.safetensors"]
