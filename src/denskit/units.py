@@ -1,11 +1,8 @@
 """Units.  Inside Denskit: eV, Å, fs, amu.  Data are converted at the border (readers, writers) and nowhere else."""
 
-EV = 1.0
-ANGSTROM = 1.0
 # 1 kcal = 4184 J (thermochemical calorie, exact); 1 mol = 6.02214076e23 and 1 eV = 1.602176634e-19 J (2019 SI, exact).
 KCAL_PER_MOL = 4184.0 / 6.02214076e23 / 1.602176634e-19  # eV, 0.0433641...
 KJ_PER_MOL = 1000.0 / 6.02214076e23 / 1.602176634e-19  # eV
 HARTREE = 27.211386245988  # eV (CODATA 2018)
 BOHR = 0.529177210903  # Å (CODATA 2018)
 GPA = 1.0 / 160.2176634  # eV/Å^3 (1 eV = 1.602176634e-19 J, exact)
-BOLTZMANN = 8.617333262e-5  # eV/K (2019 SI)

@@ -38,7 +38,10 @@ def import_(
     from denskit.models.model_file import save_model
     from denskit.models.published import import_equiformer
 
-    config = None if model is None else EquiformerConfig.model_validate(yaml.safe_load(model.read_text("utf-8")))
+    try:
+        config = None if model is None else EquiformerConfig.model_validate(yaml.safe_load(model.read_text("utf-8")))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{model}: no valid YAML: {error}") from None
     if data is not None and (mean, std, elements) == (None, None, None):
         scaling = _scaling_of(data)
     elif data is None and mean is not None and std is not None and elements is not None:

@@ -222,7 +222,10 @@ class ForceField(nn.Module):
 
         Raises:
             ValueError: An element that the model was not trained on.
+            RuntimeError: Under ``torch.inference_mode``, where nothing can be differentiated; use ``torch.no_grad``.
         """
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError("forces are gradients: call predict under torch.no_grad(), not torch.inference_mode()")
         self.scaling.check_elements(batch.atomic_numbers[batch.atom_mask].cpu())
         wanted = tuple(name for name in self.outputs() if name != "noise")
         training = self.training

@@ -78,15 +78,20 @@ def predict(model: Model, file: str | Path, output: str | Path, *, device: str =
     """Predict a file's structures and write them as extxyz with energy, forces and (if the model has it) stress.
 
     Labels of the file are kept as ``REF_energy``, ``REF_forces``, ``REF_stress``.  Returns the number of structures.
+    Raises ValueError for another format than extxyz, or where the output is the input.
     """
     force_field = _load(model, None, device)
-    source, _ = read_file(file, DataConfig(missing="mask"))
+    output = Path(output)
+    if output.suffix not in (".xyz", ".extxyz"):
+        raise ValueError(f"{output}: predictions are written as extxyz; name the file .extxyz or .xyz")
+    if output.exists() and output.samefile(file):
+        raise ValueError(f"{output} is the input; give another name for the predictions")
+    source, _ = read_file(file, _reading(model, keys=Path(file).suffix != ".npz"))
     frames = []
     with torch.no_grad():
         for systems, batch, _ in _batches(force_field, source, batch_size):
             results = {name: value.cpu() for name, value in force_field.predict(batch).items()}
             frames += _frames(systems, results)
-    output = Path(output)
     with atomic_write(output) as temporary:
         ase.io.write(temporary, frames, format="extxyz")
     return len(frames)
@@ -128,6 +133,10 @@ def noise_error(
                 metrics.update_noise(noise, prepared)
             start += len(systems)
     name = "noise_error_relative_to_zero"
+    if name not in encoded.summary():
+        raise ValueError(
+            f"{source.name}: no atom of {len(source)} structures was drawn for corruption; use more of them"
+        )
     return {f"{name}_with_{split}_forces": encoded.summary()[name], f"{name}_without_forces": bare.summary()[name]}
 
 
@@ -152,14 +161,13 @@ def source_of(model: Model, source: Source | str | Path | None, split: str) -> S
     return source
 
 
-def _reading(model: Model) -> DataConfig:
-    """How to read a file for a model: with the keys and units that its training data were read with."""
+def _reading(model: Model, *, keys: bool = True) -> DataConfig:
+    """How to read a file for a model: with the units, and the keys, that its training data were read with."""
     if isinstance(model, ForceField):
         return DataConfig(missing="mask")
     trained_on = read_header(model_file(model))["metadata"].get("run", {}).get("data", {})  # {} where imported
-    kept = {
-        name: trained_on[name] for name in ("energy_key", "forces_key", "stress_key", "units") if name in trained_on
-    }
+    names = ("energy_key", "forces_key", "stress_key", "units") if keys else ("units",)
+    kept = {name: trained_on[name] for name in names if name in trained_on}
     return DataConfig(missing="mask", **kept)
 
 
@@ -185,6 +193,8 @@ def _batches(
     chosen = range(first, len(source), step)
     for start in range(0, len(chosen), size):
         systems = [source[index] for index in chosen[start : start + size]]
+        for system in systems:
+            force_field.scaling.check_elements(system.atomic_numbers, f"{source.name}, frame {system.index},")
         batch, targets = collate(systems, dtype)
         if edges:
             try:

@@ -77,6 +77,16 @@ def _take_weights(force_field: ForceField, trained: ForceField, origin: str) -> 
              for name in own.keys() & other.keys() if own[name].shape != other[name].shape]  # fmt: skip
     if wrong:
         raise ValueError(f"training.init_from={origin}: weights of another architecture: {'; '.join(sorted(wrong))}")
+    lost = sorted(
+        name
+        for name in own.keys() - other.keys()
+        if name.startswith("backbone.blocks.") and name.endswith((".weights.0", ".bias"))
+    )
+    if lost:
+        raise ValueError(
+            f"training.init_from={origin}: it has no {lost[0]}, which would start random; train with the task that it "
+            "was trained with, or choose feature_channels unlike channels in both"
+        )
     for name in own.keys() & other.keys():
         own[name].copy_(other[name])
     fresh, unused = len(own.keys() - other.keys()), len(other.keys() - own.keys())

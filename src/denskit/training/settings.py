@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, SerializeAsAny, model_validator
@@ -182,4 +183,7 @@ class RunConfig(BaseModel):
         """
         document = self.model_dump(mode="json")
         document["data"]["split"] = self.data.split.model_dump(mode="json", exclude_unset=True)
+        for name in ("path", "train", "valid", "test"):  # a run folder is used from other places, too
+            if document["data"][name] is not None:
+                document["data"][name] = str(Path(document["data"][name]).expanduser().resolve())
         return document
