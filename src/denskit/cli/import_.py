@@ -51,7 +51,10 @@ def import_(
     force_field = import_equiformer(checkpoint, scaling, config)
     save_model(output, force_field, {"imported_from": checkpoint.name})
     count = sum(parameter.numel() for parameter in force_field.parameters())
-    typer.echo(f"Wrote {output}: {force_field.config.name}, {count:,} parameters, heads {', '.join(force_field.heads)}")
+    # with DeNS, the published force embedding has a scalar bias; it is part of the atom embedding's bias here
+    folded = force_field.config.channels[0] if "noise" in force_field.heads else 0  # type: ignore[attr-defined]
+    sizes = f"{count:,} parameters" + (f" (published: {count + folded:,})" if folded else "")
+    typer.echo(f"Wrote {output}: {force_field.config.name}, {sizes}, heads {', '.join(force_field.heads)}")
 
 
 def _scaling_of(data: Path) -> Scaling:
