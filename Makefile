@@ -63,7 +63,7 @@ setup: $(VENV)/.dev
 # --- what one runs --------------------------------------------------------------------------------------------------
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
 
 demo: $(VENV)/.core
 	@$(BIN)/denskit demo --output runs/demo $(ARGS)

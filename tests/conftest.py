@@ -24,7 +24,7 @@ settings.load_profile("denskit")
 @pytest.fixture(scope="session", autouse=True)
 def few_threads() -> None:
     """The systems here are tiny: more threads only cost, and bit-for-bit tests want the same number everywhere."""
-    torch.set_num_threads(min(2, torch.get_num_threads()))
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
