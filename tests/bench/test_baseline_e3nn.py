@@ -176,6 +176,13 @@ def test_default_dtype_and_jit_mode_are_left_as_they_were() -> None:
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
+def test_a_loss_of_forces_can_be_differentiated_without_noise(cases: list[Case]) -> None:
+    model = EquiformerE3NN(TINY, dtype=torch.float64, jit="eager")
+    model(cases[0].batch("in/pos_clean"), create_graph=True)["forces"].square().sum().backward()
+    gradient = model.blocks[0].ga.alpha_dot.grad
+    assert gradient is not None and gradient.abs().sum() > 0
+
+
 def test_weights_with_a_name_missing_are_refused() -> None:
     model = EquiformerE3NN(TINY, jit="eager")
     weights = model.published_state()

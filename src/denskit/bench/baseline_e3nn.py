@@ -264,7 +264,9 @@ class EquiformerE3NN(nn.Module):
         x = self.norm(x)
         atoms = self.energy_head(x).squeeze(-1) / math.sqrt(AVERAGE_NODES)
         energy = atoms.new_zeros(batch.num_systems).index_add(0, batch.system_index, atoms)
-        (gradient,) = torch.autograd.grad(energy.sum(), positions, create_graph=create_graph, retain_graph=noise)
+        (gradient,) = torch.autograd.grad(
+            energy.sum(), positions, create_graph=create_graph, retain_graph=noise or create_graph
+        )
         out = {"energy": energy, "forces": -gradient}
         if noise:
             out["noise"] = self.denoising_pos_head(x, edges)
