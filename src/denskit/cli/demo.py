@@ -37,9 +37,12 @@ def demo(
 
     Example:  denskit demo --output runs/demo
     """
+    import torch
+
     from denskit.analysis.plots import plot_overview
     from denskit.analysis.predictions import predictions_of
 
+    torch.set_num_threads(1)  # so small a network is faster on one
     folders = {label: output / label.replace(" ", "_") for label in VARIANTS}
     results = {label: _train_and_judge(VARIANTS[label], folder, steps) for label, folder in folders.items()}
     (output / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
