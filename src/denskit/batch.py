@@ -35,6 +35,10 @@ class System:
     denoise: bool = True  # False: DeNS must never corrupt this structure (OC20's MD split)
     index: int = 0  # position in its source: names the record in errors
     group: str = ""  # for splits by group (system, material); empty where the source has none
+    sid: str = ""  # the source's name of the system (OC20, OC22); empty where it has none
+    fid: int | None = None  # frame number in the relaxation or trajectory of that system
+    relaxed_energy: float | None = None  # eV, at the end of the relaxation that starts here (IS2RE)
+    relaxed_positions: np.ndarray | None = None  # [n, 3] Å, likewise (IS2RS)
 
     def __post_init__(self) -> None:
         n = len(self.positions)
@@ -44,6 +48,7 @@ class System:
         assert self.fixed.shape == (n,) and self.tags.shape == (n,), (self.fixed.shape, self.tags.shape)
         assert self.forces is None or self.forces.shape == (n, 3), self.forces
         assert self.stress is None or self.stress.shape == (3, 3), self.stress
+        assert self.relaxed_positions is None or self.relaxed_positions.shape == (n, 3), self.relaxed_positions
 
     def __len__(self) -> int:
         return len(self.positions)
