@@ -111,6 +111,24 @@ class Batch(_Tensors):
         return vectors + torch.einsum("ei,eij->ej", shift, self.cell[self.system_index[target]])
 
 
+def select(batch: Batch, keep: Tensor) -> Batch:
+    """The systems of a batch where ``keep`` [B] bool is True, in their order, without edges."""
+    atoms = keep[batch.system_index]
+    new_index = keep.long().cumsum(0) - 1
+    return Batch(
+        positions=batch.positions[atoms],
+        atomic_numbers=batch.atomic_numbers[atoms],
+        cell=batch.cell[keep],
+        pbc=batch.pbc[keep],
+        system_index=new_index[batch.system_index[atoms]],
+        n_atoms=batch.n_atoms[keep],
+        fixed=batch.fixed[atoms],
+        tags=batch.tags[atoms],
+        denoise=batch.denoise[keep],
+        atom_mask=batch.atom_mask[atoms],
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Targets(_Tensors):
     """Labels of a batch.  A missing label is 0 with its mask False; it then counts in no loss and in no metric."""

@@ -539,14 +539,17 @@ class TestUse:
         force_field.train()
         predicted = force_field.predict(batch)
         assert force_field.training and "noise" not in predicted
-        wanted = ("energy", "forces")
-        out = force_field.eval()(batch, None, wanted)
+        out = force_field.eval()(batch, None, ("energies", "forces"))
         references = torch.tensor([2 * -13.0 - 2000.0 - 3.0, -3.0], dtype=torch.float64)
         assert predicted["energy"].dtype == torch.float64
-        expected = 2.5 * out["energy"].double() + references
+        summed = torch.zeros(2, dtype=torch.float64).index_add(0, batch.system_index, out["energies"].double())
+        expected = 2.5 * summed + references
         torch.testing.assert_close(predicted["energy"], expected, rtol=0, atol=ENERGY_ROUND_TRIP_EV)
         torch.testing.assert_close(predicted["forces"], 2.5 * out["forces"])
         assert not any(value.requires_grad for value in predicted.values())
+        energies = force_field.predict(batch, ("energies",))["energies"]
+        added = torch.zeros(2, dtype=torch.float64).index_add(0, batch.system_index, energies)
+        torch.testing.assert_close(added, predicted["energy"], rtol=0, atol=ENERGY_ROUND_TRIP_EV)
 
     def test_predict_works_where_gradients_are_off(self, name: str, systems: Systems) -> None:
         force_field = build(name, torch.float64)

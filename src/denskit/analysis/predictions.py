@@ -12,7 +12,6 @@ import torch
 
 from denskit.analysis.plots import Pair
 from denskit.data.base import Source, collate
-from denskit.geometry.neighbors import build_neighbors
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
 from denskit.training.distributed import choose_device
@@ -38,7 +37,7 @@ def predictions(force_field: ForceField, source: Source, *, most: int = 500, bat
     for start in range(0, len(chosen), batch_size):
         systems = [source[int(index)] for index in chosen[start : start + batch_size]]
         batch, _ = collate(systems, parameter.dtype)
-        batch = build_neighbors(batch, force_field.cutoff, max_neighbors=force_field.max_neighbors)
+        batch = force_field.config.with_neighbors(batch)
         predicted = {name: value.cpu() for name, value in force_field.predict(batch.to(parameter.device)).items()}
         per_system = predicted["forces"].double().split([len(system) for system in systems])
         for system, total, force in zip(systems, predicted["energy"].tolist(), per_system, strict=True):

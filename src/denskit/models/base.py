@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from denskit.batch import MAX_ATOMIC_NUMBER, Batch
-from denskit.geometry.edge_frame import EdgeFrames
+from denskit.geometry.edge_frame import EdgeFrames, edge_frames
+from denskit.geometry.neighbors import build_neighbors
 from denskit.geometry.so2 import split_orders
 from denskit.models.scaling import Scaling
 from denskit.nn.norm import EquivariantLayerNorm
@@ -28,6 +30,9 @@ class ModelConfig(BaseModel):
     max_neighbors: int | None = Field(
         None, ge=1, description="keep only the nearest neighbours of each atom; not smooth"
     )
+    strict_neighbors: bool = Field(
+        True, description="with max_neighbors: exactly the nearest ones; false keeps neighbours as near as the next one"
+    )
     num_elements: int = Field(
         64, ge=1, le=MAX_ATOMIC_NUMBER + 1, description="atomic numbers 0 .. num_elements - 1 have an embedding"
     )
@@ -40,6 +45,10 @@ class ModelConfig(BaseModel):
         gt=0,
         description="Å/eV, factor of encoded forces; default 1 / force scale; 23.06 gives the published kcal/mol/Å",
     )
+
+    def with_neighbors(self, batch: Batch) -> Batch:
+        """The batch with the edges that this model looks at; see :func:`denskit.geometry.neighbors.build_neighbors`."""
+        return build_neighbors(batch, self.cutoff, max_neighbors=self.max_neighbors, strict=self.strict_neighbors)
 
     @model_validator(mode="after")
     def _stress_needs_gradients(self) -> ModelConfig:
@@ -95,6 +104,7 @@ class Backbone(nn.Module, ABC):
     symmetry: Literal["SO(3)", "O(3)"]
     gauge_exact: bool  # no dependence on the choice of the rotation about an edge
     smooth: bool = False  # twice differentiable also where an atom crosses the cutoff
+    checkpoint_activations: bool = False  # training keeps only what enters the blocks, and computes the rest again
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -113,6 +123,18 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def make_head(self, irreps: str) -> nn.Module:
         """A module from Features to [N, dim]: "0" scalars, "1" vectors."""
+
+    def run_block(self, block: nn.Module, *args: Any) -> Any:
+        """``block(*args)``; with ``checkpoint_activations`` its backward computes it again, dropout included."""
+        if self.checkpoint_activations and self.training and torch.is_grad_enabled():
+            return checkpoint(block, *args, use_reentrant=False)
+        return block(*args)
+
+    @staticmethod
+    def frames_of(batch: Batch, l_max: int) -> EdgeFrames:
+        """Edge frames of a batch, always in the precision of its positions: half precision would break equivariance."""
+        with torch.autocast(batch.positions.device.type, enabled=False):
+            return edge_frames(Backbone.edge_vectors(batch), l_max)
 
     @staticmethod
     def edge_vectors(batch: Batch) -> Tensor:
@@ -158,7 +180,7 @@ class ForceField(nn.Module):
         return names
 
     def outputs(self) -> tuple[str, ...]:
-        """Names of all that :meth:`forward` can return."""
+        """Names of all that a loss can ask of :meth:`forward`."""
         names = ["energy", "forces"] + [name for name in self.heads if name not in ("energy", "forces")]
         return (*names, "stress") if self.config.stress == "strain" else tuple(names)
 
@@ -174,11 +196,11 @@ class ForceField(nn.Module):
         Args:
             batch: with neighbours built.
             force_input: [N, 3] eV/Å, only in DeNS training.
-            outputs: names wanted; default all of :meth:`outputs`.
+            outputs: names wanted, those of :meth:`outputs` or "energies"; default all of :meth:`outputs`.
             edge_frames: frames to use instead of our own (tests; positions are then not differentiated through them).
 
         Returns:
-            "energy" [B], "forces" [N, 3], "noise" [N, 3], "stress" [B, 3, 3] as asked.
+            "energy" [B], "energies" [N], "forces" [N, 3], "noise" [N, 3], "stress" [B, 3, 3] as asked.
         """
         wanted = self.outputs() if outputs is None else outputs
         gradient = self.config.forces == "gradient" and ("forces" in wanted or "stress" in wanted)
@@ -210,15 +232,21 @@ class ForceField(nn.Module):
         # a vector head is an attention of its own: it reads all degrees
         features = self.backbone(batch, force_input, frames, l_out=0 if l_out == 0 else None)
         out = {name: self.heads[name](features) for name in used}
-        atoms = torch.where(batch.atom_mask[:, None], out["energy"], 0)
-        out["energy"] = atoms.new_zeros(batch.num_systems).index_add(0, batch.system_index, atoms[:, 0])
+        # sums and what leaves the model are never in half precision
+        out = {name: value.to(batch.positions.dtype) for name, value in out.items()}
+        out["energies"] = torch.where(batch.atom_mask, out["energy"][:, 0], 0)
+        out["energy"] = out["energies"].new_zeros(batch.num_systems).index_add(0, batch.system_index, out["energies"])
         return out
 
-    def predict(self, batch: Batch) -> dict[str, Tensor]:
+    def predict(self, batch: Batch, outputs: tuple[str, ...] | None = None) -> dict[str, Tensor]:
         """Predict in eV, eV/Å and eV/Å^3; never a second-order graph, never noise.
 
+        Args:
+            batch: with neighbours built.
+            outputs: names wanted; default "energy", "forces", and "stress" if the model has it.
+
         Returns:
-            "energy" [B] float64, "forces" [N, 3], and "stress" [B, 3, 3] if the model has it.
+            As asked: "energy" [B] float64, "energies" of atoms [N] float64, "forces" [N, 3], "stress" [B, 3, 3].
 
         Raises:
             ValueError: An element that the model was not trained on.
@@ -227,14 +255,18 @@ class ForceField(nn.Module):
         if torch.is_inference_mode_enabled():
             raise RuntimeError("forces are gradients: call predict under torch.no_grad(), not torch.inference_mode()")
         self.scaling.check_elements(batch.atomic_numbers[batch.atom_mask].cpu())
-        wanted = tuple(name for name in self.outputs() if name != "noise")
+        wanted = tuple(name for name in self.outputs() if name != "noise") if outputs is None else outputs
         training = self.training
         self.eval()
         try:
-            out = self(batch, outputs=wanted)
+            out = self(batch, outputs=(*wanted, "energies"))
         finally:
             self.train(training)
-        return self.scaling.unscale(batch, {name: value.detach() for name, value in out.items()})
+        physical = self.scaling.unscale(batch, {name: value.detach() for name, value in out.items()})
+        # added in float64: in float32 the sum over thousands of atoms loses meV
+        energies = physical["energies"]
+        physical["energy"] = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
+        return {name: physical[name] for name in wanted}
 
 
 def _strained(batch: Batch, strain: Tensor | None) -> Batch:

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from denskit.batch import Batch
-from denskit.geometry.edge_frame import EdgeFrames, edge_frames
+from denskit.geometry.edge_frame import EdgeFrames
 from denskit.geometry.so3 import Initialisation, SO3Linear
 from denskit.models.base import Backbone, EdgeGraph, Features, ModelConfig
 from denskit.models.equiformer_layers import ATTENTIONS, AttentionShape, EdgeDegreeEmbedding, FeedForward
@@ -229,13 +229,13 @@ class Equiformer(Backbone):
             x = [a + b for a, b in zip(x, self.force_encoding(force_input), strict=True)]
         top = len(self.feature_channels) - 1 if l_out is None else l_out
         for block in self.blocks[:-1]:
-            x = block(x, graph, batch, self.config.l_max)
-        x = self.blocks[-1](x, graph, batch, top)
+            x = self.run_block(block, x, graph, batch, self.config.l_max)
+        x = self.run_block(self.blocks[-1], x, graph, batch, top)
         return Features(nodes=self.output_dropout(self.norm(x)), graph=graph, batch=batch)
 
     def _graph(self, batch: Batch, frames: EdgeFrames | None) -> EdgeGraph:
         assert batch.edge_index is not None, "build neighbours first"
-        frames = frames or edge_frames(self.edge_vectors(batch), self.config.l_max)
+        frames = frames or self.frames_of(batch, self.config.l_max)
         weight = None if self.envelope is None else self.envelope(frames.length)
         if batch.edge_mask is not None:
             mask = batch.edge_mask.to(frames.length.dtype)

@@ -92,10 +92,17 @@ class Scaling(nn.Module):
         )
 
     def unscale(self, batch: Batch, prediction: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Predictions in eV (float64), eV/Å and eV/Å^3 (their own dtype); other entries are left out."""
+        """Predictions in eV (float64), eV/Å and eV/Å^3 (their own dtype); other entries are left out.
+
+        "energies" of atoms [N] hold their element's reference and an equal part of the shift: they add up to "energy".
+        """
         physical = {}
         if "energy" in prediction:
             physical["energy"] = prediction["energy"].double() * self.energy_scale + self.reference_energy(batch)
+        if "energies" in prediction:
+            shift = self.references[batch.atomic_numbers] + (self.energy_shift / batch.n_atoms)[batch.system_index]
+            scaled = prediction["energies"].double() * self.energy_scale
+            physical["energies"] = torch.where(batch.atom_mask, scaled + shift, 0.0)
         for name, scale in (("forces", self.force_scale), ("stress", self.stress_scale)):
             if name in prediction:
                 physical[name] = prediction[name] * scale.to(prediction[name].dtype)

@@ -19,7 +19,6 @@ from denskit.data.base import Source, collate
 from denskit.data.config import DataConfig, SplitConfig
 from denskit.data.files import atomic_write
 from denskit.data.loading import read_file
-from denskit.geometry.neighbors import build_neighbors
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
 from denskit.random import keys_for
@@ -124,7 +123,7 @@ def noise_error(
         for systems, batch, targets in _batches(force_field, source, batch_size, edges=False):
             keys = keys_for(config.seed, 0, torch.arange(start, start + len(systems), device=batch.positions.device))
             prepared = task.prepare(batch, targets, keys, 0.0)
-            corrupted = build_neighbors(prepared.batch, force_field.cutoff, max_neighbors=force_field.max_neighbors)
+            corrupted = force_field.config.with_neighbors(prepared.batch)
             for metrics, force_input in (
                 (encoded, prepared.force_input),
                 (bare, torch.zeros_like(prepared.force_input)),
@@ -198,7 +197,7 @@ def _batches(
         batch, targets = collate(systems, dtype)
         if edges:
             try:
-                batch = build_neighbors(batch, force_field.cutoff, max_neighbors=force_field.max_neighbors)
+                batch = force_field.config.with_neighbors(batch)
             except ValueError as error:
                 frames = ", ".join(str(system.index) for system in systems)
                 raise ValueError(f"{source.name}, a batch of frames {frames}: {error}") from None

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from denskit.data import LoadedData
 from denskit.data.base import Source, collate
-from denskit.geometry.neighbors import build_neighbors
 from denskit.models.base import ModelConfig
 from denskit.models.model_file import read_header
 from denskit.training.run_folder import model_file
@@ -64,7 +63,7 @@ def _averages(source: Source, model: ModelConfig) -> dict[str, float]:
     atoms = edges = 0
     for index in chosen:  # one at a time: a few large cells must not fill the memory
         batch, _ = collate([source[int(index)]], torch.float64)
-        built = build_neighbors(batch, model.cutoff, max_neighbors=model.max_neighbors)
+        built = model.with_neighbors(batch)
         assert built.edge_index is not None
         atoms += batch.num_atoms
         edges += built.edge_index.shape[1]
