@@ -19,9 +19,9 @@ from ase.constraints import FixAtoms, FixCartesian
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
-from denskit.data.config import DataConfig
+from denskit.data.config import ENERGY_UNITS, DataConfig
 from denskit.data.frames import Frames
-from denskit.data.npz import ENERGY_UNITS, SPELLINGS
+from denskit.data.npz import SPELLINGS
 
 EXTXYZ = (".xyz", ".extxyz")
 # Where a label is looked for, first hit first: what was put aside as a reference before what a calculator left.
@@ -43,7 +43,7 @@ def read_ase(path: Path, config: DataConfig) -> tuple[Frames, list[str]]:
     frames = Frames.from_systems(reader.systems(), name=str(path))
     keys = tuple(sorted(reader.seen))
     reader.refuse_mixed_names()
-    return replace(frames, keys=keys), reader.messages()
+    return replace(frames, keys=keys, denoise=config.origin != "md"), reader.messages()
 
 
 class _Reader:

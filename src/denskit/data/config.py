@@ -7,6 +7,10 @@ from typing import Annotated, Literal
 from ase.data import atomic_numbers
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from denskit.units import HARTREE, KCAL_PER_MOL, KJ_PER_MOL
+
+ENERGY_UNITS = {"eV": 1.0, "kcal/mol": KCAL_PER_MOL, "kJ/mol": KJ_PER_MOL, "Hartree": HARTREE}
+Origin = Literal["relaxation", "rattled", "md"]
 Share = Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, le=1)]
 
 
@@ -71,10 +75,13 @@ class DataConfig(BaseModel):
     stress_key: str | None = None
     """Field that holds the stress (ASE's sign) or, with "virial" in its name, the virial (-stress * volume)."""
     group_key: str | None = None
-    """Field that names a frame's group (system, material); makes ``group`` the default split."""
+    """Field that names a frame's group (system, material); None: ``sid`` where frames have it.  Frames with groups are
+    divided by group unless ``split.mode`` says otherwise."""
+    origin: Origin | None = None
+    """What made the frames, as in OC20's All, rattled and MD sets.  ``md``: DeNS never corrupts them, as published."""
     units: Literal["auto", "eV", "kcal/mol", "kJ/mol", "Hartree"] = "auto"
-    """Unit of energies, and of forces per Å.  ``auto``: what the file says; npz without unit fields kcal/mol, as in the
-    published MD17 and rMD17 files; all else eV."""
+    """Unit of energies, and of forces per Å.  ``auto``: what the file says; npz of one molecule without unit fields
+    kcal/mol, as in the published MD17 and rMD17 files; all else eV."""
     references: References = "fit"
     """Energies of the elements, taken off before training: ``fit`` (linear, on the training frames), ``isolated`` (the
     file's single-atom frames), ``mean`` (one constant a structure), ``none``, or ``{H: -13.6, ...}`` in eV."""

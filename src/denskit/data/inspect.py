@@ -124,7 +124,7 @@ def _energies(frames: Frames, compositions: np.ndarray, found: Inspection) -> No
         if same.sum() >= 20 and spread > 0:
             far[same] = np.abs(centred[same]) > OUTLIER * spread
     found.energy_std = float(centred.std())
-    if far.any():
+    if far.any() and frames.fids is None:  # a relaxation starts far from where most of its frames are
         found.wrong.append(f"energies more than {OUTLIER:g} deviations from their composition's: {_where(has, far)}")
     if len(energy) > 1 and np.ptp(energy) == 0:
         found.wrong.append("all energies are equal")

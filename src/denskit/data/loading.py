@@ -109,7 +109,7 @@ def _splits(config: DataConfig, frames: Frames, pool: np.ndarray, path: Path, se
         return splits, f"{path}: split reused from {split.file}: {splits.how}"
     by_default = not split.model_fields_set
     if split.mode is None:
-        split = split.model_copy(update={"mode": "group" if config.group_key else "random"})
+        split = split.model_copy(update={"mode": "group" if frames.groups else "random"})
     splits = divide(split, pool=pool, groups=frames.groups, seed=seed, path=path, test=config.test is None)
     advice = "; frames of one trajectory resemble each other: data.split.mode=blocks or group judges more strictly"
     return splits, f"{path}: {splits.how}{advice if by_default and split.mode == 'random' else ''}"

@@ -1,5 +1,5 @@
-"""npz files of one molecule: the sGDML and MD17 form (R, E, F, z) and the rMD17 form (coords, energies, forces,
-nuclear_charges).
+"""npz files: of one molecule, in the sGDML and MD17 form (R, E, F, z) and the rMD17 form (coords, energies, forces,
+nuclear_charges); and of any structures, concatenated over their atoms (:mod:`denskit.data.concatenated`).
 
 MD17: Chmiela et al., Sci. Adv. 3, e1603015 (2017).  rMD17: Christensen and von Lilienfeld, Mach. Learn.: Sci. Technol.
 1, 045018 (2020).  Both are published in kcal/mol and kcal/mol/Å; the sGDML form says so in e_unit and r_unit.
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from denskit.data.config import DataConfig
+from denskit.data.concatenated import read_concatenated
+from denskit.data.config import ENERGY_UNITS, DataConfig
 from denskit.data.frames import Frames
-from denskit.units import BOHR, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
+from denskit.units import BOHR
 
-ENERGY_UNITS = {"eV": 1.0, "kcal/mol": KCAL_PER_MOL, "kJ/mol": KJ_PER_MOL, "Hartree": HARTREE}
 SPELLINGS = {
     "ev": "eV",
     "kcal/mol": "kcal/mol",
@@ -39,13 +39,15 @@ def read_npz(path: Path, config: DataConfig) -> tuple[Frames, list[str]]:
 
     Raises ValueError, naming the file, when it is truncated, of another form or of inconsistent shapes.
     """
-    arrays = _load(path)
+    arrays = load_arrays(path)
+    if "natoms" in arrays:
+        return read_concatenated(arrays, path, config)
     seen = ", ".join(sorted(arrays))
     form = next((form for form in FORMS if form["positions"] in arrays and form["atomic_numbers"] in arrays), None)
     if form is None:
         raise ValueError(
-            f"{path}: wanted the arrays R and z (with E, F) or coords and nuclear_charges (with energies, forces); the "
-            f"file has {seen}"
+            f"{path}: wanted the arrays R and z (with E, F), or coords and nuclear_charges (with energies, forces), or "
+            f"natoms, pos and z concatenated over the atoms of all frames; the file has {seen}"
         )
     if config.stress_key is not None:
         raise ValueError(f"{path}: data.stress_key={config.stress_key}, but npz files of molecules carry no stress")
@@ -81,11 +83,13 @@ def read_npz(path: Path, config: DataConfig) -> tuple[Frames, list[str]]:
         has={label: np.full(count, found) for label, found in present.items()},
         groups=_groups(arrays, config, path, count),
         keys=tuple(sorted(arrays)),
+        denoise=config.origin != "md",
     )
     return frames, [f"{path}: {message}"]
 
 
-def _load(path: Path) -> dict[str, np.ndarray]:
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of an npz file, nothing unpickled.  Raises ValueError, naming the file."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {key: file[key] for key in file.files if file.zip.getinfo(f"{key}.npy").file_size < 2**36}
