@@ -1,0 +1,1 @@
+"""Use a trained force field: calculator, relaxation, dynamics, stability."""

@@ -1,0 +1,93 @@
+"""A neighbour list with a skin: pairs a little beyond the cutoff, kept until an atom has moved half of the skin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from denskit.batch import Batch, select
+from denskit.geometry.neighbors import SAME_PLACE, TIE, build_neighbors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """All edges of a batch within cutoff + skin, and the state they were found in."""
+
+    batch: Batch  # positions and cell are copies in float64
+    offset: Tensor  # [E, 3] Å, shift @ cell of every edge
+    reach: float  # Å, half of the skin: how far atoms may move before an edge can be missing
+
+    @classmethod
+    def find(cls, batch: Batch, cutoff: float, skin: float) -> Candidates:
+        """Edges of a batch within cutoff + skin (Å); raises ValueError as :func:`build_neighbors` does."""
+        copy = replace(batch, positions=batch.positions.detach().double().clone(), cell=batch.cell.double().clone())
+        found = build_neighbors(copy, cutoff + skin)
+        assert found.edge_index is not None and found.edge_shift is not None
+        cell = found.cell[found.system_index[found.edge_index[1]]]
+        offset = torch.einsum("ei,eij->ej", found.edge_shift.double(), cell)
+        return cls(batch=found, offset=offset, reach=skin / 2)
+
+    def hold(self, batch: Batch) -> bool:
+        """Whether the edges are still complete: same systems and cells, and no atom has gone farther than the reach."""
+        old = self.batch
+        if batch.num_atoms != old.num_atoms or batch.num_systems != old.num_systems:
+            return False
+        if not (_same(batch.n_atoms, old.n_atoms) and _same(batch.pbc, old.pbc)):
+            return False
+        farthest = (batch.positions.detach() - old.positions).square().sum(-1).amax()
+        cells = (batch.cell == old.cell).all()
+        # NaN is no small distance
+        return bool((farthest <= self.reach**2) & cells)
+
+    def squared_distances(self, positions: Tensor) -> Tensor:
+        """Squared lengths [E] (Å^2) of all candidates at these positions [N, 3], in float64."""
+        assert self.batch.edge_index is not None
+        source, target = self.batch.edge_index
+        positions = positions.detach().double()
+        vectors = positions.index_select(0, source) - positions.index_select(0, target) + self.offset
+        return vectors.square().sum(-1)
+
+    def within(self, squared: Tensor, cutoff: float, max_neighbors: int | None, strict: bool) -> Tensor:
+        """Mask [E] of the edges that :func:`build_neighbors` would find with these settings."""
+        inside = squared < cutoff**2
+        if max_neighbors is None:
+            return inside
+        assert self.batch.edge_index is not None
+        target, atoms = self.batch.edge_index[1], self.batch.num_atoms
+        # sorted by target, then distance, then the order of the list: source and shift
+        by_distance = torch.where(inside, squared, torch.inf).argsort(stable=True)
+        order = by_distance[target[by_distance].argsort(stable=True)]
+        degree = torch.bincount(target, minlength=atoms)
+        first = degree.cumsum(0) - degree
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order), device=order.device)
+        rank = rank - first[target]
+        if strict:
+            return inside & (rank < max_neighbors)
+        next_one = inside & (rank == max_neighbors)
+        bound = squared.new_full((atoms,), torch.inf).index_put((target[next_one],), squared[next_one] + TIE)
+        return inside & (squared <= bound[target])
+
+    def broken(self, squared: Tensor) -> Tensor:
+        """Which systems [B] have two atoms at one place."""
+        assert self.batch.edge_index is not None
+        system = self.batch.system_index[self.batch.edge_index[1]]
+        count = torch.zeros(self.batch.num_systems, device=squared.device)
+        return count.index_add(0, system, (squared < SAME_PLACE**2).to(count.dtype)) > 0
+
+
+def unusable(batch: Batch, cutoff: float) -> Tensor:
+    """Which systems [B] have no neighbour list: positions not finite, flown apart, two atoms at one place."""
+    bad = torch.zeros(batch.num_systems, dtype=torch.bool)
+    for system in range(batch.num_systems):
+        try:
+            build_neighbors(select(batch, torch.arange(batch.num_systems, device=bad.device) == system), cutoff)
+        except ValueError:
+            bad[system] = True
+    return bad.to(batch.positions.device)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a is b or torch.equal(a, b)

@@ -1,0 +1,186 @@
+"""A trained force field as a simulation sees it: positions in, energies and forces out, neighbours kept up to date."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from denskit.batch import Batch
+from denskit.models.base import ForceField
+from denskit.models.model_file import load_model
+from denskit.simulation.candidates import Candidates, unusable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What a potential says of a batch, in float64; with several models the mean and the spread over them."""
+
+    energy: Tensor  # [B] eV
+    energies: Tensor  # [N] eV, of the atoms; they add up to the energy
+    forces: Tensor  # [N, 3] eV/Å
+    stress: Tensor | None = None  # [B, 3, 3] eV/Å^3, ASE's sign
+    energy_std: Tensor | None = None  # [B] eV, standard deviation over the models (n - 1 in the denominator)
+    forces_std: Tensor | None = None  # [N, 3] eV/Å, the same for every component
+
+
+class Potential:
+    """Energies, forces and stress of batches without edges, from one model or the mean of several.
+
+    The numbers are those of :meth:`ForceField.predict` with freshly built neighbours, to rounding.  Neighbours are
+    looked for within cutoff + ``skin`` and used until an atom has moved skin / 2, a cell has changed or another batch
+    comes; every call keeps only those within the cutoff.  Positions may be in float64 whatever the models' dtype:
+    they are taken relative to each system's first atom before they are rounded, so that a drifting molecule loses no
+    digits.
+
+    Args:
+        models: one or several; frozen copies are taken, so that training may go on with them.
+        skin: Å; 0 looks for neighbours at every call.
+        stress: whether to compute the stress; then all systems must be periodic in three directions.
+
+    Raises:
+        ValueError: No model, models in different dtypes or on different devices, a negative skin, or a stress asked
+            of models whose forces are no gradients.
+    """
+
+    def __init__(self, models: ForceField | Sequence[ForceField], *, skin: float = 0.5, stress: bool = False) -> None:
+        given = [models] if isinstance(models, ForceField) else list(models)
+        if not given:
+            raise ValueError("a potential needs at least one model; none was given")
+        if not skin >= 0:
+            raise ValueError(f"skin is {skin} Å; give 0 or more")
+        if stress and any(model.config.forces == "direct" for model in given):
+            raise ValueError("stress is a derivative of the energy, but this model has forces=direct and gives none")
+        kinds = {(parameter.dtype, parameter.device) for model in given for parameter in model.parameters()}
+        if len(kinds) != 1:
+            raise ValueError(f"models must share one dtype and one device; found {sorted(map(str, kinds))}")
+        self.dtype, self.device = kinds.pop()
+        self.models = [_frozen(model) for model in given]
+        self.cutoff = max(model.cutoff for model in given)
+        self.skin = skin
+        self.stress = stress
+        self.smooth = all(model.backbone.smooth for model in given)
+        self.direct_forces = any(model.config.forces == "direct" for model in given)
+        self.rebuilds = 0  # how often neighbours were looked for
+        self._candidates: Candidates | None = None
+        self._numbers: Tensor | None = None  # atomic numbers that were checked last
+
+    def __call__(self, batch: Batch) -> Evaluation:
+        """Evaluate a batch, on any device, in any floating dtype; its edges are not used.
+
+        Raises ValueError for an element that a model does not know, for a system that is broken (see
+        :meth:`broken`), and where a stress is asked of a system that is not periodic in three directions.
+        """
+        if batch.positions.device != self.device:
+            batch = batch.to(self.device)
+        self._check(batch)
+        candidates = self._up_to_date(batch)
+        squared = candidates.squared_distances(batch.positions)
+        if len(squared) and bool(candidates.broken(squared).any()):
+            raise ValueError(f"systems {candidates.broken(squared).nonzero()[:, 0].tolist()}: two atoms at one place")
+        edges: dict[tuple[float, int | None, bool], Batch] = {}
+        results = []
+        for model in self.models:
+            config = model.config
+            key = (config.cutoff, config.max_neighbors, config.strict_neighbors)
+            if key not in edges:
+                edges[key] = self._with_edges(batch, candidates, candidates.within(squared, *key))
+            results.append(self._evaluate(model, edges[key]))
+        return results[0] if len(results) == 1 else _committee(results)
+
+    def broken(self, batch: Batch) -> Tensor:
+        """Which systems [B] cannot be evaluated: positions not finite, flown apart, two atoms at one place."""
+        batch = batch.to(self.device)
+        try:
+            candidates = self._up_to_date(batch)
+        except ValueError:
+            return unusable(batch, self.cutoff + self.skin)
+        return candidates.broken(candidates.squared_distances(batch.positions))
+
+    def _check(self, batch: Batch) -> None:
+        """Elements and periodicity, once for every set of systems."""
+        numbers = batch.atomic_numbers
+        if self._numbers is numbers:
+            return
+        for model in self.models:
+            model.scaling.check_elements(numbers[batch.atom_mask].cpu())
+        if self.stress and not bool(batch.pbc.all()):
+            system = int((~batch.pbc.all(1)).nonzero()[0, 0])
+            raise ValueError(
+                f"system {system} of the batch is periodic along {batch.pbc[system].nonzero()[:, 0].tolist()} only: "
+                "its volume means nothing, so it has no stress. All three directions must be periodic"
+            )
+        self._numbers = numbers
+
+    def _up_to_date(self, batch: Batch) -> Candidates:
+        if self._candidates is None or not self._candidates.hold(batch):
+            self._candidates = None  # if the search fails, the old edges are still too old
+            self._candidates = Candidates.find(batch, self.cutoff, self.skin)
+            self.rebuilds += 1
+        return self._candidates
+
+    def _with_edges(self, batch: Batch, candidates: Candidates, keep: Tensor) -> Batch:
+        """The batch with the edges to keep, in the models' dtype, each system's first atom at the origin."""
+        found = candidates.batch
+        assert found.edge_index is not None and found.edge_shift is not None
+        rows = keep.nonzero()[:, 0]
+        first = batch.n_atoms.cumsum(0) - batch.n_atoms
+        origin = batch.positions.index_select(0, first.clamp(max=max(batch.num_atoms - 1, 0)))
+        relative = batch.positions - origin.index_select(0, batch.system_index)
+        return replace(
+            batch,
+            positions=relative.to(self.dtype),
+            cell=batch.cell.to(self.dtype),
+            edge_index=found.edge_index.index_select(1, rows),
+            edge_shift=found.edge_shift.index_select(0, rows),
+            edge_mask=None,
+        )
+
+    def _evaluate(self, model: ForceField, batch: Batch) -> Evaluation:
+        wanted = ("energies", "forces", "stress") if self.stress else ("energies", "forces")
+        with torch.inference_mode(False), torch.no_grad():
+            out = model(batch, outputs=wanted)
+            physical = model.scaling.unscale(batch, out)
+        energies = physical["energies"]
+        energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
+        # the stress is a gradient: its scale is the energy's, whatever a scale of targets may say
+        stress = out["stress"].double() * model.scaling.energy_scale if self.stress else None
+        return Evaluation(energy=energy, energies=energies, forces=physical["forces"].double(), stress=stress)
+
+
+def load_potential(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    skin: float = 0.5,
+    stress: bool = False,
+) -> Potential:
+    """A potential from one or several model files; dtype: default that of the files.
+
+    Raises FileNotFoundError or ValueError as :func:`load_model` and :class:`Potential` do.
+    """
+    files = [paths] if isinstance(paths, str | Path) else list(paths)
+    return Potential([load_model(path, device, dtype) for path in files], skin=skin, stress=stress)
+
+
+def _frozen(model: ForceField) -> ForceField:
+    return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+def _committee(results: Sequence[Evaluation]) -> Evaluation:
+    energy = torch.stack([result.energy for result in results])
+    forces = torch.stack([result.forces for result in results])
+    stresses = [result.stress for result in results if result.stress is not None]
+    return Evaluation(
+        energy=energy.mean(0),
+        energies=torch.stack([result.energies for result in results]).mean(0),
+        forces=forces.mean(0),
+        stress=torch.stack(stresses).mean(0) if stresses else None,
+        energy_std=energy.std(0),
+        forces_std=forces.std(0),
+    )
