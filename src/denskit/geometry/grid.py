@@ -59,7 +59,7 @@ def s2_grid(l_max: int, m_max: int, resolution: tuple[int, int], normalisation: 
         normalisation: of the coefficients.  "integral": f = sum x_lm Y_lm with Y of unit norm on the sphere.
             "component": e3nn's, where coefficients of variance 1 give values of variance 1.  Degrees l > m_max, which
             have only 2 m_max + 1 orders left, are multiplied by sqrt((2l + 1) / (2 m_max + 1)) as in EquiformerV2,
-            there **and back**: with m_max < l_max the matrices are not inverse to each other; published weights know it.
+            there **and back**: with m_max < l_max the matrices are not inverse to each other, in its weights too.
 
     Raises:
         ValueError: An odd number of latitudes, for which the quadrature is not defined.
