@@ -90,7 +90,7 @@ class Batch(_Tensors):
     atom_mask: Tensor  # [N] bool, True for real atoms
     edge_index: Tensor | None = None  # [2, E] int64, row 0 source j (neighbour), row 1 target i (centre)
     edge_shift: Tensor | None = None  # [E, 3] int64, cell shifts of the source
-    edge_mask: Tensor | None = None  # [E] bool, True for real edges
+    edge_mask: Tensor | None = None  # [E] bool, True for real edges; None: all are
 
     @property
     def num_systems(self) -> int:

@@ -51,9 +51,10 @@ def cluster(n: int, seed: int, width: float = 5.0) -> ase.Atoms:
 
 def edge_list(batch: Batch) -> list[Edge]:
     """Real edges in the order of the batch."""
-    assert batch.edge_index is not None and batch.edge_shift is not None and batch.edge_mask is not None
+    assert batch.edge_index is not None and batch.edge_shift is not None
     rows = torch.cat([batch.edge_index.T, batch.edge_shift], dim=1)
-    return [tuple(row) for row in rows[batch.edge_mask].tolist()]
+    real = slice(None) if batch.edge_mask is None else batch.edge_mask
+    return [tuple(row) for row in rows[real].tolist()]
 
 
 def ase_edges(atoms: ase.Atoms, cutoff: float) -> list[Edge]:
@@ -117,7 +118,8 @@ def test_padding_atoms_have_no_edges() -> None:
 def test_no_edges_at_all(build) -> None:  # type: ignore[no-untyped-def]
     batch = build(make_batch(ase.Atoms("H"), ase.Atoms("H", positions=[[0.0, 0.0, 1.0]])), 5.0)
     assert batch.edge_index.shape == (2, 0) and batch.edge_index.dtype == torch.int64
-    assert batch.edge_shift.shape == (0, 3) and batch.edge_mask.shape == (0,)
+    assert batch.edge_shift.shape == (0, 3)
+    assert batch.edge_mask is None if build is build_neighbors else batch.edge_mask.shape == (0,)
     assert batch.edge_vectors().shape == (0, 3)
 
 

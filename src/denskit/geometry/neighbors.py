@@ -7,6 +7,7 @@ builders measure distances in float64 from the batch's positions, so they agree 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +22,8 @@ LARGEST = 200.0  # cutoffs: extent or lattice vector up to which vesin's cell li
 OUTERMOST = 1e8  # Å: farther from the origin, float64 no longer resolves distances and cell shifts may overflow
 FLATTEST = 1e-6  # volume over the product of the lengths of a cell
 TIE = 0.01  # Å^2: OC20's tolerance for neighbours as far as the last one kept
+SPARSE = 0.015  # atoms per Å^3: a fourth of a solid's, what an atom on a surface sees of one
+GROWTH = 1.4  # of the search radius, where it did not hold enough neighbours
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,15 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
 
     Works for molecules (zero cell), for any mix of periodic directions, for cells smaller than the cutoff (an atom then
     neighbours its own images) and for atoms outside the cell.  Edges are sorted by target, then source, then shift.
-    Padding atoms get none; a batch without any edge is legal (E = 0).  The result is on the device of the batch.
+    Padding atoms get none; a batch without any edge is legal (E = 0).  No edge is padding, so ``edge_mask`` is None.
+    The result is on the device of the batch.
 
     cutoff: Å.
     max_neighbors: at most so many sources per target (the graph may then lack the reverse of an edge).  ``strict``
     keeps exactly the nearest ones, ties resolved by source and shift.  Otherwise all are kept whose squared distance
     exceeds that of the (max_neighbors + 1)-th by no more than 0.01 Å^2, as OC22's models do, so that a shell of equal
-    distances is not split.
+    distances is not split.  The search then begins with a small radius and grows only where that held too few: the
+    result is the same, and 12 Å with 20 neighbours costs what 7 Å costs.
 
     Raises ValueError naming the system (its place in the batch) for positions that are not finite or have flown apart,
     for a flat or huge periodic cell, and for two atoms at one place (or one atom on its own image).
@@ -59,19 +64,17 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
     pbc = batch.pbc.cpu().numpy()
     real = np.flatnonzero(batch.atom_mask.cpu().numpy())
     system_of_real = batch.system_index.cpu().numpy()[real]
-    finder = vesin.NeighborList(cutoff=cutoff, full_list=True, n_threads=1)  # loader workers must not multiply threads
+    rule = _Rule(cutoff, max_neighbors, strict)
 
     index_parts, shift_parts = [np.zeros((2, 0), dtype=np.int64)], [np.zeros((0, 3), dtype=np.int64)]
     for system in range(batch.num_systems):
         atoms = real[np.searchsorted(system_of_real, system) : np.searchsorted(system_of_real, system, side="right")]
-        edges = _system_edges(finder, positions[atoms], cells[system], pbc[system], system)
-        if max_neighbors is not None:
-            edges = _nearest(edges, len(atoms), max_neighbors, strict)
+        edges = _system_edges(rule, positions[atoms], cells[system], pbc[system], system)
         index_parts.append(np.stack([atoms[edges.source], atoms[edges.target]]))
         shift_parts.append(edges.shift)
     edge_index = torch.from_numpy(np.concatenate(index_parts, axis=1))
     edge_shift = torch.from_numpy(np.concatenate(shift_parts))
-    return _with_edges(batch, edge_index, edge_shift, torch.ones(edge_index.shape[1], dtype=torch.bool))
+    return _with_edges(batch, edge_index, edge_shift, None)
 
 
 def dense_neighbors(batch: Batch, cutoff: float, *, max_atoms: int | None = None) -> Batch:
@@ -108,13 +111,13 @@ def dense_neighbors(batch: Batch, cutoff: float, *, max_atoms: int | None = None
     return _with_edges(batch, edge_index, edge_index.new_zeros(edge_index.shape[1], 3), mask)
 
 
-def _with_edges(batch: Batch, edge_index: Tensor, edge_shift: Tensor, edge_mask: Tensor) -> Batch:
+def _with_edges(batch: Batch, edge_index: Tensor, edge_shift: Tensor, edge_mask: Tensor | None) -> Batch:
     device = batch.positions.device
     return replace(
         batch,
         edge_index=edge_index.to(device),
         edge_shift=edge_shift.to(device),
-        edge_mask=edge_mask.to(device),
+        edge_mask=None if edge_mask is None else edge_mask.to(device),
     )
 
 
@@ -125,39 +128,94 @@ def _check_molecules(batch: Batch, max_atoms: int) -> None:
         raise ValueError(f"max_atoms is {max_atoms}, but the largest molecule has {int(batch.n_atoms.max())} atoms.")
 
 
-def _system_edges(
-    finder: vesin.NeighborList, positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, system: int
-) -> _Edges:
+def _system_edges(rule: _Rule, positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, system: int) -> _Edges:
     """All edges of one system in their final order."""
     _check_positions(positions, system)
-    box = _box(positions, cell, pbc, finder.cutoff, system)
+    box = _box(positions, cell, pbc, rule.cutoff, system)
+    radius = rule.first_radius(np.linalg.norm(box, axis=1).max() / LARGEST)
+    while True:
+        edges = _within(radius, positions, box)
+        too_near = np.flatnonzero(edges.distance < SAME_PLACE)
+        if len(too_near):
+            i, j, d = edges.target[too_near[0]], edges.source[too_near[0]], edges.distance[too_near[0]]
+            raise ValueError(
+                f"System {system} of the batch: atoms {i} and {j} are at one place ({d:.1e} Å apart, images included); "
+                f"at least {SAME_PLACE} Å is wanted. Remove the double atom or correct the cell."
+            )
+        kept = rule.nearest(edges, len(positions), radius)
+        if kept is not None:
+            return kept
+        radius = min(GROWTH * radius, rule.cutoff)
+
+
+def _within(radius: float, positions: np.ndarray, box: np.ndarray) -> _Edges:
+    """All edges shorter than a radius, sorted by target, source and shift."""
+    finder = vesin.NeighborList(cutoff=radius, full_list=True, n_threads=1)  # loader workers must not multiply threads
     # vesin's vectors are r_second + shift @ box - r_first: its first atom is our target.
     target, source, shift, distance = finder.compute(points=positions, box=box, periodic=True, quantities="ijSd")
     edges = _Edges(source.astype(np.int64), target.astype(np.int64), shift.astype(np.int64), distance)
-    edges = edges.take(np.lexsort((*edges.shift.T[::-1], edges.source, edges.target)))
-    too_near = np.flatnonzero(edges.distance < SAME_PLACE)
-    if len(too_near):
-        i, j, d = edges.target[too_near[0]], edges.source[too_near[0]], edges.distance[too_near[0]]
-        raise ValueError(
-            f"System {system} of the batch: atoms {i} and {j} are at one place ({d:.1e} Å apart, images included); "
-            f"at least {SAME_PLACE} Å is wanted. Remove the double atom or correct the cell."
-        )
-    return edges
+    return edges.take(_order(edges, len(positions)))
 
 
-def _nearest(edges: _Edges, n_atoms: int, max_neighbors: int, strict: bool) -> _Edges:
-    """The edges to keep of every target, in their present order (sorted by target)."""
-    by_distance = np.lexsort((edges.distance, edges.target))  # stable: ties stay ordered by source and shift
-    degree = np.bincount(edges.target, minlength=n_atoms)
-    first = np.cumsum(degree) - degree  # [n_atoms] where a target's edges begin, in both orders
-    if strict:
-        rank = np.empty(len(by_distance), dtype=np.int64)
-        rank[by_distance] = np.arange(len(by_distance)) - first[edges.target]
-        return edges.take(np.flatnonzero(rank < max_neighbors))
-    crowded = np.flatnonzero(degree > max_neighbors)
-    bound = np.full(n_atoms, np.inf)  # Å^2
-    bound[crowded] = edges.distance[by_distance[first[crowded] + max_neighbors]] ** 2 + TIE
-    return edges.take(np.flatnonzero(edges.distance**2 <= bound[edges.target]))
+def _order(edges: _Edges, n_atoms: int) -> np.ndarray:
+    """What sorts edges by target, source and shift: one sort of one number made of all five."""
+    if not len(edges.target):
+        return np.zeros(0, dtype=np.int64)
+    columns = [edges.target, edges.source, *edges.shift.T.copy()]  # rows are reduced far faster than columns
+    spans = [n_atoms, n_atoms]
+    for column in columns[2:]:
+        column -= column.min()
+        spans.append(int(column.max()) + 1)
+    if math.prod(spans) >= 2**63:  # atoms millions of cells away from each other
+        return np.lexsort(columns[::-1])
+    number = columns[0]
+    for column, span in zip(columns[1:], spans[1:], strict=True):
+        number = number * span + column
+    return np.argsort(number)  # no two edges are the same, so any sort is stable
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Which of the atoms around an atom are its neighbours; see :func:`build_neighbors`."""
+
+    cutoff: float
+    max_neighbors: int | None
+    strict: bool
+
+    def first_radius(self, least: float) -> float:
+        """Where to begin the search, Å: a ball that holds the neighbours wanted even beside vacuum."""
+        if self.max_neighbors is None:
+            return self.cutoff
+        ball = (3 * (self.max_neighbors + 1) / (4 * math.pi * SPARSE)) ** (1 / 3)
+        return min(max(ball, least), self.cutoff)
+
+    def nearest(self, edges: _Edges, n_atoms: int, radius: float) -> _Edges | None:
+        """The edges to keep of all that are shorter than ``radius``, in their order; None where longer ones may be
+        among those to keep, because some atom has too few."""
+        k = self.max_neighbors
+        if k is None:
+            return edges
+        degree = np.bincount(edges.target, minlength=n_atoms)
+        last = k if self.strict else k + 1  # the neighbour whose distance bounds the others
+        if radius < self.cutoff and degree.min(initial=last) < last:
+            return None
+        if degree.max(initial=0) < last:
+            return edges
+        # One row an atom, filled up with infinity; only the place of the last one is found, nothing is sorted.
+        exists = np.arange(degree.max()) < degree[:, None]  # [n_atoms, most]; True in the order of the edges
+        distance = np.full(exists.shape, np.inf)
+        distance[exists] = edges.distance
+        bound = np.partition(distance, last - 1, axis=1)[:, last - 1, None]  # inf for atoms that have fewer
+        if self.strict:
+            equal = distance == bound
+            room = k - (distance < bound).sum(axis=1, keepdims=True)
+            keep = (distance < bound) | (equal & (equal.cumsum(axis=1) <= room))
+        else:
+            bound = bound**2 + TIE
+            if radius < self.cutoff and bound.max() >= radius**2:
+                return None
+            keep = distance**2 <= bound
+        return edges.take(np.flatnonzero(keep[exists]))
 
 
 def _box(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float, system: int) -> np.ndarray:
