@@ -1,0 +1,124 @@
+"""How far the structure of a simulation is from that of a reference: h(r), radial distributions, and their distances.
+
+The definitions of the simulation benchmark of Fu et al. (2023), "Forces are not Enough: Benchmark and Critical
+Evaluation for Machine Learning Force Fields with Molecular Simulations", and the Wasserstein-1 distance beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BINS = 500
+NEAREST, FARTHEST = 1e-6, 10.0  # Å, range of h(r); its lower end leaves out the distance of an atom to itself
+EDGES = np.linspace(NEAREST, FARTHEST, BINS + 1)
+WIDTH = (FARTHEST - NEAREST) / BINS  # Å
+
+
+class DistanceHistogram:
+    """Distances between the atoms of molecules, counted frame by frame: h(r) of several simulations at once.
+
+    ``counts`` [B, 501] int64: 500 bins on (1e-6, 10 Å), and last the distances beyond 10 Å, which h(r) leaves out.
+    """
+
+    def __init__(self, num_systems: int, device: torch.device | str = "cpu") -> None:
+        self.counts = torch.zeros(num_systems, BINS + 1, dtype=torch.int64, device=device)
+        self._edges = torch.from_numpy(EDGES).to(device)
+
+    def add(self, positions: Tensor, counted: Tensor) -> None:
+        """Count one frame [B, n, 3] (Å) of the simulations where ``counted`` [B] is True; it is finite there."""
+        # both orders of a pair would double every count and change nothing
+        one, other = torch.triu_indices(positions.shape[1], positions.shape[1], 1, device=positions.device)
+        distance = torch.linalg.vector_norm(positions[:, one].double() - positions[:, other].double(), dim=-1)
+        place = torch.searchsorted(self._edges, distance.nan_to_num(), right=True) - 1  # [B, pairs]
+        place = torch.where(distance == FARTHEST, BINS - 1, place)  # the last bin holds its upper edge, as numpy's does
+        inside = (place >= 0) & counted[:, None]
+        self.counts.scatter_add_(1, place.clamp(min=0), inside.long())
+
+    def h_of_r(self, systems: slice | int = slice(None)) -> np.ndarray:
+        """h(r) [500] in 1/Å: the density of the distances within 10 Å of the systems together; zeros without any."""
+        return density(self._counted(systems))
+
+    def wasserstein(self, reference: DistanceHistogram, systems: slice | int = slice(None)) -> float:
+        """Clipped Wasserstein-1 distance (Å) to all of ``reference``; see :func:`wasserstein`."""
+        return wasserstein(self._counted(systems), reference._counted(slice(None)))
+
+    def _counted(self, systems: slice | int) -> np.ndarray:
+        return self.counts[systems].reshape(-1, BINS + 1).sum(0).cpu().numpy()
+
+
+def histogram_of(frames: np.ndarray) -> DistanceHistogram:
+    """The distances in frames [F, n, 3] (Å) of one molecule, as one simulation."""
+    histogram = DistanceHistogram(1)
+    for frame in torch.from_numpy(np.ascontiguousarray(frames)):
+        histogram.add(frame[None], torch.tensor([True]))
+    return histogram
+
+
+def density(counts: np.ndarray) -> np.ndarray:
+    """h(r) [500] in 1/Å of counts [501]."""
+    inside = counts[:BINS].astype(np.float64)
+    return inside / max(inside.sum(), 1.0) / WIDTH
+
+
+def h_of_r_error(found: np.ndarray, wanted: np.ndarray) -> float:
+    """Error of h(r) as published: the mean absolute difference of the bins [500] times 10 Å; between 0 and 2."""
+    return float(np.abs(found - wanted).mean() * FARTHEST)
+
+
+def wasserstein(found: np.ndarray, wanted: np.ndarray) -> float:
+    """Wasserstein-1 distance in Å of two distributions of distances, from counts [501]: the area between their CDFs.
+
+    Clipped: a distance beyond 10 Å counts as 10 Å, so that fragments flown apart are seen, and the result stays below
+    10 Å.  The error of h(r) saturates as soon as two peaks no longer overlap; this one grows with their shift.
+
+    NaN where either has no distances at all.
+    """
+    if not (found.sum() and wanted.sum()):
+        return float("nan")
+    difference = np.cumsum(found / found.sum()) - np.cumsum(wanted / wanted.sum())
+    return float(np.abs(difference[:BINS]).sum() * WIDTH)
+
+
+@dataclass(frozen=True)
+class RadialDistribution:
+    """How g(r) of a liquid or a crystal is measured and when it counts as broken (Fu et al. 2023).
+
+    A simulation is unstable when in a window of 1 ps the error of any of its g(r) is above ``limit`` (Å).
+    """
+
+    pairs: tuple[tuple[int, int], ...]  # atomic numbers
+    range: float  # Å, at most half the smallest height of the cell
+    limit: float  # Å
+    bins: int = 500
+
+    def of(self, frames: np.ndarray, numbers: np.ndarray, cell: np.ndarray) -> np.ndarray:
+        """g(r) [pairs, bins] of frames [F, n, 3] (Å) of atoms [n] in a cell [3, 3] (Å) periodic in all directions."""
+        edges = np.linspace(NEAREST, self.range, self.bins + 1)
+        shells = 4 / 3 * np.pi * np.diff(edges**3) / abs(np.linalg.det(cell))
+        curves = []
+        for first, second in self.pairs:
+            one, other = numbers == first, numbers == second
+            counts = sum(_pair_counts(frame[one], frame[other], cell, edges) for frame in frames)
+            curves.append(counts / (shells * one.sum() * other.sum() * len(frames)))
+        return np.stack(curves)
+
+    def errors(self, found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        """Errors [pairs] in Å of curves [pairs, bins]: mean absolute difference times the range."""
+        return np.abs(found - wanted).mean(axis=1) * self.range
+
+    def unstable(self, window: np.ndarray, numbers: np.ndarray, cell: np.ndarray, reference: np.ndarray) -> bool:
+        """Whether a window of frames [F, n, 3] (1 ps) is too far from the reference curves [pairs, bins]."""
+        return not self.errors(self.of(window, numbers, cell), reference).max() <= self.limit
+
+
+WATER = RadialDistribution(pairs=((8, 8), (1, 1), (1, 8)), range=6.0, limit=3.0)
+
+
+def _pair_counts(one: np.ndarray, other: np.ndarray, cell: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    scaled = (one[:, None] - other[None]) @ np.linalg.inv(cell)
+    distance = np.linalg.norm((scaled - np.round(scaled)) @ cell, axis=-1)
+    return np.histogram(distance, edges)[0]
