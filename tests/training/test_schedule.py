@@ -43,7 +43,7 @@ def test_constant_learning_rate() -> None:
 
 
 def test_a_warmup_longer_than_the_training_is_refused() -> None:
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="does not fit"):
         _schedule(118, max_steps=500, warmup=10, schedule_unit="epoch")
 
 

@@ -32,7 +32,8 @@ class LossConfig(BaseModel):
     energy_loss: Literal["mae", "mae_per_atom"] = "mae"
     """Energy error of a structure, or the same divided by its number of atoms."""
     loss: LossName = "published"
-    """Form of the terms over atoms: "published" (unsquared norms, mean over atoms) or "paper" (as printed)."""
+    """Form of the terms over atoms: "published" (MD17: unsquared norms, mean over the atoms scored), "published_oc20"
+    (the same norms, mean over all free atoms) or "paper" (as printed)."""
 
     @model_validator(mode="after")
     def _some_weight(self) -> LossConfig:
@@ -96,7 +97,7 @@ def label_terms(
 ) -> dict[str, Term]:
     """The weighted terms of energy, forces and stress, scored where the given masks ([B], [N], [B]) and the labels say.
 
-    Energy is |E - E'| in both forms.  Units are the model's.
+    Energy is |E - E'| in all forms.  Units are the model's.
     """
     form, batch, targets = LOSSES[config.loss], prepared.batch, prepared.targets
     terms = {}

@@ -1,7 +1,8 @@
-"""The two ways to turn differences into loss terms.
+"""The ways to turn differences into loss terms.
 
-``published`` is what the published MD17 training computes, ``paper`` is the equations as printed.  A coefficient
-belongs to one of them: with p = r = 0.25 the noise term weighs about 16 times more in the first (see docs/dens.md).
+``published`` is what the published MD17 training computes, ``published_oc20`` the published training on OC20 and OC22,
+``paper`` is the equations as printed.  A coefficient belongs to one of them: with p = r = 0.25 the noise term weighs
+about 16 times more in the first than in the others (see docs/dens.md).
 Both are told of every atom and system whether it is *scored* now, and whether it *exists* for this term, that is,
 whether it has the label and may move.  Scored ones are a subset of the existing ones.
 """
@@ -53,6 +54,20 @@ class PublishedLoss(LossForm):
         return value.sum(), scored.sum().to(value.dtype)
 
 
+class PublishedOC20Loss(PublishedLoss):
+    """Unsquared Euclidean norms of forces and noise under one mean: over all free atoms of the batch.
+
+    Published for OC20 and OC22: each free atom has one norm, of its force error with the weight of the forces, or of
+    its noise error with that of the noise if it was corrupted, and their sum is divided by the number of free atoms.
+    Without corrupted atoms this is :class:`PublishedLoss`.
+    """
+
+    def over_atoms(self, difference: Tensor, *, scored: Tensor, existing: Tensor, batch: Batch) -> Sums:
+        """Count the existing atoms, scored or not."""
+        value = self.size(zero_unless(scored, difference))
+        return value.sum(), existing.sum().to(value.dtype)
+
+
 class PaperLoss(LossForm):
     """Squared norms; in each structure the sum over scored atoms divided by |S|, then the mean over the structures.
 
@@ -76,8 +91,12 @@ class PaperLoss(LossForm):
         return value.sum(), existing.sum().to(value.dtype)
 
 
-LossName = Literal["published", "paper"]
-LOSSES: dict[LossName, LossForm] = {"published": PublishedLoss(), "paper": PaperLoss()}
+LossName = Literal["published", "published_oc20", "paper"]
+LOSSES: dict[LossName, LossForm] = {
+    "published": PublishedLoss(),
+    "published_oc20": PublishedOC20Loss(),
+    "paper": PaperLoss(),
+}
 
 
 def zero_unless(mask: Tensor, value: Tensor) -> Tensor:

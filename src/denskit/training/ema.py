@@ -12,18 +12,19 @@ from torch import Tensor, nn
 class WeightAverage:
     """Exponential moving average of parameters: after step n average = d * average + (1 - d) * weights.
 
-    d = min(decay, (1 + n) / (10 + n)), so that short trainings are not averaged with the initial weights.
+    With ``warmup`` d = min(decay, (1 + n) / (10 + n)), so that short trainings are not averaged with the initial
+    weights; without, d = decay throughout (published for OC20 and OC22).
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], decay: float) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], decay: float, *, warmup: bool = True) -> None:
         self.parameters: list[Tensor] = list(parameters)
         self.average = [parameter.detach().clone() for parameter in self.parameters]
-        self.decay = decay
+        self.decay, self.warmup = decay, warmup
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take in the weights after so many steps."""
-        decay = min(self.decay, (1 + step) / (10 + step))
+        decay = min(self.decay, (1 + step) / (10 + step)) if self.warmup else self.decay
         torch._foreach_lerp_(self.average, self.parameters, 1 - decay)
 
     @contextmanager

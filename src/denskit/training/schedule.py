@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from denskit.training.settings import Interval, TrainingConfig
+from denskit.training.settings import Interval, TrainingConfig, parse_interval, rate_of
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,8 @@ class Schedule:
     """What changes during a training whose epochs have ``steps_per_epoch`` steps.
 
     Published for MD17 (``schedule_unit="epoch"``): both functions are constant over an epoch, the first epoch runs at
-    the learning rate where the warm-up starts, and the last one still a little above the floor.
+    the learning rate where the warm-up starts, and the last one still a little above the floor.  Published for OC20 and
+    OC22 (``schedule_unit="step"``): the same formula at every step.
     """
 
     config: TrainingConfig
@@ -22,8 +23,8 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.warmup >= self.length:
             raise ValueError(
-                f"training.warmup={self.config.warmup:g} {self.config.schedule_unit}s do not fit into a training of "
-                f"{self.length:g}; shorten the warm-up (below 1 it is a share of the training) or train longer"
+                f"training.warmup={self.config.warmup} does not fit into a training of {self.length:g} "
+                f"{self.config.schedule_unit}s; shorten the warm-up (below 1 it is a share of the training) or train longer"
             )
 
     @property
@@ -43,7 +44,10 @@ class Schedule:
     @property
     def warmup(self) -> float:
         """Length of the warm-up in schedule units."""
-        return self.config.warmup if self.config.warmup >= 1 else self.config.warmup * self.length
+        warmup = self.config.warmup
+        if isinstance(warmup, str):
+            return self._units(parse_interval(warmup))
+        return warmup if warmup >= 1 else warmup * self.length
 
     def epoch(self, step: int) -> int:
         """The epoch (from 0) that a step (from 0) belongs to."""
@@ -54,17 +58,27 @@ class Schedule:
         return self._time(step) / self.length
 
     def learning_rate(self, step: int) -> float:
-        """Linear from warmup_lr to where the cosine begins, then min_lr + (lr - min_lr) (1 + cos(pi t / T)) / 2.
+        """Linear from warmup_lr to lr, then by ``schedule``:
 
-        t is the time since the start of the training, warm-up included, and T the whole length; the warm-up ends at lr.
+        cosine: min_lr + (lr - min_lr) (1 + cos(pi t / T)) / 2, t the time since the start of the training (so there is
+        a small drop at the end of the warm-up, as published) and T the whole length; multistep: lr gamma^n after n
+        milestones; constant: lr.
         """
         config, time = self.config, self._time(step)
+        floor = rate_of(config.min_lr, config.lr)
         if time < self.warmup:
-            start = config.min_lr if config.warmup_lr is None else config.warmup_lr
+            start = floor if config.warmup_lr is None else rate_of(config.warmup_lr, config.lr)
             return start + (config.lr - start) * time / self.warmup
-        if config.schedule == "constant":
-            return config.lr
-        return config.min_lr + (config.lr - config.min_lr) * (1 + math.cos(math.pi * time / self.length)) / 2
+        if config.schedule == "cosine":
+            return floor + (config.lr - floor) * (1 + math.cos(math.pi * time / self.length)) / 2
+        passed = sum(time >= self._units(parse_interval(milestone)) for milestone in config.milestones)
+        return config.lr * config.gamma**passed
+
+    def _units(self, interval: Interval) -> float:
+        """An interval in schedule units; whole steps where these are the unit, rounded down as published."""
+        epochs = interval.number if interval.unit == "epoch" else interval.number / self.steps_per_epoch
+        # the small number keeps 0.3 epochs of 10 steps from being 2 steps
+        return epochs if self.config.schedule_unit == "epoch" else math.floor(epochs * self.steps_per_epoch + 1e-9)
 
     def _time(self, step: int) -> float:
         return float(self.epoch(step) if self.config.schedule_unit == "epoch" else step)

@@ -6,13 +6,23 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, SerializeAsAny, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    SerializeAsAny,
+    model_validator,
+)
 
 from denskit.data.config import DataConfig
 from denskit.models.base import ModelConfig
 from denskit.tasks import TaskConfig
 
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(step|epoch|minute)s?")
+_SHARE = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?) ?lr")
 
 
 class Interval(NamedTuple):
@@ -41,7 +51,51 @@ def _interval_text(value: object) -> object:
     return value
 
 
+def rate_of(rate: float | str, lr: float) -> float:
+    """The learning rate that a number, or a share of the largest one such as ``"0.2 lr"``, stands for.
+
+    Raises ValueError for any other text.
+    """
+    if not isinstance(rate, str):
+        return rate
+    match = _SHARE.fullmatch(rate)
+    if match is None:
+        raise ValueError(f"{rate!r} is no learning rate; write a number, or a share of training.lr such as '0.2 lr'")
+    return float(match[1]) * lr
+
+
+def _rate(value: float | str) -> float | str:
+    if rate_of(value, 1.0) < 0:
+        raise ValueError("a learning rate is not below 0")
+    return value
+
+
+def _duration(value: float | str) -> float | str:
+    if not isinstance(value, str):
+        if value < 0:
+            raise ValueError("a length is not below 0")
+    elif parse_interval(value).unit == "minute":
+        raise ValueError(f"{value!r}: give steps or epochs, so that runs are repeatable")
+    return value
+
+
 IntervalText = Annotated[str, BeforeValidator(_interval_text)]
+Milestone = Annotated[IntervalText, AfterValidator(_duration)]
+Rate = Annotated[float | str, AfterValidator(_rate)]
+Duration = Annotated[float | str, AfterValidator(_duration)]
+
+
+class FixedScale(BaseModel):
+    """Units of the model that are given, not measured (OC20 and OC22 publish theirs)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    energy_shift: float = 0.0
+    """Taken off each energy after the references of the elements, eV."""
+    energy_scale: float = Field(gt=0)
+    """Unit of the model's energies, eV."""
+    force_scale: float = Field(gt=0)
+    """Unit of the model's forces, eV/Å; with forces by gradient it is energy_scale."""
 
 
 class TrainingConfig(BaseModel):
@@ -61,30 +115,48 @@ class TrainingConfig(BaseModel):
     """Leave out the structures of an epoch that do not fill a batch (as published; others come each epoch)."""
     lr: float = Field(5e-4, gt=0)
     """Largest learning rate."""
-    min_lr: float = Field(1e-6, ge=0)
-    """Learning rate at the end of the cosine."""
-    schedule: Literal["cosine", "constant"] = "cosine"
-    """Learning rate after the warm-up."""
+    min_lr: Rate = 1e-6
+    """Learning rate at the end of the cosine; also as a share of lr: "0.01 lr"."""
+    schedule: Literal["cosine", "multistep", "constant"] = "cosine"
+    """Learning rate after the warm-up; "multistep" multiplies it by gamma at each of the milestones."""
+    milestones: tuple[Milestone, ...] = ()
+    """When "multistep" lowers the learning rate, from the start of the training: ["11.7 epochs", "300000 steps"]."""
+    gamma: float = Field(0.3, gt=0, lt=1)
+    """Factor of "multistep" at each milestone."""
     schedule_unit: Literal["epoch", "step"] = "step"
     """When the learning rate and the task's progress (the coefficient of DeNS) move: "epoch" as published for MD17."""
-    warmup: float = Field(0.0, ge=0)
-    """Length of the linear warm-up in schedule_units; below 1 it is a share of the whole training."""
-    warmup_lr: float | None = Field(None, ge=0)
-    """Learning rate where the warm-up starts; null: min_lr."""
+    warmup: Duration = 0.0
+    """Length of the linear warm-up: "0.1 epochs", "100 steps"; a number counts schedule_units, below 1 it is a share of
+    the whole training."""
+    warmup_lr: Rate | None = None
+    """Learning rate where the warm-up starts, also as a share of lr: "0.2 lr"; null: min_lr."""
     weight_decay: float = Field(1e-6, ge=0)
     """Of AdamW; biases, norms and radial bases are left alone."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
     """Of AdamW."""
+    amsgrad: bool = False
+    """AdamW with the largest second moment so far (published for eSCN)."""
     clip_norm: float | None = Field(None, gt=0)
     """Largest norm of the gradient of all weights; null: no clipping."""
     ema_decay: float | None = Field(None, gt=0, lt=1)
     """Keep a running average of the weights with this decay a step; evaluation and model files then use it."""
+    ema_warmup: bool = True
+    """Average over fewer steps at first, so that short trainings forget the initial weights; false: as published for
+    OC20, the same decay from the first step."""
     dtype: Literal["float32", "float64"] = "float32"
     """Precision of weights and activations."""
-    scale: Literal["energy_std", "force_rms"] = "energy_std"
-    """Unit of the model's energies: their standard deviation (published for MD17), or the root mean square force."""
+    amp: Literal["none", "bf16", "fp16"] = "none"
+    """Half precision where it does no harm (autocast), for direct forces only; fp16 (as published for OC20) scales the
+    loss and skips steps that overflow."""
+    activation_checkpointing: bool = False
+    """Compute the inside of each block again in the backward pass instead of keeping it: less memory, more time."""
+    scale: Literal["energy_std", "force_rms"] | FixedScale = "energy_std"
+    """Unit of the model's energies: their standard deviation (published for MD17), the root mean square force, or given
+    numbers: {energy_shift: -0.755, energy_scale: 2.887, force_scale: 2.887}."""
     evaluate_every: IntervalText = "1 epoch"
     """When to evaluate on the validation split ("500 steps", "1 epoch"); also at the end."""
+    evaluate_structures: int | None = Field(None, ge=1)
+    """Validate on so many structures, evenly spaced over the validation split; null: on all."""
     evaluate_batch_size: int = Field(32, ge=1)
     """Structures evaluated at once."""
     log_every: int = Field(50, ge=1)
@@ -109,8 +181,15 @@ class TrainingConfig(BaseModel):
             raise ValueError(f"accumulate={self.accumulate} micro-batches of batch_size={self.batch_size} structures")
         if self.warmup == 0 and self.warmup_lr is not None:
             raise ValueError(f"warmup_lr={self.warmup_lr} would be ignored with warmup=0; leave it out or set warmup")
-        if self.min_lr > self.lr:
+        if rate_of(self.min_lr, self.lr) > self.lr:
             raise ValueError(f"min_lr={self.min_lr} is above lr={self.lr}")
+        if (self.schedule == "multistep") != bool(self.milestones):
+            raise ValueError(
+                f"schedule={self.schedule} with milestones={list(self.milestones)}: multistep, and only that, needs "
+                'milestones, such as ["11.7 epochs", "15 epochs"]'
+            )
+        if self.amp != "none" and self.dtype == "float64":
+            raise ValueError(f"amp={self.amp} with dtype=float64 asks for half and double precision; choose one")
         if parse_interval(self.evaluate_every).unit == "minute":
             raise ValueError(f"evaluate_every={self.evaluate_every}: give steps or epochs, so that runs are repeatable")
         return self
@@ -158,12 +237,34 @@ class RunConfig(BaseModel):
                 f"task.stress_weight={self.task.stress_weight}, but the model predicts no stress; "
                 "set model.stress=strain or task.stress_weight=0"
             )
+        if self.training.amp != "none" and self.model.forces == "gradient":
+            raise ValueError(
+                f"training.amp={self.training.amp}, but model.forces=gradient: the derivative of energies rounded to 8 "
+                "or 11 bits is mostly rounding, and training would differentiate it once more. Use amp=none, or "
+                "model.forces=direct"
+            )
+        self._check_scale()
         if self.training.best_by == "forces" and self.task.forces_weight == 0:
             raise ValueError(
                 "task.forces_weight=0, but training.best_by=forces chooses the best weights by forces; set "
                 "training.best_by=energy"
             )
         return self
+
+    def _check_scale(self) -> None:
+        scale = self.training.scale
+        if not isinstance(scale, FixedScale):
+            return
+        if self.data.references == "mean":
+            raise ValueError(
+                "data.references=mean measures the constant that training.scale.energy_shift gives; set "
+                "data.references=none (or fit, or energies), or training.scale=energy_std"
+            )
+        if self.model.forces == "gradient" and scale.energy_scale != scale.force_scale:
+            raise ValueError(
+                f"training.scale has energy_scale={scale.energy_scale:g} and force_scale={scale.force_scale:g}; with "
+                "model.forces=gradient they must be equal, or forces would not be the gradient of the energy"
+            )
 
     @property
     def required_labels(self) -> tuple[str, ...]:
