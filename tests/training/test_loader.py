@@ -10,6 +10,7 @@ import torch
 
 from denskit.batch import Prepared, System
 from denskit.data.base import Subset
+from denskit.models.base import ModelConfig
 from denskit.tasks import DeNSConfig, build_task
 from denskit.training.loader import Loader, epoch_order, steps_per_epoch
 from denskit.training.schedule import Schedule
@@ -39,7 +40,8 @@ def _loader(batch_size: int = 4, *, drop_last: bool = True, **settings: int) -> 
     return Loader(
         source=_Water(), task=build_task(DeNSConfig(probability=0.5)),
         schedule=Schedule(training, steps_per_epoch(10, batch_size, drop_last)), seed=3, batch_size=batch_size,
-        dtype=torch.float64, cutoff=3.0, max_neighbors=None, **({"accumulate": 1} | settings),  # type: ignore[arg-type]
+        dtype=torch.float64, model=ModelConfig(name="any", cutoff=3.0),
+        **({"accumulate": 1} | settings),  # type: ignore[arg-type]
     )  # fmt: skip
 
 

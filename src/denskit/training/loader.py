@@ -18,7 +18,7 @@ from torch import Tensor
 
 from denskit.batch import Prepared
 from denskit.data.base import Source, collate
-from denskit.geometry.neighbors import build_neighbors
+from denskit.models.base import ModelConfig
 from denskit.random import fold, keys_for, uniform
 from denskit.tasks import Task
 from denskit.training.schedule import Schedule
@@ -63,8 +63,7 @@ class Loader:
     batch_size: int
     accumulate: int
     dtype: torch.dtype
-    cutoff: float
-    max_neighbors: int | None
+    model: ModelConfig  # which neighbours it sees
     rank: int = 0
     num_processes: int = 1
 
@@ -144,7 +143,7 @@ class Loader:
         keys = keys_for(self.seed, self.schedule.epoch(step), torch.from_numpy(share))
         prepared = self.task.prepare(batch, targets, keys, self.schedule.progress(step))
         try:
-            edges = build_neighbors(prepared.batch, self.cutoff, max_neighbors=self.max_neighbors)
+            edges = self.model.with_neighbors(prepared.batch)
         except ValueError as error:
             frames = ", ".join(str(system.index) for system in systems)
             raise ValueError(f"{self.source.name}, a batch of frames {frames}: {error}") from None

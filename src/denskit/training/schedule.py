@@ -24,7 +24,8 @@ class Schedule:
         if self.warmup >= self.length:
             raise ValueError(
                 f"training.warmup={self.config.warmup} does not fit into a training of {self.length:g} "
-                f"{self.config.schedule_unit}s; shorten the warm-up (below 1 it is a share of the training) or train longer"
+                f"{self.config.schedule_unit}s; shorten the warm-up (below 1 it is a share of the training) or train "
+                "longer"
             )
 
     @property

@@ -119,8 +119,7 @@ class Trainer:
             batch_size=training.batch_size,
             accumulate=training.accumulate,
             dtype=getattr(torch, training.dtype),
-            cutoff=force_field.cutoff,
-            max_neighbors=force_field.max_neighbors,
+            model=force_field.config,
             rank=self.group.rank,
             num_processes=self.group.count,
         )
