@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from denskit.batch import Batch
+from denskit.batch import Batch, System
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
 from denskit.simulation.candidates import Candidates, unusable
@@ -100,6 +100,11 @@ class Potential:
         except ValueError:
             return unusable(batch, self.cutoff + self.skin)
         return candidates.broken(candidates.squared_distances(batch.positions))
+
+    def check_elements(self, system: System) -> None:
+        """ValueError naming the elements of a structure that a model does not know."""
+        for model in self.models:
+            model.scaling.check_elements(system.atomic_numbers)
 
     def _check(self, batch: Batch) -> None:
         """Elements and periodicity, once for every set of systems."""

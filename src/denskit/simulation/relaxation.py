@@ -1,0 +1,407 @@
+"""Relaxation of many structures at once: those that are done leave the batch, new ones take their place.
+
+Every structure is relaxed as if it were alone: forces on fixed atoms are zero, inner products, step lengths and
+convergence are its own.  Coordinates and histories are in float64, whatever the model's precision.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from denskit.batch import Batch, System, select
+from denskit.simulation.cells import CellRelaxation
+from denskit.simulation.optimizers import LBFGS, Optimizer
+from denskit.simulation.potential import Evaluation
+from denskit.simulation.running import Running
+
+Status = Literal["converged", "not_converged", "exploded", "refused", "unknown_element", "out_of_memory"]
+
+
+class RelaxationSettings(BaseModel):
+    """How to relax: the optimizer, when to stop, and whether cells relax."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimizer: Optimizer = Field(default_factory=LBFGS)
+    fmax: float = Field(0.05, ge=0, description="eV/Å: converged when no atom's force is this long; 0: never")
+    steps: int = Field(500, ge=0, description="largest number of moves of a structure")
+    cell: CellRelaxation | None = Field(None, description="None: cells stay as they are")
+
+
+# As published for relaxed energies of OC20: the first in papers until 2024, the second in OCP since May 2024.  The
+# first counts 300 evaluations, which are 299 moves.
+PROTOCOLS = {
+    "oc20-2021": RelaxationSettings(
+        optimizer=LBFGS(memory=50, maxstep=0.04, damping=1.0, alpha=70.0), fmax=0.0, steps=299
+    ),
+    "oc20-2024": RelaxationSettings(
+        optimizer=LBFGS(memory=50, maxstep=0.2, damping=1.2, alpha=80.0), fmax=0.02, steps=300
+    ),
+}
+
+
+class EnergyAndForces(Protocol):
+    """What a relaxation needs of a potential; :class:`denskit.simulation.potential.Potential` is one."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        ...
+
+    @property
+    def stress(self) -> bool:
+        """Whether evaluations have stresses."""
+        ...
+
+    def __call__(self, batch: Batch) -> Evaluation:
+        """Evaluate structures.  ValueError: one of them cannot be evaluated."""
+        ...
+
+    def broken(self, batch: Batch) -> Tensor:
+        """Which systems [B] cannot be evaluated."""
+        ...
+
+    def check_elements(self, system: System) -> None:
+        """ValueError: an element that it does not know."""
+        ...
+
+
+class Structures(Protocol):
+    """Structures by position: any source of data, or a list."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> System: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relaxed:
+    """What became of one structure (numpy, float64)."""
+
+    index: int  # place in the source
+    status: Status
+    message: str  # why, where it is neither converged nor out of steps
+    moves: int
+    energy: float | None  # eV, at these positions; None where they were never evaluated
+    fmax: float | None  # eV/Å, longest force on a free atom or (per atom) on the cell
+    positions: np.ndarray  # [n, 3] Å; those of the last sound evaluation, if it exploded
+    cell: np.ndarray  # [3, 3] Å
+    forces: np.ndarray | None = None  # [n, 3] eV/Å, on fixed atoms too
+    stress: np.ndarray | None = None  # [3, 3] eV/Å^3
+    moved: float = 0.0  # Å, how far the atom is from its start that is farthest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """One evaluated geometry on the way."""
+
+    index: int
+    moves: int
+    energy: float  # eV
+    forces: np.ndarray  # [n, 3] eV/Å
+    positions: np.ndarray  # [n, 3] Å
+    cell: np.ndarray  # [3, 3] Å
+
+
+class Relaxer:
+    """Relaxes all structures of a source, as many at a time as ``batch_atoms`` atoms allow (at least one).
+
+    Each :meth:`step` evaluates the structures under way once and moves them once.  Running out of memory halves the
+    batch; what had to leave waits with its coordinates and history, and goes on from there.
+
+    Args:
+        potential: energies and forces; stress too, where cells relax.
+        source: the structures.
+        settings: optimizer, convergence, cells.
+        batch_atoms: atoms evaluated at once.
+        say: told what a user should know while it runs.
+        observe: given every evaluated geometry, for trajectories.
+
+    Raises:
+        ValueError: Cells are to relax, and the potential has no stress.
+    """
+
+    def __init__(
+        self,
+        potential: EnergyAndForces,
+        source: Structures,
+        settings: RelaxationSettings,
+        *,
+        batch_atoms: int = 1000,
+        say: Callable[[str], None] = lambda text: None,
+        observe: Callable[[Frame], None] | None = None,
+    ) -> None:
+        if settings.cell is not None and not potential.stress:
+            raise ValueError("cells relax by their stress, and this potential gives none: use a model with stress")
+        self.potential = potential
+        self.source = source
+        self.settings = settings
+        self.batch_atoms = batch_atoms
+        self.say = say
+        self.observe = observe
+        self.running: Running | None = None
+        self.suspended: deque[Running] = deque()  # one structure each, on the CPU
+        self.waiting: deque[int] = deque(range(len(source)))
+
+    def restore(self, finished: Collection[int], running: Running | None) -> None:
+        """Go on where another run was: without what it finished, and from its coordinates and histories."""
+        under_way: set[int] = set()
+        if running is not None:
+            index = running.geometry.systems["index"]
+            kept = running.select(~torch.isin(index, torch.tensor(sorted(finished), dtype=index.dtype)))
+            self.suspended = _apart(kept)
+            under_way = set(kept.geometry.systems["index"].tolist())
+        self.waiting = deque(i for i in range(len(self.source)) if i not in finished and i not in under_way)
+
+    @property
+    def done(self) -> bool:
+        """Nothing is left to do."""
+        return self.running is None and not self.suspended and not self.waiting
+
+    def under_way(self) -> Running | None:
+        """All structures that have begun and are not done, on the CPU: what :meth:`restore` takes."""
+        parts = [*([] if self.running is None else [self.running.to("cpu")]), *self.suspended]
+        return Running.join(parts) if parts else None
+
+    def step(self) -> list[Relaxed]:
+        """Evaluate and move all structures under way once; the structures that are done with it."""
+        refused = self._admit()
+        if self.running is None:
+            return refused
+        try:
+            return refused + self._advance(self.running)
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+        # outside the handler: the error's traceback, which holds the memory, is gone here
+        return refused + self._halve(self.running)
+
+    def _admit(self) -> list[Relaxed]:
+        """Fill the batch up from what was suspended, then from the source; the structures that are refused."""
+        parts = [] if self.running is None else [self.running]
+        atoms = sum(int(part.n_atoms.sum()) for part in parts)
+        refused = []
+        while self.suspended or self.waiting:
+            if self.suspended:
+                candidate = self.suspended[0]
+            else:
+                system = self.source[self.waiting[0]]
+                problem = self._problem(system)
+                if problem is not None:
+                    refused.append(_refused(self.waiting.popleft(), system, *problem))
+                    continue
+                with_cell = self.settings.cell is not None
+                candidate = Running.begin(system, self.waiting[0], self.settings.optimizer, with_cell=with_cell)
+            atoms += int(candidate.n_atoms.sum())
+            if parts and atoms > self.batch_atoms:
+                break
+            parts.append(candidate.to(self.potential.device))
+            (self.suspended or self.waiting).popleft()
+        if parts and (self.running is None or len(parts) > 1):
+            self.running = Running.join(parts)
+        return refused
+
+    def _problem(self, system: System) -> tuple[Status, str] | None:
+        if self.settings.cell is not None and not system.pbc.all():
+            axes = "".join(axis for axis, repeats in zip("xyz", system.pbc, strict=True) if repeats)
+            found = f"periodic along {axes} only" if axes else "not periodic"
+            return "refused", f"{found}: it has no volume, so its cell cannot relax; relax it without cell"
+        try:
+            self.potential.check_elements(system)
+        except ValueError as error:
+            return "unknown_element", str(error)
+        return None
+
+    def _advance(self, running: Running) -> list[Relaxed]:
+        batch = running.batch()
+        failures = self._failures(batch)
+        if failures:
+            failed = torch.zeros(running.num_systems, dtype=torch.bool)
+            failed[list(failures)] = True
+            lost = self._lost(running, failures)
+            self.running = _or_none(running.select(~failed.to(batch.positions.device)))
+            return lost
+        evaluation = self.potential(batch)
+        forces = running.forces(batch, evaluation, self.settings.cell)
+        longest = running.geometry.longest(forces)
+        sound = torch.isfinite(evaluation.energy) & torch.isfinite(longest)
+        converged = longest < self.settings.fmax
+        done = ~sound | converged | (running.geometry.systems["moves"] >= self.settings.steps)
+
+        kept = running.select(~done) if bool(done.any()) else running
+        if kept.num_systems:
+            own = (~done)[running.geometry.system]
+            move, memory = self.settings.optimizer.step(kept.optimizer, kept.geometry.rows["x"], forces[own])
+            kept = kept.moved(move, memory)
+        # all is computed: from here on nothing can run out of memory half-way
+        if self.observe is not None:
+            self._show(running, batch, evaluation, sound)
+        finished = self._finished(running, batch, evaluation, longest, done)
+        self.running = _or_none(kept)
+        return finished
+
+    def _failures(self, batch: Batch) -> dict[int, str]:
+        """Why systems of a batch, by their place, cannot be evaluated."""
+        failures = {}
+        for place in self.potential.broken(batch).nonzero()[:, 0].tolist():
+            only = torch.arange(batch.num_systems, device=batch.positions.device) == place
+            try:
+                self.potential(select(batch, only))
+                failures[place] = "its atoms are too near each other or too far apart"
+            except ValueError as error:
+                failures[place] = str(error)
+        return failures
+
+    def _lost(self, running: Running, failures: dict[int, str]) -> list[Relaxed]:
+        """Reports of structures whose present coordinates cannot be evaluated."""
+        lost = []
+        for place, reason in failures.items():
+            only = torch.arange(running.num_systems, device=running.geometry.counts.device) == place
+            lost.append(_exploded(running.select(only), reason))
+        return lost
+
+    def _finished(
+        self, running: Running, batch: Batch, evaluation: Evaluation, longest: Tensor, done: Tensor
+    ) -> list[Relaxed]:
+        results = []
+        start, _ = running.positions_and_cell("start")
+        for place in done.nonzero()[:, 0].tolist():
+            only = torch.arange(running.num_systems, device=done.device) == place
+            energy, fmax = float(evaluation.energy[place]), float(longest[place])
+            if not (np.isfinite(energy) and np.isfinite(fmax)):
+                results.append(_exploded(running.select(only), "its energy or forces are not finite numbers"))
+                continue
+            atoms = only[batch.system_index]
+            positions = batch.positions[atoms]
+            results.append(
+                Relaxed(
+                    index=int(running.geometry.systems["index"][place]),
+                    status="converged" if fmax < self.settings.fmax else "not_converged",
+                    message="",
+                    moves=int(running.geometry.systems["moves"][place]),
+                    energy=energy,
+                    fmax=fmax,
+                    positions=_numpy(positions),
+                    cell=_numpy(batch.cell[place]),
+                    forces=_numpy(evaluation.forces[atoms]),
+                    stress=None if evaluation.stress is None else _numpy(evaluation.stress[place]),
+                    moved=float(torch.linalg.vector_norm(positions - start[atoms], dim=-1).max()),
+                )
+            )
+        return results
+
+    def _show(self, running: Running, batch: Batch, evaluation: Evaluation, sound: Tensor) -> None:
+        assert self.observe is not None
+        sizes = batch.n_atoms.tolist()
+        positions = [_numpy(part) for part in batch.positions.split(sizes)]
+        forces = [_numpy(part) for part in evaluation.forces.split(sizes)]
+        cells, energies = _numpy(batch.cell), evaluation.energy.tolist()
+        moves, index = (running.geometry.systems[name].tolist() for name in ("moves", "index"))
+        for place in sound.nonzero()[:, 0].tolist():
+            self.observe(
+                Frame(
+                    index=index[place],
+                    moves=moves[place],
+                    energy=energies[place],
+                    forces=forces[place],
+                    positions=positions[place],
+                    cell=cells[place],
+                )
+            )
+
+    def _halve(self, running: Running) -> list[Relaxed]:
+        """After memory ran out: the latter half of the structures waits, and batches are half as large from now on."""
+        if self.potential.device.type == "cuda":
+            torch.cuda.empty_cache()
+        sizes = running.n_atoms.cpu()
+        atoms = int(sizes.sum())
+        if running.num_systems == 1:
+            self.running = None
+            return [_unevaluated(running, "x", "out_of_memory", f"out of memory with its {atoms} atoms alone")]
+        self.batch_atoms = max(atoms // 2, 1)
+        stays = sizes.cumsum(0) <= max(self.batch_atoms, int(sizes[0]))
+        self.suspended.extendleft(reversed(_apart(running.to("cpu").select(~stays))))
+        self.running = running.select(stays.to(self.potential.device))
+        self.say(
+            f"out of memory with {running.num_systems} structures, {atoms} atoms: from now on at most "
+            f"{self.batch_atoms} atoms at once; nothing is lost"
+        )
+        return []
+
+
+def relax(
+    potential: EnergyAndForces,
+    structures: Structures | Sequence[System],
+    settings: RelaxationSettings | None = None,
+    *,
+    batch_atoms: int = 1000,
+) -> list[Relaxed]:
+    """Relax structures in memory; the results in the order of the structures.  See :class:`Relaxer`."""
+    relaxer = Relaxer(potential, structures, settings or RelaxationSettings(), batch_atoms=batch_atoms)
+    results: list[Relaxed] = []
+    while not relaxer.done:
+        results += relaxer.step()
+    return sorted(results, key=lambda relaxed: relaxed.index)
+
+
+def _apart(running: Running) -> deque[Running]:
+    places = torch.arange(running.num_systems)
+    return deque(running.select(places == place) for place in range(running.num_systems))
+
+
+def _or_none(running: Running) -> Running | None:
+    return running if running.num_systems else None
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    # on the CPU torch raises a plain RuntimeError
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _refused(index: int, system: System, status: Status, message: str) -> Relaxed:
+    return Relaxed(
+        index=index,
+        status=status,
+        message=message,
+        moves=0,
+        energy=None,
+        fmax=None,
+        positions=system.positions,
+        cell=system.cell,
+    )
+
+
+def _exploded(running: Running, reason: str) -> Relaxed:
+    """Report of the one structure in ``running``, whose last sound coordinates are the previous ones."""
+    moves = int(running.geometry.systems["moves"][0])
+    if not moves:
+        return _unevaluated(running, "previous", "refused", f"as given, {reason}")
+    return _unevaluated(running, "previous", "exploded", f"after {moves} moves {reason}")
+
+
+def _unevaluated(running: Running, coordinates: str, status: Status, message: str) -> Relaxed:
+    positions, cell = running.positions_and_cell(coordinates)
+    start, _ = running.positions_and_cell("start")
+    return Relaxed(
+        index=int(running.geometry.systems["index"][0]),
+        status=status,
+        message=message,
+        moves=int(running.geometry.systems["moves"][0]),
+        energy=None,
+        fmax=None,
+        positions=_numpy(positions),
+        cell=_numpy(cell[0]),
+        moved=float(torch.linalg.vector_norm(positions - start, dim=-1).max()),
+    )
+
+
+def _numpy(values: Tensor) -> np.ndarray:
+    return values.detach().double().cpu().numpy()
