@@ -23,6 +23,7 @@ _MASK = (1 << _BITS) - 1
 _STEP = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, made odd
 _SCRAMBLE = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
+_ROUNDS = 8  # of the permutation: enough that also the 24 orders of 4 things come out equally often
 
 
 class Use(IntEnum):
@@ -31,6 +32,8 @@ class Use(IntEnum):
     CHOOSE_SYSTEM = 1
     CHOOSE_ATOM = 2
     NOISE = 3
+    MOMENTA = 4
+    LANGEVIN = 5
 
 
 def fold(seed: int, *values: int) -> int:
@@ -65,6 +68,32 @@ def normal(keys: Tensor, use: int, *counters: Tensor | int, dtype: torch.dtype =
     radius = 1.0 - uniform(keys, use, *counters, 0)  # in (0, 1], so that its logarithm is finite
     angle = uniform(keys, use, *counters, 1)
     return (torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(2.0 * math.pi * angle)).to(dtype)
+
+
+def permuted(key: int, size: int, places: Tensor) -> Tensor:
+    """What stands at ``places`` (int64, each in [0, size)) of a permutation of 0 .. size - 1 that ``key`` chooses.
+
+    Nothing of ``size`` is stored or computed, so a shuffle of 10^9 structures costs no more than one of ten.  A Feistel
+    network on pairs (row, column) of a grid of at least ``size`` cells: each round moves one coordinate, modulo its
+    range, by a keyed hash of the other, which can be undone, so it is a permutation of the grid; a result outside
+    [0, size) goes through it again until it is inside (Black and Rogaway, "Ciphers with arbitrary finite domains",
+    CT-RSA 2002).  The grid has at most sqrt(size) cells too many, so that is rare.
+    """
+    rows = math.isqrt(size - 1) + 1
+    columns = -(-size // rows)
+    value = _feistel(key, rows, columns, places)
+    while bool((outside := value >= size).any()):
+        value[outside] = _feistel(key, rows, columns, value[outside])
+    return value
+
+
+def _feistel(key: int, rows: int, columns: int, value: Tensor) -> Tensor:
+    row, column = value // columns, value % columns
+    keys = torch.tensor([_signed(_fold_bits(key, number)) for number in range(_ROUNDS)])
+    for number in range(0, _ROUNDS, 2):
+        row = (row + _shift_right(_absorb(keys[number], column), 1) % rows) % rows
+        column = (column + _shift_right(_absorb(keys[number + 1], row), 1) % columns) % columns
+    return row * columns + column
 
 
 def _draw(keys: Tensor, use: int, *counters: Tensor | int) -> Tensor:

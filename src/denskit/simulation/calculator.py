@@ -1,0 +1,130 @@
+"""A trained force field as a calculator of ASE."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ase
+import numpy as np
+import torch
+from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes
+from ase.stress import full_3x3_to_voigt_6_stress
+
+from denskit.batch import Batch
+from denskit.models.base import ForceField
+from denskit.models.model_file import load_model
+from denskit.simulation.potential import Evaluation, Potential
+from denskit.simulation.structures import batch_of
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class DenskitCalculator(Calculator):
+    """Energy, free_energy (the same), energies, forces, and the stress of cells periodic in three directions.
+
+    The numbers are those of :meth:`ForceField.predict`.  Several models give their mean; ``results`` then also has
+    ``energy_std`` (eV) and ``forces_std`` (eV/Å), the standard deviations over the models.
+
+    Args:
+        model: a model file, a force field, or several of either.
+        device: "cpu", "cuda", ...
+        dtype: "float32" or "float64"; default that of the model.
+        skin: Å; neighbours are searched within cutoff + skin and kept until an atom has moved skin / 2.
+
+    Raises:
+        FileNotFoundError: No such model file.
+        ValueError: Not a model, a dtype that is neither, models that do not go together.
+    """
+
+    implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]  # noqa: RUF012 (as in ASE)
+
+    def __init__(
+        self,
+        model: str | Path | ForceField | Sequence[str | Path | ForceField],
+        *,
+        device: str | torch.device = "cpu",
+        dtype: str | torch.dtype | None = None,
+        skin: float = 0.5,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        wanted = _dtype(dtype)
+        given = [model] if isinstance(model, str | Path | ForceField) else list(model)
+        models = [_loaded(one, device, wanted) for one in given]
+        self._potential = Potential(models, skin=skin)
+        # only where a stress is asked does a step pay for it
+        gradient = not self._potential.direct_forces
+        self._with_stress = Potential(models, skin=skin, stress=True) if gradient else None
+        self._batch: Batch | None = None
+
+    def calculate(
+        self,
+        atoms: ase.Atoms | None = None,
+        properties: Sequence[str] = ("energy",),
+        system_changes: Sequence[str] = tuple(all_changes),
+    ) -> None:
+        """Fill ``results``; ASE calls this when the atoms have changed.
+
+        Raises PropertyNotImplementedError for a stress where it means nothing (a molecule, a slab, a wire) or where
+        the forces are no gradients, and ValueError for unknown elements and for structures that have exploded.
+        """
+        super().calculate(atoms, list(properties), list(system_changes))
+        assert isinstance(self.atoms, ase.Atoms), "set by ASE"
+        stress = "stress" in properties
+        if stress:
+            self._require_stress(self.atoms)
+        potential = self._with_stress if stress and self._with_stress is not None else self._potential
+        found = potential(self._batch_of(self.atoms, system_changes))
+        self.results = _results(found)
+
+    def _require_stress(self, atoms: ase.Atoms) -> None:
+        if self._with_stress is None:
+            raise PropertyNotImplementedError("stress is a derivative of the energy; this model has forces=direct")
+        if not atoms.pbc.all():
+            raise PropertyNotImplementedError(
+                f"stress: the structure is periodic along {np.flatnonzero(atoms.pbc).tolist()} only, so its volume "
+                "means nothing; all three directions must be periodic"
+            )
+
+    def _batch_of(self, atoms: ase.Atoms, changes: Sequence[str]) -> Batch:
+        """The batch with these positions; everything else is kept while it does not change."""
+        if self._batch is None or set(changes) & {"numbers", "cell", "pbc"}:
+            free = atoms.copy()
+            free.set_constraint()  # ASE applies constraints itself
+            self._batch = batch_of([free], self._potential.device)
+        positions = torch.from_numpy(atoms.positions.copy()).to(self._potential.device)
+        return replace(self._batch, positions=positions)
+
+
+def _results(found: Evaluation) -> dict[str, Any]:
+    energy = float(found.energy[0])
+    results: dict[str, Any] = {
+        "energy": energy,
+        "free_energy": energy,
+        "energies": found.energies.cpu().numpy(),
+        "forces": found.forces.cpu().numpy(),
+    }
+    if found.stress is not None:
+        results["stress"] = full_3x3_to_voigt_6_stress(found.stress[0].cpu().numpy())
+    if found.energy_std is not None and found.forces_std is not None:
+        results["energy_std"] = float(found.energy_std[0])
+        results["forces_std"] = found.forces_std.cpu().numpy()
+    return results
+
+
+def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    if isinstance(dtype, str):
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype is {dtype!r}; give {' or '.join(DTYPES)}")
+        return DTYPES[dtype]
+    return dtype
+
+
+def _loaded(model: str | Path | ForceField, device: str | torch.device, dtype: torch.dtype | None) -> ForceField:
+    if isinstance(model, str | Path):
+        return load_model(model, device, dtype)
+    return copy.deepcopy(model).to(device=device, dtype=dtype)

@@ -1,0 +1,117 @@
+"""Masses, momenta and temperatures of batches: eV, Å, fs, K; masses in eV fs^2/Å^2, momenta in eV fs/Å."""
+
+from __future__ import annotations
+
+import torch
+from ase.data import atomic_masses
+from torch import Tensor
+
+from denskit.batch import Batch
+from denskit.random import Use, normal
+from denskit.units import AMU, BOLTZMANN
+
+
+def masses_of(batch: Batch) -> Tensor:
+    """Standard atomic masses [N] (eV fs^2/Å^2, float64)."""
+    table = torch.from_numpy(atomic_masses) * AMU
+    return table.to(batch.positions.device)[batch.atomic_numbers]
+
+
+def sum_by_system(batch: Batch, values: Tensor) -> Tensor:
+    """Sums [B, ...] over the atoms of each system of values [N, ...]."""
+    out = values.new_zeros(batch.num_systems, *values.shape[1:])
+    return out.index_add_(0, batch.system_index, values)
+
+
+def kinetic_energy(batch: Batch, momenta: Tensor, masses: Tensor) -> Tensor:
+    """Kinetic energies [B] (eV)."""
+    return sum_by_system(batch, momenta.square().sum(-1) / (2 * masses))
+
+
+def atom_numbers(batch: Batch) -> Tensor:
+    """The number [N] of each atom inside its system."""
+    first = batch.n_atoms.cumsum(0) - batch.n_atoms
+    return torch.arange(batch.num_atoms, device=first.device) - first[batch.system_index]
+
+
+def thermal_momenta(batch: Batch, masses: Tensor, keys: Tensor, temperature: float, *, rotation: bool) -> Tensor:
+    """Momenta [N, 3] drawn from the Maxwell-Boltzmann distribution, without a total momentum.
+
+    Args:
+        batch: fixed atoms get none, and a system with fixed atoms keeps its total momentum.
+        masses: [N] eV fs^2/Å^2.
+        keys: [B] int64, the source of each system's draws.
+        temperature: K.
+        rotation: False also takes the angular momentum off molecules (systems without periodicity and fixed atoms).
+    """
+    component = torch.arange(3, device=keys.device)
+    draws = normal(keys[batch.system_index][:, None], Use.MOMENTA, atom_numbers(batch)[:, None], component)
+    momenta = draws * (masses * BOLTZMANN * temperature).sqrt()[:, None]
+    momenta = torch.where(batch.fixed[:, None], 0.0, momenta)
+    share = (sum_by_system(batch, momenta) / sum_by_system(batch, masses)[:, None])[batch.system_index]
+    momenta = torch.where(_floating(batch)[batch.system_index][:, None], momenta - masses[:, None] * share, momenta)
+    return momenta if rotation else _without_rotation(batch, masses, momenta)
+
+
+def degrees_of_freedom(batch: Batch, masses: Tensor, *, momentum: bool, rotation: bool) -> Tensor:
+    """Degrees of freedom [B] (float64): 3 a free atom, less those that a conserved momentum takes away.
+
+    Args:
+        batch: where there are fixed atoms, nothing is conserved.
+        masses: [N].
+        momentum: whether the total momentum moves freely (a Langevin bath pushes it); False: it stays 0.
+        rotation: whether molecules turn freely; False: their angular momentum stays 0.
+
+    Raises:
+        ValueError: A system without any degree of freedom.
+    """
+    free = 3.0 * sum_by_system(batch, (~batch.fixed).double())
+    if not momentum:
+        free = free - 3.0 * _floating(batch)
+    if not rotation:
+        free = free - torch.where(_molecule(batch), _axes(_inertia(batch, masses, batch.positions)), 0.0)
+    still = (free < 1).nonzero()[:, 0].tolist()
+    if still:
+        raise ValueError(
+            f"system {still[0]} of the batch has no degree of freedom: it is a single atom, or all its atoms are fixed"
+        )
+    return free
+
+
+def _floating(batch: Batch) -> Tensor:
+    """Systems [B] that nothing holds in place."""
+    return sum_by_system(batch, batch.fixed.double()) == 0
+
+
+def _molecule(batch: Batch) -> Tensor:
+    return _floating(batch) & ~batch.pbc.any(1)
+
+
+def _relative(batch: Batch, masses: Tensor, positions: Tensor) -> Tensor:
+    """Positions [N, 3] about each system's centre of mass."""
+    weighted = sum_by_system(batch, masses[:, None] * positions)
+    return positions - (weighted / sum_by_system(batch, masses)[:, None])[batch.system_index]
+
+
+def _inertia(batch: Batch, masses: Tensor, positions: Tensor) -> Tensor:
+    """Tensors of inertia [B, 3, 3] about the centres of mass."""
+    r = _relative(batch, masses, positions)
+    outer = r[:, :, None] * r[:, None, :]
+    square = r.square().sum(-1)[:, None, None] * torch.eye(3, dtype=r.dtype, device=r.device)
+    return sum_by_system(batch, masses[:, None, None] * (square - outer))
+
+
+def _axes(inertia: Tensor) -> Tensor:
+    """About how many axes [B] a body can turn: 3, of a linear molecule 2, of an atom 0."""
+    moments = torch.linalg.eigvalsh(inertia)
+    return (moments > 1e-6 * moments[:, -1:].clamp(min=1e-300)).double().sum(-1)
+
+
+def _without_rotation(batch: Batch, masses: Tensor, momenta: Tensor) -> Tensor:
+    r = _relative(batch, masses, batch.positions)
+    angular = sum_by_system(batch, torch.linalg.cross(r, momenta))
+    inertia = _inertia(batch, masses, batch.positions)
+    # a linear molecule has no moment about its axis: the pseudo-inverse leaves that one out
+    omega = (torch.linalg.pinv(inertia, rtol=1e-6, hermitian=True) @ angular[:, :, None])[:, :, 0]
+    omega = torch.where(_molecule(batch)[:, None], omega, 0.0)[batch.system_index]
+    return momenta - masses[:, None] * torch.linalg.cross(omega, r)

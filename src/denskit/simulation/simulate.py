@@ -1,0 +1,117 @@
+"""The loop of a simulation: steps, what is written down, and what happens when a run becomes unstable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from denskit.batch import Batch
+from denskit.simulation.conservation import energy_drift
+from denskit.simulation.dynamics import BrokenSystems, Dynamics, DynamicsSettings, EnergyModel, State
+from denskit.simulation.stability import Instability, Observer, look
+
+Recorder = Callable[[State], None]  # looks at a state and keeps or writes what it wants
+BROKEN = "positions are not finite, or atoms have flown apart or lie on each other"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that became unstable."""
+
+    replica: int
+    step: int
+    time: float  # ps
+    check: str  # name of the observer; "potential" where the potential could not follow
+    reason: str
+
+    def __str__(self) -> str:
+        return f"replica {self.replica} became unstable at {self.time:.4f} ps (step {self.step}): {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a simulation ended."""
+
+    state: State  # of the systems that are still stable, perhaps none
+    failures: tuple[Failure, ...]
+    interrupted: bool  # stopped before the last step, though systems were left
+
+
+@dataclass(kw_only=True)
+class Simulation:
+    """Steps systems on; one that becomes unstable is taken out of the batch, the others go on.
+
+    A system is unstable when the potential cannot follow it, or when an observer says so.
+    """
+
+    dynamics: Dynamics
+    state: State
+    observers: Sequence[Observer] = ()  # for the systems of the state
+    look_every: int = 10  # steps between looks of the observers
+    recorders: Sequence[tuple[int, Recorder]] = ()  # each with its interval in steps; not shown unstable systems
+
+    def run(self, steps: int, stop: Callable[[], bool] = lambda: False) -> Outcome:
+        """Run until step number ``steps``, or until ``stop``, asked before each step, says so.
+
+        A state at step 0 is looked at and recorded, too.
+        """
+        failures: list[Failure] = []
+        if self.state.step == 0:
+            failures += self._look()
+        while self.state.step < steps and self.state.batch.num_systems:
+            if stop():
+                return Outcome(state=self.state, failures=tuple(failures), interrupted=True)
+            try:
+                self.state = self.dynamics.step(self.state)
+            except BrokenSystems as broken:
+                found = [Instability(system=s, check="potential", reason=BROKEN) for s in broken.systems]
+                failures += self._drop(found, self.state.step + 1)
+                continue
+            failures += self._look()
+        return Outcome(state=self.state, failures=tuple(failures), interrupted=False)
+
+    def _look(self) -> list[Failure]:
+        """Observe, then record what is stable."""
+        step, failures = self.state.step, []
+        if self.observers and step % self.look_every == 0:
+            failures = self._drop(look(self.observers, self.state.batch, self.state.temperature), step)
+        if self.state.batch.num_systems:
+            for every, recorder in self.recorders:
+                if step % every == 0:
+                    recorder(self.state)
+        return failures
+
+    def _drop(self, found: Sequence[Instability], step: int) -> list[Failure]:
+        if not found:
+            return []
+        first = {instability.system: instability for instability in reversed(found)}
+        time = step * self.dynamics.settings.timestep / 1000
+        failures = [
+            Failure(int(self.state.replicas[system]), step, time, first[system].check, first[system].reason)
+            for system in sorted(first)
+        ]
+        keep = torch.ones(self.state.batch.num_systems, dtype=torch.bool)
+        keep[list(first)] = False
+        keep = keep.to(self.state.replicas.device)
+        self.state = self.state.select(keep)
+        self.observers = [observer.select(keep) for observer in self.observers]
+        return failures
+
+
+def nve_drift(potential: EnergyModel, batch: Batch, settings: DynamicsSettings, steps: int) -> np.ndarray:
+    """Energy drift [B] (eV/atom/ps) in a short run without a bath, with the other settings as they are.
+
+    Raises BrokenSystems where the run breaks.
+    """
+    free = Dynamics(potential, settings.model_copy(update={"ensemble": "nve"}))
+    state = free.start(batch)
+    energies = [free.conserved(state)]
+    for _ in range(steps):
+        state = free.step(state)
+        energies.append(free.conserved(state))
+    time = np.arange(steps + 1) * settings.timestep / 1000
+    histories = torch.stack(energies, 1).cpu().numpy()  # [B, steps + 1]
+    return np.array([energy_drift(time, e, n) for e, n in zip(histories, batch.n_atoms.tolist(), strict=True)])
