@@ -63,17 +63,19 @@ def test_systems_are_counted_apart_and_together() -> None:
     frames = np.stack([trajectory(3, frames=5), trajectory(4, frames=5)])  # [B, F, n, 3]
     both = DistanceHistogram(2)
     for frame in torch.from_numpy(frames).transpose(0, 1):
-        both.add(frame, torch.tensor([True, True]))
-    both.add(torch.from_numpy(frames[:, 0]), torch.tensor([False, False]))  # not counted
+        both.add(frame.flip(0), torch.tensor([1, 0]))
     for system in range(2):
         assert np.array_equal(both.h_of_r(system), histogram_of(frames[system]).h_of_r())
     assert np.array_equal(both.h_of_r(), histogram_of(frames.reshape(-1, 7, 3)).h_of_r())
 
 
-def test_frames_that_do_not_count_may_hold_anything() -> None:
-    histogram = DistanceHistogram(1)
-    histogram.add(torch.full((1, 3, 3), torch.nan), torch.tensor([False]))
-    assert not histogram.counts.any() and not histogram.h_of_r().any()
+def test_one_of_several_systems_can_be_counted_alone() -> None:
+    frames = trajectory(3, frames=2)
+    histogram = DistanceHistogram(3)
+    for frame in torch.from_numpy(frames):
+        histogram.add(frame[None], torch.tensor([1]))
+    assert np.array_equal(histogram.h_of_r(1), histogram_of(frames).h_of_r())
+    assert not histogram.h_of_r(0).any() and not histogram.counts[2].any()
 
 
 def test_wasserstein_of_a_shift_is_the_shift() -> None:
