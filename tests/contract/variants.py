@@ -8,6 +8,8 @@ import torch
 
 from denskit.models import ForceField, ModelConfig, build_force_field
 from denskit.models.equiformer import EquiformerConfig
+from denskit.models.equiformer_v2 import EquiformerV2Config
+from denskit.models.escn import ESCNConfig
 from denskit.models.scaling import Scaling
 
 NOISE = {"noise": "1"}
@@ -20,6 +22,7 @@ class Variant:
 
     config: ModelConfig
     heads: dict[str, str] = field(default_factory=dict)
+    sampling_error: float = 0.0  # of rotated inputs, relative to the rms: functions sampled at points of the sphere
 
 
 def equiformer(**changes: object) -> EquiformerConfig:
@@ -36,6 +39,46 @@ def equiformer(**changes: object) -> EquiformerConfig:
         "radial_hidden": (8,),
     }
     return EquiformerConfig.model_validate(small | changes)
+
+
+def equiformer_v2(**changes: object) -> EquiformerV2Config:
+    """EquiformerV2 with everything small."""
+    small: dict[str, object] = {
+        "cutoff": 4.0,
+        "max_neighbors": None,
+        "num_layers": 1,
+        "l_max": 2,
+        "m_max": 1,
+        "channels": 8,
+        "hidden_channels": 4,
+        "num_heads": 2,
+        "alpha_channels": 4,
+        "value_channels": 2,
+        "ffn_channels": 8,
+        "edge_channels": 8,
+        "num_basis": 16,
+        "grid_resolution": 10,
+        "attention_dropout": 0.0,
+        "stochastic_depth": 0.0,
+    }
+    return EquiformerV2Config.model_validate(small | changes)
+
+
+def escn(**changes: object) -> ESCNConfig:
+    """ESCN with everything small."""
+    small: dict[str, object] = {
+        "cutoff": 4.0,
+        "max_neighbors": None,
+        "num_layers": 2,
+        "l_max": 2,
+        "m_max": 1,
+        "channels": 6,
+        "hidden_channels": 5,
+        "edge_channels": 4,
+        "num_basis": 16,
+        "num_sphere_samples": 64,
+    }
+    return ESCNConfig.model_validate(small | changes)
 
 
 VARIANTS: dict[str, Variant] = {
@@ -63,6 +106,35 @@ VARIANTS: dict[str, Variant] = {
         )
     ),
     "envelope_no_attention": Variant(equiformer(envelope=True, attention="none", stress="strain", num_layers=1)),
+    "v2": Variant(equiformer_v2(num_layers=2, l_max=3, m_max=2), NOISE, sampling_error=0.1),
+    "v2_s2": Variant(
+        equiformer_v2(activation="s2", grid_mlp=False, norm="rms_norm", atom_pairs="shared"), sampling_error=0.1
+    ),
+    "v2_s2_grid": Variant(
+        equiformer_v2(
+            activation="s2",
+            norm="layer_norm",
+            atom_pairs="none",
+            attention_renormalisation=False,
+            initialisation="normal",
+        ),
+        NOISE,
+        sampling_error=0.1,
+    ),
+    "v2_gate": Variant(equiformer_v2(activation="gate", grid_mlp=False, norm="rms_norm"), NOISE),
+    "v2_gradient": Variant(equiformer_v2(forces="gradient"), sampling_error=0.1),
+    "v2_envelope": Variant(
+        equiformer_v2(
+            activation="gate", grid_mlp=False, envelope=True, forces="gradient", stress="strain", num_layers=2
+        ),
+        NOISE,
+    ),
+    "v2_envelope_direct": Variant(
+        equiformer_v2(activation="gate", grid_mlp=False, envelope=True, norm="layer_norm"), NOISE
+    ),
+    "escn": Variant(escn(), NOISE, sampling_error=0.1),
+    "escn_all_orders": Variant(escn(m_max=2, num_layers=1), sampling_error=0.1),
+    "escn_gradient": Variant(escn(forces="gradient"), NOISE, sampling_error=0.1),
 }
 
 

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from denskit.models.base import Backbone, ForceField, ModelConfig
 from denskit.models.equiformer import Equiformer, EquiformerConfig
+from denskit.models.equiformer_v2 import EquiformerV2, EquiformerV2Config
+from denskit.models.escn import ESCN, ESCNConfig
 from denskit.models.scaling import Scaling
 
 
@@ -16,7 +18,11 @@ class ModelEntry(NamedTuple):
     backbone: type[Backbone]
 
 
-MODELS = {"equiformer": ModelEntry(EquiformerConfig, Equiformer)}
+MODELS = {
+    "equiformer": ModelEntry(EquiformerConfig, Equiformer),
+    "equiformer_v2": ModelEntry(EquiformerV2Config, EquiformerV2),
+    "escn": ModelEntry(ESCNConfig, ESCN),
+}
 
 
 def build_force_field(config: ModelConfig, *, heads: dict[str, str], scaling: Scaling) -> ForceField:

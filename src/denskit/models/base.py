@@ -17,6 +17,7 @@ from denskit.geometry.neighbors import build_neighbors
 from denskit.geometry.so2 import split_orders
 from denskit.models.scaling import Scaling
 from denskit.nn.norm import EquivariantLayerNorm
+from denskit.nn.packed import PackedNorm
 from denskit.nn.radial import RADIAL_BASES
 
 
@@ -172,7 +173,7 @@ class ForceField(nn.Module):
     def no_decay_parameters(self) -> set[str]:
         """Names of the parameters that weight decay leaves alone, as published: biases, norms, the radial basis."""
         names = {name for name, _ in self.named_parameters() if name.endswith("bias")}
-        whole = (nn.LayerNorm, EquivariantLayerNorm, *RADIAL_BASES.values())
+        whole = (nn.LayerNorm, EquivariantLayerNorm, PackedNorm, *RADIAL_BASES.values())
         for prefix, module in self.named_modules():
             if isinstance(module, whole):
                 assert isinstance(module, nn.Module)

@@ -1,0 +1,136 @@
+"""SO(2) linear layers on features in the edge frame, ordered by |m| (Passaro and Zitnick 2023, eSCN).
+
+In the edge frame an equivariant map may mix all degrees of one order |m|: for m = 0 by any matrix, for m > 0 by pairs
+(W_r, W_i) that act on (+m, -m) as a complex number acts: out(+m) = W_r in(+m) - W_i in(-m), out(-m) = W_r in(-m) +
+W_i in(+m).  Features [E, K, C] have rows in *order-major* order: m = 0 for l = 0..l_max, then for each m > 0 first +m,
+then -m, each for l = m..l_max.  The rows of one order lie side by side, so each order is one matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from denskit.geometry.so3 import Initialisation, initialise
+
+
+@cache
+def order_major(l_max: int, m_max: int) -> tuple[tuple[int, int, int], ...]:
+    """(l, m, position) of each row; the position counts coefficients with |m| <= m_max, l first (m = -l..l)."""
+    kept = [(l, m) for l in range(l_max + 1) for m in range(-min(l, m_max), min(l, m_max) + 1)]
+    position = {key: k for k, key in enumerate(kept)}
+    rows = [(l, 0) for l in range(l_max + 1)]
+    for m in range(1, m_max + 1):
+        rows += [(l, sign * m) for sign in (1, -1) for l in range(m, l_max + 1)]
+    return tuple((l, m, position[l, m]) for l, m in rows)
+
+
+@cache
+def rows_of_degrees(l_max: int, m_max: int, degrees: tuple[int, ...]) -> tuple[int, ...]:
+    """Which rows of the order-major order belong to some degrees."""
+    return tuple(k for k, (l, _, _) in enumerate(order_major(l_max, m_max)) if l in degrees)
+
+
+def pack_wigner(blocks: Sequence[Tensor], l_max: int, m_max: int) -> Tensor:
+    """Matrix [E, K, (l_max + 1)^2] that turns packed node features (rows l * l + l + m) into order-major edge features.
+
+    Args:
+        blocks: per degree [E, 2l+1, 2l+1], rows 0, +1, -1, ... as in :class:`denskit.geometry.edge_frame.EdgeFrames`.
+        l_max: highest degree.
+        m_max: highest order that is kept.
+    """
+    size = (l_max + 1) ** 2
+    rows, where = [], {}
+    for l, block in enumerate(blocks[: l_max + 1]):
+        kept = 2 * min(l, m_max) + 1
+        for k in range(kept):
+            where[l, (k + 1) // 2 * (1 if k % 2 else -1)] = len(where)
+        rows.append(F.pad(block[:, :kept], (l * l, size - (l + 1) ** 2)))
+    order = [where[l, m] for l, m, _ in order_major(l_max, m_max)]
+    return torch.cat(rows, 1)[:, order]
+
+
+class SO2Linear(nn.Module):
+    """A linear map of order-major features, with a bias and extra outputs on m = 0.
+
+    Weights lie as published: ``weight_0`` [extra + (l_max + 1) C_out, (l_max + 1) C_in], ``weights[m - 1]``
+    [2 n C_out, n C_in] with n = l_max + 1 - m, the real half above the imaginary one.
+    """
+
+    def __init__(
+        self, l_max: int, m_max: int, channels_in: int, channels_out: int, *, extra: int = 0, init: Initialisation
+    ) -> None:
+        super().__init__()
+        self.l_max, self.m_max, self.extra = l_max, m_max, extra
+        self.channels_in, self.channels_out = channels_in, channels_out
+        wide = (l_max + 1) * channels_in
+        self.weight_0 = nn.Parameter(torch.empty(extra + (l_max + 1) * channels_out, wide))
+        self.bias = nn.Parameter(torch.zeros(extra + (l_max + 1) * channels_out))
+        initialise(self.weight_0, wide, init)
+        self.weights = nn.ParameterList()
+        for m in range(1, m_max + 1):
+            degrees = l_max + 1 - m
+            weight = nn.Parameter(torch.empty(2 * degrees * channels_out, degrees * channels_in))
+            # published: with normal weights only, the halving of the variance is lost
+            initialise(weight, degrees * channels_in * (2 if init == "uniform" else 1), init)
+            self.weights.append(weight)
+
+    @property
+    def num_factors(self) -> int:
+        """One factor for each row and channel that goes in, the same for +m and -m."""
+        return sum((self.l_max + 1 - m) * self.channels_in for m in range(self.m_max + 1))
+
+    def forward(
+        self, x: Tensor, factors: Tensor | None = None, degrees: tuple[int, ...] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Map features in the edge frame.
+
+        Args:
+            x: [E, K, C_in], order-major.
+            factors: [E, num_factors], multiply the features first (radial functions); ordered by |m|, then l.
+            degrees: output degrees wanted; default all.
+
+        Returns:
+            [E, K', C_out], the order-major rows of those degrees, and the extra scalars [E, extra].
+        """
+        wanted = tuple(range(self.l_max + 1)) if degrees is None else degrees
+        outputs, extra = [], x.new_zeros(len(x), 0)
+        at = factor_at = 0
+        for m in range(self.m_max + 1):
+            signs, size = (1 if m == 0 else 2), self.l_max + 1 - m
+            rows = x[:, at : at + signs * size].reshape(len(x), signs, size * self.channels_in)
+            at += signs * size
+            if factors is not None:
+                rows = rows * factors[:, None, factor_at : factor_at + size * self.channels_in]
+                factor_at += size * self.channels_in
+            used = [l - m for l in wanted if l >= m]
+            if not used:
+                continue
+            if m == 0:
+                weight, bias = self._scalar_weight(used)
+                out = F.linear(rows[:, 0], weight, bias)
+                extra, out = out.split([self.extra, len(used) * self.channels_out], -1)
+            else:
+                out = F.linear(rows.flatten(1), self._complex_weight(m, used))
+            outputs.append(out.unflatten(1, (signs * len(used), self.channels_out)))
+        return torch.cat(outputs, 1), extra
+
+    def _scalar_weight(self, used: list[int]) -> tuple[Tensor, Tensor]:
+        if len(used) == self.l_max + 1:
+            return self.weight_0, self.bias
+        starts = [self.extra + l * self.channels_out for l in used]
+        ranges = [(0, self.extra)] + [(start, start + self.channels_out) for start in starts]
+        weight = torch.cat([self.weight_0[start:stop] for start, stop in ranges])
+        return weight, torch.cat([self.bias[start:stop] for start, stop in ranges])
+
+    def _complex_weight(self, m: int, used: list[int]) -> Tensor:
+        """[[W_r, -W_i], [W_i, W_r]], acting on (+m, -m) side by side."""
+        real, imaginary = self.weights[m - 1].chunk(2)
+        if len(used) < self.l_max + 1 - m:
+            c = self.channels_out
+            real, imaginary = (torch.cat([w[l * c : (l + 1) * c] for l in used]) for w in (real, imaginary))
+        return torch.cat((torch.cat((real, -imaginary), 1), torch.cat((imaginary, real), 1)))

@@ -1,0 +1,111 @@
+"""Layers on packed features: one tensor [N, (l_max + 1)^2, C], rows l * l + l + m, the same channels for all degrees.
+
+Two models of the EquiformerV2 family read them; the norms are the three published ones.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from math import isqrt
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from denskit.geometry.so3 import Initialisation, initialise
+
+EPS = 1e-5
+
+
+def degrees_of(x: Tensor) -> list[int]:
+    """Numbers of orders 2l + 1 of all degrees in packed features [N, (l_max + 1)^2, C]."""
+    return [2 * l + 1 for l in range(isqrt(x.shape[1]))]
+
+
+class PackedLinear(nn.Module):
+    """One matrix [C_out, C_in] for each degree, shared by its orders; a bias on the scalars."""
+
+    def __init__(self, l_max: int, channels_in: int, channels_out: int, init: Initialisation) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(l_max + 1, channels_out, channels_in))
+        self.bias = nn.Parameter(torch.zeros(channels_out))
+        initialise(self.weight, channels_in, init)
+
+    def forward(self, x: Tensor, degrees: Sequence[int] | None = None) -> Tensor:
+        """Rows [N, sum of 2l + 1, C_in] of the given degrees (default: 0, 1, ... as far as x goes), in their order."""
+        used = range(isqrt(x.shape[1])) if degrees is None else degrees
+        parts = []
+        for l, part in zip(used, x.split([2 * l + 1 for l in used], 1), strict=True):
+            parts.append(F.linear(part, self.weight[l], self.bias if l == 0 else None))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+class PackedNorm(nn.Module, ABC):
+    """A normalisation with one weight for each degree and channel and a bias on the scalars; x may end at any degree."""
+
+    def __init__(self, l_max: int, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(l_max + 1, channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    @abstractmethod
+    def inverse_scale(self, x: Tensor, orders: list[int]) -> list[Tensor]:
+        """1 / scale [N, 1, 1] of each degree of x, whose scalars have mean 0."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Packed features [N, (l_max + 1)^2, C] to the same shape, in the precision of the weights."""
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.to(self.weight.dtype)
+            orders = degrees_of(x)
+            scalars = x[:, :1]
+            centred = scalars - scalars.mean(-1, keepdim=True)
+            x = centred if len(orders) == 1 else torch.cat((centred, x[:, 1:]), 1)
+            parts = []
+            for l, (part, inverse) in enumerate(zip(x.split(orders, 1), self.inverse_scale(x, orders), strict=True)):
+                scaled = part * (inverse * self.weight[l])
+                parts.append(scaled + self.bias if l == 0 else scaled)
+            return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def _mean_square(x: Tensor) -> Tensor:
+    return x.square().mean((1, 2), keepdim=True)
+
+
+class LayerNorm(PackedNorm):
+    """Each degree on its own (published as ``layer_norm``)."""
+
+    def inverse_scale(self, x: Tensor, orders: list[int]) -> list[Tensor]:
+        """One root mean square a degree."""
+        return [(_mean_square(part) + EPS).rsqrt() for part in x.split(orders, 1)]
+
+
+class SeparableLayerNorm(PackedNorm):
+    """Scalars on their own, all higher degrees by one scale in which degrees weigh alike (``layer_norm_sh``)."""
+
+    def inverse_scale(self, x: Tensor, orders: list[int]) -> list[Tensor]:
+        """One for the scalars, one for the rest."""
+        squares = [_mean_square(part) for part in x.split(orders, 1)]
+        scalars = (squares[0] + EPS).rsqrt()
+        if len(squares) == 1:
+            return [scalars]
+        rest = (torch.stack(squares[1:]).mean(0) + EPS).rsqrt()
+        return [scalars] + [rest] * (len(squares) - 1)
+
+
+class RMSNorm(PackedNorm):
+    """All degrees by one scale in which degrees weigh alike (``rms_norm_sh``)."""
+
+    def inverse_scale(self, x: Tensor, orders: list[int]) -> list[Tensor]:
+        """One for all."""
+        squares = torch.stack([_mean_square(part) for part in x.split(orders, 1)])
+        return [(squares.mean(0) + EPS).rsqrt()] * len(orders)
+
+
+PackedNormName = Literal["layer_norm", "separable_layer_norm", "rms_norm"]
+PACKED_NORMS: dict[PackedNormName, type[PackedNorm]] = {
+    "layer_norm": LayerNorm,
+    "separable_layer_norm": SeparableLayerNorm,
+    "rms_norm": RMSNorm,
+}
