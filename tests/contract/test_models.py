@@ -552,7 +552,9 @@ class TestUse:
         assert not any(value.requires_grad for value in predicted.values())
         energies = force_field.predict(batch, ("energies",))["energies"]
         added = torch.zeros(2, dtype=torch.float64).index_add(0, batch.system_index, energies)
-        torch.testing.assert_close(added, predicted["energy"], rtol=0, atol=ENERGY_ROUND_TRIP_EV)
+        # computed along another path (no vectors), so equal to the model's rounding only
+        tolerance = ENERGY_ROUND_TRIP_EV if out["forces"].dtype == torch.float64 else 2.5 * EQUIVARIANCE32
+        torch.testing.assert_close(added, predicted["energy"], rtol=0, atol=tolerance)
 
     def test_predict_works_where_gradients_are_off(self, name: str, systems: Systems) -> None:
         force_field = build(name, torch.float64)

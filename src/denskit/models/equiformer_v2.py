@@ -158,7 +158,7 @@ class Block(nn.Module):
 
 
 class EnergyHead(nn.Module):
-    """A feed-forward network to one scalar: energies [N, 1] of atoms, over the average number of atoms (not its root)."""
+    """A feed-forward network to one scalar: energies [N, 1], over the average number of atoms (not its root)."""
 
     def __init__(self, config: EquiformerV2Config) -> None:
         super().__init__()

@@ -131,7 +131,7 @@ class Gate(nn.Module):
         self.num_degrees = max(degrees)
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
-        """x [N, rows, C], gates [N, l_max C] ordered by degree."""
+        """Features x [N, rows, C], gates [N, l_max C] ordered by degree."""
         gates = torch.sigmoid(gates).unflatten(1, (self.num_degrees, -1)).index_select(1, self.index)
         return torch.cat((F.silu(x[:, :1]), x[:, 1:] * gates), 1)
 
@@ -145,7 +145,7 @@ class S2Activation(nn.Module):
         self.separable = separable
 
     def forward(self, x: Tensor, scalars: Tensor) -> Tensor:
-        """x [N, rows, C]; scalars [N, C] where separable, else unused."""
+        """Features x [N, rows, C]; scalars [N, C] where separable, else unused."""
         to_grid, from_grid = cast_grid(*self.key, x.dtype, x.device)  # type: ignore[arg-type]
         if not self.separable:
             return s2_silu(x, to_grid, from_grid)

@@ -119,7 +119,7 @@ def config_of_equiformer_v2(model: Mapping[str, Any]) -> EquiformerV2Config:
     grid_mlp = model.get("use_grid_mlp", False)
     if gate and grid_mlp and not separable:
         raise ValueError(
-            "the checkpoint has gates, a grid MLP and no separable S2 activation; Denskit has no such model"
+            "the checkpoint has gates, a grid MLP and no separable S2 activation; Denskit has none such"
         )
     pairs = "none"
     if model.get("use_atom_edge_embedding", True):

@@ -43,7 +43,7 @@ class PackedLinear(nn.Module):
 
 
 class PackedNorm(nn.Module, ABC):
-    """A normalisation with one weight for each degree and channel and a bias on the scalars; x may end at any degree."""
+    """A normalisation: one weight for each degree and channel, a bias on the scalars; x may stop at any degree."""
 
     def __init__(self, l_max: int, channels: int) -> None:
         super().__init__()
