@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
-from denskit.tasks.metrics import Metrics
+from denskit.tasks.metrics import _SLOTS, Metrics
 from tasks.small import make_batch, make_targets, select_systems
 
 
@@ -36,8 +36,10 @@ def test_metrics_of_the_worked_example() -> None:
         3 / math.sqrt(10),  # (3, 0, 0) predicted as (3, 1, 0)
         2 / math.sqrt(8),  # (0, 2, 0) predicted as (0, 2, 2)
         1.0,
-        0.0,  # (0, 1, 1) predicted as zero; atom 3 has no direction and is not counted
+        0.0,  # zero predicted as (1, 0, 0): as published, what has no direction counts as a right angle
+        0.0,  # (0, 1, 1) predicted as zero
     ]
+    magnitudes = [math.sqrt(10) - 3, math.sqrt(8) - 2, 0.0, 1.0, math.sqrt(2)]
     assert metrics.summary() == {
         "energy_mae_meV": pytest.approx((4 + 8) / 2),
         "energy_rmse_meV": pytest.approx(math.sqrt((16 + 64) / 2)),
@@ -45,10 +47,53 @@ def test_metrics_of_the_worked_example() -> None:
         "energy_rmse_meV_per_atom": pytest.approx(math.sqrt((2**2 + 2**2) / 2)),
         "forces_mae_meV_per_A": pytest.approx(1000 * (1 + 2 + 0 + 1 + 2) / 15),
         "forces_rmse_meV_per_A": pytest.approx(1000 * math.sqrt((1 + 4 + 0 + 1 + 2) / 15)),
-        "forces_cosine": pytest.approx(sum(cosines) / 4),
+        "forces_cosine": pytest.approx(sum(cosines) / 5),
+        "forces_magnitude_mae_meV_per_A": pytest.approx(1000 * sum(magnitudes) / 5),
         "forces_mae_relative_to_zero": pytest.approx(6 / (3 + 2 + 1 + 0 + 2)),
+        "ewt_percent": 100.0,
+        "efwt_percent": 0.0,
         "stress_mae_meV_per_A3": pytest.approx(2.0, rel=1e-4),
     }
+
+
+def test_cosine_is_torchs_mean_over_free_atoms() -> None:
+    """The published evaluation: torch's function with its defaults, one mean over the free atoms of the split."""
+    batch = replace(make_batch([6, 3]), fixed=torch.arange(9) % 4 == 0)
+    targets = make_targets(batch)
+    forces = make_targets(batch, seed=5).forces
+    metrics = Metrics()
+    metrics.update({"forces": forces}, batch, targets)
+    free = ~batch.fixed
+    expected = torch.cosine_similarity(forces[free], targets.forces[free]).mean()
+    assert metrics.summary()["forces_cosine"] == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_energies_and_forces_within_thresholds() -> None:
+    """EFwT wants both, in every component of every free atom, and both thresholds are strict."""
+    batch = replace(make_batch([2] * 7), fixed=torch.arange(14) == 13)
+    targets = make_targets(batch)
+    error = torch.zeros(14, 3, dtype=torch.float64)
+    energy_error = torch.tensor([0.019, 0.021, -0.019, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    error[4, 1] = -0.029
+    error[7, 2] = -0.031  # one component of one atom of structure 3
+    error[8, 0] = torch.nan
+    error[13, 0] = 7.0  # fixed
+    targets = replace(targets, energy=torch.zeros(7, dtype=torch.float64), forces=torch.zeros(14, 3).double())
+    targets = replace(targets, energy_mask=torch.arange(7) != 5)  # structure 5 has no energy and is not judged
+    metrics = Metrics()
+    metrics.update({"energy": energy_error, "forces": error}, batch, targets)
+    summary = metrics.summary()
+    assert summary["ewt_percent"] == pytest.approx(100 * 5 / 6)
+    assert summary["efwt_percent"] == pytest.approx(100 * 3 / 6)  # structures 0, 2 and 6
+
+
+def test_a_structure_without_free_atoms_is_in_no_share() -> None:
+    batch = replace(make_batch([2, 2]), fixed=torch.arange(4) < 2)
+    targets = make_targets(batch)
+    metrics = Metrics()
+    metrics.update({"energy": targets.energy, "forces": targets.forces}, batch, targets)
+    assert metrics.summary()["efwt_percent"] == 100.0
+    assert dict(zip(_SLOTS, metrics.state.tolist(), strict=True))["both_count"] == 1
 
 
 def test_predicting_zero_has_relative_error_one_and_no_direction() -> None:

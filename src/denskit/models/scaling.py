@@ -8,7 +8,7 @@ With forces by gradient the three scales are one, or the forces would not be the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -141,17 +141,19 @@ def fit_scaling(
     source: Iterable[System],
     *,
     references: References,
-    scale: Scale,
+    scale: Scale | Mapping[str, float],
     gradient_forces: bool,
+    more_elements: Iterable[int] = (),
 ) -> tuple[Scaling, list[str]]:
     """Fit references, shift and scales on training structures.
 
     ``references``: ``fit`` least squares in the counts of elements, minimum norm where compositions do not determine
     it; ``isolated`` from structures of one atom; ``mean`` and ``none`` no references; a dict gives them in eV.  The
     shift is the mean of what is left, per structure (0 for ``none``).
-    ``scale``: ``energy_std`` the unbiased standard deviation of what is left, or ``force_rms`` over components of free
-    atoms.  ``gradient_forces``: this one scale serves energy, forces and stress; otherwise forces and stress have their
-    own rms.
+    ``scale``: ``energy_std`` the unbiased standard deviation of what is left, ``force_rms`` over components of free
+    atoms, or given numbers ``energy_shift``, ``energy_scale`` and ``force_scale``.  ``gradient_forces``: one measured
+    scale serves energy, forces and stress; otherwise forces and stress have their
+    own rms.  ``more_elements``: atomic numbers that the scaling is also for (the structures may be a sample).
     Returns the scaling and messages with what was found.  Raises ValueError when there are no energies to fit to, or an
     element has no reference.
     """
@@ -162,13 +164,14 @@ def fit_scaling(
     table = data.references(references, messages)
     residuals = data.residuals(table, without_single=references == "isolated")
     shift = float(residuals.mean()) if references != "none" and len(residuals) else 0.0
-    energy_scale = data.energy_scale(scale, residuals, messages)
-    force_scale = stress_scale = energy_scale
-    if not gradient_forces:
-        force_scale = data.force_rms or energy_scale
-        stress_scale = data.stress_rms or energy_scale
+    if isinstance(scale, str):
+        energy_scale = data.energy_scale(scale, residuals, messages)
+        force_scale = energy_scale if gradient_forces else data.force_rms or energy_scale
+    else:
+        shift, energy_scale, force_scale = scale["energy_shift"], scale["energy_scale"], scale["force_scale"]
+    stress_scale = energy_scale if gradient_forces else data.stress_rms or energy_scale
     scaling = Scaling(
-        elements=data.elements,
+        elements=[*data.elements, *more_elements],
         references=table,
         energy_shift=shift,
         energy_scale=energy_scale,
@@ -215,7 +218,7 @@ class _Statistics:
             lacking = [symbol for symbol in self.symbols if symbol not in how]
             if lacking:
                 raise ValueError(f"references has no energy for {', '.join(lacking)}, which the training data contain")
-            return {symbol: float(how[symbol]) for symbol in self.symbols}
+            return {symbol: float(energy) for symbol, energy in how.items()}
         if how == "fit":
             return self._fit(messages)
         return self._isolated() if how == "isolated" else {}

@@ -1,6 +1,8 @@
 """Errors in physical units, as sums and counts that add up over batches and processes.
 
-Forces are judged per Cartesian component over free atoms, as the field reports them.  Everything is float64.
+Forces are judged per Cartesian component over free atoms, as the field reports them; cosine, magnitude, EFwT and EwT
+are those of the Open Catalyst Project's evaluation (Chanussot et al. 2021), over the atoms or structures of a whole
+split.  Everything is float64.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
-from denskit.tasks.selection import free_atoms
+from denskit.tasks.selection import count_atoms, free_atoms
 
 MILLI = 1000.0  # meV in one eV
+WITHIN_ENERGY, WITHIN_FORCE = 0.02, 0.03  # eV, eV/Å: thresholds of EwT and EFwT, both strict
+_COSINE_EPS = 1e-8  # eV/Å, as published: shorter vectors have no direction and count as a right angle
 
 # Sums and their counts, in the order of the state.
 _SLOTS = (
@@ -27,8 +31,12 @@ _SLOTS = (
     "forces_absolute",  # eV/Å
     "forces_square",  # eV^2/Å^2
     "forces_absolute_label",  # eV/Å, the error of predicting zero
-    "cosine_count",  # atoms
+    "atoms_count",  # atoms
     "cosine",
+    "magnitude_absolute",  # eV/Å
+    "energy_within",  # structures
+    "both_count",  # structures with an energy and at least one force on a free atom
+    "both_within",  # structures
     "stress_count",  # components
     "stress_absolute",  # eV/Å^3
     "noise_absolute",  # in units of sigma
@@ -39,7 +47,7 @@ _SLOTS = (
 class Metrics:
     """Accumulates errors.
 
-    ``state`` [15] float64 is all there is: add those of several processes (``all_reduce``) to merge them.
+    ``state`` [19] float64 is all there is: add those of several processes (``all_reduce``) to merge them.
     """
 
     def __init__(self, device: torch.device | str = "cpu", *, state: Tensor | None = None) -> None:
@@ -55,6 +63,8 @@ class Metrics:
             self._add_energy(prediction["energy"], batch, targets)
         if "forces" in prediction:
             self._add_forces(prediction["forces"], batch, targets)
+        if "energy" in prediction and "forces" in prediction:
+            self._add_both(prediction, batch, targets)
         if "stress" in prediction:
             mask = targets.stress_mask[:, None, None].expand_as(targets.stress)
             error = _select(prediction["stress"], mask) - _select(targets.stress, mask)
@@ -74,7 +84,8 @@ class Metrics:
     def summary(self) -> dict[str, float]:
         """Every metric that something was counted for, named with its unit."""
         sums = dict(zip(_SLOTS, self.state.tolist(), strict=True))
-        return {**_energy_metrics(sums), **_forces_metrics(sums), **_stress_metrics(sums), **_noise_metrics(sums)}
+        groups = (_energy_metrics, _forces_metrics, _within_metrics, _stress_metrics, _noise_metrics)
+        return {name: value for group in groups for name, value in group(sums).items()}
 
     def _add_energy(self, energy: Tensor, batch: Batch, targets: Targets) -> None:
         mask = targets.energy_mask
@@ -86,6 +97,7 @@ class Metrics:
             energy_square=error.square().sum(),
             energy_absolute_per_atom=per_atom.abs().sum(),
             energy_square_per_atom=per_atom.square().sum(),
+            energy_within=(mask & (error.abs() < WITHIN_ENERGY)).sum(),
         )
 
     def _add_forces(self, forces: Tensor, batch: Batch, targets: Targets) -> None:
@@ -93,17 +105,29 @@ class Metrics:
         mask = atoms[:, None].expand_as(forces)
         predicted, label = _select(forces, mask), _select(targets.forces, mask)
         error = predicted - label
-        # A label of zero has no direction, so the atom is not counted; a prediction of zero counts as 0, a right angle.
-        directed = label.square().sum(-1) > 0
-        cosine = torch.nn.functional.cosine_similarity(predicted, label, dim=-1, eps=torch.finfo(torch.float64).tiny)
+        cosine = torch.nn.functional.cosine_similarity(predicted, label, dim=-1, eps=_COSINE_EPS)
+        magnitude = torch.linalg.vector_norm(predicted, dim=-1) - torch.linalg.vector_norm(label, dim=-1)
         self._add(
             forces_count=mask.sum(),
             forces_absolute=error.abs().sum(),
             forces_square=error.square().sum(),
             forces_absolute_label=label.abs().sum(),
-            cosine_count=directed.sum(),
-            cosine=torch.where(directed, cosine, 0.0).sum(),
+            atoms_count=atoms.sum(),
+            cosine=cosine.sum(),
+            magnitude_absolute=magnitude.abs().sum(),
         )
+
+    def _add_both(self, prediction: Mapping[str, Tensor], batch: Batch, targets: Targets) -> None:
+        """EFwT: the energy and every force component of the structure are within their thresholds."""
+        atoms = targets.forces_mask & free_atoms(batch)
+        mask = atoms[:, None].expand_as(targets.forces)
+        error = (_select(prediction["forces"], mask) - _select(targets.forces, mask)).abs()
+        near = (error < WITHIN_FORCE).all(dim=-1)  # a NaN is not near
+        every_force = count_atoms(atoms & ~near, batch) == 0
+        energy = _select(prediction["energy"], targets.energy_mask) - _select(targets.energy, targets.energy_mask)
+        judged = targets.energy_mask & (count_atoms(atoms, batch) > 0)
+        within = judged & every_force & (energy.abs() < WITHIN_ENERGY)
+        self._add(both_count=judged.sum(), both_within=within.sum())
 
     def _add(self, **sums: Tensor) -> None:
         for name, value in sums.items():
@@ -132,10 +156,20 @@ def _forces_metrics(sums: dict[str, float]) -> dict[str, float]:
     metrics = {
         "forces_mae_meV_per_A": MILLI * sums["forces_absolute"] / count,
         "forces_rmse_meV_per_A": MILLI * math.sqrt(sums["forces_square"] / count),
+        "forces_cosine": sums["cosine"] / sums["atoms_count"],
+        "forces_magnitude_mae_meV_per_A": MILLI * sums["magnitude_absolute"] / sums["atoms_count"],
     }
-    if sums["cosine_count"] > 0:
-        metrics["forces_cosine"] = sums["cosine"] / sums["cosine_count"]
+    if sums["forces_absolute_label"] > 0:
         metrics["forces_mae_relative_to_zero"] = sums["forces_absolute"] / sums["forces_absolute_label"]
+    return metrics
+
+
+def _within_metrics(sums: dict[str, float]) -> dict[str, float]:
+    metrics = {}
+    if sums["energy_count"] > 0:
+        metrics["ewt_percent"] = 100 * sums["energy_within"] / sums["energy_count"]
+    if sums["both_count"] > 0:
+        metrics["efwt_percent"] = 100 * sums["both_within"] / sums["both_count"]
     return metrics
 
 

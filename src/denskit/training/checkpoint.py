@@ -13,7 +13,7 @@ import os
 import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from torch import Tensor
 
 from denskit.data.files import atomic_write
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READABLE = (1, 2)  # 1 had no loss scale
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # What may differ when a run is resumed: how long, how fast and how often, and where.  All else makes another run.
@@ -31,8 +32,8 @@ MAY_CHANGE = frozenset(
     | {
         f"training.{name}"
         for name in (
-            "epochs", "max_steps", "lr", "min_lr", "evaluate_every", "evaluate_batch_size", "log_every",
-            "checkpoint_every", "final", "prefetch",
+            "epochs", "max_steps", "lr", "min_lr", "evaluate_every", "evaluate_structures", "evaluate_batch_size",
+            "log_every", "checkpoint_every", "final", "prefetch", "activation_checkpointing",
         )
     }
 )  # fmt: skip
@@ -51,6 +52,7 @@ class Checkpoint:
     num_train: int  # training structures
     num_processes: int
     config: dict[str, Any]  # of the run, as JSON
+    loss_scale: dict[str, Any] = field(default_factory=dict)  # of float16; empty without
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -111,12 +113,12 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         version = content.pop("format_version")
-        if version == FORMAT_VERSION:
+        if version in _READABLE:
             return Checkpoint(**{**content, "config": json.loads(content["config"])})
     except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError, TypeError, AttributeError, ValueError) as error:
         message = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(f"{path}: no checkpoint of a Denskit run, or a truncated one ({message[0][:200]})") from None
-    raise ValueError(f"{path}: has format version {version}, this Denskit reads {FORMAT_VERSION}; update Denskit")
+    raise ValueError(f"{path}: has format version {version}, this Denskit reads up to {FORMAT_VERSION}; update Denskit")
 
 
 def changed_settings(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

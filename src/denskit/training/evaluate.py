@@ -26,6 +26,7 @@ from denskit.tasks import DeNSConfig, build_task
 from denskit.tasks.metrics import Metrics
 from denskit.training.config import load_config
 from denskit.training.distributed import Processes, choose_device
+from denskit.training.memory import memory_named
 from denskit.training.run_folder import RunFolder, model_file
 
 Model = ForceField | str | Path
@@ -61,13 +62,24 @@ def evaluate(
     return result
 
 
-def measure(force_field: ForceField, source: Source, *, batch_size: int, processes: Processes | None = None) -> Metrics:
-    """Errors of the predictions on all structures of a source, which the processes share among them."""
+def measure(
+    force_field: ForceField,
+    source: Source,
+    *,
+    batch_size: int,
+    processes: Processes | None = None,
+    advice: str = "lower the batch size",
+) -> Metrics:
+    """Errors of the predictions on all structures of a source, each judged by one process.
+
+    Raises ValueError where a batch does not fit into memory, with ``advice``.
+    """
     rank, count = (processes.rank, processes.count) if processes else (0, 1)
     metrics = Metrics(_place(force_field)[0])
     with torch.no_grad():
         for _, batch, targets in _batches(force_field, source, batch_size, first=rank, step=count):
-            metrics.update(force_field.predict(batch), batch, targets)
+            with memory_named(batch, advice):
+                metrics.update(force_field.predict(batch), batch, targets)
     if processes:
         processes.add(metrics.state)
     return metrics

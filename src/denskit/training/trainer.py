@@ -20,6 +20,7 @@ from denskit.models.base import ForceField
 from denskit.models.model_file import save_model
 from denskit.random import fold
 from denskit.tasks import build_task
+from denskit.tasks.metrics import Metrics
 from denskit.training.checkpoint import (
     Checkpoint,
     cannot_write,
@@ -31,10 +32,12 @@ from denskit.training.checkpoint import (
 from denskit.training.distributed import Processes, join_processes
 from denskit.training.ema import WeightAverage
 from denskit.training.evaluate import measure
-from denskit.training.initial import check_known_elements, initial_force_field
+from denskit.training.initial import check_known_elements, check_measured, evenly, initial_force_field
 from denskit.training.interrupt import Interrupt
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
+from denskit.training.memory import memory_named
 from denskit.training.optimizer import Gradients, build_optimizer, set_learning_rate
+from denskit.training.precision import Precision
 from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, duration, metrics_line, peak_memory
 from denskit.training.schedule import Schedule
@@ -43,6 +46,11 @@ from denskit.training.sizing import fit_model_to_data
 from denskit.training.window import Window
 
 _DROPOUT = 0xD20  # tells the seeds of dropout from those of the order and the corruption
+_SMALLER = (
+    "lower training.batch_size, divide it with training.accumulate, or set training.activation_checkpointing=true; on "
+    "one process of several, use more of them"
+)
+_FEWER = "lower training.evaluate_batch_size"
 _BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
 
 
@@ -105,12 +113,15 @@ class Trainer:
         self.messages += self.data.messages + said
         if self.data.valid is not None:
             check_known_elements(force_field, self.data.valid)
+        force_field.backbone.checkpoint_activations = training.activation_checkpointing
         self.force_field: ForceField = force_field.to(device)
         self.group.copy_from_first([*force_field.parameters(), *force_field.buffers()])
         parameters = [parameter for parameter in force_field.parameters() if parameter.requires_grad]
         self.optimizer = build_optimizer(force_field, training)
         self.gradients = Gradients(parameters)
-        self.average = WeightAverage(parameters, training.ema_decay) if training.ema_decay is not None else None
+        self.precision = Precision(training.amp, device)
+        decay = training.ema_decay
+        self.average = None if decay is None else WeightAverage(parameters, decay, warmup=training.ema_warmup)
         self.loader = Loader(
             source=self.data.train,
             task=self.task,
@@ -135,6 +146,7 @@ class Trainer:
         if self.average is not None:
             assert checkpoint.average is not None
             self.average.load_state(checkpoint.average)
+        self.precision.load_state(checkpoint.loss_scale)
         self.step, self.best, self.seconds = checkpoint.step, checkpoint.best, checkpoint.seconds
         if self.step > self.schedule.total_steps:
             raise ValueError(
@@ -178,36 +190,42 @@ class Trainer:
         self.force_field.train()
         self.gradients.zero()
         counts = self.group.add(work.counts.to(device))
-        sums = torch.zeros_like(counts)
+        sums, metrics = torch.zeros_like(counts), Metrics(device)
         for part in work.parts:
-            sums += self._backward(part.to(device), counts)
+            check_measured(self.force_field, part.batch, self.data.train.name)
+            with memory_named(part.batch, _SMALLER):
+                sums += self._backward(part.to(device), counts, metrics)
         self.group.add(self.gradients.flat)
+        self.precision.unscale(self.optimizer)
         asked = torch.tensor([float(self.interrupt.signal != 0)], dtype=torch.float64, device=device)
         totals = self.group.add(torch.cat([sums, asked]))
         norm = self.gradients.clip(self.config.training.clip_norm)
-        self._require_finite(totals[:-1], norm)
-        self.optimizer.step()
+        if self.precision.skips(norm):
+            self.window.skip()
+        else:
+            self._require_finite(totals[:-1], norm)
+            self.optimizer.step()
+            self.window.add(torch.stack([totals[:-1], counts]), metrics)
         self.step += 1
         if self.average is not None:
             self.average.update(self.step)
-        self.window.terms += torch.stack([totals[:-1], counts])
-        self.window.steps += 1
         return bool(totals[-1] > 0)
 
-    def _backward(self, part: Prepared, counts: Tensor) -> Tensor:
-        """Add the gradients of a micro-batch; its sums [number of terms] of the loss terms."""
+    def _backward(self, part: Prepared, counts: Tensor, metrics: Metrics) -> Tensor:
+        """Add the gradients and the errors of a micro-batch; its sums [number of terms] of the loss terms."""
         scaling = self.force_field.scaling
         scaled = replace(part, targets=scaling.scale_targets(part.batch, part.targets))
-        prediction = self.force_field(part.batch, part.force_input if "noise" in self.task.heads else None)
+        with self.precision.autocast():
+            prediction = self.force_field(part.batch, part.force_input if "noise" in self.task.heads else None)
         terms = self.task.losses(prediction, scaled, self.schedule.progress(self.step))
         parts = [
             term.weight * term.sum / count.clamp(min=1).to(term.sum.dtype)
             for term, count in zip(terms.values(), counts, strict=True)
         ]
-        torch.stack(parts).sum().backward()
+        self.precision.backward(torch.stack(parts).sum())
         physical = scaling.unscale(part.batch, {name: prediction[name].detach() for name in ("energy", "forces")})
         untouched = replace(part.targets, forces_mask=part.targets.forces_mask & ~part.noise_mask)
-        self.window.metrics.update(physical, part.batch, untouched)
+        metrics.update(physical, part.batch, untouched)
         return torch.stack([term.sum.detach().double() for term in terms.values()])
 
     def _require_finite(self, sums: Tensor, norm: Tensor) -> None:
@@ -261,6 +279,8 @@ class Trainer:
             "seconds": self.seconds,
             "memory_MiB": peak_memory(self.group.device),
         }
+        if self.config.training.amp == "fp16":
+            row["skipped_steps"] = window.skipped
         if evaluate and self.data.valid is not None:
             row |= {f"valid_{name}": value for name, value in self._validate().items()}
         log.row(row)
@@ -270,9 +290,10 @@ class Trainer:
         """Errors on the validation split; the best weights so far become a model file."""
         assert self.data.valid is not None
         training = self.config.training
+        valid = evenly(self.data.valid, training.evaluate_structures)
         with self._averaged():
             metrics = measure(
-                self.force_field, self.data.valid, batch_size=training.evaluate_batch_size, processes=self.group
+                self.force_field, valid, batch_size=training.evaluate_batch_size, processes=self.group, advice=_FEWER
             ).summary()
             name = _BEST_BY[training.best_by]
             if name not in metrics:
@@ -295,6 +316,7 @@ class Trainer:
             weights=self.force_field.state_dict(),
             optimizer=self.optimizer.state_dict(),
             average=self.average.state() if self.average is not None else None,
+            loss_scale=self.precision.state(),
             best=self.best,
             seconds=self.seconds,
             num_train=len(self.data.train),
@@ -336,6 +358,8 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
     """What was decided before the first step, for the log; ``changes`` since the checkpoint, as (before, now)."""
     config, data, schedule = trainer.config, trainer.data, trainer.schedule
     numbers = sum(parameter.numel() for parameter in trainer.force_field.parameters())
+    amp = config.training.amp
+    precision = config.training.dtype if amp == "none" else f"{config.training.dtype} with {amp} where it does no harm"
     by = f"best: the smallest {_BEST_BY[config.training.best_by]} on the validation split"
     return [
         *trainer.messages,
@@ -343,7 +367,7 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
         f"{config.model.name}, {numbers:,} parameters; task {config.task.name}; {len(data.train)} training structures, "
         f"{len(data.valid) if data.valid else 0} for validation",
         f"{schedule.total_steps} steps of {config.training.batch_size} structures ({schedule.steps_per_epoch} an epoch)"
-        f" on {trainer.group.count} x {trainer.group.device}, {config.training.dtype}, seed {config.seed}",
+        f" on {trainer.group.count} x {trainer.group.device}, {precision}, seed {config.seed}",
         by if data.valid is not None else "no validation split: the last weights are kept",
     ]
 

@@ -19,12 +19,24 @@ class Window:
     terms: Tensor  # [2, number of terms] float64: sums and counts
     metrics: Metrics  # of predictions in training, on atoms that were not corrupted
     steps: int = 0
+    skipped: int = 0  # of the steps, those that float16 overflowed in; they count in no sum
     seconds: float = 0.0
 
     @classmethod
     def empty(cls, num_terms: int, device: torch.device) -> Window:
         """The start of a window."""
         return cls(terms=torch.zeros(2, num_terms, dtype=torch.float64, device=device), metrics=Metrics(device))
+
+    def add(self, terms: Tensor, metrics: Metrics) -> None:
+        """A step with its loss terms [2, number of terms] and its errors."""
+        self.terms += terms
+        self.metrics += metrics
+        self.steps += 1
+
+    def skip(self) -> None:
+        """A step that changed no weights."""
+        self.steps += 1
+        self.skipped += 1
 
     def summary(self, weights: Mapping[str, float], batch_size: int, group: Processes) -> dict[str, float]:
         """Columns of a row; ``weights`` of the loss terms by name.  All processes must call this."""
