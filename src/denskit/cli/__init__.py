@@ -15,6 +15,7 @@ from denskit.cli.errors import FriendlyGroup
 from denskit.cli.evaluate import evaluate
 from denskit.cli.import_ import import_
 from denskit.cli.inspect import inspect
+from denskit.cli.md import md
 from denskit.cli.predict import predict
 from denskit.cli.presets import app as presets_app
 from denskit.cli.report import report
@@ -47,6 +48,7 @@ app.command()(train)
 app.command()(evaluate)
 app.command()(predict)
 app.command("import")(import_)
+app.command()(md)
 app.command()(inspect)
 app.command()(report)
 app.command()(demo)

@@ -106,6 +106,10 @@ class Potential:
         for model in self.models:
             model.scaling.check_elements(system.atomic_numbers)
 
+    def forget(self) -> None:
+        """Look for neighbours anew at the next call."""
+        self._candidates = None
+
     def _check(self, batch: Batch) -> None:
         """Elements and periodicity, once for every set of systems."""
         numbers = batch.atomic_numbers

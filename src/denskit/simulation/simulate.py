@@ -52,53 +52,54 @@ class Simulation:
     observers: Sequence[Observer] = ()  # for the systems of the state
     look_every: int = 10  # steps between looks of the observers
     recorders: Sequence[tuple[int, Recorder]] = ()  # each with its interval in steps; not shown unstable systems
+    failures: tuple[Failure, ...] = ()  # so far
+    seen: bool = False  # whether the state was looked at and recorded before
 
     def run(self, steps: int, stop: Callable[[], bool] = lambda: False) -> Outcome:
-        """Run until step number ``steps``, or until ``stop``, asked before each step, says so.
-
-        A state at step 0 is looked at and recorded, too.
-        """
-        failures: list[Failure] = []
-        if self.state.step == 0:
-            failures += self._look()
+        """Run until step number ``steps``, or until ``stop``, asked before each step, says so."""
+        if not self.seen:
+            self._look()
         while self.state.step < steps and self.state.batch.num_systems:
             if stop():
-                return Outcome(state=self.state, failures=tuple(failures), interrupted=True)
+                return self._outcome(interrupted=True)
             try:
                 self.state = self.dynamics.step(self.state)
             except BrokenSystems as broken:
                 found = [Instability(system=s, check="potential", reason=BROKEN) for s in broken.systems]
-                failures += self._drop(found, self.state.step + 1)
-                continue
-            failures += self._look()
-        return Outcome(state=self.state, failures=tuple(failures), interrupted=False)
+                self._drop(found, self.state.step + 1)
+            else:
+                self._look()
+        return self._outcome(interrupted=False)
 
-    def _look(self) -> list[Failure]:
+    def _outcome(self, interrupted: bool) -> Outcome:
+        return Outcome(state=self.state, failures=self.failures, interrupted=interrupted)
+
+    def _look(self) -> None:
         """Observe, then record what is stable."""
-        step, failures = self.state.step, []
+        self.seen = True
+        step = self.state.step
         if self.observers and step % self.look_every == 0:
-            failures = self._drop(look(self.observers, self.state.batch, self.state.temperature), step)
+            self._drop(look(self.observers, self.state.batch, self.state.temperature), step)
         if self.state.batch.num_systems:
             for every, recorder in self.recorders:
                 if step % every == 0:
                     recorder(self.state)
-        return failures
 
-    def _drop(self, found: Sequence[Instability], step: int) -> list[Failure]:
+    def _drop(self, found: Sequence[Instability], step: int) -> None:
+        """Take systems out of the batch; of several reasons the first observer's counts."""
         if not found:
-            return []
+            return
         first = {instability.system: instability for instability in reversed(found)}
         time = step * self.dynamics.settings.timestep / 1000
-        failures = [
+        self.failures += tuple(
             Failure(int(self.state.replicas[system]), step, time, first[system].check, first[system].reason)
             for system in sorted(first)
-        ]
+        )
         keep = torch.ones(self.state.batch.num_systems, dtype=torch.bool)
         keep[list(first)] = False
         keep = keep.to(self.state.replicas.device)
         self.state = self.state.select(keep)
         self.observers = [observer.select(keep) for observer in self.observers]
-        return failures
 
 
 def nve_drift(potential: EnergyModel, batch: Batch, settings: DynamicsSettings, steps: int) -> np.ndarray:

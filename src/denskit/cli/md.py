@@ -1,0 +1,124 @@
+"""``denskit md``: molecular dynamics with a trained force field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from denskit.simulation.molecular_dynamics import Plan
+    from denskit.simulation.molecular_dynamics import Progress as Now
+    from denskit.simulation.simulate import Outcome
+
+
+def md(
+    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="Structures, anything that ASE reads.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path("runs/md"),
+    ensemble: Annotated[Literal["nve", "nvt", "langevin"], typer.Option(help="nvt is a Nosé-Hoover chain.")] = "nvt",
+    temperature: Annotated[float, typer.Option(help="K, of the start and of the bath.")] = 300.0,
+    timestep: Annotated[float, typer.Option(help="fs.")] = 0.5,
+    steps: Annotated[int | None, typer.Option(help="Steps in all; this or --time.", min=1)] = None,
+    time: Annotated[float | None, typer.Option(help="ps in all; this or --steps.")] = None,
+    replicas: Annotated[int, typer.Option(help="Runs of each structure, with momenta of their own.", min=1)] = 1,
+    index: Annotated[str, typer.Option(help="Which frames of the file, in ASE's notation.")] = "-1",
+    seed: Annotated[int, typer.Option(help="Of momenta and noise.", min=0)] = 0,
+    relaxation_time: Annotated[float, typer.Option(help="fs, of the Nosé-Hoover chain.")] = 50.0,
+    friction: Annotated[float, typer.Option(help="1/fs, of the Langevin bath.")] = 0.01,
+    rotation: Annotated[bool, typer.Option(help="Let molecules start with an angular momentum.")] = True,
+    bonds: Annotated[bool, typer.Option(help="End the run of a molecule whose bond changes by 0.5 Å.")] = True,
+    frame_every: Annotated[int, typer.Option(help="Steps between frames.", min=1)] = 100,
+    statistics_every: Annotated[int, typer.Option(help="Steps between lines of statistics.csv.", min=1)] = 10,
+    restart_every: Annotated[int, typer.Option(help="Steps between restart files.", min=1)] = 1000,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the restart file in the folder.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
+    skin: Annotated[float, typer.Option(help="Å, of the neighbour list.")] = 0.5,
+) -> None:
+    """Simulate structures: NVE, or NVT with a Nosé-Hoover chain or a Langevin bath; all replicas in one batch.
+
+    Writes trajectories (extxyz), statistics.csv, summary.json and a restart file. A run that becomes unstable ends, the
+    others go on. Ctrl-C ends after the step under way; --resume goes on.
+
+    Examples:
+
+      denskit md runs/mine ethanol.xyz --temperature 500 --time 10 --replicas 16
+
+      denskit md runs/mine ethanol.xyz --temperature 500 --time 20 --replicas 16 --resume
+    """
+    from denskit.simulation.dynamics import DynamicsSettings
+    from denskit.simulation.molecular_dynamics import Plan
+
+    settings = DynamicsSettings(
+        ensemble=ensemble, temperature=temperature, timestep=timestep, seed=seed, relaxation_time=relaxation_time,
+        friction=friction, rotation=rotation,
+    )  # fmt: skip
+    plan = Plan(
+        settings=settings, steps=_steps(steps, time, timestep), folder=output, frame_every=frame_every,
+        statistics_every=statistics_every, restart_every=restart_every, bonds=bonds,
+    )  # fmt: skip
+    structures = [atoms.copy() for atoms in _read(file, index) for _ in range(replicas)]
+    _simulate(model, structures, plan, resume=resume, device=device, dtype=dtype, skin=skin)
+
+
+def _steps(steps: int | None, time: float | None, timestep: float) -> int:
+    if (steps is None) == (time is None):
+        raise ValueError("say how long: either --steps N or --time PS")
+    return steps if steps is not None else round(1000 * time / timestep)  # type: ignore[operator]
+
+
+def _read(file: Path, index: str) -> list[Any]:
+    import ase.io
+
+    if not file.is_file():
+        raise FileNotFoundError(f"no file of structures at {file}")
+    try:
+        found = ase.io.read(file, index=index)
+    except Exception as error:  # each of ASE's readers raises what it happens to raise on a bad file
+        raise ValueError(f"{file}: ASE cannot read frames {index} of it ({type(error).__name__}: {error})") from error
+    structures = found if isinstance(found, list) else [found]
+    if not structures:
+        raise ValueError(f"{file} has no frames {index}")
+    return structures
+
+
+def _simulate(
+    model: Path, structures: list[Any], plan: Plan, *, resume: bool, device: str, dtype: str | None, skin: float
+) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from denskit.simulation.calculator import DTYPES
+    from denskit.simulation.molecular_dynamics import molecular_dynamics
+    from denskit.simulation.potential import load_potential
+    from denskit.training.distributed import choose_device
+    from denskit.training.interrupt import Interrupt
+    from denskit.training.run_folder import model_file
+
+    precision = None if dtype is None else DTYPES[dtype]
+    potential = load_potential(model_file(model), device=choose_device(device), dtype=precision, skin=skin)
+    console = Console(soft_wrap=True)
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with Interrupt(patient=False) as interrupt, Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=plan.steps)
+
+        def show(now: Now) -> None:
+            text = f"{now.time:.3f} ps, {now.ns_per_day:.3g} ns/day x {now.systems}, {now.temperature:.0f} K"
+            bar.update(task, completed=now.step, description=text)
+
+        outcome = molecular_dynamics(
+            potential, structures, plan, resume=resume, say=console.print, progress=show,
+            stop=lambda: interrupt.signal != 0,
+        )  # fmt: skip
+    for failure in outcome.failures:
+        console.print(str(failure))
+    reached = f"{outcome.state.batch.num_systems} of {len(structures)} runs are stable"
+    console.print(f"{reached}; {_ended(outcome, plan)}; wrote {plan.folder}")
+
+
+def _ended(outcome: Outcome, plan: Plan) -> str:
+    step = outcome.state.step
+    time = f"{step * plan.settings.timestep / 1000:g} ps (step {step})"
+    return f"interrupted at {time}: go on with --resume" if outcome.interrupted else f"ended at {time}"

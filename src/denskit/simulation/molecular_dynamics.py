@@ -1,0 +1,207 @@
+"""A simulation from structures to a folder: trajectories, statistics, a restart file, a summary."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import ase
+import torch
+
+from denskit.batch import Batch, select
+from denskit.simulation.dynamics import BrokenSystems, Dynamics, DynamicsSettings, State
+from denskit.simulation.potential import Potential
+from denskit.simulation.recording import Restart, StatisticsWriter, TrajectoryWriter, sizes_of
+from denskit.simulation.simulate import Outcome, Simulation, nve_drift
+from denskit.simulation.stability import BondStability, Finite, NotTooHot, Observer, find_bonds
+from denskit.simulation.structures import batch_of
+
+SHORT_RUN = 100.0  # fs without a bath, to see the drift of a model that may not conserve energy
+SECOND = 1.0  # between reports of progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to simulate, and what to write."""
+
+    settings: DynamicsSettings
+    steps: int  # number of the last step
+    folder: Path
+    frame_every: int = 100  # steps between frames of the trajectories
+    statistics_every: int = 10  # and between lines of the statistics
+    restart_every: int = 1000  # and between restart files
+    bonds: bool = True  # a molecule with a bond changed by more than 0.5 Å ends its run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a simulation is, and how fast."""
+
+    step: int
+    systems: int  # still stable
+    time: float  # ps
+    temperature: float  # K, mean over systems
+    ns_per_day: float  # of each system
+
+
+def molecular_dynamics(
+    potential: Potential,
+    structures: Sequence[ase.Atoms],
+    plan: Plan,
+    *,
+    resume: bool = False,
+    say: Callable[[str], None] = print,
+    progress: Callable[[Progress], None] = lambda progress: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Simulate structures, each a run of its own, all in one batch; write everything into ``plan.folder``.
+
+    Files: ``trajectory_<replica>.extxyz``, ``statistics.csv``, ``restart.safetensors``, ``summary.json``.
+
+    Args:
+        potential: gives the forces.
+        structures: the runs; replica numbers count them from 0.
+        plan: what to do.
+        resume: go on from the restart file in the folder, bit for bit.
+        say: gets messages.
+        progress: called about once a second.
+        stop: asked before each step whether to end; a restart file is written then, too.
+
+    Raises:
+        ValueError: The folder has a simulation already (and not ``resume``), or its restart file is of another one; an
+            element that the model does not know; a constraint other than fixed atoms.
+        FileNotFoundError: Nothing to resume.
+    """
+    folder, settings = plan.folder, plan.settings
+    batch = batch_of(structures, potential.device)
+    dynamics = Dynamics(potential, settings)
+    if resume:
+        restart = _resumed(plan, batch)
+    else:
+        _require_empty(folder)
+        for message in warnings_of(potential, batch, settings):
+            say(message)
+        restart = Restart(state=dynamics.start(batch), settings=settings)
+        folder.mkdir(parents=True, exist_ok=True)
+    simulation = Simulation(
+        dynamics=dynamics,
+        state=restart.state,
+        observers=_observers(plan, batch, restart.state),
+        failures=restart.failures,
+        seen=resume,
+    )
+
+    def save(state: State) -> None:
+        potential.forget()  # so that what follows is the same after a restart
+        files = sizes_of([*folder.glob("trajectory_*.extxyz"), folder / "statistics.csv"])
+        now = Restart(state=state, settings=settings, failures=simulation.failures, files=files)
+        now.save(folder / "restart.safetensors")
+
+    simulation.recorders = [
+        (plan.statistics_every, StatisticsWriter(folder / "statistics.csv", dynamics)),
+        (plan.frame_every, TrajectoryWriter(folder, settings.timestep)),
+        (plan.restart_every, save),
+        (1, _Clock(progress, settings.timestep, restart.state.step)),
+    ]
+    outcome = simulation.run(plan.steps, stop)
+    if outcome.state.batch.num_systems:
+        save(outcome.state)
+    _write_summary(folder / "summary.json", outcome, settings)
+    return outcome
+
+
+def warnings_of(potential: Potential, batch: Batch, settings: DynamicsSettings) -> list[str]:
+    """What to know before dynamics with a model that may not conserve energy; empty for others.
+
+    The last line is the drift of the first system, measured over 100 fs without a bath.
+    """
+    reasons = []
+    if potential.direct_forces:
+        reasons.append("its forces come from a head of their own and are no gradient of its energy")
+    if not potential.smooth:
+        reasons.append("its energy is not smooth where an atom crosses the cutoff")
+    if not reasons:
+        return []
+    first = torch.arange(batch.num_systems, device=batch.positions.device) == 0
+    steps = max(2, round(SHORT_RUN / settings.timestep))
+    try:
+        drift = 1000 * float(nve_drift(potential, select(batch, first), settings, steps)[0])
+        measured = f"{drift:+.3g} meV/atom/ps"
+    except BrokenSystems as broken:
+        measured = str(broken)
+    return [
+        f"warning: this model may not conserve energy: {'; '.join(reasons)}",
+        f"energy drift without a bath, over {steps * settings.timestep:g} fs: {measured}",
+    ]
+
+
+class _Clock:
+    """Reports progress about once a second."""
+
+    def __init__(self, report: Callable[[Progress], None], timestep: float, step: int) -> None:
+        self.report, self.timestep, self.first = report, timestep, step
+        self.begin = self.last = time.perf_counter()
+
+    def __call__(self, state: State) -> None:
+        now = time.perf_counter()
+        if now - self.last < SECOND:
+            return
+        self.last = now
+        speed = (state.step - self.first) * self.timestep * 1e-6 * 86_400 / (now - self.begin)
+        found = Progress(
+            step=state.step,
+            systems=state.batch.num_systems,
+            time=state.step * self.timestep / 1000,
+            temperature=float(state.temperature.mean()),
+            ns_per_day=speed,
+        )
+        self.report(found)
+
+
+def _observers(plan: Plan, batch: Batch, state: State) -> list[Observer]:
+    """Of the systems that are left; bonds are those of the structures as they were given."""
+    observers: list[Observer] = [Finite(), NotTooHot(plan.settings.temperature)]
+    if plan.bonds and not bool(batch.pbc.any()):
+        everyone = torch.arange(batch.num_systems, device=state.replicas.device)
+        observers.append(BondStability(find_bonds(batch)).select(torch.isin(everyone, state.replicas)))
+    return observers
+
+
+def _require_empty(folder: Path) -> None:
+    if (folder / "statistics.csv").exists() or (folder / "restart.safetensors").exists():
+        raise ValueError(f"{folder} has a simulation already; resume it, or name another folder")
+
+
+def _resumed(plan: Plan, batch: Batch) -> Restart:
+    path = plan.folder / "restart.safetensors"
+    restart = Restart.load(path, batch.positions.device)
+    changed = [
+        f"{name} was {value!r}, now {new!r}"
+        for (name, value), new in zip(restart.settings, dict(plan.settings).values(), strict=True)
+        if value != new
+    ]
+    if changed:
+        raise ValueError(f"{path} is of a simulation with other settings: {'; '.join(changed)}")
+    replicas = restart.state.replicas
+    if bool((replicas >= batch.num_systems).any()) or not torch.equal(
+        select(batch, torch.isin(torch.arange(batch.num_systems, device=replicas.device), replicas)).atomic_numbers,
+        restart.state.batch.atomic_numbers,
+    ):
+        raise ValueError(f"{path} is of other structures than these, or of another number of replicas")
+    restart.cut_files(plan.folder)
+    return restart
+
+
+def _write_summary(path: Path, outcome: Outcome, settings: DynamicsSettings) -> None:
+    summary = {
+        "settings": settings.model_dump(mode="json"),
+        "step": outcome.state.step,
+        "time_ps": outcome.state.step * settings.timestep / 1000,
+        "interrupted": outcome.interrupted,
+        "stable_replicas": outcome.state.replicas.tolist(),
+        "failures": [asdict(failure) for failure in outcome.failures],
+    }
+    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
