@@ -23,7 +23,7 @@ _MASK = (1 << _BITS) - 1
 _STEP = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, made odd
 _SCRAMBLE = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
-_ROUNDS = 8  # of the permutation: enough that also the 24 orders of 4 things come out equally often
+_ROUNDS = 12  # of the permutation: enough that also the 24 orders of 4 things come out equally often
 
 
 class Use(IntEnum):
