@@ -55,9 +55,9 @@ def plot_parity(energy: Pair | None, forces: Pair | None, output: Path, *, title
     panels = [(name, pair) for name, pair in (("energy", energy), ("forces", forces)) if pair is not None]
     figure = Figure(figsize=(4.4 * len(panels), 4.2), dpi=DPI, layout="constrained")
     for position, (name, pair) in enumerate(panels, start=1):
-        _draw_parity(_axes(figure, position, len(panels)), name, {"": pair})
+        _draw_parity(add_axes(figure, position, len(panels)), name, {"": pair})
     figure.suptitle(title, fontsize=11)
-    return _save(figure, output)
+    return save_figure(figure, output)
 
 
 def plot_learning_curves(runs: Mapping[str, Path], output: Path) -> Path:
@@ -69,8 +69,8 @@ def plot_learning_curves(runs: Mapping[str, Path], output: Path) -> Path:
     curves = {label: read_metrics(folder / "metrics.csv") for label, folder in runs.items()}
     figure = Figure(figsize=(4.6 * len(UNITS), 3.8), dpi=DPI, layout="constrained")
     for position, name in enumerate(UNITS, start=1):
-        _draw_curves(_axes(figure, position, len(UNITS)), name, curves)
-    return _save(figure, output)
+        _draw_curves(add_axes(figure, position, len(UNITS)), name, curves)
+    return save_figure(figure, output)
 
 
 def plot_overview(runs: Mapping[str, Path], forces: Mapping[str, Pair], output: Path) -> Path:
@@ -81,19 +81,21 @@ def plot_overview(runs: Mapping[str, Path], forces: Mapping[str, Pair], output: 
     curves = {label: read_metrics(folder / "metrics.csv") for label, folder in runs.items()}
     figure = Figure(figsize=(13.2, 4.0), dpi=DPI, layout="constrained")
     for position, name in enumerate(UNITS, start=1):
-        _draw_curves(_axes(figure, position, 3), name, curves)
-    _draw_parity(_axes(figure, 3, 3), "forces", forces)
-    return _save(figure, output)
+        _draw_curves(add_axes(figure, position, 3), name, curves)
+    _draw_parity(add_axes(figure, 3, 3), "forces", forces)
+    return save_figure(figure, output)
 
 
-def _axes(figure: Figure, position: int, count: int) -> Axes:
+def add_axes(figure: Figure, position: int, count: int) -> Axes:
+    """One of ``count`` panels in a row, in the style of all our plots."""
     axes = figure.add_subplot(1, count, position)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, linewidth=0.6)
     return axes
 
 
-def _save(figure: Figure, output: Path) -> Path:
+def save_figure(figure: Figure, output: Path) -> Path:
+    """Write a figure as PNG; returns its path."""
     output.parent.mkdir(parents=True, exist_ok=True)
     FigureCanvasAgg(figure).print_png(str(output))
     return output

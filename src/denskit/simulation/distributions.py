@@ -28,15 +28,16 @@ class DistanceHistogram:
         self.counts = torch.zeros(num_systems, BINS + 1, dtype=torch.int64, device=device)
         self._edges = torch.from_numpy(EDGES).to(device)
 
-    def add(self, positions: Tensor, counted: Tensor) -> None:
-        """Count one frame [B, n, 3] (Å) of the simulations where ``counted`` [B] is True; it is finite there."""
+    def add(self, positions: Tensor, systems: Tensor) -> None:
+        """Count a frame [b, n, 3] (Å) of each of the simulations ``systems`` [b], b <= B."""
         # both orders of a pair would double every count and change nothing
         one, other = torch.triu_indices(positions.shape[1], positions.shape[1], 1, device=positions.device)
         distance = torch.linalg.vector_norm(positions[:, one].double() - positions[:, other].double(), dim=-1)
-        place = torch.searchsorted(self._edges, distance.nan_to_num(), right=True) - 1  # [B, pairs]
+        place = torch.searchsorted(self._edges, distance, right=True) - 1  # [b, pairs]
         place = torch.where(distance == FARTHEST, BINS - 1, place)  # the last bin holds its upper edge, as numpy's does
-        inside = (place >= 0) & counted[:, None]
-        self.counts.scatter_add_(1, place.clamp(min=0), inside.long())
+        rows = torch.zeros(len(systems), BINS + 1, dtype=torch.int64, device=distance.device)
+        rows.scatter_add_(1, place.clamp(min=0), (place >= 0).long())
+        self.counts.index_add_(0, systems, rows)
 
     def h_of_r(self, systems: slice | int = slice(None)) -> np.ndarray:
         """h(r) [500] in 1/Å: the density of the distances within 10 Å of the systems together; zeros without any."""
@@ -54,7 +55,7 @@ def histogram_of(frames: np.ndarray) -> DistanceHistogram:
     """The distances in frames [F, n, 3] (Å) of one molecule, as one simulation."""
     histogram = DistanceHistogram(1)
     for frame in torch.from_numpy(np.ascontiguousarray(frames)):
-        histogram.add(frame[None], torch.tensor([True]))
+        histogram.add(frame[None], torch.tensor([0]))
     return histogram
 
 

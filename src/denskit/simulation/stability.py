@@ -39,7 +39,10 @@ class Instability:
 class Observer(Protocol):
     """One criterion of stability, for the systems of a batch."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Names the criterion in reports."""
+        ...
 
     def unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
         """Which systems [B] are broken, from positions (not wrapped into the cell) and temperatures [B] (K)."""

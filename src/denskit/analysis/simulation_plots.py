@@ -1,0 +1,53 @@
+"""Plots of a simulation study: h(r) beside the reference, temperature and energy over time."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from denskit.analysis.plots import COLOURS, DPI, add_axes, save_figure
+from denskit.simulation.distributions import EDGES
+from denskit.simulation.study import Study
+
+
+def plot_study(study: Study, output: Path, *, title: str = "") -> Path:
+    """h(r), temperature (K) and potential energy (eV, from the first frame's) of all simulations of a study, as PNG."""
+    figure = Figure(figsize=(13.2, 4.0), dpi=DPI, layout="constrained")
+    structure, temperature, energy = (add_axes(figure, position, 3) for position in (1, 2, 3))
+    _draw_h_of_r(structure, study)
+    records = study.records
+    _draw_series(temperature, records.time, np.array(records.temperature), study)
+    temperature.axhline(study.settings.temperature, color="0.4", linewidth=0.9, linestyle="--")
+    temperature.set(ylabel="temperature (K; dashed: thermostat)")
+    potential = np.array(records.energy)
+    _draw_series(energy, records.time, potential - potential[:1], study)
+    energy.set(ylabel="potential energy less that of the first frame (eV)")
+    figure.suptitle(title, fontsize=11)
+    return save_figure(figure, output)
+
+
+def _draw_h_of_r(axes: Axes, study: Study) -> None:
+    r = (EDGES[1:] + EDGES[:-1]) / 2
+    wanted, found = study.reference.h_of_r(), study.records.histogram.h_of_r()
+    axes.fill_between(r, wanted, color="0.8", linewidth=0, label="reference")
+    error = np.mean(study.h_of_r_errors())
+    axes.plot(r, found, color=COLOURS[0], linewidth=1.0, label=f"simulations, error {error:.3f}")
+    filled = r[(wanted > 0) | (found > 0)]
+    axes.set(xlabel="distance (Å)", ylabel="h(r) (1/Å)", xlim=(0.5, filled.max() + 0.3), ylim=(0, None))
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _draw_series(axes: Axes, time: list[float], values: np.ndarray, study: Study) -> None:
+    """One line a simulation, with a cross where it became unstable."""
+    ended = {failure.replica for failure in study.failures}
+    for replica, colour in zip(range(values.shape[1]), cycle(COLOURS), strict=False):
+        there = np.isfinite(values[:, replica])
+        axes.plot(np.array(time)[there], values[there, replica], color=colour, linewidth=0.7, alpha=0.8)
+        if replica in ended and there.any():
+            last = np.flatnonzero(there)[-1]
+            axes.plot(time[last], values[last, replica], "x", color=colour)
+    axes.set(xlabel="time (ps; cross: unstable)")

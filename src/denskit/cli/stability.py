@@ -1,0 +1,123 @@
+"""What ``--stability`` of ``denskit md`` and ``denskit evaluate`` does: the simulation study, its table, its files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    import torch
+
+    from denskit.data.base import Source
+    from denskit.simulation.study import Study, StudySettings
+
+# measure of the summary: what it is called, how it is shown, factor
+ROWS: dict[str, tuple[str, str, float]] = {
+    "stability_ps": ("stability (ps)", "{:.4g}", 1.0),
+    "h_of_r_error": ("h(r) error", "{:.3f}", 1.0),
+    "h_of_r_wasserstein_A": ("h(r) Wasserstein-1 (Å)", "{:.4f}", 1.0),
+    "nve_drift_eV_per_atom_ps": ("NVE drift (meV/atom/ps)", "{:+.4f}", 1000.0),
+    "nve_score": ("NVE score", "{:.4f}", 1.0),
+}
+
+
+def study_stability(
+    models: Path | Sequence[Path],
+    reference: Source,
+    settings: StudySettings,
+    folder: Path,
+    *,
+    device: str = "auto",
+    dtype: torch.dtype | None = None,
+    skin: float = 0.5,
+    title: str = "",
+) -> dict[str, Any]:
+    """Run a study or go on with it; print its table, write its files into ``folder`` and return its summary.
+
+    Files: ``stability.json``, ``stability.png``, ``h_of_r.csv``, ``series.csv``, and
+    ``study.safetensors`` to go on from.
+    """
+    from denskit.simulation.potential import load_potential
+    from denskit.simulation.study import Reference, run_study
+    from denskit.training.distributed import choose_device
+    from denskit.training.interrupt import Interrupt
+    from denskit.training.run_folder import model_file
+
+    paths = [models] if isinstance(models, Path) else list(models)
+    potential = load_potential(
+        [model_file(path) for path in paths], device=choose_device(device), dtype=dtype, skin=skin
+    )
+    truth = Reference.of(reference)
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.2f} ps"),
+        TimeRemainingColumn(),
+    )
+    with Interrupt(patient=False) as interrupt, Progress(*columns, transient=True) as bar:
+        task = bar.add_task("starting", total=settings.length)
+
+        def show(what: str, done: float, total: float) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        study = run_study(potential, truth, settings, folder=folder, progress=show, stop=lambda: interrupt.signal != 0)
+    _print(study, title)
+    _write(study, folder, title)
+    if study.interrupted:
+        Console().print(f"interrupted at {study.simulated:g} ps; the same command goes on")
+    return study.summary()
+
+
+def refuse_ignored(context: typer.Context, used: Collection[str]) -> None:
+    """Raise ValueError for an option on the command line that the protocol of ``--stability`` would ignore."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    ignored = sorted(given - set(used))
+    if ignored:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+        raise ValueError(f"--stability simulates by a fixed protocol (500 K, 0.5 fs, ...); it does not take {options}")
+
+
+def _print(study: Study, title: str) -> None:
+    table = Table("measure", "mean", "spread", "of each simulation", title=title)
+    summary = study.summary()
+    for name, (label, form, factor) in ROWS.items():
+        if name in summary:
+            found = summary[name]
+            deviation = "-" if found["std"] is None else form.replace("+", "").format(factor * found["std"])
+            each = ", ".join(form.format(factor * value) for value in found["of"])
+            table.add_row(label, form.format(factor * found["mean"]), deviation, each)
+    console = Console(soft_wrap=True)
+    console.print(table)
+    console.print(f"simulated {study.simulated:g} of {study.settings.length:g} ps, {study.settings.seeds} seeds")
+    for failure in study.failures:
+        console.print(str(failure), markup=False, highlight=False)
+
+
+def _write(study: Study, folder: Path, title: str) -> None:
+    from denskit.analysis.simulation_plots import plot_study
+    from denskit.simulation.distributions import EDGES
+
+    (folder / "stability.json").write_text(json.dumps(study.summary(), indent=2) + "\n", encoding="utf-8")
+    plot_study(study, folder / "stability.png", title=title)
+    records, seeds = study.records, range(study.settings.seeds)
+    series = [f"{name}_{seed}" for name in ("temperature_K", "energy_eV") for seed in seeds]
+    rows = zip(records.time, records.temperature, records.energy, strict=True)
+    _write_csv(folder / "series.csv", ["time_ps", *series], [[time, *hot, *deep] for time, hot, deep in rows])
+    curves = [study.reference.h_of_r(), *(records.histogram.h_of_r(seed) for seed in seeds)]
+    names = ["r_A", "reference", *(f"simulation_{seed}" for seed in seeds)]
+    _write_csv(folder / "h_of_r.csv", names, zip((EDGES[1:] + EDGES[:-1]) / 2, *curves, strict=True))
+
+
+def _write_csv(path: Path, names: Sequence[str], rows: Iterable[Sequence[float]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([names, *rows])

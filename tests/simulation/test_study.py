@@ -1,0 +1,133 @@
+"""The simulation study: bookkeeping over replicas, stop and resume, what it refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import ase
+import numpy as np
+import pytest
+import torch
+from ase.build import molecule
+
+from denskit.batch import System
+from denskit.models import build_force_field
+from denskit.models.equiformer import EquiformerConfig
+from denskit.models.scaling import Scaling
+from denskit.simulation.distributions import h_of_r_error, histogram_of
+from denskit.simulation.potential import Potential
+from denskit.simulation.study import STATE_FILE, Reference, StudySettings, run_study
+
+# 40 steps of 1 fs at 1,000 K: with an untrained model molecules fall apart on the way
+HOT = StudySettings(length=0.04, seeds=3, temperature=1000.0, timestep=1.0, every=5, relaxation_time=1000.0, nve=0.02)
+
+
+@dataclass(frozen=True)
+class Frames:
+    structures: list[ase.Atoms]
+    name: str = "frames.xyz"
+
+    def __len__(self) -> int:
+        return len(self.structures)
+
+    def __getitem__(self, index: int) -> System:
+        atoms, n = self.structures[index], len(self.structures[index])
+        return System(
+            positions=atoms.positions, atomic_numbers=atoms.numbers, cell=atoms.cell.array, pbc=atoms.pbc,
+            fixed=np.zeros(n, dtype=bool), tags=np.zeros(n, dtype=np.int64),
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def potential() -> Potential:
+    config = EquiformerConfig(
+        cutoff=4.0, num_layers=1, channels=(4, 2), feature_channels=(4, 2), head_channels=(2, 2), num_heads=1,
+        ffn_channels=(4, 2), num_basis=4, radial_hidden=(4,), envelope=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    scaling = Scaling(elements=[1, 8])
+    return Potential(build_force_field(config, heads={}, scaling=scaling).double())
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    generator = np.random.default_rng(0)
+    frames = [molecule("H2O") for _ in range(10)]
+    for frame in frames[1:]:
+        frame.positions += generator.normal(scale=0.05, size=(3, 3))
+    return Reference.of(Frames(frames))
+
+
+def test_simulations_fall_apart_one_by_one(potential: Potential, reference: Reference) -> None:
+    study = run_study(potential, reference, HOT)
+    assert 0 < len(study.failures) <= 3
+    for failure in study.failures:
+        assert failure.check == "bonds" and failure.reason.startswith("bond ")
+        assert failure.step % HOT.every == 0
+        assert study.stability[failure.replica] == failure.time == failure.step / 1000
+    frames = study.records.histogram.counts.sum(1) // 3  # three pairs a frame
+    for replica, stable in enumerate(study.stability):
+        ended = any(failure.replica == replica for failure in study.failures)
+        assert frames[replica] == round(stable * 1000 / HOT.every) + (0 if ended else 1)
+        temperatures = np.array(study.records.temperature)[:, replica]
+        assert np.isfinite(temperatures).sum() == frames[replica]
+    assert json.loads(json.dumps(study.summary()))["stability_ps"]["mean"] == pytest.approx(np.mean(study.stability))
+
+
+def test_h_of_r_is_that_of_the_frames_before_the_instability(potential: Potential, reference: Reference) -> None:
+    settings = HOT.model_copy(update={"seeds": 1, "length": 0.005, "nve": 0.0})
+    study = run_study(potential, reference, settings)
+    # frames 0 and 5; frame 0 is the reference's first
+    first = histogram_of(reference.positions[:1])
+    last = study.records.histogram.counts[0] - first.counts[0]
+    assert last.sum() == 3 and not torch.equal(last, first.counts[0])
+    wanted = h_of_r_error(study.records.histogram.h_of_r(), histogram_of(reference.positions).h_of_r())
+    assert study.h_of_r_errors() == [wanted]
+    assert study.drift == [] and "nve_score" not in study.summary()
+
+
+def test_replicas_do_what_each_does_alone(potential: Potential, reference: Reference) -> None:
+    three = run_study(potential, reference, HOT)
+    one = run_study(potential, reference, HOT.model_copy(update={"seeds": 1}))
+    assert one.stability == three.stability[:1]
+    assert one.drift == pytest.approx(three.drift[:1], rel=1e-6)
+    found = [row[0] for row in three.records.temperature]
+    alone = [row[0] for row in one.records.temperature]
+    assert alone == pytest.approx(found[: len(alone)], rel=1e-9, nan_ok=True)
+
+
+def test_a_stopped_study_goes_on_and_a_finished_one_can_be_made_longer(
+    potential: Potential, reference: Reference, tmp_path: Path
+) -> None:
+    whole = run_study(potential, reference, HOT)
+    asked = iter(range(100))
+    stopped = run_study(potential, reference, HOT, folder=tmp_path, stop=lambda: next(asked) >= 13)
+    assert stopped.simulated == 0.013
+    told: list[tuple[str, float, float]] = []
+    again = run_study(potential, reference, HOT, folder=tmp_path, progress=lambda *now: told.append(now))
+    assert again.summary() == whole.summary()
+    assert np.array_equal(again.records.temperature, whole.records.temperature, equal_nan=True)
+    assert told[0] == ("stability", 0.015, 0.04) and told[-1] == ("energy drift", 0.02, 0.02)
+    longer = HOT.model_copy(update={"length": 0.045})
+    assert run_study(potential, reference, longer, folder=tmp_path).stability[0] >= whole.stability[0]
+
+
+def test_another_study_in_the_folder_is_refused(potential: Potential, reference: Reference, tmp_path: Path) -> None:
+    short = HOT.model_copy(update={"length": 0.002, "nve": 0.0})
+    run_study(potential, reference, short, folder=tmp_path)
+    with pytest.raises(ValueError, match=f"{STATE_FILE} is of another study"):
+        run_study(potential, reference, short.model_copy(update={"seed": 1}), folder=tmp_path)
+    (tmp_path / STATE_FILE).write_bytes(b"no state")
+    with pytest.raises(ValueError, match="is not a saved simulation, or it is damaged"):
+        run_study(potential, reference, short, folder=tmp_path)
+
+
+def test_references_that_cannot_be_used() -> None:
+    with pytest.raises(ValueError, match="frames.xyz has no frames"):
+        Reference.of(Frames([]))
+    with pytest.raises(ValueError, match="frames.xyz: frame 1 is another molecule"):
+        Reference.of(Frames([molecule("H2O"), molecule("CH4")]))
+    with pytest.raises(ValueError, match="frames.xyz is periodic"):
+        Reference.of(Frames([ase.Atoms("H2", cell=[5, 5, 5], pbc=True)]))
