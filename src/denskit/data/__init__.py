@@ -9,6 +9,7 @@ from denskit.data.base import Source, Subset, collate
 from denskit.data.config import DataConfig, SplitConfig
 from denskit.data.loading import WEIGHTED, LoadedData, load_files, read_file
 from denskit.data.md17 import load_md17
+from denskit.data.open_catalyst import load_oc20, load_oc22
 from denskit.data.shipped import load_embedded
 from denskit.data.splits import Splits
 
@@ -22,7 +23,15 @@ DATASETS: dict[str, Callable[[DataConfig, int, Sequence[str]], LoadedData]] = {
     "md17": load_md17,
     "rmd17": load_md17,
     "embedded": load_embedded,
+    "oc20": load_oc20,
+    "oc22": load_oc22,
 }
+
+
+_BELONG = (  # keys, and the datasets that read them
+    (("molecule",), ("md17", "rmd17", "embedded")),
+    (("fixed", "energies", "oc20_ref"), ("oc20", "oc22")),
+)
 
 
 def load_data(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED) -> LoadedData:
@@ -36,6 +45,8 @@ def load_data(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED)
         near = get_close_matches(config.name, DATASETS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"data.name={config.name!r} is not a dataset ({', '.join(DATASETS)}){hint}")
-    if config.name == "file" and config.molecule is not None:
-        raise ValueError(f"data.molecule={config.molecule} needs data.name=md17, rmd17 or embedded")
+    for keys, names in _BELONG:
+        for key in keys:
+            if key in config.model_fields_set and getattr(config, key) is not None and config.name not in names:
+                raise ValueError(f"data.{key}={getattr(config, key)} needs data.name={' or '.join(names)}")
     return DATASETS[config.name](config, seed, required)

@@ -22,6 +22,11 @@ class Source(Protocol):
         """Names the source in errors: a file, a part of a file."""
         ...
 
+    @property
+    def sizes(self) -> np.ndarray | None:
+        """Atoms of each structure [B], perhaps in a mapped file, by which batches are balanced; None: not known."""
+        ...
+
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> System: ...
@@ -34,6 +39,12 @@ class Subset:
     source: Source
     indices: np.ndarray
     name: str
+
+    @cached_property
+    def sizes(self) -> np.ndarray | None:
+        """Atoms of each structure [M], where the source knows them."""
+        sizes = self.source.sizes
+        return None if sizes is None else sizes[self.indices]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -55,6 +66,11 @@ class Lazy:
     @cached_property
     def _source(self) -> Source:
         return self.open()
+
+    @property
+    def sizes(self) -> np.ndarray | None:
+        """Atoms of each structure, where the source knows them."""
+        return self._source.sizes
 
     def __len__(self) -> int:
         return len(self._source)

@@ -11,6 +11,7 @@ from denskit.units import HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 ENERGY_UNITS = {"eV": 1.0, "kcal/mol": KCAL_PER_MOL, "kJ/mol": KJ_PER_MOL, "Hartree": HARTREE}
 Origin = Literal["relaxation", "rattled", "md"]
+FixedFrom = Literal["file", "tags", "none"]
 Share = Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, le=1)]
 
 
@@ -47,6 +48,18 @@ class SplitConfig(BaseModel):
 
 
 References = Literal["fit", "isolated", "mean", "none"] | dict[str, float]
+_REFERENCES = ("fit", "isolated", "mean", "none")
+
+
+class Part(BaseModel):
+    """One of several files or folders of training frames."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    """File, or folder of shards."""
+    origin: Origin | None = None
+    """As ``data.origin``, for this part."""
 
 
 class DataConfig(BaseModel):
@@ -55,15 +68,16 @@ class DataConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = "file"
-    """Dataset: ``file`` (your own), ``md17``, ``rmd17`` (downloaded) or ``embedded`` (shipped with Denskit)."""
+    """Dataset: ``file`` (your own), ``md17``, ``rmd17`` (downloaded), ``embedded`` (shipped with Denskit), ``oc20`` or
+    ``oc22`` (their published files)."""
     path: str | None = None
-    """One file, divided by ``split``.  With md17 and rmd17: the file to use instead of the downloaded one."""
-    train: str | None = None
-    """File of training frames, instead of ``path``."""
+    """One file or folder of shards, divided by ``split``.  With md17 and rmd17: instead of the downloaded file."""
+    train: str | tuple[Part, ...] | None = None
+    """File or folder of training frames, instead of ``path``; or a list of them, each a path or {path, origin}."""
     valid: str | None = None
-    """File of validation frames; None: taken from ``path`` or ``train`` by ``split``."""
+    """File or folder of validation frames; None: taken from ``path`` or ``train`` by ``split``."""
     test: str | None = None
-    """File of test frames, read by ``evaluate`` only; None: taken from ``path`` or ``train`` by ``split``."""
+    """Of test frames, read by ``evaluate`` only; None: taken from ``path`` or ``train`` by ``split``."""
     split: SplitConfig = SplitConfig()
     """How ``path`` or ``train`` is divided into the parts that have no file of their own."""
     molecule: str | None = None
@@ -82,9 +96,18 @@ class DataConfig(BaseModel):
     units: Literal["auto", "eV", "kcal/mol", "kJ/mol", "Hartree"] = "auto"
     """Unit of energies, and of forces per Å.  ``auto``: what the file says; npz of one molecule without unit fields
     kcal/mol, as in the published MD17 and rMD17 files; all else eV."""
-    references: References = "fit"
+    references: References | str = "fit"
     """Energies of the elements, taken off before training: ``fit`` (linear, on the training frames), ``isolated`` (the
-    file's single-atom frames), ``mean`` (one constant a structure), ``none``, or ``{H: -13.6, ...}`` in eV."""
+    file's single-atom frames), ``mean`` (one constant a structure), ``none``, ``{H: -13.6, ...}`` in eV, or a file of
+    them: ``*.json``, or ``*.npz`` with ``coeff`` by atomic number.  oc20's own default is ``mean`` for adsorption
+    energies."""
+    fixed: FixedFrom = "file"
+    """Which atoms of oc20 and oc22 objects are fixed: those that the ``file`` says (an error where it does not), those
+    with tag 0 (``tags``), or ``none``."""
+    energies: Literal["referenced", "total"] | None = None
+    """Of OC20's raw downloads (``*.extxyz.xz``): less each frame's reference (None too), or as they are."""
+    oc20_ref: str | None = None
+    """``oc20_ref.pkl`` or JSON: energies by system that are added to adsorption energies, which makes them totals."""
     missing: Literal["error", "mask"] = "error"
     """Labels that are absent or not finite: an ``error``, or ``mask`` (they count in no loss)."""
 
@@ -97,7 +120,25 @@ class DataConfig(BaseModel):
                 raise ValueError(
                     f"references: {unknown or 'nothing'} given where element symbols like H or O are wanted"
                 )
+        elif value not in _REFERENCES and not value.endswith((".npz", ".json")):
+            raise ValueError(f"references={value}: wanted {', '.join(_REFERENCES)}, energies, or a .npz or .json file")
         return value
+
+    @field_validator("train", mode="before")
+    @classmethod
+    def _paths_are_parts(cls, value: object) -> object:
+        if isinstance(value, list | tuple):
+            if not value:
+                raise ValueError("train is an empty list; wanted files or folders")
+            return tuple({"path": part} if isinstance(part, str) else part for part in value)
+        return value
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Files and folders of training frames: ``path``, or ``train``, each with its origin."""
+        given = self.path if self.train is None else self.train
+        listed = () if given is None else (Part(path=given),) if isinstance(given, str) else given
+        return tuple(Part(path=part.path, origin=part.origin or self.origin) for part in listed)
 
     @model_validator(mode="after")
     def _one_origin(self) -> DataConfig:

@@ -40,8 +40,6 @@ class Frames:
     keys: tuple[str, ...] = ()  # what the file calls its fields, for messages
     sids: tuple[str, ...] = ()  # [B], or empty; the source's names of the systems
     fids: np.ndarray | None = None  # [B] int64, frame numbers of the relaxations
-    relaxed_energy: np.ndarray | None = None  # [B], NaN where a frame has none
-    relaxed_positions: np.ndarray | None = None  # [N, 3], NaN where a frame has none
     denoise: bool = True  # False: molecular dynamics, never corrupted by DeNS
 
     def __len__(self) -> int:
@@ -51,8 +49,6 @@ class Frames:
         if not 0 <= index < len(self):
             raise IndexError(f"frame {index} of {self.name}, which has {len(self)}")
         atoms = slice(self.starts[index], self.starts[index + 1])
-        relaxed_energy = np.nan if self.relaxed_energy is None else float(self.relaxed_energy[index])
-        relaxed_positions = None if self.relaxed_positions is None else self.relaxed_positions[atoms]
         return System(
             positions=self.positions[atoms],
             atomic_numbers=self.atomic_numbers[atoms],
@@ -67,10 +63,6 @@ class Frames:
             group=self.groups[index] if self.groups else "",
             sid=self.sids[index] if self.sids else "",
             fid=None if self.fids is None else int(self.fids[index]),
-            relaxed_energy=relaxed_energy if np.isfinite(relaxed_energy) else None,
-            relaxed_positions=(
-                relaxed_positions if relaxed_positions is not None and np.isfinite(relaxed_positions).all() else None
-            ),
             denoise=self.denoise,
         )
 

@@ -13,7 +13,8 @@ from vesin import NeighborList
 
 from denskit.data.config import DataConfig
 from denskit.data.frames import LABELS, Frames, check, numbers
-from denskit.data.loading import read_unchecked
+from denskit.data.opening import open_unchecked
+from denskit.data.records import Records
 
 LOOK = 2.0  # Å: atoms closer than this are looked for
 CLOSE = 0.6  # Å: shorter than any bond (H2 is 0.74)
@@ -21,6 +22,7 @@ LARGE_RMS = 8.0  # eV/Å: molecules at 500 K have about 1; 1 eV/Å is 23 kcal/mo
 LARGE_FORCE = 50.0  # eV/Å
 NET_FORCE = 0.05  # of the forces' rms, per atom
 OUTLIER = 8.0  # robust standard deviations
+SHOWN = 5  # records that cannot be read, named one by one
 SAMPLE = 1000  # frames looked at where all would take long
 
 
@@ -57,13 +59,18 @@ def inspect_file(path: str | Path, config: DataConfig | None = None) -> Inspecti
 
     Raises FileNotFoundError, and ValueError for a file that cannot be read at all.
     """
-    frames, notes = read_unchecked(path, config or DataConfig())
+    source, notes = open_unchecked(path, config or DataConfig())
+    if isinstance(source, Records):
+        frames, wrong = _sampled(source, notes)
+    else:
+        frames, wrong = source, []
     symbols, counts = np.unique(frames.atomic_numbers, return_counts=True)
     compositions = _compositions(frames)
     found = Inspection(
         file=str(path),
-        frames=len(frames),
+        frames=len(source),
         notes=notes,
+        wrong=wrong,
         elements={_symbol(z): int(count) for z, count in zip(symbols, counts, strict=True)},
         compositions=len(np.unique(compositions)),
         atoms=_range(frames.n_atoms),
@@ -85,6 +92,29 @@ def inspect_file(path: str | Path, config: DataConfig | None = None) -> Inspecti
         found.stress_rms = float(np.sqrt((frames.stress[frames.has["stress"]] ** 2).mean()))
     _geometry(frames, compositions, found)
     return found
+
+
+def _sampled(source: Records, notes: list[str]) -> tuple[Frames, list[str]]:
+    """Evenly spaced records of shards in memory, and what is wrong with those that cannot be read.
+
+    Raises ValueError where none can be read.
+    """
+    systems, wrong = [], []
+    for index in np.unique(np.linspace(0, len(source) - 1, min(SAMPLE, len(source)), dtype=np.int64)):
+        try:
+            systems.append(source[int(index)])
+        except ValueError as error:
+            wrong.append(str(error))
+    if not systems:
+        raise ValueError(wrong[0])
+    if len(wrong) > SHOWN:
+        wrong = [*wrong[:SHOWN], f"{len(wrong)} records in all that cannot be used"]
+    if len(systems) < len(source):
+        notes.append(
+            f"looked at {len(systems)} evenly spaced records of {len(source)}; the numbers below are theirs, and "
+            "frames are counted among them"
+        )
+    return Frames.from_systems(systems, name=source.name), wrong
 
 
 def _symbol(number: int) -> str:

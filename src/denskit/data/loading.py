@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from ase.data import chemical_symbols
 
-from denskit.data.ase_files import read_ase
 from denskit.data.base import Lazy, Source, Subset
 from denskit.data.config import DataConfig, References
 from denskit.data.frames import Frames, check, numbers
-from denskit.data.npz import read_npz
+from denskit.data.opening import open_unchecked
+from denskit.data.records import Joined, Records, sample
+from denskit.data.references import linear_references
 from denskit.data.splits import Splits, divide
 
 WEIGHTED = ("energy", "forces")
+SAMPLE = 64  # structures of shards looked at before training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,62 +35,89 @@ class LoadedData:
 
 def read_file(
     path: str | Path, config: DataConfig | None = None, *, required: Sequence[str] = ()
-) -> tuple[Frames, list[str]]:
-    """All frames of one file of any known form, checked, in eV and Å, and what was found out about it.
+) -> tuple[Frames | Records, list[str]]:
+    """The structures of a file of any known form, or of a folder of shards, in eV and Å, and what was found out.
 
-    ``required``: labels that every frame must have ("energy", "forces", "stress"); see ``DataConfig.missing``.
+    ``required``: labels that every frame must have ("energy", "forces", "stress"); see ``DataConfig.missing``.  Small
+    files are read and checked at once, records of shards when they are used.
     Raises FileNotFoundError, and ValueError naming the file and the frames (see :func:`denskit.data.frames.check`).
     """
     config = config or DataConfig()
-    frames, messages = read_unchecked(path, config)
-    frames, masked = check(frames, required=required, missing=config.missing)
+    source, messages = open_unchecked(path, config)
+    if isinstance(source, Records):
+        rules = replace(source.rules, required=tuple(required), missing=config.missing)
+        return replace(source, rules=rules), messages
+    frames, masked = check(source, required=required, missing=config.missing)
     return frames, messages + masked
-
-
-def read_unchecked(path: str | Path, config: DataConfig) -> tuple[Frames, list[str]]:
-    """All frames of a file, with whatever is wrong with them.  Raises FileNotFoundError, and ValueError for a file that
-    cannot be read."""
-    path = Path(path).expanduser()
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; wanted a file of structures (npz, extxyz, traj, db, ...)")
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {path}")
-    return (read_npz if path.suffix == ".npz" else read_ase)(path, config)
 
 
 def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED) -> LoadedData:
     """The dataset ``file``: a user's ``data.path``, or ``data.train`` with ``data.valid`` and ``data.test``."""
-    chosen = config.path or config.train
-    if chosen is None:
+    parts = config.parts
+    if not parts:
         raise ValueError("no data given: data.path=FILE, data.train=FILE, or data.name=embedded, md17 or rmd17")
-    path = Path(chosen).expanduser()
-    _require_other_files(chosen, config.valid, config.test)
-    frames, messages = read_file(path, config, required=required)
-    pool, references = _without_isolated_atoms(frames, config)
+    _require_other_files(*(part.path for part in parts), config.valid, config.test)
+    source, messages = _read_parts(config, required)
+    pool, references, said_references = _references(source, config)
+    messages += said_references
     test: Source | None = Lazy(config.test, lambda: _read_test(config, required)) if config.test else None
     if config.valid is not None:
         valid, said = read_file(config.valid, config, required=required)
-        messages += [*said, f"{len(pool)} training frames of {path}, {len(valid)} validation frames of {config.valid}"]
-        train = Subset(frames, pool, str(path))
+        messages += [
+            *said,
+            f"{len(pool)} training frames of {source.name}, {len(valid)} validation frames of {valid.name}",
+        ]
+        train = source if len(pool) == len(source) else Subset(source, pool, source.name)
         return LoadedData(train=train, valid=valid, test=test, splits=None, messages=messages, references=references)
-    splits, said_split = _splits(config, frames, pool, path, seed)
+    if len(parts) > 1:
+        raise ValueError(f"data.train lists {len(parts)} sources, which data.split cannot divide; give data.valid, too")
+    path = Path(parts[0].path).expanduser()
+    splits, said_split = _splits(config, source, pool, path, seed)
     messages.append(said_split)
-    parts = {
-        part: Subset(frames, indices, f"{path} ({part})") if len(indices) else None
+    divided = {
+        part: Subset(source, indices, f"{path} ({part})") if len(indices) else None
         for part, indices in (("train", splits.train), ("valid", splits.valid), ("test", splits.test))
     }
-    assert parts["train"] is not None
+    assert divided["train"] is not None
     return LoadedData(
-        train=parts["train"],
-        valid=parts["valid"],
-        test=parts["test"] if test is None else test,
+        train=divided["train"],
+        valid=divided["valid"],
+        test=divided["test"] if test is None else test,
         splits=splits,
         messages=messages,
         references=references,
     )
 
 
-def _read_test(config: DataConfig, required: Sequence[str]) -> Frames:
+def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, list[str]]:
+    """The training structures of all parts, one behind the other."""
+    sources: list[Frames | Records] = []
+    messages: list[str] = []
+    for part in config.parts:
+        source, said = read_file(part.path, config.model_copy(update={"origin": part.origin}), required=required)
+        sources.append(source)
+        messages += said
+        if part.origin is not None:
+            touched = "never corrupted by DeNS" if part.origin == "md" else "denoised"
+            messages.append(f"{part.path}: {len(source)} structures of origin {part.origin}: {touched}")
+    return (sources[0] if len(sources) == 1 else Joined(tuple(sources))), messages
+
+
+def _references_from(path: Path, source: Source) -> tuple[dict[str, float], list[str]]:
+    """References of a file, and what was left out.  Raises ValueError where the structures need what was left out."""
+    references, messages = linear_references(path)
+    structures = [source] if isinstance(source, Frames) else sample(source, SAMPLE)
+    elements = np.unique(np.concatenate([structure.atomic_numbers for structure in structures]))
+    lacking = [chemical_symbols[z] for z in elements if chemical_symbols[z] not in references]
+    if lacking:
+        raise ValueError(
+            f"{path} has no plausible reference for {', '.join(lacking)}, which {source.name} contains: such rows of a "
+            "fit are arbitrary. Use data.references=fit, or give energies as data.references={H: ..., ...}"
+        )
+    return references, messages
+
+
+def _read_test(config: DataConfig, required: Sequence[str]) -> Source:
     assert config.test is not None
     return read_file(config.test, config, required=required)[0]
 
@@ -101,39 +130,57 @@ def _require_other_files(*names: str | None) -> None:
         )
 
 
-def _splits(config: DataConfig, frames: Frames, pool: np.ndarray, path: Path, seed: int) -> tuple[Splits, str]:
+def _splits(config: DataConfig, source: Source, pool: np.ndarray, path: Path, seed: int) -> tuple[Splits, str]:
     split = config.split
     if split.file is not None:
         splits = Splits.load(split.file, of=path)
-        _check_indices(splits, frames, Path(split.file))
+        _check_indices(splits, source, Path(split.file))
         return splits, f"{path}: split reused from {split.file}: {splits.how}"
     by_default = not split.model_fields_set
     if split.mode is None:
-        split = split.model_copy(update={"mode": "group" if frames.groups else "random"})
-    splits = divide(split, pool=pool, groups=frames.groups, seed=seed, path=path, test=config.test is None)
+        split = split.model_copy(update={"mode": "group" if source[0].group else "random"})
+    groups = _groups(source) if split.mode == "group" else ()
+    splits = divide(split, pool=pool, groups=groups, seed=seed, path=path, test=config.test is None)
     advice = "; frames of one trajectory resemble each other: data.split.mode=blocks or group judges more strictly"
     return splits, f"{path}: {splits.how}{advice if by_default and split.mode == 'random' else ''}"
 
 
-def _check_indices(splits: Splits, frames: Frames, path: Path) -> None:
+def _groups(source: Source) -> tuple[str, ...]:
+    """The group of every structure; shards are read through for it."""
+    if isinstance(source, Frames):
+        return source.groups
+    groups = tuple(source[index].group for index in range(len(source)))
+    return groups if any(groups) else ()
+
+
+def _check_indices(splits: Splits, source: Source, path: Path) -> None:
     everything = np.concatenate([splits.train, splits.valid, splits.test])
-    outside = everything[(everything < 0) | (everything >= len(frames))]
+    outside = everything[(everything < 0) | (everything >= len(source))]
     if len(outside) or len(np.unique(everything)) < len(everything) or not len(splits.train):
         raise ValueError(
-            f"{path} does not divide the {len(frames)} frames of {frames.name}: frames outside the file, twice in "
+            f"{path} does not divide the {len(source)} frames of {source.name}: frames outside the file, twice in "
             "it, or no training frames"
         )
 
 
-def _without_isolated_atoms(frames: Frames, config: DataConfig) -> tuple[np.ndarray, References]:
-    """Frames to divide [M], and the references.
+def _references(source: Source, config: DataConfig) -> tuple[np.ndarray, References, list[str]]:
+    """Frames to divide [M], the references, and what was found out about them."""
+    everything = np.arange(len(source))
+    if isinstance(config.references, dict) or config.references in ("fit", "mean", "none"):
+        return everything, config.references, []  # type: ignore[return-value]
+    if config.references != "isolated":
+        return everything, *_references_from(Path(config.references).expanduser(), source)
+    if not isinstance(source, Frames):
+        raise ValueError(f"{source.name}: data.references=isolated reads one file in memory; these are shards")
+    return *_without_isolated_atoms(source), []
 
-    With ``isolated``, single-atom frames give these and are then left out: their energy is exactly the reference,
-    and far from every other residual.
+
+def _without_isolated_atoms(frames: Frames) -> tuple[np.ndarray, dict[str, float]]:
+    """Frames to divide [M], and the energies of the single atoms among all.
+
+    Single-atom frames are left out: their energy is exactly the reference, and far from every other residual.
     """
     single = frames.n_atoms == 1
-    if config.references != "isolated":
-        return np.arange(len(frames)), config.references
     found = np.flatnonzero(single & frames.has["energy"])
     elements = frames.atomic_numbers[frames.starts[found]]
     energies = dict(zip((chemical_symbols[z] for z in elements), frames.energy[found].tolist(), strict=True))

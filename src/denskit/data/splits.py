@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from denskit.data.config import SplitConfig
-from denskit.data.files import atomic_write, sha256_of
+from denskit.data.files import atomic_write, identity
 
 PUBLISHED_SEED = 1
 PUBLISHED_TRAIN, PUBLISHED_VALID = 950, 50
@@ -62,10 +62,11 @@ class Splits:
             raise ValueError(
                 f"{path} is not a split file written by Denskit ({type(error).__name__}: {error})"
             ) from None
-        if of.stat().st_size != splits.size or sha256_of(of) != splits.sha256:
+        size, sha256 = identity(of)
+        if size != splits.size or sha256 != splits.sha256:
             raise ValueError(
                 f"{path} divides {splits.file} as it was ({splits.size} bytes, sha256 {splits.sha256[:12]}...), but "
-                f"{of} is another file or has changed ({of.stat().st_size} bytes). Make a new split without split.file"
+                f"{of} is another file or has changed ({size} bytes). Make a new split without split.file"
             )
         return splits
 
@@ -95,14 +96,15 @@ def divide(split: SplitConfig, *, pool: np.ndarray, groups: Sequence[str], seed:
             "blocks": f"contiguous blocks in file order, {gap} frames left out between them",
             "published": f"the published MD17 split (default_rng({PUBLISHED_SEED}).permutation)",
         }[mode]
+    size, sha256 = identity(path)
     sizes = " / ".join(f"{len(part)} {name}" for part, name in zip(parts, PARTS, strict=True))
     return Splits(
         train=parts[0],
         valid=parts[1],
         test=parts[2],
         file=path.name,
-        size=path.stat().st_size,
-        sha256=sha256_of(path),
+        size=size,
+        sha256=sha256,
         how=f"{sizes} ({how})",
     )
 

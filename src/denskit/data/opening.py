@@ -1,0 +1,81 @@
+"""Which reader a file or folder wants.  Small files are read at once; shards are opened and stay where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from denskit.data.ase_files import read_ase
+from denskit.data.aselmdb import AseLmdbShard
+from denskit.data.config import DataConfig
+from denskit.data.frames import Frames
+from denskit.data.npz import read_npz
+from denskit.data.oc20 import LmdbShard, PickledList
+from denskit.data.raw_oc20 import RawPair, text_of
+from denskit.data.records import Records, Rules, Shard, sizes_beside
+from denskit.data.references import system_references
+
+# Endings of files that are shards, and what reads one.
+SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
+    ".lmdb": lambda path, config: LmdbShard(path, config.fixed),
+    ".mdb": lambda path, config: LmdbShard(path, config.fixed),
+    ".aselmdb": lambda path, config: AseLmdbShard(path),
+    ".pkl": lambda path, config: PickledList(path, config.fixed),
+    ".extxyz.xz": lambda path, config: RawPair(path, config.energies or "referenced"),
+    ".extxyz": lambda path, config: RawPair(path, config.energies or "referenced"),
+}
+_KEYS = ("energy_key", "forces_key", "stress_key", "group_key")
+
+
+def open_unchecked(path: str | Path, config: DataConfig) -> tuple[Frames | Records, list[str]]:
+    """The structures of a file or of a folder of shards, and what was found out.
+
+    Those in memory (``Frames``) are as the file has them, with whatever is wrong with them; records of shards are
+    checked when they are read.  Raises FileNotFoundError, and ValueError for what cannot be read.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        kind, files = _shards_of(path)
+        return _records(path, files, kind, config)
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    ending = _ending(path)
+    if ending is not None and (ending != ".extxyz" or text_of(path) is not None):
+        return _records(path, [path], ending, config)
+    return (read_npz if path.suffix == ".npz" else read_ase)(path, config)
+
+
+def _ending(path: Path) -> str | None:
+    return next((ending for ending in SHARDS if path.name.endswith(ending)), None)
+
+
+def _shards_of(folder: Path) -> tuple[str, list[Path]]:
+    """The shards of a folder by name, all of one kind."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        ending = _ending(path)
+        if ending is not None and not path.name.startswith("."):
+            found.setdefault(ending, []).append(path / "data.mdb" if path.is_dir() else path)
+    if len(found) != 1:
+        seen = ", ".join(f"{len(paths)} *{ending}" for ending, paths in found.items()) or "none of them"
+        raise ValueError(
+            f"{folder} is a folder with {seen}; wanted a file of structures (npz, extxyz, traj, db, ...), or a folder "
+            f"of shards of one kind ({', '.join('*' + ending for ending in SHARDS)})"
+        )
+    return next(iter(found.items()))
+
+
+def _records(path: Path, files: list[Path], ending: str, config: DataConfig) -> tuple[Records, list[str]]:
+    for key in (*_KEYS, "units"):
+        value = getattr(config, key)
+        if value is not None and value not in ("auto", "eV"):
+            raise ValueError(f"{path}: data.{key}={value}, but *{ending} files have their own names, in eV and Å")
+    shards = tuple(SHARDS[ending](file, config) for file in files)
+    offsets = None if config.oc20_ref is None else system_references(Path(config.oc20_ref).expanduser())
+    whole = path.is_dir()
+    count = sum(len(shard) for shard in shards)
+    sizes = sizes_beside(path if whole else path.parent, count, whole=whole)
+    rules = Rules(missing="mask", denoise=config.origin != "md", offsets=offsets)
+    where = f"{len(shards)} files *{ending}" if whole else "one file"
+    said = f"{path}: {count} structures in {where}, read as they are used; energies in eV, lengths in Å"
+    return Records(str(path), shards, rules, sizes), [said]

@@ -1,0 +1,197 @@
+"""OC20's S2EF downloads as they come: pairs of ``N.extxyz.xz`` and ``N.txt.xz`` (or either unpacked), used as they are.
+
+Line i of the text belongs to frame i: ``random<sid>,frame<fid>,<reference energy>``.  The frames' energies are totals;
+adsorption energies, which OC20 is trained and scored on, are these less the reference.
+
+An xz file can only be read from its beginning.  In order, frames are decompressed as they are read and nothing is kept.
+Out of order, the first use of a file unpacks it into the cache (``$DENSKIT_CACHE``) with an index of its frames.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import re
+import threading
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Literal
+
+import numpy as np
+from ase.data import atomic_numbers
+
+from denskit.batch import System
+from denskit.data.files import atomic_write, cache_folder
+
+Energies = Literal["referenced", "total"]
+_WIDTHS = {"species": 1, "pos": 3, "move_mask": 1, "tags": 1, "forces": 3}
+_UNPACKING = threading.Lock()
+
+
+class RawPair:
+    """One file of frames with its text.  Raises FileNotFoundError where the text is missing, ValueError."""
+
+    def __init__(self, path: Path, energies: Energies) -> None:
+        self.path = path
+        self.energies = energies
+        text = text_of(path)
+        if text is None:
+            raise FileNotFoundError(
+                f"no file {_stem(path)}.txt or .txt.xz beside {path}: it names the frames' systems and "
+                "reference energies"
+            )
+        self.text = text
+        self._length = len(self._lines)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, record: int) -> System:
+        starts = self._starts
+        with self._unpacked.open("rb") as file:
+            file.seek(int(starts[record]))
+            raw = file.read(int(starts[record + 1] - starts[record]))
+        return self._system(raw.split(b"\n"), record)
+
+    def __iter__(self) -> Iterator[System]:
+        with _open(self.path) as file:
+            for record, (_, lines) in enumerate(self._frames(file)):
+                yield self._system(lines, record)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lines", "_starts")}
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        try:
+            with _open(self.text) as file:
+                lines = file.read().decode("ascii").split("\n")
+        except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
+            raise ValueError(f"{self.text} is truncated or damaged ({error})") from None
+        lines = [line for line in lines if line.strip()]
+        if not lines:
+            raise ValueError(f"{self.text} names no frames")
+        return lines
+
+    @cached_property
+    def _folder(self) -> Path:
+        """Where this file is unpacked: another place when it changes."""
+        about = self.path.stat()
+        key = f"{self.path.resolve()} {about.st_size} {about.st_mtime_ns}"
+        return cache_folder() / "oc20_raw" / hashlib.sha256(key.encode()).hexdigest()[:16]
+
+    @property
+    def _unpacked(self) -> Path:
+        return self._folder / "frames.extxyz" if self.path.suffix == ".xz" else self.path
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """Where each frame begins in the unpacked file, and where the last one ends [frames + 1]."""
+        index = self._folder / "starts.npy"
+        with _UNPACKING:
+            if not index.is_file():
+                self._unpack(index)
+        return np.load(index, allow_pickle=False)
+
+    def _unpack(self, index: Path) -> None:
+        with _open(self.path) as file:
+            if self.path.suffix != ".xz":
+                starts = [start for start, _ in self._frames(file)]
+            else:
+                with atomic_write(self._unpacked) as temporary, temporary.open("wb") as out:
+                    starts = []
+                    for start, lines in self._frames(file):
+                        starts.append(start)
+                        out.write(b"\n".join(lines) + b"\n")
+        end = self._unpacked.stat().st_size
+        with atomic_write(index) as temporary:
+            np.save(temporary, np.array([*starts, end], dtype=np.int64))
+
+    def _frames(self, file: IO[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+        """Start in bytes and lines of each frame, in order; as many as the text names."""
+        start = 0
+        for record in range(len(self)):
+            try:
+                first = file.readline()
+                lines = [first.rstrip(b"\n"), *(file.readline().rstrip(b"\n") for _ in range(int(first) + 1))]
+            except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
+                raise ValueError(f"{self._where(record)}: truncated or damaged ({error or 'no frame'})") from None
+            yield start, lines
+            start += sum(len(line) + 1 for line in lines)
+        if file.read(1):
+            raise ValueError(f"{self.path} has more frames than the {len(self)} lines of {self.text}")
+
+    def _where(self, record: int) -> str:
+        return f"{self.path}, record {record} of {len(self)}"
+
+    def _system(self, lines: list[bytes], record: int) -> System:
+        try:
+            sid, fid, reference = _names(self._lines[record])
+            fields, columns = _parse(lines)
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{self._where(record)} is damaged ({type(error).__name__}: {error})") from None
+        n = len(columns["species"])
+        energy = float(fields["energy"]) if "energy" in fields else None
+        if energy is not None and self.energies == "referenced":
+            if reference is None:
+                raise ValueError(
+                    f"{self._where(record)}: {self.text.name} has no reference energy for it; data.energies=total uses "
+                    "the energies as they are"
+                )
+            energy -= reference
+        if "move_mask" not in columns:
+            raise ValueError(f"{self._where(record)} does not say which atoms are fixed: it has no column move_mask")
+        tags = columns.get("tags")
+        return System(
+            positions=columns["pos"].astype(np.float64),
+            atomic_numbers=np.array([atomic_numbers[symbol.decode()] for symbol in columns["species"]], dtype=np.int64),
+            cell=np.array(fields["Lattice"].split(), dtype=np.float64).reshape(3, 3),
+            pbc=np.ones(3, dtype=bool),
+            fixed=columns["move_mask"] == b"F",
+            tags=np.zeros(n, dtype=np.int64) if tags is None else tags.astype(np.int64),
+            energy=energy,
+            forces=columns["forces"].astype(np.float64) if "forces" in columns else None,
+            sid=sid,
+            group=sid,
+            fid=fid,
+        )
+
+
+def text_of(path: Path) -> Path | None:
+    """The text that belongs to a file of frames, if it is there."""
+    texts = [path.with_name(_stem(path) + suffix) for suffix in (".txt.xz", ".txt")]
+    return next((text for text in texts if text.is_file()), None)
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".xz").removesuffix(".extxyz")
+
+
+def _open(path: Path) -> IO[bytes]:
+    return lzma.open(path) if path.suffix == ".xz" else path.open("rb")
+
+
+def _names(line: str) -> tuple[str, int, float | None]:
+    """sid, fid and reference energy of a line of the text."""
+    system, frame, *reference = line.strip().split(",")
+    energy = float(reference[0]) if reference and reference[0] else None
+    return system.removeprefix("random"), int(frame.removeprefix("frame")), energy
+
+
+def _parse(lines: list[bytes]) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """The fields of a frame's second line, and its columns [n] or [n, 3], as text."""
+    fields = {
+        key: quoted or plain for key, quoted, plain in re.findall(r'(\w+)=(?:"([^"]*)"|(\S+))', lines[1].decode())
+    }
+    kinds = fields["Properties"].split(":")
+    names, widths = kinds[::3], [int(width) for width in kinds[2::3]]
+    n = int(lines[0])
+    words = np.array(b" ".join(lines[2 : n + 2]).split()).reshape(n, sum(widths))
+    columns, begin = {}, 0
+    for name, width in zip(names, widths, strict=True):
+        if width != _WIDTHS.get(name, width):
+            raise ValueError(f"column {name} is {width} wide, not {_WIDTHS[name]}")
+        columns[name] = words[:, begin] if width == 1 else words[:, begin : begin + width]
+        begin += width
+    return fields, columns

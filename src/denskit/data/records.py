@@ -1,0 +1,178 @@
+"""Structures that stay in their files: shards, one behind the other, decoded one record at a time."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from denskit.batch import MAX_ATOMIC_NUMBER, System
+from denskit.data.base import Source
+from denskit.data.frames import LABELS, Frames, Missing
+from denskit.data.npz import load_arrays
+
+
+class Shard(Protocol):
+    """One file of structures, read by position.  Errors name the file and the record."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, record: int) -> System: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What is asked of every record, and what is done to it."""
+
+    required: tuple[str, ...] = ()  # labels that every record must have
+    missing: Missing = "error"  # mask: labels that are absent or not finite count in no loss
+    denoise: bool = True
+    offsets: dict[str, float] | None = None  # sid -> eV, added to energies
+
+    def apply(self, system: System, where: str, index: int) -> System:
+        """The checked record.  Raises ValueError saying ``where``."""
+        _check_geometry(system, where)
+        labels: dict[str, Any] = {label: self._label(system, label, where) for label in LABELS}
+        relaxed = system.relaxed_energy
+        if self.offsets is not None:
+            offset = self._offset(system.sid, where)
+            labels["energy"] = None if labels["energy"] is None else labels["energy"] + offset
+            relaxed = None if relaxed is None else relaxed + offset
+        return replace(system, index=index, denoise=self.denoise, relaxed_energy=relaxed, **labels)
+
+    def _label(self, system: System, label: str, where: str) -> np.ndarray | float | None:
+        value: np.ndarray | float | None = getattr(system, label)
+        if value is None:
+            if label in self.required and self.missing == "error":
+                raise ValueError(f"{where} has no {label}. Leave it out, or let it count in no loss: data.missing=mask")
+            return None
+        if np.isfinite(value).all():
+            return value
+        if self.missing == "error":
+            raise ValueError(f"{where}: {label} is NaN or infinite. Leave it out, or say data.missing=mask")
+        return None
+
+    def _offset(self, sid: str, where: str) -> float:
+        assert self.offsets is not None
+        if sid not in self.offsets:
+            raise ValueError(f"{where}: data.oc20_ref has no reference for system {sid or '(without a sid)'}")
+        return self.offsets[sid]
+
+
+def _check_geometry(system: System, where: str) -> None:
+    if len(system) == 0:
+        raise ValueError(f"{where} has no atoms")
+    if not (np.isfinite(system.positions).all() and np.isfinite(system.cell).all()):
+        raise ValueError(f"{where}: positions or cell are NaN or infinite")
+    lowest, highest = system.atomic_numbers.min(), system.atomic_numbers.max()
+    if lowest < 1 or highest > MAX_ATOMIC_NUMBER:
+        raise ValueError(f"{where}: atomic numbers from {lowest} to {highest}; wanted 1 to {MAX_ATOMIC_NUMBER}")
+    if system.pbc.all() and abs(np.linalg.det(system.cell)) < 1e-6:
+        raise ValueError(f"{where}: the cell has no volume: {system.cell.tolist()} Å, but the structure is periodic")
+
+
+@dataclass(frozen=True)
+class Records:
+    """The shards of a file or folder as one source.  ``System.index`` counts through all shards.
+
+    Reading is lazy: nothing but counts is held.  May be pickled, and used after a fork and by several threads.
+    """
+
+    name: str
+    shards: tuple[Shard, ...]
+    rules: Rules
+    sizes: np.ndarray | None = None  # [B] atoms of each structure, where a file beside the shards says so
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return np.cumsum([len(shard) for shard in self.shards]).tolist()
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> System:
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {index} of {self.name}, which has {len(self)}")
+        number = bisect_right(self._ends, index)
+        shard = self.shards[number]
+        record = index - (self._ends[number] - len(shard))
+        return self.rules.apply(shard[record], f"{shard.path}, record {record}", index)
+
+    def __iter__(self) -> Iterator[System]:
+        """All structures in order, which may be much faster than one by one."""
+        index = 0
+        for shard in self.shards:
+            for record, system in enumerate(shard):  # type: ignore[arg-type, var-annotated]
+                yield self.rules.apply(system, f"{shard.path}, record {record}", index)
+                index += 1
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Several sources, one behind the other.  ``System.index`` counts through all of them."""
+
+    sources: tuple[Frames | Records, ...]
+
+    @property
+    def name(self) -> str:
+        """Names of all."""
+        return ", ".join(source.name for source in self.sources)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return np.cumsum([len(source) for source in self.sources]).tolist()
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> System:
+        if not 0 <= index < len(self):
+            raise IndexError(f"structure {index} of {self.name}, which has {len(self)}")
+        number = bisect_right(self._ends, index)
+        source = self.sources[number]
+        return replace(source[index - (self._ends[number] - len(source))], index=index)
+
+    def __iter__(self) -> Iterator[System]:
+        return (self[index] for index in range(len(self)))
+
+    @cached_property
+    def sizes(self) -> np.ndarray | None:
+        """Atoms of each structure [B], where all sources know them."""
+        sizes = [source.sizes for source in self.sources]
+        return None if any(size is None for size in sizes) else np.concatenate(sizes)  # type: ignore[arg-type]
+
+
+def sizes_beside(folder: Path, count: int, *, whole: bool) -> np.ndarray | None:
+    """``natoms`` [count] of ``metadata.npz`` in a folder of shards, which OCP's ``make_lmdb_sizes.py`` writes; None
+    where there is none.
+
+    Raises ValueError where it does not fit the folder's shards (``whole``; one shard of several it need not fit).
+    """
+    path = folder / "metadata.npz"
+    if not path.is_file():
+        return None
+    natoms = load_arrays(path).get("natoms")
+    if natoms is not None and natoms.shape == (count,) and natoms.dtype.kind in "iu":
+        return natoms
+    if not whole:
+        return None
+    found = "no natoms" if natoms is None else f"natoms of {natoms.dtype} {natoms.shape}"
+    raise ValueError(
+        f"{path} has {found}; wanted {count} integers, one for each record of the shards. Remove it, or make it anew"
+    )
+
+
+def sample(source: Source, count: int) -> Sequence[System]:
+    """At most ``count`` structures, evenly spaced."""
+    chosen = np.unique(np.linspace(0, len(source) - 1, min(count, len(source)), dtype=np.int64))
+    return [source[int(index)] for index in chosen]

@@ -1,0 +1,73 @@
+"""Energies to take off or to add: linear references of elements, and OC20's reference energies of systems."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from ase.data import chemical_symbols
+
+from denskit.data.npz import load_arrays
+from denskit.data.unpickle import load_value
+
+PLAUSIBLE = 100.0  # eV an atom; a fit to DFT energies gives -15 to 5, where it says nothing it gives 0 or up to 1e10
+
+
+def linear_references(path: Path) -> tuple[dict[str, float], list[str]]:
+    """Energies of elements in eV from a file: npz with ``coeff`` [100], indexed by atomic number, as published for
+    OC22, or JSON ``{"H": -3.4, ...}``.
+
+    The published files are least-squares fits in which elements that did not occur have arbitrary numbers.  Rows that
+    are 0 or beyond ``PLAUSIBLE`` are left out, and the message names them.  Raises FileNotFoundError, ValueError.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path} (data.references)")
+    if path.suffix == ".json":
+        return _from_json(path), []
+    arrays = load_arrays(path)
+    coefficients = arrays.get("coeff")
+    if coefficients is None or coefficients.ndim != 1 or coefficients.dtype.kind != "f":
+        raise ValueError(f"{path}: wanted the array coeff, one energy for each atomic number; it has {sorted(arrays)}")
+    count = min(len(coefficients), len(chemical_symbols))
+    plausible = np.isfinite(coefficients) & (np.abs(coefficients) <= PLAUSIBLE) & (coefficients != 0)
+    kept = {chemical_symbols[z]: float(coefficients[z]) for z in range(1, count) if plausible[z]}
+    left_out = [chemical_symbols[z] for z in range(1, count) if not plausible[z] and coefficients[z] != 0]
+    said = f"{path}: references of {len(kept)} elements"
+    if left_out:
+        said += f"; not plausible (beyond {PLAUSIBLE:g} eV an atom), so not used: {' '.join(left_out)}"
+    return kept, [said]
+
+
+def system_references(path: Path) -> dict[str, float]:
+    """OC20's reference energies in eV by sid, from ``oc20_ref.pkl`` or JSON: ``random<sid>`` or ``<sid>`` to a number.
+
+    Raises FileNotFoundError, ValueError.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path} (data.oc20_ref)")
+    if path.suffix == ".json":
+        return {name.removeprefix("random"): energy for name, energy in _from_json(path).items()}
+    values = load_value(path.read_bytes(), str(path))
+    if not isinstance(values, dict):
+        raise ValueError(
+            f"{path} holds a {type(values).__name__}; wanted a dict from random<sid> to a reference energy"
+        )
+    return {str(name).removeprefix("random"): _number(value, path, name) for name, value in values.items()}
+
+
+def _from_json(path: Path) -> dict[str, float]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} holds a {type(values).__name__}; wanted names with energies in eV")
+    return {name: _number(value, path, name) for name, value in values.items()}
+
+
+def _number(value: object, path: Path, name: object) -> float:
+    number = np.asarray(value)
+    if number.size != 1 or number.dtype.kind not in "fiu" or not np.isfinite(number).all():
+        raise ValueError(f"{path}: {name!r} is {value!r}; wanted an energy in eV")
+    return float(number.reshape(()))
