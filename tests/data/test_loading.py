@@ -136,7 +136,7 @@ def test_missing_labels_follow_the_weights(tmp_path: Path) -> None:
     ("config", "complaint"),
     [
         ({}, "no data given: data.path=FILE"),
-        ({"name": "md71"}, "'md71' is not a dataset .file, md17, rmd17, embedded.; did you mean 'md17'"),
+        ({"name": "md71"}, "'md71' is not a dataset .file, md17, rmd17, embedded, oc20, oc22.; did you mean 'md17'"),
         ({"path": "x.extxyz", "molecule": "aspirin"}, "data.molecule=aspirin needs data.name"),
         (
             {"name": "embedded", "molecule": "aspirin"},
@@ -202,7 +202,7 @@ def test_embedded_data(name: str) -> None:
 
 
 def test_every_dataset_is_a_loader() -> None:
-    assert set(DATASETS) == {"file", "md17", "rmd17", "embedded"}
+    assert set(DATASETS) == {"file", "md17", "rmd17", "embedded", "oc20", "oc22"}
 
 
 def test_real_rmd17(data_dir: Path) -> None:

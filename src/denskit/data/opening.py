@@ -40,13 +40,15 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[Frames | Recor
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     ending = _ending(path)
-    if ending is not None and (ending != ".extxyz" or text_of(path) is not None):
+    if ending is not None:
         return _records(path, [path], ending, config)
     return (read_npz if path.suffix == ".npz" else read_ase)(path, config)
 
 
 def _ending(path: Path) -> str | None:
-    return next((ending for ending in SHARDS if path.name.endswith(ending)), None)
+    """What makes a file a shard; an extxyz file is one only with its text beside it."""
+    ending = next((ending for ending in SHARDS if path.name.endswith(ending)), None)
+    return None if ending == ".extxyz" and text_of(path) is None else ending
 
 
 def _shards_of(folder: Path) -> tuple[str, list[Path]]:
