@@ -18,6 +18,7 @@ from denskit.cli.inspect import inspect
 from denskit.cli.md import md
 from denskit.cli.predict import predict
 from denskit.cli.presets import app as presets_app
+from denskit.cli.relax import relax
 from denskit.cli.report import report
 from denskit.cli.train import train
 
@@ -47,6 +48,7 @@ app = typer.Typer(
 app.command()(train)
 app.command()(evaluate)
 app.command()(predict)
+app.command()(relax)
 app.command("import")(import_)
 app.command()(md)
 app.command()(inspect)

@@ -22,7 +22,9 @@ class CellRelaxation(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    strains: tuple[str, ...] = Field(VOIGT, description="components of the strain that may change, of xx yy zz yz xz xy")
+    strains: tuple[str, ...] = Field(
+        VOIGT, description="components of the strain that may change, of xx yy zz yz xz xy"
+    )
     hydrostatic: bool = Field(False, description="only the volume changes, not the shape")
     pressure: float = Field(0.0, description="eV/Å^3, outside the cell; positive presses it together")
 

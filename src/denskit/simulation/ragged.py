@@ -32,7 +32,9 @@ class Ragged:
         """The system of each row, [R] int64."""
         return torch.arange(self.num_systems, device=self.counts.device).repeat_interleave(self.counts)
 
-    def having(self, *, rows: Mapping[str, Tensor] | None = None, systems: Mapping[str, Tensor] | None = None) -> Ragged:
+    def having(
+        self, *, rows: Mapping[str, Tensor] | None = None, systems: Mapping[str, Tensor] | None = None
+    ) -> Ragged:
         """The same with some tensors replaced or added."""
         return replace(self, rows={**self.rows, **(rows or {})}, systems={**self.systems, **(systems or {})})
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,9 +19,8 @@ from denskit.batch import Batch, System, select
 from denskit.simulation.cells import CellRelaxation
 from denskit.simulation.optimizers import LBFGS, Optimizer
 from denskit.simulation.potential import Evaluation
+from denskit.simulation.relaxed import Frame, Relaxed, exploded, refused, to_numpy, unevaluated
 from denskit.simulation.running import Running
-
-Status = Literal["converged", "not_converged", "exploded", "refused", "unknown_element", "out_of_memory"]
 
 
 class RelaxationSettings(BaseModel):
@@ -80,35 +78,6 @@ class Structures(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> System: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Relaxed:
-    """What became of one structure (numpy, float64)."""
-
-    index: int  # place in the source
-    status: Status
-    message: str  # why, where it is neither converged nor out of steps
-    moves: int
-    energy: float | None  # eV, at these positions; None where they were never evaluated
-    fmax: float | None  # eV/Å, longest force on a free atom or (per atom) on the cell
-    positions: np.ndarray  # [n, 3] Å; those of the last sound evaluation, if it exploded
-    cell: np.ndarray  # [3, 3] Å
-    forces: np.ndarray | None = None  # [n, 3] eV/Å, on fixed atoms too
-    stress: np.ndarray | None = None  # [3, 3] eV/Å^3
-    moved: float = 0.0  # Å, how far the atom is from its start that is farthest
-
-
-@dataclass(frozen=True, kw_only=True)
-class Frame:
-    """One evaluated geometry on the way."""
-
-    index: int
-    moves: int
-    energy: float  # eV
-    forces: np.ndarray  # [n, 3] eV/Å
-    positions: np.ndarray  # [n, 3] Å
-    cell: np.ndarray  # [3, 3] Å
 
 
 class Relaxer:
@@ -173,33 +142,32 @@ class Relaxer:
 
     def step(self) -> list[Relaxed]:
         """Evaluate and move all structures under way once; the structures that are done with it."""
-        refused = self._admit()
+        turned_away = self._admit()
         if self.running is None:
-            return refused
+            return turned_away
         try:
-            return refused + self._advance(self.running)
+            return turned_away + self._advance(self.running)
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
         # outside the handler: the error's traceback, which holds the memory, is gone here
-        return refused + self._halve(self.running)
+        return turned_away + self._halve(self.running)
 
     def _admit(self) -> list[Relaxed]:
         """Fill the batch up from what was suspended, then from the source; the structures that are refused."""
         parts = [] if self.running is None else [self.running]
         atoms = sum(int(part.n_atoms.sum()) for part in parts)
-        refused = []
+        turned_away = []
         while self.suspended or self.waiting:
             if self.suspended:
                 candidate = self.suspended[0]
             else:
-                system = self.source[self.waiting[0]]
-                problem = self._problem(system)
-                if problem is not None:
-                    refused.append(_refused(self.waiting.popleft(), system, *problem))
+                begun = self._begin(self.waiting[0])
+                if isinstance(begun, Relaxed):
+                    turned_away.append(begun)
+                    self.waiting.popleft()
                     continue
-                with_cell = self.settings.cell is not None
-                candidate = Running.begin(system, self.waiting[0], self.settings.optimizer, with_cell=with_cell)
+                candidate = begun
             atoms += int(candidate.n_atoms.sum())
             if parts and atoms > self.batch_atoms:
                 break
@@ -207,18 +175,25 @@ class Relaxer:
             (self.suspended or self.waiting).popleft()
         if parts and (self.running is None or len(parts) > 1):
             self.running = Running.join(parts)
-        return refused
+        return turned_away
 
-    def _problem(self, system: System) -> tuple[Status, str] | None:
-        if self.settings.cell is not None and not system.pbc.all():
+    def _begin(self, index: int) -> Running | Relaxed:
+        """A structure before its first move, or why it is not begun."""
+        try:
+            system = self.source[index]
+        except ValueError as error:  # a record that cannot be read is no reason to stop
+            return refused(index, None, "refused", str(error))
+        with_cell = self.settings.cell is not None
+        if with_cell and not system.pbc.all():
             axes = "".join(axis for axis, repeats in zip("xyz", system.pbc, strict=True) if repeats)
             found = f"periodic along {axes} only" if axes else "not periodic"
-            return "refused", f"{found}: it has no volume, so its cell cannot relax; relax it without cell"
+            message = f"{found}: it has no volume, so its cell cannot relax; relax it without cell"
+            return refused(index, system, "refused", message)
         try:
             self.potential.check_elements(system)
         except ValueError as error:
-            return "unknown_element", str(error)
-        return None
+            return refused(index, system, "unknown_element", str(error))
+        return Running.begin(system, index, self.settings.optimizer, with_cell=with_cell)
 
     def _advance(self, running: Running) -> list[Relaxed]:
         batch = running.batch()
@@ -240,7 +215,7 @@ class Relaxer:
         if kept.num_systems:
             own = (~done)[running.geometry.system]
             move, memory = self.settings.optimizer.step(kept.optimizer, kept.geometry.rows["x"], forces[own])
-            kept = kept.moved(move, memory)
+            kept = kept.moved(move, memory, evaluation.energy[~done])
         # all is computed: from here on nothing can run out of memory half-way
         if self.observe is not None:
             self._show(running, batch, evaluation, sound)
@@ -257,7 +232,7 @@ class Relaxer:
                 self.potential(select(batch, only))
                 failures[place] = "its atoms are too near each other or too far apart"
             except ValueError as error:
-                failures[place] = str(error)
+                failures[place] = str(error).removeprefix("System 0 of the batch: ")
         return failures
 
     def _lost(self, running: Running, failures: dict[int, str]) -> list[Relaxed]:
@@ -265,7 +240,7 @@ class Relaxer:
         lost = []
         for place, reason in failures.items():
             only = torch.arange(running.num_systems, device=running.geometry.counts.device) == place
-            lost.append(_exploded(running.select(only), reason))
+            lost.append(exploded(running.select(only), reason))
         return lost
 
     def _finished(
@@ -277,7 +252,7 @@ class Relaxer:
             only = torch.arange(running.num_systems, device=done.device) == place
             energy, fmax = float(evaluation.energy[place]), float(longest[place])
             if not (np.isfinite(energy) and np.isfinite(fmax)):
-                results.append(_exploded(running.select(only), "its energy or forces are not finite numbers"))
+                results.append(exploded(running.select(only), "its energy or forces are not finite numbers"))
                 continue
             atoms = only[batch.system_index]
             positions = batch.positions[atoms]
@@ -289,10 +264,10 @@ class Relaxer:
                     moves=int(running.geometry.systems["moves"][place]),
                     energy=energy,
                     fmax=fmax,
-                    positions=_numpy(positions),
-                    cell=_numpy(batch.cell[place]),
-                    forces=_numpy(evaluation.forces[atoms]),
-                    stress=None if evaluation.stress is None else _numpy(evaluation.stress[place]),
+                    positions=to_numpy(positions),
+                    cell=to_numpy(batch.cell[place]),
+                    forces=to_numpy(evaluation.forces[atoms]),
+                    stress=None if evaluation.stress is None else to_numpy(evaluation.stress[place]),
                     moved=float(torch.linalg.vector_norm(positions - start[atoms], dim=-1).max()),
                 )
             )
@@ -301,9 +276,9 @@ class Relaxer:
     def _show(self, running: Running, batch: Batch, evaluation: Evaluation, sound: Tensor) -> None:
         assert self.observe is not None
         sizes = batch.n_atoms.tolist()
-        positions = [_numpy(part) for part in batch.positions.split(sizes)]
-        forces = [_numpy(part) for part in evaluation.forces.split(sizes)]
-        cells, energies = _numpy(batch.cell), evaluation.energy.tolist()
+        positions = [to_numpy(part) for part in batch.positions.split(sizes)]
+        forces = [to_numpy(part) for part in evaluation.forces.split(sizes)]
+        cells, energies = to_numpy(batch.cell), evaluation.energy.tolist()
         moves, index = (running.geometry.systems[name].tolist() for name in ("moves", "index"))
         for place in sound.nonzero()[:, 0].tolist():
             self.observe(
@@ -325,7 +300,7 @@ class Relaxer:
         atoms = int(sizes.sum())
         if running.num_systems == 1:
             self.running = None
-            return [_unevaluated(running, "x", "out_of_memory", f"out of memory with its {atoms} atoms alone")]
+            return [unevaluated(running, "x", "out_of_memory", f"out of memory with its {atoms} atoms alone")]
         self.batch_atoms = max(atoms // 2, 1)
         stays = sizes.cumsum(0) <= max(self.batch_atoms, int(sizes[0]))
         self.suspended.extendleft(reversed(_apart(running.to("cpu").select(~stays))))
@@ -364,44 +339,3 @@ def _or_none(running: Running) -> Running | None:
 def _out_of_memory(error: RuntimeError) -> bool:
     # on the CPU torch raises a plain RuntimeError
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def _refused(index: int, system: System, status: Status, message: str) -> Relaxed:
-    return Relaxed(
-        index=index,
-        status=status,
-        message=message,
-        moves=0,
-        energy=None,
-        fmax=None,
-        positions=system.positions,
-        cell=system.cell,
-    )
-
-
-def _exploded(running: Running, reason: str) -> Relaxed:
-    """Report of the one structure in ``running``, whose last sound coordinates are the previous ones."""
-    moves = int(running.geometry.systems["moves"][0])
-    if not moves:
-        return _unevaluated(running, "previous", "refused", f"as given, {reason}")
-    return _unevaluated(running, "previous", "exploded", f"after {moves} moves {reason}")
-
-
-def _unevaluated(running: Running, coordinates: str, status: Status, message: str) -> Relaxed:
-    positions, cell = running.positions_and_cell(coordinates)
-    start, _ = running.positions_and_cell("start")
-    return Relaxed(
-        index=int(running.geometry.systems["index"][0]),
-        status=status,
-        message=message,
-        moves=int(running.geometry.systems["moves"][0]),
-        energy=None,
-        fmax=None,
-        positions=_numpy(positions),
-        cell=_numpy(cell[0]),
-        moved=float(torch.linalg.vector_norm(positions - start, dim=-1).max()),
-    )
-
-
-def _numpy(values: Tensor) -> np.ndarray:
-    return values.detach().double().cpu().numpy()

@@ -23,7 +23,8 @@ class Running:
     ``geometry``: rows are the atoms, and behind those of each system, where its cell relaxes, the three rows of its
     deformation (see :mod:`denskit.simulation.cells`).  Rows "x" [R, 3] coordinates, "previous" those of the last sound
     evaluation, "start" the first ones; "number", "fixed", "tag", "is_cell" [R].  Systems "index" [B] place in the
-    source, "moves" [B] made so far, "cell" [B, 3, 3] the undeformed one, "pbc" [B, 3].
+    source, "moves" [B] made so far, "energy" [B] of the last sound evaluation (NaN before), "cell" [B, 3, 3] the
+    undeformed one, "pbc" [B, 3].
     ``optimizer``: what the optimizer remembers, with the same rows.
     """
 
@@ -54,6 +55,7 @@ class Running:
             {
                 "index": torch.tensor([index]),
                 "moves": torch.tensor([0]),
+                "energy": torch.tensor([torch.nan], dtype=torch.float64),
                 "cell": torch.from_numpy(system.cell.astype(np.float64))[None],
                 "pbc": torch.from_numpy(np.array(system.pbc))[None],
             },
@@ -134,10 +136,11 @@ class Running:
         forces[is_cell] = cell.forces(scaled, evaluation.stress, batch.cell, self.n_atoms).reshape(-1, 3)
         return forces
 
-    def moved(self, move: Tensor, optimizer: Ragged) -> Running:
-        """One move [R, 3] later."""
+    def moved(self, move: Tensor, optimizer: Ragged, energy: Tensor) -> Running:
+        """One move [R, 3] (Å) later; energy: [B] eV, before it."""
         x = self.geometry.rows["x"]
         geometry = self.geometry.having(
-            rows={"x": x + move, "previous": x}, systems={"moves": self.geometry.systems["moves"] + 1}
+            rows={"x": x + move, "previous": x},
+            systems={"moves": self.geometry.systems["moves"] + 1, "energy": energy},
         )
         return replace(self, geometry=geometry, optimizer=optimizer)

@@ -1,0 +1,179 @@
+"""``denskit relax``: structures of a file into the minima of a model, many at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from denskit.simulation.relaxation import RelaxationSettings, Structures
+
+
+def relax(
+    model: Annotated[Path, typer.Argument(help="Model file or run folder.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="Structures: extxyz, traj, db, lmdb, npz, cif, ..., or a folder.", show_default=False)
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)],
+    protocol: Annotated[
+        Literal["oc20-2021", "oc20-2024"] | None, typer.Option(help="A published protocol; other options change it.")
+    ] = None,
+    optimizer: Annotated[Literal["lbfgs", "fire"] | None, typer.Option(help="With ASE's parameters.")] = None,
+    fmax: Annotated[float | None, typer.Option(help="eV/Å, converged below; default 0.05.", min=0)] = None,
+    steps: Annotated[int | None, typer.Option(help="Most moves of a structure; default 500.", min=0)] = None,
+    cell: Annotated[
+        str | None, typer.Option(help="Relax cells: full, hydrostatic, or strains as xx,yy,xy.", show_default=False)
+    ] = None,
+    pressure: Annotated[float, typer.Option(help="GPa, on relaxing cells.")] = 0.0,
+    batch_atoms: Annotated[int, typer.Option(help="Atoms evaluated at once.", min=1)] = 1000,
+    trajectory: Annotated[bool, typer.Option("--trajectory", help="Keep every geometry, a file a structure.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what the output folder holds.")] = False,
+    is2re: Annotated[
+        bool, typer.Option("--is2re", help="Write submission files; errors where the file has relaxed references.")
+    ] = False,
+    first_frames: Annotated[
+        bool, typer.Option("--first-frames", help="The file holds relaxations: relax the first frame of each.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[
+        Literal["float32", "float64"] | None, typer.Option(help="Of the model; default: the file's.")
+    ] = None,
+) -> None:
+    """Relax structures, batched: those that have converged leave the batch, others take their place.
+
+    Writes relaxed.extxyz, summary.csv and summary.json to the output folder. Ctrl-C saves; --resume goes on.
+
+    Examples:
+
+      denskit relax runs/mine structures.extxyz -o relaxed
+
+      denskit relax runs/mine crystals.extxyz -o relaxed --cell full --fmax 0.01 --optimizer fire
+
+      denskit relax runs/oc20 is2re/val_id -o is2re_val_id --protocol oc20-2024 --is2re
+    """
+    import torch
+
+    from denskit.data.config import DataConfig
+    from denskit.data.opening import open_unchecked
+    from denskit.simulation.is2re import first_frames as first_of
+    from denskit.simulation.potential import load_potential
+    from denskit.simulation.relaxation_folder import RelaxationFolder
+    from denskit.training.distributed import choose_device
+    from denskit.training.run_folder import model_file
+
+    settings = _settings(protocol, optimizer, fmax, steps, cell, pressure)
+    weights = model_file(model)
+    potential = load_potential(
+        weights,
+        device=choose_device(device),
+        dtype=None if dtype is None else getattr(torch, dtype),
+        stress=settings.cell is not None,
+    )
+    source: Structures = open_unchecked(file, DataConfig())[0]
+    if first_frames:
+        source = first_of(source[index] for index in range(len(source)))
+    origin = {"model": str(weights), "file": str(file), "first_frames": first_frames, "dtype": dtype}
+    folder = RelaxationFolder(output)
+    options = {"resume": resume, "batch_atoms": batch_atoms, "trajectories": trajectory, "origin": origin}
+    summary = _run(folder, potential, source, settings, options)
+    _report(folder, summary)
+    if is2re:
+        _report_is2re(folder, source)
+
+
+def _settings(
+    protocol: str | None,
+    optimizer: str | None,
+    fmax: float | None,
+    steps: int | None,
+    cell: str | None,
+    pressure: float,
+) -> RelaxationSettings:
+    from denskit.simulation.cells import CellRelaxation
+    from denskit.simulation.optimizers import FIRE, LBFGS
+    from denskit.simulation.relaxation import PROTOCOLS, RelaxationSettings
+    from denskit.units import GPA
+
+    if protocol is not None and optimizer is not None:
+        raise ValueError(f"--protocol {protocol} says which optimizer; leave --optimizer {optimizer} out")
+    if cell is None and pressure:
+        raise ValueError("--pressure acts on cells that relax: give --cell full as well")
+    settings = PROTOCOLS[protocol] if protocol is not None else RelaxationSettings()
+    changes: dict[str, Any] = {"fmax": fmax, "steps": steps}
+    changes["optimizer"] = {"lbfgs": LBFGS(), "fire": FIRE(), None: None}[optimizer]
+    changes["cell"] = None if cell is None else CellRelaxation.from_name(cell, pressure * GPA)
+    return settings.model_copy(update={name: value for name, value in changes.items() if value is not None})
+
+
+def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSettings, options: dict[str, Any]) -> Any:
+    """Relax with a progress bar; leaves the program with code 130 where it was interrupted."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from denskit.simulation.relaxation_folder import Progress as Now
+    from denskit.simulation.relaxation_folder import relax_into
+    from denskit.training.interrupt import Interrupt
+
+    console = Console(stderr=True, soft_wrap=True)
+    columns = (
+        "{task.description}",
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
+    with (
+        Interrupt(patient=False) as interrupt,
+        Progress(*columns, console=console, disable=not console.is_terminal) as bar,
+    ):
+        task = bar.add_task("relaxed", total=len(source), now="")
+
+        def show(now: Now) -> None:
+            troubles = f", {now.unsound} without a result" if now.unsound else ""
+            bar.update(task, completed=now.finished, now=f"{now.running} under way{troubles}")
+
+        summary = relax_into(
+            folder,
+            potential,
+            source,
+            settings,
+            say=lambda text: console.print(text, style="yellow", markup=False),
+            stop=lambda: bool(interrupt.signal),
+            show=show,
+            **options,
+        )
+    if summary is None:
+        typer.echo(f"Stopped; what was done is in {folder.path}. Go on with the same command and --resume", err=True)
+        raise typer.Exit(130)
+    return summary
+
+
+def _report(folder: Any, summary: dict[str, Any]) -> None:
+    parts = [f"{count} {status.replace('_', ' ')}" for status, count in summary["status"].items()]
+    seconds = summary["seconds_of_last_run"]
+    typer.echo(f"{summary['structures']} structures: {', '.join(parts)}; {summary['moves']} moves, {seconds:.1f} s")
+    troubles = [relaxed for relaxed in folder.results() if not relaxed.sound]
+    for relaxed in troubles[:10]:
+        typer.echo(f"  {relaxed.index}: {relaxed.status.replace('_', ' ')}: {relaxed.message}")
+    if len(troubles) > 10:
+        typer.echo(f"  and {len(troubles) - 10} more, in {folder.table}")
+    typer.echo(f"Wrote {folder.structures} and {folder.table}")
+
+
+def _report_is2re(folder: Any, source: Structures) -> None:
+    import json
+
+    from denskit.simulation.is2re import errors, write_submission
+
+    left_out = write_submission(folder.results(), source, folder.path)
+    typer.echo(f"Wrote is2re.npz and is2rs.npz to {folder.path}")
+    if left_out:
+        names = ", ".join(left_out[:10]) + (", ..." if len(left_out) > 10 else "")
+        typer.echo(f"is2re.npz lacks {len(left_out)} structures without an energy: {names}")
+    found = errors(folder.results(), source)
+    if found:
+        (folder.path / "is2re.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    for name, value in found.items():
+        typer.echo(f"{name} {value:.4g}")

@@ -1,0 +1,146 @@
+"""Relaxed energies and structures (IS2RE, IS2RS): references, errors, submission files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from denskit.batch import System
+from denskit.data.files import atomic_write
+from denskit.simulation.relaxation import Structures
+from denskit.simulation.relaxed import Relaxed
+
+ENERGY_THRESHOLD = 0.02  # eV, of EwT
+THRESHOLDS = np.arange(0.01, 0.5, 0.001)  # Å, of ADwT
+SPLITS = ("id", "ood_ads", "ood_cat", "ood_both", "ood")
+
+
+def first_frames(frames: Iterable[System]) -> list[System]:
+    """The first frame of each relaxation in a trajectory source, its last frame as the reference.
+
+    Relaxations are told apart by ``sid``, their frames ordered by ``fid``.  Where the last frame has an energy, it is
+    the ``relaxed_energy``; its positions are the ``relaxed_positions``.  Raises ValueError for frames without sid or
+    fid.
+    """
+    first: dict[str, System] = {}
+    last: dict[str, System] = {}
+    for frame in frames:
+        if not frame.sid or frame.fid is None:
+            raise ValueError(f"frame {frame.index} has no sid or no fid: which relaxation it belongs to is not known")
+        if frame.sid not in first or frame.fid < _number(first[frame.sid]):
+            first[frame.sid] = frame
+        if frame.sid not in last or frame.fid > _number(last[frame.sid]):
+            last[frame.sid] = frame
+    return [
+        replace(frame, relaxed_energy=last[sid].energy, relaxed_positions=last[sid].positions)
+        for sid, frame in first.items()
+    ]
+
+
+def errors(results: Iterable[Relaxed], source: Structures) -> dict[str, float]:
+    """Errors against the references that the source has; empty where it has none.
+
+    ``energy_mae_meV``; ``energy_within_threshold``, the share of structures with an error below 0.02 eV (EwT);
+    ``distance_mean_A``, the mean over structures of the mean distance of free atoms from where they belong, images
+    counted as the same place; ``distance_within_threshold``, the share below a threshold, averaged over thresholds
+    from 0.01 to 0.5 Å (ADwT).  ``references`` structures were compared; one without an energy counts in
+    ``without_energy`` and as outside every threshold, but in no mean.
+    """
+    energy, distance = [], []
+    for relaxed in results:
+        if len(relaxed.positions) == 0:
+            continue
+        system = source[relaxed.index]
+        if system.relaxed_energy is not None:
+            energy.append(np.inf if relaxed.energy is None else abs(relaxed.energy - system.relaxed_energy))
+        if system.relaxed_positions is not None and not system.fixed.all():
+            distance.append(np.inf if relaxed.energy is None else _mean_distance(relaxed, system))
+    found: dict[str, float] = {}
+    if energy:
+        values = np.array(energy)
+        found["references"] = len(values)
+        found["without_energy"] = int(np.isinf(values).sum())
+        found["energy_mae_meV"] = 1000 * _mean(values)
+        found["energy_within_threshold"] = float((values < ENERGY_THRESHOLD).mean())
+    if distance:
+        values = np.array(distance)
+        found["distance_mean_A"] = _mean(values)
+        found["distance_within_threshold"] = float((values[:, None] < THRESHOLDS).mean())
+    return found
+
+
+def write_submission(results: Iterable[Relaxed], source: Structures, folder: Path) -> list[str]:
+    """Write ``is2re.npz`` (ids, energy) and ``is2rs.npz`` (ids, pos, chunk_idx) in the published layout, float32.
+
+    Rows are sorted by id as text; ``chunk_idx`` are the cumulative numbers of atoms without the last, all atoms
+    counted.  Returns the structures that have no energy, or could not be read, and are left out; a server wants all.
+    Raises ValueError for structures without a sid, or two of one.
+    """
+    left_out = []
+    rows: dict[str, tuple[float | None, np.ndarray]] = {}
+    for relaxed in results:
+        if len(relaxed.positions) == 0:
+            left_out.append(f"structure {relaxed.index}")
+            continue
+        sid = source[relaxed.index].sid
+        if not sid:
+            raise ValueError(f"structure {relaxed.index} has no sid: a submission names every structure by its sid")
+        if sid in rows:
+            raise ValueError(f"two structures have the sid {sid}: a submission names every structure once")
+        rows[sid] = (relaxed.energy, relaxed.positions)
+    ids = sorted(rows)
+    energies = {sid: energy for sid in ids if (energy := rows[sid][0]) is not None}
+    counts = [len(rows[sid][1]) for sid in ids]
+    with atomic_write(folder / "is2re.npz") as temporary:
+        np.savez_compressed(
+            temporary, ids=np.array(list(energies)), energy=np.array(list(energies.values()), dtype=np.float32)
+        )
+    with atomic_write(folder / "is2rs.npz") as temporary:
+        np.savez_compressed(
+            temporary,
+            ids=np.array(ids),
+            pos=np.concatenate([rows[sid][1] for sid in ids]).astype(np.float32),
+            chunk_idx=np.cumsum(counts)[:-1],
+        )
+    return left_out + [sid for sid in ids if sid not in energies]
+
+
+def join_submissions(files: Mapping[str, str | Path], output: str | Path) -> None:
+    """One file from those of several splits, keys prefixed by the split's name as "ood_ads_ids".
+
+    Raises ValueError for a split that is not one of OC20 (id, ood_ads, ood_cat, ood_both) or OC22 (id, ood).
+    """
+    unknown = [split for split in files if split not in SPLITS]
+    if unknown:
+        raise ValueError(f"no split is called {', '.join(unknown)}; known are {', '.join(SPLITS)}")
+    joined: dict[str, np.ndarray] = {}
+    for split, path in files.items():
+        with np.load(path, allow_pickle=False) as arrays:
+            joined |= {f"{split}_{name}": arrays[name] for name in arrays.files}
+    with atomic_write(Path(output)) as temporary:
+        np.savez_compressed(temporary, **joined)
+
+
+def _mean_distance(relaxed: Relaxed, system: System) -> float:
+    assert system.relaxed_positions is not None
+    difference = (relaxed.positions - system.relaxed_positions)[~system.fixed]
+    if system.pbc.any():
+        lattice = system.cell.copy()
+        lattice[~system.pbc] = np.linalg.svd(system.cell[system.pbc])[2][system.pbc.sum() :]
+        scaled = difference @ np.linalg.inv(lattice)
+        scaled[:, system.pbc] -= np.round(scaled[:, system.pbc])
+        difference = scaled @ lattice
+    return float(np.linalg.norm(difference, axis=1).mean())
+
+
+def _mean(values: np.ndarray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else float("nan")
+
+
+def _number(frame: System) -> int:
+    assert frame.fid is not None
+    return frame.fid

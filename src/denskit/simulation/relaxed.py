@@ -1,0 +1,105 @@
+"""What comes out of a relaxation, structure by structure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from denskit.batch import System
+from denskit.simulation.running import Running
+
+Status = Literal["converged", "not_converged", "exploded", "refused", "unknown_element", "out_of_memory"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relaxed:
+    """What became of one structure (numpy, float64)."""
+
+    index: int  # place in the source
+    status: Status
+    message: str  # why, where it is neither converged nor out of steps
+    moves: int
+    energy: float | None  # eV, at these positions; None where they were never evaluated
+    fmax: float | None  # eV/Å, longest force on a free atom or (per atom) on the cell
+    positions: np.ndarray  # [n, 3] Å; those of the last sound evaluation, if it exploded
+    cell: np.ndarray  # [3, 3] Å
+    forces: np.ndarray | None = None  # [n, 3] eV/Å, on fixed atoms too
+    stress: np.ndarray | None = None  # [3, 3] eV/Å^3
+    moved: float = 0.0  # Å, how far the atom is from its start that is farthest
+
+    @property
+    def sound(self) -> bool:
+        """It ended as a relaxation should: converged, or with its steps used up."""
+        return self.status in ("converged", "not_converged")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON; floats round-trip exactly."""
+        return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """What :meth:`to_dict` made."""
+        shapes = {"positions": (-1, 3), "cell": (3, 3), "forces": (-1, 3), "stress": (3, 3)}
+        arrays = {n: np.array(values[n], dtype=float).reshape(s) for n, s in shapes.items() if values[n] is not None}
+        return cls(**{**values, **arrays})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """One evaluated geometry on the way."""
+
+    index: int
+    moves: int
+    energy: float  # eV
+    forces: np.ndarray  # [n, 3] eV/Å
+    positions: np.ndarray  # [n, 3] Å
+    cell: np.ndarray  # [3, 3] Å
+
+
+def refused(index: int, system: System | None, status: Status, message: str) -> Relaxed:
+    """Report of a structure that was not begun; None: it could not even be read."""
+    return Relaxed(
+        index=index,
+        status=status,
+        message=message,
+        moves=0,
+        energy=None,
+        fmax=None,
+        positions=np.zeros((0, 3)) if system is None else system.positions,
+        cell=np.zeros((3, 3)) if system is None else system.cell,
+    )
+
+
+def exploded(running: Running, reason: str) -> Relaxed:
+    """Report of the one structure in ``running``, whose last sound coordinates are the previous ones."""
+    moves = int(running.geometry.systems["moves"][0])
+    if not moves:
+        return unevaluated(running, "previous", "refused", f"as given, {reason}")
+    return unevaluated(running, "previous", "exploded", f"after {moves} moves {reason}")
+
+
+def unevaluated(running: Running, coordinates: str, status: Status, message: str) -> Relaxed:
+    """Report of the one structure in ``running`` at its coordinates "x" or "previous"."""
+    energy = float(running.geometry.systems["energy"][0])
+    positions, cell = running.positions_and_cell(coordinates)
+    start, _ = running.positions_and_cell("start")
+    return Relaxed(
+        index=int(running.geometry.systems["index"][0]),
+        status=status,
+        message=message,
+        moves=int(running.geometry.systems["moves"][0]),
+        energy=energy if coordinates == "previous" and np.isfinite(energy) else None,
+        fmax=None,
+        positions=to_numpy(positions),
+        cell=to_numpy(cell[0]),
+        moved=float(torch.linalg.vector_norm(positions - start, dim=-1).max()),
+    )
+
+
+def to_numpy(values: Tensor) -> np.ndarray:
+    """A float64 copy on the CPU."""
+    return values.detach().double().cpu().numpy()
