@@ -273,7 +273,8 @@ class TestLocality:
         for key, value in alone.items():
             assert bool(value.isfinite().all())
             torch.testing.assert_close(value[0], together[key][-1])
-        assert torch.equal(alone["forces"], torch.zeros_like(alone["forces"]))
+        largest = together["forces"].detach().abs().max() * VARIANTS[name].sampling_error
+        assert float(alone["forces"].detach().abs().max()) <= float(largest)  # exactly 0 but for sampled heads
         for out in (alone, together):
             assert_finite_gradients(force_field, loss_of(out), acting_parameters(name))
 

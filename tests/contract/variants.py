@@ -23,6 +23,7 @@ class Variant:
     config: ModelConfig
     heads: dict[str, str] = field(default_factory=dict)
     sampling_error: float = 0.0  # of rotated inputs, relative to the rms: functions sampled at points of the sphere
+    gain: float = 1.0  # of all parameters: eSCN's initial vectors are so small that only sampling errors would be left
 
 
 def equiformer(**changes: object) -> EquiformerConfig:
@@ -76,7 +77,7 @@ def escn(**changes: object) -> ESCNConfig:
         "hidden_channels": 5,
         "edge_channels": 4,
         "num_basis": 16,
-        "num_sphere_samples": 64,
+        "num_sphere_samples": 128,
     }
     return ESCNConfig.model_validate(small | changes)
 
@@ -132,9 +133,9 @@ VARIANTS: dict[str, Variant] = {
     "v2_envelope_direct": Variant(
         equiformer_v2(activation="gate", grid_mlp=False, envelope=True, norm="layer_norm"), NOISE
     ),
-    "escn": Variant(escn(), NOISE, sampling_error=0.1),
-    "escn_all_orders": Variant(escn(m_max=2, num_layers=1), sampling_error=0.1),
-    "escn_gradient": Variant(escn(forces="gradient"), NOISE, sampling_error=0.1),
+    "escn": Variant(escn(), NOISE, sampling_error=0.1, gain=1.5),
+    "escn_all_orders": Variant(escn(m_max=2), sampling_error=0.1, gain=1.5),
+    "escn_gradient": Variant(escn(forces="gradient"), NOISE, sampling_error=0.1, gain=1.5),
 }
 
 
@@ -153,4 +154,5 @@ def build(name: str, dtype: torch.dtype, **changes: object) -> ForceField:
     with torch.no_grad():
         for parameter in force_field.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter *= variant.gain
     return force_field.to(dtype).eval()
