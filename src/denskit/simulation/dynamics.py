@@ -133,10 +133,11 @@ class Dynamics:
             keys = keys_for(settings.seed, 0, numbers)
             momenta = thermal_momenta(batch, masses, keys, settings.temperature, rotation=settings.rotation)
         found = self.potential(batch)
-        links = freedom.new_zeros(len(freedom), settings.links)
+        chain = freedom.new_zeros(2, len(freedom), settings.links)
         state = State(
             batch=batch, replicas=numbers, masses=masses, momenta=momenta.double().to(device),
-            energy=found.energy, forces=found.forces, freedom=freedom, chain_positions=links, chain_velocities=links,
+            energy=found.energy, forces=found.forces, freedom=freedom,
+            chain_positions=chain[0].clone(), chain_velocities=chain[1].clone(),
             heat=torch.zeros_like(found.energy), conserved_at_start=torch.zeros_like(found.energy),
         )  # fmt: skip
         return replace(state, conserved_at_start=self.conserved(state))

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import ase
 import ase.io
 import ase.units
 import torch
 from ase.calculators.singlepoint import SinglePointCalculator
-from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
-from denskit.batch import Batch
 from denskit.simulation.dynamics import Dynamics, DynamicsSettings, State
+from denskit.simulation.saving import load_state, save_state
 from denskit.simulation.simulate import Failure
 from denskit.simulation.structures import atoms_of
 from denskit.units import AMU
 
-FORMAT_VERSION = 1
-_KEY = "denskit"
 COLUMNS = (
     "replica", "step", "time_ps", "temperature_K", "potential_eV", "kinetic_eV", "total_eV", "conserved_eV",
     "drift_meV_per_atom",
@@ -96,38 +89,24 @@ class Restart:
     files: dict[str, int] = field(default_factory=dict)  # bytes of the files written so far, by name
 
     def save(self, path: Path) -> None:
-        """Write atomically: an interruption leaves an earlier file of that name as it was."""
-        header = {
-            "format_version": FORMAT_VERSION,
+        """Write, whole or not at all."""
+        notes = {
             "settings": self.settings.model_dump(mode="json"),
-            "step": self.state.step,
             "failures": [asdict(failure) for failure in self.failures],
             "files": self.files,
         }
-        temporary = path.with_name(f".{path.name}.tmp")
-        save_file(_tensors(self.state), temporary, metadata={_KEY: json.dumps(header)})
-        os.chmod(temporary, 0o644)  # safetensors makes files private
-        os.replace(temporary, path)
+        save_state(path, self.state, notes)
 
     @classmethod
     def load(cls, path: Path, device: str | torch.device = "cpu") -> Restart:
         """Read a restart file; raises FileNotFoundError where there is none, ValueError where it cannot be used."""
-        if not path.is_file():
-            raise FileNotFoundError(f"no restart file at {path}: there is nothing to resume")
+        state, notes, _ = load_state(path, device)
         try:
-            with safe_open(path, framework="pt") as file:
-                header = json.loads((file.metadata() or {})[_KEY])
-                tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            if header["format_version"] > FORMAT_VERSION:
-                raise ValueError(f"format version {header['format_version']}, this Denskit reads {FORMAT_VERSION}")
-            return cls(
-                state=_state(tensors, header["step"]),
-                settings=DynamicsSettings.model_validate(header["settings"]),
-                failures=tuple(Failure(**failure) for failure in header["failures"]),
-                files=header["files"],
-            )
-        except (SafetensorError, KeyError, TypeError, ValueError, ValidationError) as error:
-            raise ValueError(f"{path} is no restart file of a simulation, or it is damaged ({error})") from None
+            settings = DynamicsSettings.model_validate(notes["settings"])
+            failures = tuple(Failure(**failure) for failure in notes["failures"])
+            return cls(state=state, settings=settings, failures=failures, files=notes["files"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is no restart file of this Denskit ({error!r})") from None
 
     def cut_files(self, folder: Path) -> None:
         """Cut what was written after the restart file off the ends of the files.
@@ -145,17 +124,3 @@ class Restart:
 def sizes_of(paths: Iterable[Path]) -> dict[str, int]:
     """Bytes of files, by name."""
     return {path.name: path.stat().st_size for path in sorted(paths)}
-
-
-def _tensors(state: State) -> dict[str, torch.Tensor]:
-    """All tensors of a state by name; those of its batch as ``batch.<name>``."""
-    own = {item.name: getattr(state, item.name) for item in fields(state)}
-    batch = {f"batch.{item.name}": getattr(state.batch, item.name) for item in fields(state.batch)}
-    every = {name: value for name, value in (own | batch).items() if isinstance(value, torch.Tensor)}
-    return {name: value.cpu().contiguous().clone() for name, value in every.items()}
-
-
-def _state(tensors: dict[str, torch.Tensor], step: int) -> State:
-    batch = {name.removeprefix("batch."): value for name, value in tensors.items() if name.startswith("batch.")}
-    own: dict[str, Any] = {name: value for name, value in tensors.items() if not name.startswith("batch.")}
-    return State(batch=Batch(**batch), step=step, **own)
