@@ -27,7 +27,7 @@ TINY = Path(__file__).with_name("tiny.yaml")
 OVERRIDES = [
     "training.dtype=float64", f"training.max_steps={STEPS}", "training.ema_decay=0.9", "training.clip_norm=100",
     "training.drop_last=false", "training.batch_size=3", "training.log_every=10", "training.evaluate_every=10 steps",
-    "task.probability=0.4", "data.split.train=19", "seed=6",
+    "task.probability=0.4", "data.split.train=19", "seed=0",
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import fields, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from denskit.batch import Prepared, System
 from denskit.data.base import Subset
 from denskit.models.base import ModelConfig
 from denskit.tasks import DeNSConfig, build_task
-from denskit.training.loader import Loader, epoch_order, steps_per_epoch
+from denskit.training.loader import Loader, divide, epoch_order, steps_per_epoch
 from denskit.training.schedule import Schedule
 from denskit.training.settings import TrainingConfig
 
@@ -21,6 +22,7 @@ class _Water:
     """Structures that differ by one distance, so that a batch says which they are."""
 
     name = "water"
+    sizes: np.ndarray | None = None
 
     def __len__(self) -> int:
         return 10
@@ -46,7 +48,7 @@ def _loader(batch_size: int = 4, *, drop_last: bool = True, **settings: int) -> 
 
 
 def test_an_epoch_is_a_permutation_that_changes_with_epoch_and_seed() -> None:
-    orders = [epoch_order(seed, epoch, 50).tolist() for seed in (0, 1) for epoch in (0, 1)]
+    orders = [epoch_order(seed, epoch, 50, np.arange(50)).tolist() for seed in (0, 1) for epoch in (0, 1)]
     assert all(sorted(order) == list(range(50)) for order in orders)
     assert len({tuple(order) for order in orders}) == 4
     assert orders[0] != list(range(50))
@@ -55,8 +57,8 @@ def test_an_epoch_is_a_permutation_that_changes_with_epoch_and_seed() -> None:
 def test_steps_of_an_epoch_go_through_it_once() -> None:
     loader = _loader()
     seen = np.concatenate([loader.samples(step) for step in (0, 1)])
-    assert seen.tolist() == epoch_order(3, 0, 10)[:8].tolist()
-    assert loader.samples(2).tolist() == epoch_order(3, 1, 10)[:4].tolist()
+    assert seen.tolist() == epoch_order(3, 0, 10, np.arange(8)).tolist()
+    assert loader.samples(2).tolist() == epoch_order(3, 1, 10, np.arange(4)).tolist()
     with_rest = _loader(drop_last=False)
     assert [len(with_rest.samples(step)) for step in range(4)] == [4, 4, 2, 4]
 
@@ -67,19 +69,63 @@ def test_a_batch_that_cannot_be_filled_is_refused() -> None:
     assert steps_per_epoch(5, 8, drop_last=False) == 1
 
 
+class _Chains(_Water):
+    """Structures of 3 to 12 atoms in a row."""
+
+    sizes = np.array([3, 12, 5, 3, 9, 4, 11, 3, 6, 8])
+
+    def __getitem__(self, index: int) -> System:
+        n = self.sizes[index]
+        positions = np.arange(n)[:, None] * np.array([[1.0 + 0.01 * index, 0.0, 0.0]])
+        return System(
+            positions=positions, atomic_numbers=np.full(n, 1), cell=np.zeros((3, 3)), pbc=np.zeros(3, bool),
+            fixed=np.zeros(n, bool), tags=np.zeros(n, np.int64), energy=float(index), forces=positions, index=index,
+        )  # fmt: skip
+
+
+def _by_energy(parts: list[Prepared]) -> dict[float, list[torch.Tensor]]:
+    """Tensors of each structure, which its energy names."""
+    found: dict[float, list[torch.Tensor]] = {}
+    for part in parts:
+        for place, energy in enumerate(part.targets.energy.tolist()):
+            atoms = part.batch.system_index == place
+            found[energy] = [part.batch.positions[atoms], part.noise[atoms], part.force_input[atoms]]
+    return found
+
+
 @pytest.mark.parametrize(("num_processes", "accumulate"), [(1, 1), (2, 1), (1, 2), (2, 2), (3, 1)])
 def test_division_changes_nothing(num_processes: int, accumulate: int) -> None:
-    whole = _loader().work(1)
+    """Each structure of the step comes to one process, with the same corruption, and the counts add up to the same."""
+    loader = replace(_loader(batch_size=5), source=_Chains())
+    whole = loader.work(1)
     shares = [
-        replace(_loader(), rank=rank, num_processes=num_processes, accumulate=accumulate).work(1)
+        replace(loader, rank=rank, num_processes=num_processes, accumulate=accumulate).work(1)
         for rank in range(num_processes)
     ]
-    parts = [part for share in shares for part in share.parts]
-    for name in ("positions", "atomic_numbers"):
-        joined = torch.cat([getattr(part.batch, name) for part in parts])
-        assert torch.equal(joined, getattr(whole.parts[0].batch, name))
-    assert torch.equal(torch.cat([part.noise for part in parts]), whole.parts[0].noise)
+    joined = _by_energy([part for share in shares for part in share.parts])
+    alone = _by_energy(whole.parts)
+    assert sorted(joined) == sorted(alone) and len(joined) == 5
+    for energy, tensors in alone.items():
+        assert all(torch.equal(a, b) for a, b in zip(tensors, joined[energy], strict=True))
     assert torch.equal(torch.stack([share.counts for share in shares]).sum(0), whole.counts)
+
+
+def test_shares_are_balanced() -> None:
+    sizes = np.random.default_rng(0).integers(20, 226, size=64)
+    parts = divide(sizes, 8)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(64))
+    assert all((np.diff(places) > 0).all() for places in parts)
+    weights = np.array([sizes[places].sum() for places in parts])
+    assert np.ptp(weights) < 0.02 * weights.mean()
+    unbalanced = [part.sum() for part in np.array_split(sizes, 8)]
+    assert np.ptp(unbalanced) > 10 * np.ptp(weights)
+
+
+def test_shares_of_few_and_of_equal_structures() -> None:
+    assert [places.tolist() for places in divide(np.array([7, 7]), 3)] == [[0], [1], []]
+    assert [places.tolist() for places in divide(np.array([4, 4, 4, 4, 4]), 2)] == [[0, 2, 4], [1, 3]]
+    assert [places.tolist() for places in divide(np.array([1, 1, 9, 1]), 2)] == [[2], [0, 1, 3]]
+    assert [places.tolist() for places in divide(np.array([5, 4, 3]), 1)] == [[0, 1, 2]]
 
 
 def test_a_process_without_structures_counts_zero() -> None:
@@ -90,17 +136,41 @@ def test_a_process_without_structures_counts_zero() -> None:
 
 def _tensors(prepared: Prepared) -> list[torch.Tensor]:
     batch = [getattr(prepared.batch, field.name) for field in fields(prepared.batch)]
-    return [*batch, prepared.noise, prepared.force_input, prepared.targets.forces]
+    return [
+        *(tensor for tensor in batch if tensor is not None),
+        prepared.noise,
+        prepared.force_input,
+        prepared.targets.forces,
+    ]
 
 
-def test_prefetched_work_is_the_same_from_any_step() -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+def test_prefetched_work_is_the_same_from_any_step_and_with_any_number_of_threads(threads: int) -> None:
     loader = _loader()
-    all_of_it = list(loader.prefetch(0, 5, 2))
-    later = list(loader.prefetch(3, 5, 1))
-    assert [work.step for work in all_of_it] == [0, 1, 2, 3, 4]
-    for one, other in zip(all_of_it[3:], later, strict=True):
+    all_of_it = list(loader.prefetch(0, 6, 2))
+    assert [work.step for work in all_of_it] == [0, 1, 2, 3, 4, 5]
+    later = list(replace(loader, threads=threads).prefetch(2, 6, 4))
+    for one, other in zip(all_of_it[2:], later, strict=True):
+        assert one.step == other.step
         for a, b in zip(_tensors(one.parts[0]), _tensors(other.parts[0]), strict=True):
             assert torch.equal(a, b)
+
+
+def test_nothing_is_made_far_ahead_nor_after_the_last_is_taken() -> None:
+    class Counting(_Water):
+        read = 0
+
+        def __getitem__(self, index: int) -> System:
+            Counting.read += 1
+            return super().__getitem__(index)
+
+    coming = replace(_loader(), source=Counting(), threads=2).prefetch(0, 6, 2)
+    next(coming)
+    coming.close()  # waits for what was begun
+    assert 4 <= Counting.read <= 3 * 4 + 1
+    before = Counting.read
+    assert not any(thread.name.startswith("denskit-loader") for thread in threading.enumerate())
+    assert Counting.read == before
 
 
 def test_counts_are_those_of_the_masks() -> None:

@@ -1,16 +1,18 @@
-"""The order of the data, and the batches of each step, prepared ahead by one thread.
+"""The order of the data, and the batches of each step, prepared ahead by threads.
 
-What a step trains on is a pure function of (seed, epoch, step): one thread suffices, nothing has to be stored to
-resume, and neither the number of processes nor that of micro-batches changes it.
+What a step trains on is a pure function of (seed, epoch, step): nothing has to be stored to resume, the order needs no
+memory however many structures there are, and neither the number of processes, micro-batches or threads changes it.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
+import heapq
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
+from itertools import islice
 
 import numpy as np
 import torch
@@ -19,18 +21,31 @@ from torch import Tensor
 from denskit.batch import Prepared
 from denskit.data.base import Source, collate
 from denskit.models.base import ModelConfig
-from denskit.random import fold, keys_for, uniform
+from denskit.random import fold, keys_for, permuted
 from denskit.tasks import Task
 from denskit.training.schedule import Schedule
 
 _ORDER = 0x0D3  # tells the keys of the order from those of the corruption
 
 
-@lru_cache(maxsize=2)
-def epoch_order(seed: int, epoch: int, size: int) -> np.ndarray:
-    """The permutation [size] in which an epoch goes through the training structures."""
-    draws = uniform(keys_for(fold(seed, _ORDER), epoch, torch.arange(size)), _ORDER)
-    return torch.argsort(draws, stable=True).numpy()
+def epoch_order(seed: int, epoch: int, size: int, places: np.ndarray) -> np.ndarray:
+    """The training structures at some places (each in [0, size)) of the order in which an epoch goes through them."""
+    return permuted(fold(seed, _ORDER, epoch), size, torch.from_numpy(places)).numpy()
+
+
+def divide(sizes: np.ndarray, shares: int) -> list[np.ndarray]:
+    """Places [n_s] in ``sizes`` for each of several shares of about the same sum, ascending in each.
+
+    Greedy: the largest of what is left goes to the share that is lightest, the first of these.  So no share is heavier
+    than the lightest by more than one structure, and none is empty where there are enough structures.
+    """
+    lightest = [(0, share) for share in range(shares)]
+    taken: list[list[int]] = [[] for _ in range(shares)]
+    for place in np.argsort(-sizes.astype(np.int64), kind="stable").tolist():
+        weight, share = lightest[0]
+        taken[share].append(place)
+        heapq.heapreplace(lightest, (weight + int(sizes[place]), share))
+    return [np.array(sorted(places), dtype=np.int64) for places in taken]
 
 
 def steps_per_epoch(size: int, batch_size: int, drop_last: bool) -> int:
@@ -66,18 +81,29 @@ class Loader:
     model: ModelConfig  # which neighbours it sees
     rank: int = 0
     num_processes: int = 1
+    threads: int = 1
 
     def samples(self, step: int) -> np.ndarray:
         """Positions in the source of all structures of a step, over all processes."""
         epoch = self.schedule.epoch(step)
         start = (step - epoch * self.schedule.steps_per_epoch) * self.batch_size
-        return epoch_order(self.seed, epoch, len(self.source))[start : start + self.batch_size]
+        places = np.arange(start, min(start + self.batch_size, len(self.source)))
+        return epoch_order(self.seed, epoch, len(self.source), places)
+
+    def shares(self, step: int) -> list[np.ndarray]:
+        """Positions in the source of this process's micro-batches, with about as many atoms as those of the others."""
+        samples, count = self.samples(step), self.num_processes * self.accumulate
+        sizes = np.ones(len(samples)) if self._sizes is None else self._sizes[samples]
+        places = divide(sizes, count)[self.rank * self.accumulate : (self.rank + 1) * self.accumulate]
+        return [samples[own] for own in places]
+
+    @cached_property
+    def _sizes(self) -> np.ndarray | None:
+        return self.source.sizes
 
     def work(self, step: int) -> StepWork:
         """This process's share of a step."""
-        shares = np.array_split(self.samples(step), self.num_processes * self.accumulate)
-        own = shares[self.rank * self.accumulate : (self.rank + 1) * self.accumulate]
-        parts = [self._prepare(share, step) for share in own if len(share)]
+        parts = [self._prepare(share, step) for share in self.shares(step) if len(share)]
         counts = torch.zeros(len(self.term_names), dtype=torch.float64)
         for part in parts:
             counts += self._counts(part, self.schedule.progress(step))
@@ -102,40 +128,21 @@ class Loader:
         return f"{self.source.name}, frames {', '.join(map(str, frames))}"
 
     def prefetch(self, first: int, last: int, ahead: int) -> Iterator[StepWork]:
-        """The work of steps ``first`` to ``last - 1``, made by a thread that runs ``ahead`` steps before its use.
+        """The work of steps ``first`` to ``last - 1`` in order, made by threads up to ``ahead`` steps early.
 
         An error while making a batch is raised where the batch would have come.
         """
-        ready: queue.Queue[StepWork | Exception] = queue.Queue(maxsize=ahead)
-        stop = threading.Event()
-
-        def put(item: StepWork | Exception) -> None:
-            while not stop.is_set():
-                try:
-                    return ready.put(item, timeout=0.1)
-                except queue.Full:
-                    continue
-
-        def make() -> None:
-            try:
-                for step in range(first, last):
-                    if stop.is_set():
-                        return
-                    put(self.work(step))
-            except Exception as error:  # handed over, to be raised by the training thread
-                put(error)
-
-        thread = threading.Thread(target=make, name="denskit-loader", daemon=True)
-        thread.start()
+        steps = iter(range(first, last))
+        threads = ThreadPoolExecutor(self.threads, thread_name_prefix="denskit-loader")
+        coming: deque[Future[StepWork]] = deque()
         try:
-            for _ in range(first, last):
-                item = ready.get()
-                if isinstance(item, Exception):
-                    raise item
-                yield item
+            coming.extend(threads.submit(self.work, step) for step in islice(steps, ahead))
+            while coming:
+                work = coming.popleft().result()
+                coming.extend(threads.submit(self.work, step) for step in islice(steps, 1))
+                yield work
         finally:
-            stop.set()
-            thread.join()
+            threads.shutdown(cancel_futures=True)
 
     def _prepare(self, share: np.ndarray, step: int) -> Prepared:
         systems = [self.source[int(index)] for index in share]
