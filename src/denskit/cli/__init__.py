@@ -20,6 +20,7 @@ from denskit.cli.predict import predict
 from denskit.cli.presets import app as presets_app
 from denskit.cli.relax import relax
 from denskit.cli.report import report
+from denskit.cli.submission import app as submission_app
 from denskit.cli.train import train
 
 app = typer.Typer(
@@ -57,4 +58,5 @@ app.command()(demo)
 app.command()(doctor)
 app.add_typer(presets_app, name="presets")
 app.add_typer(data_app, name="data")
+app.add_typer(submission_app, name="submission")
 app.add_typer(bench_app, name="bench")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
-from rich.table import Table
+
+from denskit.cli.sets import named_sets, print_table
 
 
 def evaluate(
@@ -16,6 +17,10 @@ def evaluate(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="data.test=FILE: other structures than the run's.", metavar="[data.test=FILE]"),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=PATH, several times: sets of structures, and their mean.", show_default=False),
     ] = None,
     split: Annotated[Literal["train", "valid", "test"], typer.Option(help="Part of the run's own data.")] = "test",
     checkpoint: Annotated[
@@ -26,6 +31,7 @@ def evaluate(
         typer.Option("--output", "-o", help="Folder for SPLIT.json and parity.png; default: the run folder."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    batch_size: Annotated[int, typer.Option(help="Structures at a time.", min=1)] = 32,
 ) -> None:
     """Judge a model: energy, force and stress errors, in a table and (for a run) in test.json and parity.png.
 
@@ -34,29 +40,41 @@ def evaluate(
       denskit evaluate runs/mine
 
       denskit evaluate runs/mine/model.safetensors data.test=other.extxyz
+
+      torchrun --nproc-per-node 4 -m denskit evaluate runs/mine --data id=val_id --data ood_ads=val_ood_ads
     """
+    from denskit.training.distributed import join_processes
     from denskit.training.evaluate import evaluate as evaluate_model
+    from denskit.training.evaluate import evaluate_splits
 
     file = _test_file(overrides or [])
-    if file is not None and split != "test":
-        raise ValueError(f"--split {split} is part of the run's data; with data.test={file} it would be ignored")
-    result = evaluate_model(model, file, split=split, checkpoint=checkpoint, device=device)
-    table = Table("quantity", "error", title=f"{model} on {file or f'its {split} split'}")
-    for name, value in result.items():
-        table.add_row(name, f"{value:.4g}")
-    Console().print(table)
+    sets = named_sets(data or [])
+    if split != "test" and (file is not None or sets):
+        raise ValueError(f"--split {split} is part of the run's data; with other structures given it would be ignored")
+    if file is not None and sets:
+        raise ValueError(f"give data.test={file} or --data, not both")
+    settings = {"checkpoint": checkpoint, "batch_size": batch_size, "processes": join_processes(device)}
+    if sets:
+        results = evaluate_splits(model, sets, **settings)  # type: ignore[arg-type]
+    else:
+        results = {"error": evaluate_model(model, file, split=split, **settings)}  # type: ignore[arg-type]
+    if os.environ.get("RANK", "0") != "0":  # of torchrun's processes one speaks
+        return
+    print_table(results, title=f"{model} on {', '.join(sets) or file or f'its {split} split'}")
     if output is None and (file is not None or not model.is_dir()):
         return
     folder = output or model
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{split}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    if split == "test":
+    name = "sets.json" if sets else f"{split}.json"
+    (folder / name).write_text(json.dumps(results if sets else results["error"], indent=2) + "\n", encoding="utf-8")
+    pictured = split == "test" and not sets
+    if pictured:
         from denskit.analysis.plots import plot_parity
         from denskit.analysis.predictions import predictions_of
 
         found = predictions_of(model, file, checkpoint=checkpoint, device=device)
         plot_parity(found.energy, found.forces, folder / "parity.png", title=f"{model.name}, test structures")
-    typer.echo(f"Wrote {split}.json{' and parity.png' if split == 'test' else ''} to {folder}")
+    typer.echo(f"Wrote {name}{' and parity.png' if pictured else ''} to {folder}")
 
 
 def _test_file(overrides: list[str]) -> str | None:

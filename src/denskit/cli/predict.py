@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from denskit.cli.sets import named_sets
 
 
 def predict(
     model: Annotated[Path, typer.Argument(help="Model file or run folder.", show_default=False)],
-    file: Annotated[Path, typer.Argument(help="Structures: extxyz, traj, db, npz, ...", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The extxyz file to write.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)],
+    file: Annotated[
+        Path | None, typer.Argument(help="Structures: extxyz, traj, db, npz, lmdb, ...", show_default=False)
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=PATH, several times: splits for one submission file.", show_default=False),
+    ] = None,
+    layout: Annotated[
+        Literal["extxyz", "evalai", "leaderboard"],
+        typer.Option("--format", help="extxyz, or a submission file (npz) with forces of free or of all atoms."),
+    ] = "extxyz",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Structures at a time.", min=1)] = 32,
 ) -> None:
-    """Predict energies (eV), forces (eV/Å) and, if the model has it, stress (eV/Å^3); write them as extxyz.
+    """Predict energies (eV), forces (eV/Å) and, if the model has it, stress (eV/Å^3).
 
-    Labels that the file has are kept as REF_energy, REF_forces and REF_stress.
+    Labels that the file has are kept in extxyz as REF_energy, REF_forces and REF_stress.
 
-    Example:  denskit predict runs/mine new.extxyz -o labelled.extxyz
+    Examples:
+
+      denskit predict runs/mine new.extxyz -o labelled.extxyz
+
+      denskit predict runs/mine --data id=test_id --data ood_ads=test_ood_ads --format evalai -o submission.npz
     """
-    from denskit.training.evaluate import predict as predict_file
+    sets = named_sets(data or [])
+    if (file is None) == (not sets):
+        raise ValueError("give one file of structures, or --data NAME=PATH for each split of a submission")
+    if layout == "extxyz":
+        from denskit.training.evaluate import predict as predict_file
 
-    count = predict_file(model, file, output, device=device, batch_size=batch_size)
-    typer.echo(f"Wrote {count} structures to {output}")
+        if file is None:
+            raise ValueError("--data names the splits of a submission: add --format evalai or leaderboard")
+        count = predict_file(model, file, output, device=device, batch_size=batch_size)
+    else:
+        from denskit.training.distributed import join_processes
+        from denskit.training.submission import write_submission
+
+        group = join_processes(device)
+        count = write_submission(model, sets or file, output, layout=layout, batch_size=batch_size, processes=group)  # type: ignore[arg-type]
+    if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
+        typer.echo(f"Wrote {count} structures to {output}")

@@ -47,6 +47,7 @@ def load_data(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED)
         raise ValueError(f"data.name={config.name!r} is not a dataset ({', '.join(DATASETS)}){hint}")
     for keys, names in _BELONG:
         for key in keys:
-            if key in config.model_fields_set and getattr(config, key) is not None and config.name not in names:
+            default = DataConfig.model_fields[key].default  # a saved configuration names every key
+            if getattr(config, key) != default and config.name not in names:
                 raise ValueError(f"data.{key}={getattr(config, key)} needs data.name={' or '.join(names)}")
     return DATASETS[config.name](config, seed, required)

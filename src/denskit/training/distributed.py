@@ -10,10 +10,13 @@ import atexit
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,14 @@ class Processes:
         if self.count > 1:
             dist.all_reduce(tensor)
         return tensor
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all processes, in their order; on other processes than the first only their own."""
+        if self.count == 1:
+            return [value]
+        values: list[T | None] = [None] * self.count
+        dist.gather_object(value, values if self.is_first else None)
+        return values if self.is_first else [value]  # type: ignore[return-value]
 
     @torch.no_grad()
     def copy_from_first(self, tensors: Iterable[Tensor]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +30,7 @@ from denskit.training.memory import memory_named
 from denskit.training.run_folder import RunFolder, model_file
 
 Model = ForceField | str | Path
+_SHARDS = (".lmdb", ".mdb", ".aselmdb", ".pkl", ".xz")  # their fields have names and units of their own
 
 
 def evaluate(
@@ -40,6 +41,7 @@ def evaluate(
     checkpoint: Literal["best", "last"] | None = None,
     device: str = "auto",
     batch_size: int = 32,
+    processes: Processes | None = None,
 ) -> dict[str, float]:
     """Errors of a model, named with their units (``forces_mae_meV_per_A``; see ``tasks/metrics.py``).
 
@@ -51,14 +53,44 @@ def evaluate(
         checkpoint: "best" or "last" of a run folder; None: what the run chose (``training.final``).
         device: "auto", "cpu", "cuda" or "cuda:N"; ignored for a force field, which stays where it is.
         batch_size: structures evaluated at once.
+        processes: those that share the work, each of which calls this (and ``device`` is theirs); None: this alone.
 
     Raises ValueError for structures without any label, and where a run has no such split.
     """
-    force_field = _load(model, checkpoint, device)
-    chosen = source_of(model, source, split)
-    result = measure(force_field, chosen, batch_size=batch_size).summary()
+    force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
+    return _judge(force_field, source_of(model, source, split), batch_size, processes)
+
+
+def evaluate_splits(
+    model: Model,
+    splits: Mapping[str, Source | str | Path],
+    *,
+    checkpoint: Literal["best", "last"] | None = None,
+    device: str = "auto",
+    batch_size: int = 32,
+    processes: Processes | None = None,
+) -> dict[str, dict[str, float]]:
+    """Errors of a model on several sets of structures by name, and last "mean": the plain mean over the sets.
+
+    The mean is that of papers on OC20 and OC22 (validation ID, OOD adsorbates, OOD catalysts, OOD both): each set
+    counts once, whatever its size.  It has the metrics that all sets have.  Arguments and errors as :func:`evaluate`.
+    """
+    if "mean" in splits:
+        raise ValueError("a split named 'mean' would hide the mean of the splits; give it another name")
+    force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
+    results = {
+        name: _judge(force_field, source_of(model, source, name), batch_size, processes)
+        for name, source in splits.items()
+    }
+    shared = [name for name in next(iter(results.values())) if all(name in result for result in results.values())]
+    mean = {name: sum(result[name] for result in results.values()) / len(results) for name in shared}
+    return {**results, "mean": mean}
+
+
+def _judge(force_field: ForceField, source: Source, batch_size: int, processes: Processes | None) -> dict[str, float]:
+    result = measure(force_field, source, batch_size=batch_size, processes=processes).summary()
     if not result:
-        raise ValueError(f"{chosen.name}: no energies, forces or stresses to compare with")
+        raise ValueError(f"{source.name}: no energies, forces or stresses to compare with")
     return result
 
 
@@ -77,7 +109,7 @@ def measure(
     rank, count = (processes.rank, processes.count) if processes else (0, 1)
     metrics = Metrics(_place(force_field)[0])
     with torch.no_grad():
-        for _, batch, targets in _batches(force_field, source, batch_size, first=rank, step=count):
+        for _, batch, targets in batches(force_field, source, batch_size, first=rank, step=count):
             with memory_named(batch, advice):
                 metrics.update(force_field.predict(batch), batch, targets)
     if processes:
@@ -91,16 +123,16 @@ def predict(model: Model, file: str | Path, output: str | Path, *, device: str =
     Labels of the file are kept as ``REF_energy``, ``REF_forces``, ``REF_stress``.  Returns the number of structures.
     Raises ValueError for another format than extxyz, or where the output is the input.
     """
-    force_field = _load(model, None, device)
+    force_field = load_force_field(model, None, device)
     output = Path(output)
     if output.suffix not in (".xyz", ".extxyz"):
         raise ValueError(f"{output}: predictions are written as extxyz; name the file .extxyz or .xyz")
     if output.exists() and output.samefile(file):
         raise ValueError(f"{output} is the input; give another name for the predictions")
-    source, _ = read_file(file, _reading(model, keys=Path(file).suffix != ".npz"))
+    source, _ = read_file(file, reading(model, file))
     frames = []
     with torch.no_grad():
-        for systems, batch, _ in _batches(force_field, source, batch_size):
+        for systems, batch, _ in batches(force_field, source, batch_size):
             results = {name: value.cpu() for name, value in force_field.predict(batch).items()}
             frames += _frames(systems, results)
     with atomic_write(output) as temporary:
@@ -127,12 +159,12 @@ def noise_error(
     if not isinstance(config.task, DeNSConfig):
         raise ValueError(f"{run}: trained with task={config.task.name}; only a run with task=dens has noise to predict")
     task = build_task(config.task.model_copy(update={"probability": 1.0}))
-    force_field = _load(run, checkpoint, device)
+    force_field = load_force_field(run, checkpoint, device)
     source = source_of(run, None, split)
     encoded, bare = (Metrics(_place(force_field)[0]) for _ in range(2))
     start = 0
     with torch.no_grad():
-        for systems, batch, targets in _batches(force_field, source, batch_size, edges=False):
+        for systems, batch, targets in batches(force_field, source, batch_size, edges=False):
             keys = keys_for(config.seed, 0, torch.arange(start, start + len(systems), device=batch.positions.device))
             prepared = task.prepare(batch, targets, keys, 0.0)
             corrupted = force_field.config.with_neighbors(prepared.batch)
@@ -151,7 +183,8 @@ def noise_error(
     return {f"{name}_with_{split}_forces": encoded.summary()[name], f"{name}_without_forces": bare.summary()[name]}
 
 
-def _load(model: Model, checkpoint: Literal["best", "last"] | None, device: str) -> ForceField:
+def load_force_field(model: Model, checkpoint: Literal["best", "last"] | None, device: str) -> ForceField:
+    """The force field that a user means, ready for use."""
     if isinstance(model, ForceField):
         return model.eval()
     return load_model(model_file(model, checkpoint), device=choose_device(device))
@@ -168,16 +201,20 @@ def source_of(model: Model, source: Source | str | Path | None, split: str) -> S
             raise ValueError(f"{model}: this run has no {split} split; give a file, data.test=FILE")
         return chosen
     if isinstance(source, str | Path):
-        return read_file(source, _reading(model))[0]
+        return read_file(source, reading(model, source))[0]
     return source
 
 
-def _reading(model: Model, *, keys: bool = True) -> DataConfig:
-    """How to read a file for a model: with the units, and the keys, that its training data were read with."""
+def reading(model: Model, file: str | Path) -> DataConfig:
+    """How to read a file for a model: with the units, keys and the like that its training data were read with."""
     if isinstance(model, ForceField):
         return DataConfig(missing="mask")
     trained_on = read_header(model_file(model))["metadata"].get("run", {}).get("data", {})  # {} where imported
-    names = ("energy_key", "forces_key", "stress_key", "units") if keys else ("units",)
+    path = Path(file)
+    if path.is_dir() or path.suffix in _SHARDS:
+        names: tuple[str, ...] = ("fixed", "energies", "oc20_ref")
+    else:
+        names = ("units",) if path.suffix == ".npz" else ("energy_key", "forces_key", "stress_key", "units")
     kept = {name: trained_on[name] for name in names if name in trained_on}
     return DataConfig(missing="mask", **kept)
 
@@ -196,7 +233,7 @@ def _place(force_field: ForceField) -> tuple[torch.device, torch.dtype]:
     return parameter.device, parameter.dtype
 
 
-def _batches(
+def batches(
     force_field: ForceField, source: Source, size: int, *, first: int = 0, step: int = 1, edges: bool = True
 ) -> Iterator[tuple[list[System], Batch, Targets]]:
     """Every ``step``-th structure from ``first``, ``size`` at a time, on the model's device and in its precision."""

@@ -284,7 +284,16 @@ class RunConfig(BaseModel):
         """
         document = self.model_dump(mode="json")
         document["data"]["split"] = self.data.split.model_dump(mode="json", exclude_unset=True)
-        for name in ("path", "train", "valid", "test"):  # a run folder is used from other places, too
-            if document["data"][name] is not None:
-                document["data"][name] = str(Path(document["data"][name]).expanduser().resolve())
+        data = document["data"]
+        for name in ("path", "train", "valid", "test", "oc20_ref"):  # a run folder is used from other places, too
+            if isinstance(data.get(name), list):
+                data[name] = [part | {"path": _absolute(part["path"])} for part in data[name]]
+            elif data.get(name) is not None:
+                data[name] = _absolute(data[name])
+        if isinstance(data["references"], str) and Path(data["references"]).suffix:
+            data["references"] = _absolute(data["references"])
         return document
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().resolve())

@@ -1,0 +1,27 @@
+"""``denskit submission``: files for the Open Catalyst Project's servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from denskit.cli.sets import named_sets
+
+app = typer.Typer(no_args_is_help=True, help="Files of predictions for the Open Catalyst Project's servers.")
+
+
+@app.command()
+def merge(
+    files: Annotated[list[str], typer.Argument(help="NAME=FILE of each split.", metavar="NAME=FILE ...")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The npz file to write.", show_default=False)],
+) -> None:
+    """Merge the files of single splits into one, their names as prefixes.
+
+    Example:  denskit submission merge id=id.npz ood_ads=ood_ads.npz ood_cat=c.npz ood_both=b.npz -o submission.npz
+    """
+    from denskit.training.submission import merge_submissions
+
+    count = merge_submissions(named_sets(files), output)
+    typer.echo(f"Wrote {count} structures to {output}")
