@@ -37,7 +37,11 @@ class Morse:
             raise ValueError(f"{ase.data.chemical_symbols[system.atomic_numbers.max()]} is not known")
 
     def broken(self, batch: Batch) -> Tensor:
-        return unusable(batch, CUTOFF)
+        try:
+            build_neighbors(batch, CUTOFF)
+        except ValueError:
+            return unusable(batch, CUTOFF)
+        return torch.zeros(batch.num_systems, dtype=torch.bool)
 
     def __call__(self, batch: Batch) -> Evaluation:
         self.calls.append(batch.num_atoms)

@@ -67,7 +67,7 @@ class Ragged:
 
     def dot(self, a: Tensor, b: Tensor) -> Tensor:
         """Inner product of two vectors [R, 3] of each system: [B].  What other systems there are does not matter."""
-        return a.new_zeros(self.num_systems).index_add(0, self.system, (a * b).sum(-1))
+        return a.new_zeros(self.num_systems).index_add(0, self.system, torch.linalg.vecdot(a, b))
 
     def longest(self, vectors: Tensor) -> Tensor:
         """The largest norm of a row of each system, of vectors [R, 3]: [B]; NaN where a row is NaN."""
@@ -76,4 +76,4 @@ class Ragged:
 
     def spread(self, values: Tensor) -> Tensor:
         """Values [B] of systems at their rows: [R, 1]."""
-        return values[self.system][:, None]
+        return values.index_select(0, self.system)[:, None]

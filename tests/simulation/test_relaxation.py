@@ -1,0 +1,209 @@
+"""The relaxer: who enters and leaves the batch, what happens to bad structures, running out of memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ase
+import numpy as np
+import pytest
+import torch
+from ase.build import bulk
+
+from denskit.batch import Batch, System
+from denskit.simulation.cells import CellRelaxation
+from denskit.simulation.optimizers import FIRE, LBFGS
+from denskit.simulation.potential import Evaluation
+from denskit.simulation.relaxation import RelaxationSettings, Relaxer, relax
+from denskit.simulation.relaxed import Relaxed
+from simulation.morse import Morse, cluster, system_of
+
+SIZES = (4, 7, 2, 5, 3, 6)
+SETTINGS = RelaxationSettings(fmax=0.02, steps=40)
+
+
+def structures() -> list[System]:
+    return [system_of(cluster(n, n)) for n in SIZES]
+
+
+def assert_same(one: Relaxed, other: Relaxed) -> None:
+    assert (one.index, one.status, one.moves, one.energy) == (other.index, other.status, other.moves, other.energy)
+    np.testing.assert_array_equal(one.positions, other.positions)
+
+
+class SmallMemory(Morse):
+    """Has memory for so many atoms at once."""
+
+    def __init__(self, atoms: int) -> None:
+        super().__init__()
+        self.atoms = atoms
+
+    def __call__(self, batch: Batch) -> Evaluation:
+        if batch.num_atoms > self.atoms:
+            raise torch.OutOfMemoryError(f"{batch.num_atoms} atoms")
+        return super().__call__(batch)
+
+
+def test_relaxes_into_minima() -> None:
+    results = relax(Morse(), structures(), RelaxationSettings(optimizer=FIRE(), fmax=0.01, steps=400))
+    assert [result.index for result in results] == list(range(len(SIZES)))
+    for system, result in zip(structures(), results, strict=True):
+        assert result.status == "converged"
+        assert result.fmax is not None and result.fmax < 0.01
+        assert result.forces is not None
+        assert np.linalg.norm(result.forces[~system.fixed], axis=1).max() < 0.01
+        np.testing.assert_array_equal(result.positions[system.fixed], system.positions[system.fixed])
+        assert result.moved == pytest.approx(np.linalg.norm(result.positions - system.positions, axis=1).max())
+
+
+def test_converged_structures_leave_and_others_enter() -> None:
+    potential = Morse()
+    relaxer = Relaxer(potential, structures(), SETTINGS, batch_atoms=10)
+    seen, inside = [], []
+    while not relaxer.done:
+        seen += [relaxed.index for relaxed in relaxer.step()]
+        if relaxer.running is not None:
+            inside.append(frozenset(relaxer.running.geometry.systems["index"].tolist()))
+            assert int(relaxer.running.n_atoms.sum()) <= 10
+    assert sorted(seen) == list(range(len(SIZES)))
+    assert len(set(inside)) > 3
+    assert max(potential.calls) > max(SIZES)  # several at once
+
+
+def test_a_structure_larger_than_the_budget_runs_alone() -> None:
+    potential = Morse()
+    results = relax(potential, structures(), SETTINGS, batch_atoms=1)
+    assert set(potential.calls) <= set(SIZES)
+    for one, other in zip(results, relax(Morse(), structures(), SETTINGS), strict=True):
+        assert_same(one, other)
+
+
+def test_energy_is_of_the_last_positions() -> None:
+    (result,) = relax(Morse(), [system_of(cluster(6, 1))], RelaxationSettings(fmax=0, steps=7))
+    assert (result.status, result.moves) == ("not_converged", 7)
+    system = replace(system_of(cluster(6, 1)), positions=result.positions)
+    (again,) = relax(Morse(), [system], RelaxationSettings(steps=0))
+    assert again.energy == result.energy
+    assert again.moves == 0
+
+
+@pytest.mark.parametrize("optimizer", [FIRE(), LBFGS()], ids=["fire", "lbfgs"])
+def test_out_of_memory_halves_the_batch_and_goes_on(optimizer: LBFGS | FIRE) -> None:
+    settings = RelaxationSettings(optimizer=optimizer, fmax=0.02, steps=40)
+    said: list[str] = []
+    relaxer = Relaxer(SmallMemory(9), structures(), settings, say=said.append)
+    results: list[Relaxed] = []
+    while not relaxer.done:
+        results += relaxer.step()
+    assert "out of memory with 6 structures, 27 atoms: from now on at most 13 atoms at once" in said[0]
+    for one, other in zip(sorted(results, key=lambda r: r.index), relax(Morse(), structures(), settings), strict=True):
+        assert_same(one, other)
+
+
+def test_memory_that_shrinks_on_the_way_loses_no_move() -> None:
+    potential = SmallMemory(1000)
+    relaxer = Relaxer(potential, structures(), SETTINGS)
+    results = [result for _ in range(6) for result in relaxer.step()]
+    potential.atoms = 8
+    evaluated = sum(potential.calls)
+    while not relaxer.done:
+        results += relaxer.step()
+    expected = relax(Morse(), structures(), SETTINGS)
+    for one, other in zip(sorted(results, key=lambda r: r.index), expected, strict=True):
+        assert_same(one, other)
+    # every geometry was evaluated once
+    assert sum(potential.calls) == sum((r.moves + 1) * n for r, n in zip(expected, SIZES, strict=True)) >= evaluated
+
+
+def test_a_structure_that_needs_too_much_memory_is_reported() -> None:
+    results = relax(SmallMemory(6), structures(), SETTINGS)
+    assert [result.status == "out_of_memory" for result in results] == [n > 6 for n in SIZES]
+    assert results[1].message == "out of memory with its 7 atoms alone"
+
+
+def test_other_runtime_errors_are_not_taken_for_memory() -> None:
+    class Defect(Morse):
+        def __call__(self, batch: Batch) -> Evaluation:
+            raise RuntimeError("shapes do not fit")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        relax(Defect(), structures(), SETTINGS)
+
+
+class Explosive(Morse):
+    """Gives infinite forces to systems of 5 atoms, NaN to those of 7, from the fourth and fifth step on."""
+
+    def __call__(self, batch: Batch) -> Evaluation:
+        found = super().__call__(batch)
+        step = len(self.calls)
+        of_five, of_seven = ((batch.n_atoms == n)[batch.system_index, None] for n in (5, 7))
+        forces = torch.where(of_five & (step > 3), torch.inf, found.forces)
+        return replace(found, forces=torch.where(of_seven & (step > 4), torch.nan, forces))
+
+
+def test_an_explosion_is_reported_and_the_others_go_on() -> None:
+    results = relax(Explosive(), structures(), SETTINGS)
+    expected = relax(Morse(), structures(), SETTINGS)
+    for n, one, other in zip(SIZES, results, expected, strict=True):
+        if n in (5, 7):
+            assert one.status == "exploded"
+            assert f"after {one.moves} moves" in one.message
+            assert np.isfinite(one.positions).all()
+            assert one.energy is not None and np.isfinite(one.energy)
+        else:
+            assert_same(one, other)
+
+
+def test_bad_structures_are_refused_and_the_others_go_on() -> None:
+    bad = structures()
+    overlapping = bad[0].positions.copy()
+    overlapping[1] = overlapping[0]
+    bad[0] = replace(bad[0], positions=overlapping)
+    bad[1] = replace(bad[1], positions=np.full((7, 3), np.nan))
+    bad[2] = replace(bad[2], atomic_numbers=np.array([29, 92]))
+    bad[3] = replace(bad[3], pbc=np.ones(3, dtype=bool))  # periodic, but without a cell
+    results = relax(Morse(), bad, SETTINGS)
+    assert [result.status for result in results[:4]] == ["refused", "refused", "unknown_element", "refused"]
+    assert "at one place" in results[0].message
+    assert "U is not known" in results[2].message
+    assert "no volume" in results[3].message
+    for one, other in zip(results[4:], relax(Morse(), structures(), SETTINGS)[4:], strict=True):
+        assert_same(one, other)
+
+
+def test_a_record_that_cannot_be_read_is_refused() -> None:
+    class Broken(list[System]):
+        def __getitem__(self, index):  # type: ignore[no-untyped-def, override]
+            if index == 1:
+                raise ValueError("data.lmdb, record 1: no cell")
+            return super().__getitem__(index)
+
+    results = relax(Morse(), Broken(structures()), SETTINGS)
+    assert results[1].status == "refused"
+    assert results[1].message == "data.lmdb, record 1: no cell"
+    assert all(result.sound for result in results if result.index != 1)
+
+
+def test_an_atom_without_neighbours_is_converged() -> None:
+    (result,) = relax(Morse(), [system_of(ase.Atoms("Cu"))], SETTINGS)
+    assert (result.status, result.moves, result.energy) == ("converged", 0, 0.0)
+
+
+def test_cells_of_slabs_and_molecules_stay() -> None:
+    settings = RelaxationSettings(cell=CellRelaxation(), steps=3)
+    slab = bulk("Cu", cubic=True, a=2.9)
+    slab.pbc = [True, True, False]
+    copper = bulk("Cu", cubic=True, a=2.9)
+    results = relax(Morse(stress=True), [system_of(atoms) for atoms in (slab, cluster(3, 0), copper)], settings)
+    assert [result.status for result in results] == ["refused", "refused", "not_converged"]
+    assert "periodic along xy only" in results[0].message
+    assert "not periodic" in results[1].message
+
+
+def test_cells_need_a_stress() -> None:
+    with pytest.raises(ValueError, match="gives none"):
+        Relaxer(Morse(), structures(), RelaxationSettings(cell=CellRelaxation()))
+
+
+def test_nothing_to_do() -> None:
+    assert relax(Morse(), [], SETTINGS) == []
