@@ -1,18 +1,17 @@
 """LMDB files, read one record at a time (needs the package ``lmdb``: pip install 'denskit[oc]').
 
-An environment is opened when a process first reads from it, once in each process, and is shared by all of its threads;
-what is pickled or forked carries the path only.
+A file is opened once, whoever reads from it, and shared by all threads.  Forked processes go on with what their parent
+opened, which is sound here since nothing is locked and nothing written; pickled readers carry the path only.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-_OPENED: WeakValueDictionary[tuple[int, Path], _Environment] = WeakValueDictionary()  # LMDB wants each file opened once
+_OPENED: WeakValueDictionary[Path, _Environment] = WeakValueDictionary()  # the package refuses to open a file twice
 _OPENING = threading.Lock()
 
 
@@ -41,29 +40,27 @@ class LmdbFile:
 
     def _environment(self) -> _Environment:
         kept: _Environment | None = self.__dict__.get("_kept")
-        if kept is None or kept.process != os.getpid():
+        if kept is None:
             kept = self.__dict__["_kept"] = _open(self.path.resolve())
         return kept
 
 
 def _open(path: Path) -> _Environment:
-    key = os.getpid(), path
     with _OPENING:
-        environment = _OPENED.get(key)
+        environment = _OPENED.get(path)
         if environment is None:
-            environment = _OPENED[key] = _Environment(path)
+            environment = _OPENED[path] = _Environment(path)
         return environment
 
 
 class _Environment:
-    """An open file in one process."""
+    """An open file."""
 
     def __init__(self, path: Path) -> None:
         lmdb = _lmdb(path)
         if not path.is_file():
             raise FileNotFoundError(f"no file {path}")
         self.error = lmdb.Error
-        self.process = os.getpid()
         try:
             self.handle = lmdb.open(str(path), subdir=False, readonly=True, lock=False, readahead=False, max_readers=1)
             pages, page = self.handle.info()["last_pgno"] + 1, self.handle.stat()["psize"]
