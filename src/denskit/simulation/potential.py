@@ -80,8 +80,12 @@ class Potential:
         self._check(batch)
         candidates = self._up_to_date(batch)
         squared = candidates.squared_distances(batch.positions)
-        if len(squared) and bool(candidates.broken(squared).any()):
-            raise ValueError(f"systems {candidates.broken(squared).nonzero()[:, 0].tolist()}: two atoms at one place")
+        together = candidates.broken(squared)
+        if bool(together.any()):
+            raise ValueError(
+                f"System {int(together.nonzero()[0, 0])} of the batch: two atoms are at one place; the simulation has "
+                "gone wrong, or the structure has a double atom"
+            )
         edges: dict[tuple[float, int | None, bool], Batch] = {}
         results = []
         for model in self.models:

@@ -1,0 +1,176 @@
+"""The calculator: ASE's view of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ase
+import numpy as np
+import pytest
+import torch
+from ase.build import molecule
+from ase.calculators.calculator import PropertyNotImplementedError
+from ase.constraints import FixAtoms
+from ase.stress import full_3x3_to_voigt_6_stress
+
+from contract.variants import VARIANTS, build
+from denskit.batch import System
+from denskit.data.base import collate
+from denskit.geometry.neighbors import build_neighbors
+from denskit.models.model_file import save_model
+from denskit.simulation.calculator import DenskitCalculator
+from denskit.simulation.structures import atoms_of
+
+from tolerances import FINITE_DIFFERENCE64
+
+GRADIENT = [name for name, variant in VARIANTS.items() if variant.config.forces == "gradient"]
+
+
+def atoms_named(systems: dict[str, System], name: str) -> ase.Atoms:
+    return atoms_of(collate([systems[name]], torch.float64)[0])[0]
+
+
+@pytest.mark.parametrize("name", ["envelope", "direct"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_same_numbers_as_predict(systems: dict[str, System], tmp_path: Path, name: str, dtype: str) -> None:
+    save_model(tmp_path / "model.safetensors", build(name, torch.float64), {})
+    model = build(name, getattr(torch, dtype))
+    tolerance = {"float32": 1e-4, "float64": 1e-10}[dtype]
+    for system in ("ethanol", "slab", "copper"):
+        atoms = atoms_named(systems, system)
+        atoms.calc = DenskitCalculator(tmp_path / "model.safetensors", dtype=dtype)
+        batch = collate([systems[system]], getattr(torch, dtype))[0]
+        wanted = model.predict(build_neighbors(batch, model.cutoff), ("energy", "energies", "forces"))
+        assert atoms.get_potential_energy() == pytest.approx(float(wanted["energy"]), abs=tolerance)
+        assert atoms.get_potential_energy(force_consistent=True) == atoms.get_potential_energy()
+        np.testing.assert_allclose(atoms.get_potential_energies(), wanted["energies"], atol=tolerance)
+        np.testing.assert_allclose(
+            atoms.get_forces(apply_constraint=False), wanted["forces"], rtol=tolerance, atol=tolerance
+        )
+        assert atoms.get_potential_energies().sum() == pytest.approx(atoms.get_potential_energy())
+
+
+@pytest.mark.parametrize("name", GRADIENT)
+def test_forces_are_minus_the_slope_of_the_energy(systems: dict[str, System], name: str) -> None:
+    atoms = atoms_named(systems, "ethanol")
+    atoms.calc = DenskitCalculator(build(name, torch.float64))
+    forces, step = atoms.get_forces(), 1e-4
+    scale = np.sqrt((forces**2).mean())
+    for atom, axis in ((0, 0), (2, 1), (5, 2)):
+        energies = []
+        for sign in (1, -1):
+            atoms.positions[atom, axis] += sign * step
+            energies.append(atoms.get_potential_energy())
+            atoms.positions[atom, axis] -= sign * step
+        slope = (energies[0] - energies[1]) / (2 * step)
+        assert forces[atom, axis] == pytest.approx(-slope, abs=10 * FINITE_DIFFERENCE64 * scale)
+
+
+@pytest.mark.parametrize("name", GRADIENT)
+def test_stress_is_the_slope_by_strain(systems: dict[str, System], name: str) -> None:
+    atoms = atoms_named(systems, "triclinic")
+    atoms.calc = DenskitCalculator(build(name, torch.float64))
+    stress, step = atoms.get_stress(), 1e-5
+    cell, scale = atoms.cell.array.copy(), np.sqrt((stress**2).mean())
+    for row, (i, j) in enumerate(((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))):
+        energies = []
+        for sign in (1, -1):
+            strain = np.zeros((3, 3))
+            strain[i, j] += sign * step / 2
+            strain[j, i] += sign * step / 2
+            strained = atoms.copy()
+            strained.set_cell(cell @ (np.eye(3) + strain), scale_atoms=True)
+            strained.calc = atoms.calc
+            energies.append(strained.get_potential_energy())
+        slope = (energies[0] - energies[1]) / (2 * step) / atoms.get_volume()
+        assert stress[row] == pytest.approx(slope, abs=100 * FINITE_DIFFERENCE64 * scale)
+
+
+def test_stress_needs_a_volume_and_gradients(systems: dict[str, System]) -> None:
+    calculator = DenskitCalculator(build("envelope", torch.float64))
+    for name in ("ethanol", "slab"):
+        atoms = atoms_named(systems, name)
+        atoms.calc = calculator
+        with pytest.raises(PropertyNotImplementedError, match="volume means nothing"):
+            atoms.get_stress()
+        assert np.isfinite(atoms.get_potential_energy())  # the rest still works
+    copper = atoms_named(systems, "copper")
+    copper.calc = DenskitCalculator(build("direct", torch.float64))
+    with pytest.raises(PropertyNotImplementedError, match="direct"):
+        copper.get_stress()
+
+
+def test_stress_is_that_of_predict(systems: dict[str, System]) -> None:
+    model = build("envelope", torch.float64)
+    atoms = atoms_named(systems, "copper")
+    atoms.calc = DenskitCalculator(model)
+    wanted = model.predict(build_neighbors(collate([systems["copper"]], torch.float64)[0], model.cutoff))["stress"]
+    np.testing.assert_allclose(atoms.get_stress(), full_3x3_to_voigt_6_stress(wanted[0].numpy()), atol=1e-10)
+
+
+def test_results_are_kept_until_the_atoms_change(systems: dict[str, System]) -> None:
+    atoms = atoms_named(systems, "ethanol")
+    calculator = DenskitCalculator(build("envelope", torch.float64))
+    atoms.calc = calculator
+    atoms.get_forces()
+    kept = calculator.results
+    atoms.get_potential_energy()
+    assert calculator.results is kept
+    atoms.positions[0, 0] += 0.01
+    atoms.get_potential_energy()
+    assert calculator.results is not kept
+
+
+def test_one_calculator_for_many_structures(systems: dict[str, System]) -> None:
+    """Other elements, other cells, other sizes: everything that is kept is renewed."""
+    shared = DenskitCalculator(build("envelope", torch.float64))
+    first = molecule("CH3CH2OH")
+    swapped = first.copy()
+    swapped.numbers[2] = 6
+    squeezed = atoms_named(systems, "copper")
+    squeezed.set_cell(0.98 * squeezed.cell, scale_atoms=True)
+    for atoms in (first, swapped, atoms_named(systems, "copper"), squeezed, first):
+        atoms.calc = shared
+        found = atoms.get_forces()
+        atoms.calc = DenskitCalculator(build("envelope", torch.float64))
+        np.testing.assert_allclose(found, atoms.get_forces(), atol=1e-10)
+
+
+def test_constraints_are_left_to_ase() -> None:
+    atoms = molecule("CH3CH2OH")
+    atoms.calc = DenskitCalculator(build("envelope", torch.float64))
+    free = atoms.get_forces()
+    atoms.set_constraint(FixAtoms([0]))
+    assert (atoms.get_forces()[0] == 0).all()
+    np.testing.assert_array_equal(atoms.get_forces(apply_constraint=False), free)
+
+
+def test_committee(systems: dict[str, System]) -> None:
+    models = [build("envelope", torch.float64), build("nonlinear", torch.float64)]
+    atoms = atoms_named(systems, "ethanol")
+    atoms.calc = DenskitCalculator(models)
+    found = atoms.get_forces()
+    single = []
+    for model in models:
+        other = atoms.copy()
+        other.calc = DenskitCalculator(model)
+        single.append((other.get_potential_energy(), other.get_forces()))
+    np.testing.assert_allclose(found, np.mean([forces for _, forces in single], axis=0), atol=1e-12)
+    results = atoms.calc.results
+    assert results["energy_std"] == pytest.approx(np.std([energy for energy, _ in single], ddof=1))
+    np.testing.assert_allclose(results["forces_std"], np.std([f for _, f in single], axis=0, ddof=1), atol=1e-12)
+
+
+def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
+    model = build("envelope", torch.float64)
+    with pytest.raises(FileNotFoundError, match="no model file"):
+        DenskitCalculator(tmp_path / "absent.safetensors")
+    with pytest.raises(ValueError, match="float32 or float64"):
+        DenskitCalculator(model, dtype="float16")
+    iron = ase.Atoms("Fe2", positions=[[0, 0, 0], [0, 0, 2]], calculator=DenskitCalculator(model))
+    with pytest.raises(ValueError, match="Fe"):
+        iron.get_forces()
+    for far, message in ((1e5, "flown apart"), (np.nan, "finite")):
+        exploded = ase.Atoms("H2", positions=[[0, 0, 0], [0, 0, far]], calculator=DenskitCalculator(model))
+        with pytest.raises(ValueError, match=message):
+            exploded.get_forces()

@@ -1,0 +1,193 @@
+"""The potential: the same numbers as predict with fresh neighbours, whatever the list's age."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ase
+import pytest
+import torch
+
+from contract.variants import build
+from denskit.batch import Batch, System
+from denskit.data.base import collate
+from denskit.geometry.neighbors import build_neighbors
+from denskit.models import ForceField
+from denskit.simulation.potential import Potential
+from denskit.simulation.structures import atoms_of, batch_of
+
+from tolerances import EXACT64
+
+NAMES = ("ethanol", "copper", "slab", "triclinic")
+
+
+@pytest.fixture
+def batch(systems: dict[str, System]) -> Batch:
+    return collate([systems[name] for name in NAMES], torch.float64)[0]
+
+
+def predicted(model: ForceField, batch: Batch, outputs: tuple[str, ...] | None = None) -> dict[str, torch.Tensor]:
+    config = model.config
+    fresh = build_neighbors(batch, model.cutoff, max_neighbors=config.max_neighbors, strict=config.strict_neighbors)
+    return model.predict(fresh, outputs)
+
+
+def moved(batch: Batch, by: float, seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randn(batch.positions.shape, generator=generator, dtype=torch.float64)
+    return replace(batch, positions=batch.positions + by * steps / steps.norm(dim=-1).max())
+
+
+@pytest.mark.parametrize("name", ["nonlinear", "envelope", "direct"])
+@pytest.mark.parametrize("max_neighbors", [None, 6])
+@pytest.mark.parametrize("strict", [True, False])
+def test_same_numbers_as_predict_while_atoms_move(
+    batch: Batch, name: str, max_neighbors: int | None, strict: bool
+) -> None:
+    model = build(name, torch.float64, max_neighbors=max_neighbors, strict_neighbors=strict)
+    potential = Potential(model, skin=1.0)
+    for step in range(5):
+        batch = moved(batch, 0.12, step)
+        found, wanted = potential(batch), predicted(model, batch, ("energy", "energies", "forces"))
+        torch.testing.assert_close(found.energy, wanted["energy"], rtol=EXACT64, atol=0)
+        torch.testing.assert_close(found.energies, wanted["energies"], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(found.forces, wanted["forces"], rtol=1e-10, atol=1e-11)
+    # 0.12 Å a step at most: the first list holds for at least 5 steps of up to 0.1 Å together, never for all
+    assert 1 <= potential.rebuilds < 5
+
+
+def test_edges_come_and_go_without_a_new_list(systems: dict[str, System]) -> None:
+    """Across the cutoff and back: the list has the pair, and leaves it out while it is too far."""
+    model = build("nonlinear", torch.float64)
+    potential = Potential(model, skin=0.5)
+    for distance in (model.cutoff - 0.05, model.cutoff + 0.05, model.cutoff - 0.02):
+        batch = batch_of([ase.Atoms("OH2", positions=[[0, 0, 0], [0, 0.9, 0.1], [0, 0, distance]])])
+        torch.testing.assert_close(potential(batch).energy, predicted(model, batch)["energy"], rtol=EXACT64, atol=0)
+    assert potential.rebuilds == 1
+
+
+def test_a_new_list_when_it_must(batch: Batch) -> None:
+    model = build("envelope", torch.float64)
+    potential = Potential(model, skin=0.4)
+    positions = batch.positions.clone()
+    positions[3, 0] += 0.21  # one atom by more than half of the skin
+    wider = batch.cell.clone()
+    wider[1] *= 1.01
+    closed = replace(batch, pbc=torch.zeros_like(batch.pbc))
+    for changed in (replace(batch, positions=positions), replace(batch, cell=wider), closed):
+        potential(batch)
+        before = potential.rebuilds
+        found = potential(changed)
+        assert potential.rebuilds == before + 1
+        torch.testing.assert_close(found.forces, predicted(model, changed)["forces"], rtol=1e-9, atol=1e-10)
+
+
+def test_a_cell_changed_in_place_is_noticed(systems: dict[str, System]) -> None:
+    model = build("envelope", torch.float64)
+    batch = collate([systems["copper"]], torch.float64)[0]
+    potential = Potential(model)
+    potential(batch)
+    batch.cell.mul_(1.02)
+    torch.testing.assert_close(potential(batch).energy, predicted(model, batch)["energy"], rtol=EXACT64, atol=0)
+
+
+def test_stress_is_that_of_predict_and_refused_without_a_volume(systems: dict[str, System]) -> None:
+    model = build("envelope", torch.float64)
+    batch = collate([systems["copper"], systems["triclinic"]], torch.float64)[0]
+    found = Potential(model, stress=True)(batch)
+    wanted = predicted(model, batch)["stress"]
+    assert found.stress is not None
+    torch.testing.assert_close(found.stress, wanted, rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match="periodic along"):
+        Potential(model, stress=True)(collate([systems["slab"]], torch.float64)[0])
+    with pytest.raises(ValueError, match="forces=direct"):
+        Potential(build("direct", torch.float64), stress=True)
+
+
+def test_a_committee_gives_mean_and_deviation(batch: Batch) -> None:
+    models = [build("envelope", torch.float64), build("nonlinear", torch.float64), build("direct", torch.float64)]
+    committee = Potential(models)
+    found = committee(batch)
+    single = [predicted(model, batch, ("energy", "forces")) for model in models]
+    energy = torch.stack([one["energy"] for one in single])
+    forces = torch.stack([one["forces"] for one in single])
+    assert found.energy_std is not None and found.forces_std is not None
+    torch.testing.assert_close(found.energy, energy.mean(0))
+    torch.testing.assert_close(found.energy_std, energy.std(0))
+    torch.testing.assert_close(found.forces, forces.mean(0))
+    torch.testing.assert_close(found.forces_std, forces.std(0))
+    assert committee.direct_forces and not committee.smooth
+
+
+def test_float32_models_lose_nothing_far_from_the_origin(systems: dict[str, System]) -> None:
+    """A molecule that has drifted 5 km/s for a nanosecond: rounding its positions as they are would cost 1e-3 Å."""
+    model = build("envelope", torch.float32)
+    batch = collate([systems["ethanol"]], torch.float64)[0]
+    away = replace(batch, positions=batch.positions + 5e4)
+    potential = Potential(model)
+    near = potential(batch).forces
+    assert (potential(away).forces - near).abs().max() < 1e-4 * near.square().mean().sqrt()
+
+
+def test_broken_systems_are_named(systems: dict[str, System]) -> None:
+    model = build("envelope", torch.float64)
+    potential = Potential(model)
+    batch = collate([systems["water"]] * 5, torch.float64)[0]
+    positions = batch.positions.clone()
+    positions[3] = torch.nan  # system 1
+    positions[8] += 1e5  # system 2
+    positions[12] = positions[13]  # system 4
+    broken = replace(batch, positions=positions)
+    for first in (None, batch):  # with and without an older list
+        if first is not None:
+            potential(first)
+        assert potential.broken(broken).tolist() == [False, True, True, False, True]
+        with pytest.raises(ValueError, match="System"):
+            potential(broken)
+    assert not potential.broken(batch).any()
+    torch.testing.assert_close(potential(batch).energy, predicted(model, batch)["energy"], rtol=EXACT64, atol=0)
+
+
+def test_two_atoms_that_meet_within_the_skin_are_noticed() -> None:
+    potential = Potential(build("envelope", torch.float64), skin=1.0)
+    atoms = ase.Atoms("H2", positions=[[0, 0, 0], [0, 0, 0.3]])
+    potential(batch_of([atoms]))
+    atoms.positions[1, 2] = 1e-6
+    with pytest.raises(ValueError, match="one place"):
+        potential(batch_of([atoms]))
+    assert potential.broken(batch_of([atoms])).tolist() == [True]
+
+
+def test_training_may_go_on_with_the_model(batch: Batch) -> None:
+    model = build("envelope", torch.float64).train()
+    potential = Potential(model)
+    before = potential(batch).energy
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1
+    assert model.training and all(parameter.requires_grad for parameter in model.parameters())
+    torch.testing.assert_close(potential(batch).energy, before, rtol=0, atol=0)
+
+
+def test_unknown_elements_and_wrong_arguments() -> None:
+    model = build("envelope", torch.float64)
+    with pytest.raises(ValueError, match="has Fe, which this model was not trained on"):
+        Potential(model)(batch_of([ase.Atoms("FeH", positions=[[0, 0, 0], [0, 0, 1.5]])]))
+    with pytest.raises(ValueError, match="at least one model"):
+        Potential([])
+    with pytest.raises(ValueError, match="skin"):
+        Potential(model, skin=-0.1)
+    with pytest.raises(ValueError, match="one dtype"):
+        Potential([model, build("envelope", torch.float32)])
+
+
+def test_structures_survive_the_way_there_and_back(systems: dict[str, System]) -> None:
+    batch = collate([systems[name] for name in NAMES], torch.float64)[0]
+    back = batch_of(atoms_of(batch))
+    for name in ("positions", "cell", "pbc", "atomic_numbers", "fixed", "tags", "system_index", "n_atoms"):
+        assert torch.equal(getattr(back, name), getattr(batch, name)), name
+    atoms = ase.Atoms("H2", positions=[[0, 0, 0], [0, 0, 1]], constraint=ase.constraints.FixBondLength(0, 1))
+    with pytest.raises(ValueError, match="FixBondLength"):
+        batch_of([atoms])
+    with pytest.raises(ValueError, match="no atoms"):
+        batch_of([ase.Atoms()])
