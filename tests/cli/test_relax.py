@@ -1,0 +1,151 @@
+"""``denskit relax`` as users run it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import ase
+import ase.io
+import numpy as np
+import pytest
+import torch
+from click.testing import Result
+from typer.testing import CliRunner
+
+from contract.variants import build
+from denskit.batch import System
+from denskit.cli import app
+from denskit.data.base import collate
+from denskit.models.model_file import save_model
+from denskit.simulation.relaxation_folder import RelaxationFolder
+from denskit.simulation.structures import atoms_of
+
+
+def relax(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["relax", *map(str, arguments)])
+
+
+def atoms_named(systems: dict[str, System], *names: str) -> list[ase.Atoms]:
+    return [atoms_of(collate([systems[name]], torch.float64)[0])[0] for name in names]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "model.safetensors"
+    save_model(path, build("envelope", torch.float32), {})
+    return path
+
+
+def test_structures_of_all_kinds(model: Path, systems: dict[str, System], tmp_path: Path) -> None:
+    file, output = tmp_path / "mixed.extxyz", tmp_path / "out"
+    mixed = [*atoms_named(systems, "ethanol", "slab", "copper"), ase.Atoms("Xe")]
+    ase.io.write(file, mixed)
+    done = relax(model, file, "-o", output, "--steps", 3, "--fmax", 0, "--optimizer", "fire", "--trajectory")
+    assert done.exit_code == 0, done.output
+    assert "4 structures: 3 not converged, 1 unknown element; 9 moves" in done.output
+    assert "3: unknown element: the structure has Xe" in done.output
+    relaxed = ase.io.read(output / "relaxed.extxyz", ":")
+    assert [atoms.get_chemical_formula() for atoms in relaxed] == [atoms.get_chemical_formula() for atoms in mixed]
+    np.testing.assert_array_equal(relaxed[1].pbc, mixed[1].pbc)
+    held = mixed[1].constraints[0].index
+    np.testing.assert_allclose(relaxed[1].positions[held], mixed[1].positions[held], atol=1e-7)
+    assert np.abs(relaxed[1].positions - mixed[1].positions).max() > 1e-3
+    assert len(ase.io.read(output / "trajectories" / "000001.extxyz", ":")) == 4
+    with (output / "summary.csv").open() as table:
+        assert [row["status"] for row in csv.DictReader(table)] == ["not_converged"] * 3 + ["unknown_element"]
+
+
+def test_protocol_and_cells_reach_the_settings(model: Path, systems: dict[str, System], tmp_path: Path) -> None:
+    ase.io.write(tmp_path / "copper.extxyz", atoms_named(systems, "copper"))
+    options = ("--protocol", "oc20-2024", "--steps", 1, "--cell", "xx,yy", "--pressure", 2, "--dtype", "float64")
+    done = relax(model, tmp_path / "copper.extxyz", "-o", tmp_path / "out", *options)
+    assert done.exit_code == 0, done.output
+    settings = json.loads((tmp_path / "out" / "summary.json").read_text())["settings"]
+    assert settings["optimizer"] == {"name": "lbfgs", "maxstep": 0.2, "memory": 50, "damping": 1.2, "alpha": 80.0}
+    assert (settings["fmax"], settings["steps"]) == (0.02, 1)
+    assert settings["cell"]["strains"] == ["xx", "yy"]
+    assert settings["cell"]["pressure"] == pytest.approx(2 / 160.2176634)
+    (relaxed,) = ase.io.read(tmp_path / "out" / "relaxed.extxyz", ":")
+    change = relaxed.cell - systems["copper"].cell
+    assert abs(change[0, 0]) > 1e-5
+    assert abs(change[2, 2]) < 1e-7
+
+
+def test_options_that_contradict_each_other_are_refused(model: Path, tmp_path: Path) -> None:
+    ase.io.write(tmp_path / "one.extxyz", ase.Atoms("H"))
+    for options, said in (
+        (("--protocol", "oc20-2024", "--optimizer", "fire"), "leave --optimizer fire out"),
+        (("--pressure", 1), "give --cell full as well"),
+        (("--cell", "volume"), "no strain is called 'volume'"),
+    ):
+        done = relax(model, tmp_path / "one.extxyz", "-o", tmp_path / "out", *options)
+        assert done.exit_code == 2
+        assert said in " ".join(done.output.split())
+        assert not (tmp_path / "out").exists()
+
+
+def test_relaxed_energies_of_whole_relaxations(model: Path, systems: dict[str, System], tmp_path: Path) -> None:
+    frames = [replace(systems["slab"], positions=systems["slab"].positions + shift) for shift in (0, 0.1, 0.2)]
+    natoms = [len(frame) for frame in frames]
+    np.savez(
+        tmp_path / "relaxations.npz",
+        natoms=natoms,
+        pos=np.concatenate([frame.positions for frame in frames]),
+        z=np.concatenate([frame.atomic_numbers for frame in frames]),
+        fixed=np.concatenate([frame.fixed for frame in frames]),
+        tags=np.concatenate([frame.tags for frame in frames]),
+        cell=np.stack([frame.cell for frame in frames]),
+        energy=np.array([-1.0, -2.0, -3.0]),
+        forces=np.zeros((sum(natoms), 3)),
+        sid=np.array(["7", "7", "8"]),
+        fid=np.array([0, 5, 0]),
+    )
+    options = ("--first-frames", "--is2re", "--steps", 1)
+    done = relax(model, tmp_path / "relaxations.npz", "-o", tmp_path / "out", *options)
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "out" / "is2re.json").read_text())
+    results = list(RelaxationFolder(tmp_path / "out").results())
+    assert found["references"] == 2
+    wanted = 1000 * np.mean([abs(results[0].energy + 2.0), abs(results[1].energy + 3.0)])
+    assert found["energy_mae_meV"] == pytest.approx(wanted)
+    assert "energy_mae_meV" in done.output
+    with np.load(tmp_path / "out" / "is2re.npz", allow_pickle=False) as arrays:
+        assert arrays["ids"].tolist() == ["7", "8"]
+        np.testing.assert_allclose(arrays["energy"], [result.energy for result in results], rtol=1e-6)
+
+
+def test_ctrl_c_saves_and_resume_goes_on(model: Path, systems: dict[str, System], tmp_path: Path) -> None:
+    file, output = tmp_path / "structures.extxyz", tmp_path / "out"
+    ase.io.write(file, atoms_named(systems, "water", "water"))
+    options = ["--fmax", "0", "--steps", "40", "--optimizer", "fire", "--trajectory"]
+    command = [sys.executable, "-m", "denskit", "relax", str(model), str(file), *options, "-o"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([*command, str(output)], env=environment, stderr=subprocess.PIPE, text=True)
+    trajectory = output / "trajectories" / "000001.extxyz"
+    deadline = time.monotonic() + 120
+    try:
+        while not trajectory.exists():
+            assert time.monotonic() < deadline
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.terminate()
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "--resume" in errors
+    assert (output / "running.safetensors").is_file()
+    assert not (output / "relaxed.extxyz").exists()
+    assert relax(model, file, *options, "-o", output, "--resume").exit_code == 0
+    assert relax(model, file, *options, "-o", tmp_path / "whole").exit_code == 0
+    assert (output / "relaxed.extxyz").read_text() == (tmp_path / "whole" / "relaxed.extxyz").read_text()
+    assert trajectory.read_text() == (tmp_path / "whole" / "trajectories" / "000001.extxyz").read_text()
