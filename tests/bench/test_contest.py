@@ -30,7 +30,7 @@ from denskit.bench.measure import Measured, Memory, Result, run
 from denskit.bench.systems import benchmark_batch
 from denskit.cli.bench import app
 from denskit.geometry.neighbors import build_neighbors
-from denskit.models.published import MD17_CONFIGS, convert_equiformer
+from denskit.models.published_equiformer import MD17_CONFIGS, convert_equiformer
 
 TRAIN = Contest(work="train", model="equiformer_l2", system="ethanol", batch=2, against="e3nn-eager")
 

@@ -19,13 +19,9 @@ import torch
 from torch import Tensor
 
 from denskit.models.equiformer import EquiformerConfig
-from denskit.models.published import (
-    MD17_CONFIGS,
-    convert_equiformer,
-    detect_equiformer,
-    import_equiformer,
-    read_checkpoint,
-)
+from denskit.models.published import import_checkpoint
+from denskit.models.published_checkpoint import read_checkpoint
+from denskit.models.published_equiformer import MD17_CONFIGS, convert_equiformer, detect_equiformer
 from denskit.models.scaling import Scaling
 
 Shapes = dict[str, tuple[int, ...]]
@@ -242,7 +238,7 @@ def test_reads_files_as_they_are_published(tmp_path: Path, wrapper: str | None, 
     if wrapper:
         content = {"epoch": 1499, wrapper: content}
     torch.save(content, tmp_path / "checkpoint.pth.tar")
-    loaded = read_checkpoint(tmp_path / "checkpoint.pth.tar")
+    loaded = read_checkpoint(tmp_path / "checkpoint.pth.tar").state
     assert loaded.keys() == state.keys()
     assert all(torch.equal(loaded[name], value) for name, value in state.items())
 
@@ -252,7 +248,7 @@ def test_imported_force_field(tmp_path: Path) -> None:
     state = state_of()
     torch.save({"state_dict": state}, tmp_path / "checkpoint.pt")
     scaling = Scaling(elements=[1, 6, 8], energy_scale=0.2, force_scale=0.2)
-    force_field = import_equiformer(tmp_path / "checkpoint.pt", scaling, TINY)
+    force_field = import_checkpoint(tmp_path / "checkpoint.pt", scaling=scaling, config=TINY)
     assert not force_field.training and set(force_field.heads) == {"energy", "noise"}
     assert force_field.backbone.force_encoding.scale == pytest.approx(23.0605, rel=1e-5)  # type: ignore[union-attr]
     converted, _ = convert_equiformer(state, TINY)

@@ -21,7 +21,7 @@ from denskit.bench.systems import SystemName, benchmark_batch
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
-from denskit.models.published import MD17_CONFIGS, convert_equiformer
+from denskit.models.published_equiformer import MD17_CONFIGS, convert_equiformer
 from denskit.models.scaling import Scaling
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Task, total_loss

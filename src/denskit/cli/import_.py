@@ -8,53 +8,97 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from denskit.models.base import ModelConfig
     from denskit.models.scaling import Scaling
 
 
 def import_(
-    checkpoint: Annotated[Path, typer.Argument(help="Published Equiformer checkpoint (MD17).", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.", show_default=False)],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="Published checkpoint: Equiformer, EquiformerV2, eSCN.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Model file to write.", show_default="CHECKPOINT.safetensors")
+    ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="The npz it was trained on: mean, deviation and elements of its 950 frames.")
+        Path | None, typer.Option(help="Equiformer: the npz it was trained on, for mean, deviation and elements.")
     ] = None,
     mean: Annotated[float | None, typer.Option(help="Mean energy (kcal/mol) that training subtracted.")] = None,
     std: Annotated[float | None, typer.Option(help="Standard deviation (kcal/mol) that it divided by.")] = None,
     elements: Annotated[str | None, typer.Option(help="Elements that it was trained on, such as C,H,O.")] = None,
+    references: Annotated[
+        Path | None, typer.Option(help="OC22: linear references that training subtracted (npz with coeff, or JSON).")
+    ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="YAML with the model's settings, where its sizes are not the published ones.")
+        str | None, typer.Option(help="YAML with the model's settings, or a preset, where the file has none.")
     ] = None,
 ) -> None:
-    """Import a published Equiformer checkpoint, with the same energies, forces and noise.
+    """Import a published checkpoint, with the same energies, forces and noise.
 
-    Published files hold weights only; the normalisation comes from the training data, or is given.  Examples:
+    EquiformerV2 and eSCN (OCP and fairchem files) hold all that is needed.  MD17 files hold weights only; the
+    normalisation comes from the training data, or is given.  Examples:
+
+      denskit import eq2_dens_epochs_12_2M.pt
 
       denskit import aspirin.pth.tar -o aspirin.safetensors --data md17_aspirin.npz
 
       denskit import mine.pth.tar -o mine.safetensors --mean -406757.6 --std 5.9 --elements C,H,O
     """
-    import yaml
-
-    from denskit.models.equiformer import EquiformerConfig
     from denskit.models.model_file import save_model
-    from denskit.models.published import import_equiformer
+    from denskit.models.published import import_checkpoint
 
-    try:
-        config = None if model is None else EquiformerConfig.model_validate(yaml.safe_load(model.read_text("utf-8")))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{model}: no valid YAML: {error}") from None
+    scaling = None
     if data is not None and (mean, std, elements) == (None, None, None):
         scaling = _scaling_of(data)
     elif data is None and mean is not None and std is not None and elements is not None:
         scaling = _scaling(mean, std, elements)
-    else:
-        raise ValueError("the checkpoint holds weights only: give --data FILE, or all of --mean, --std and --elements")
-    force_field = import_equiformer(checkpoint, scaling, config)
+    elif data is not None or mean is not None or std is not None:
+        raise ValueError("give --data FILE, or all of --mean, --std and --elements")
+    force_field = import_checkpoint(checkpoint, scaling=scaling, config=None if model is None else _settings(model))
+    if scaling is None:
+        force_field.scaling = _changed(force_field.scaling, elements, references)
+    output = output or Path(checkpoint.name.split(".")[0] + ".safetensors")
     save_model(output, force_field, {"imported_from": checkpoint.name})
     count = sum(parameter.numel() for parameter in force_field.parameters())
-    # with DeNS, the published force embedding has a scalar bias; it is part of the atom embedding's bias here
-    folded = force_field.config.channels[0] if "noise" in force_field.heads else 0  # type: ignore[attr-defined]
-    sizes = f"{count:,} parameters" + (f" (published: {count + folded:,})" if folded else "")
-    typer.echo(f"Wrote {output}: {force_field.config.name}, {sizes}, heads {', '.join(force_field.heads)}")
+    typer.echo(
+        f"Wrote {output}: {force_field.config.name}, {count:,} parameters, heads {', '.join(force_field.heads)}, "
+        f"{len(force_field.scaling.elements)} elements"
+    )
+
+
+def _settings(name: str) -> ModelConfig:
+    """The model's settings of a YAML file (of its section ``model``, if it has one) or of a preset."""
+    import yaml
+
+    from denskit.models import MODELS
+    from denskit.training.config import load_config
+
+    path = Path(name)
+    if not path.is_file():
+        return load_config(name).model
+    try:
+        values = yaml.safe_load(path.read_text("utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name}: no valid YAML: {error}") from None
+    values = values.get("model", values) if isinstance(values, dict) else {}
+    kind = values.get("name", "equiformer")
+    if kind not in MODELS:
+        raise ValueError(f"{name}: no model {kind!r}; there are {', '.join(MODELS)}")
+    return MODELS[kind].config.model_validate(values)
+
+
+def _changed(scaling: Scaling, elements: str | None, references: Path | None) -> Scaling:
+    """The checkpoint's own scaling, with elements and references that it does not hold."""
+    from denskit.data.references import linear_references
+    from denskit.models.scaling import Scaling
+
+    values = scaling.to_dict()
+    if references is not None:
+        values["references"], messages = linear_references(references)
+        values["elements"] = _numbers(",".join(values["references"]))
+        typer.echo("\n".join(messages))
+    if elements is not None:
+        values["elements"] = _numbers(elements)
+    return Scaling.from_dict(values)
 
 
 def _scaling_of(data: Path) -> Scaling:
@@ -70,15 +114,18 @@ def _scaling_of(data: Path) -> Scaling:
 
 
 def _scaling(mean: float, std: float, elements: str) -> Scaling:
-    from ase.data import atomic_numbers
-
     from denskit.models.scaling import Scaling
     from denskit.units import KCAL_PER_MOL
+
+    scale = std * KCAL_PER_MOL  # one for all, since forces are gradients
+    numbers, shift = _numbers(elements), mean * KCAL_PER_MOL
+    return Scaling(elements=numbers, energy_shift=shift, energy_scale=scale, force_scale=scale, stress_scale=scale)
+
+
+def _numbers(elements: str) -> list[int]:
+    from ase.data import atomic_numbers
 
     unknown = [symbol for symbol in elements.split(",") if symbol not in atomic_numbers]
     if unknown:
         raise ValueError(f"--elements: {unknown[0]!r} is no element; write C,H,O")
-    scale = std * KCAL_PER_MOL  # one for all, since forces are gradients
-    numbers = [atomic_numbers[symbol] for symbol in elements.split(",")]
-    shift = mean * KCAL_PER_MOL
-    return Scaling(elements=numbers, energy_shift=shift, energy_scale=scale, force_scale=scale, stress_scale=scale)
+    return [atomic_numbers[symbol] for symbol in elements.split(",")]

@@ -6,6 +6,7 @@ on every atom at every time: it is added to the atom embedding.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ _EDGE = {
     "hidden": ("fc1_edge_attr", ("weight", "bias")),
 }
 _UPDATE = {"first": "fc1_sphere", "second": "fc2_sphere", "third": "fc3_sphere"}
+_CONSTANTS = re.compile(r"(^|\.)(SO3_\w+\..+|edge_block\.distance_expansion\.offset)$")  # computed, or copies
 _HEADS = {"energy": "energy_block", "forces": "force_block", "noise": "denoising_pos_block"}
 _HEAD = {"first": ("fc1", ("weight", "bias")), "second": ("fc2", ("weight", "bias")), "third": ("fc3", ("weight",))}
 
@@ -54,12 +56,29 @@ def convert_escn(state: Mapping[str, Tensor], config: ESCNConfig) -> tuple[dict[
         Our state dict of the force field without its scaling, and the heads beyond energy and forces.
 
     Raises:
-        ValueError: A tensor of the architecture is missing.
+        ValueError: A tensor of the architecture is missing, or one is left over.
     """
+    read = _Read(state)
     try:
-        return _converted(state, config)
+        converted = _converted(read, config)
     except KeyError as error:
         raise ValueError(f"the checkpoint has no {error}: it is not a published eSCN of this configuration") from None
+    left = sorted(name for name in state if name not in read.names and not _CONSTANTS.search(name))
+    if left:
+        raise ValueError(f"the checkpoint has {len(left)} tensors that its configuration does not, first {left[0]!r}")
+    return converted
+
+
+class _Read(dict[str, Tensor]):
+    """A state dict that knows which of its entries were read."""
+
+    def __init__(self, state: Mapping[str, Tensor]) -> None:
+        super().__init__(state)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.names.add(name)
+        return super().__getitem__(name)
 
 
 def _converted(state: Mapping[str, Tensor], config: ESCNConfig) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -1,0 +1,147 @@
+"""Published checkpoint files: reading them without running them, and what they say beside the weights.
+
+Two layouts are known.  Equiformer's (MD17) is a state dict, perhaps under a key.  That of OCP and fairchem (up to
+version 1) is a mapping with ``state_dict``, ``config``, ``normalizers`` and, depending on version and on how it was
+saved, ``ema``, ``elementrefs``, optimizer and so on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# numbers that logs leave in checkpoints: numpy scalars, which hold bytes and a dtype
+_NUMBERS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    np.dtype,
+    (np._core.multiarray.scalar, "numpy.core.multiarray.scalar"),  # type: ignore[attr-defined]
+    (np._core.multiarray.scalar, "numpy._core.multiarray.scalar"),  # type: ignore[attr-defined]
+    *(type(np.dtype(name)) for name in ("float64", "float32", "int64", "int32", "bool")),
+]
+_REFUSED = re.compile(
+    r"(?:Unsupported (?:global|class|operand|type)\S*:? (?:GLOBAL )?|trying to load unsupported GLOBAL )(\S+)"
+)
+# entries of state dicts that are not trained, so that a running average does not have them
+_UNTRAINED = re.compile(
+    r"(^|\.)(distance_expansion\.offset|sphere_points|sphharm_weights\.\d+|energy_lin_ref|expand_index"
+    r"|balance_degree_weight|SO3_\w+\..+|mappingReduced\..+)$"
+)
+_OLD_NAMES = {"target": "energy", "grad_target": "forces"}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a published file holds."""
+
+    path: Path
+    state: dict[str, Tensor]  # the weights that evaluation used (the running average where there is one)
+    model: dict[str, Any] | None  # the model's published hyper-parameters
+    normalizers: dict[str, tuple[float, float]] | None  # "energy", "forces": mean, deviation; None: it does not say
+    references: Tensor | None  # [Z] eV, energies of elements
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a published checkpoint; nothing in the file is executed.
+
+    Raises:
+        FileNotFoundError: No such file.
+        ValueError: The file holds anything but tensors, numbers, text and plain containers, or no state dict.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no checkpoint at {path}")
+    loaded = _load(path)
+    if not isinstance(loaded, dict):
+        loaded = {}
+    state = next(
+        (loaded[k] for k in ("state_dict", "model", "model_state_dict") if isinstance(loaded.get(k), dict)), loaded
+    )
+    if not state or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ValueError(f"{path} holds no state dict (a mapping of names to tensors, perhaps under 'state_dict')")
+    state = {_without_prefix(name): tensor for name, tensor in state.items()}
+    average = loaded.get("ema") if state is not loaded else None
+    if isinstance(average, dict) and average.get("shadow_params"):
+        state |= _averaged(path, state, average["shadow_params"])
+    settings = loaded.get("config")
+    settings = settings if isinstance(settings, dict) else {}
+    normalizers = _normalizers(path, loaded.get("normalizers"), settings)
+    return Checkpoint(path, state, _model_settings(settings), normalizers, _references(loaded, state, normalizers))
+
+
+def _load(path: Path) -> Any:
+    try:
+        with torch.serialization.safe_globals(_NUMBERS):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        found = _REFUSED.search(str(error))
+        why = f"it asks for {found[1].rstrip('.,')}, which is refused" if found else str(error).split("\n", 1)[0]
+        raise ValueError(
+            f"{path} cannot be read as a checkpoint of plain tensors: {why}; wanted tensors, numbers, text and plain "
+            "containers, as torch.save writes them"
+        ) from None
+
+
+def _without_prefix(name: str) -> str:
+    """A parameter's name without what wrappers (parallel training, fairchem's hydra) put before it."""
+    while name.startswith("module."):
+        name = name.removeprefix("module.")
+    return re.sub(r"^(backbone\.|output_heads\.\w+\.)", "", name)
+
+
+def _averaged(path: Path, state: Mapping[str, Tensor], average: list[Tensor]) -> dict[str, Tensor]:
+    """The running average, a list without names in the order of the trained parameters, by name."""
+    names = [name for name in state if not _UNTRAINED.search(name)]
+    shapes = [tuple(state[name].shape) for name in names]
+    if shapes != [tuple(tensor.shape) for tensor in average]:
+        raise ValueError(
+            f"{path}: the running average (ema) has {len(average)} tensors that do not match the {len(names)} trained "
+            "tensors of the state dict one by one; Denskit cannot tell which is which"
+        )
+    return dict(zip(names, average, strict=True))
+
+
+def _model_settings(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The model's hyper-parameters, wherever the versions of OCP and fairchem put them."""
+    model = settings.get("model")
+    if isinstance(model, str):
+        model = settings.get("model_attributes")
+    if isinstance(model, dict) and isinstance(model.get("backbone"), dict):
+        model = model["backbone"]
+    return dict(model) if isinstance(model, dict) else None
+
+
+def _normalizers(path: Path, stored: Any, settings: Mapping[str, Any]) -> dict[str, tuple[float, float]] | None:
+    """Mean and deviation of energies and forces; from the configuration where the file has no entry of its own."""
+    if not isinstance(stored, dict):
+        dataset = settings.get("dataset")
+        dataset = dataset.get("train", dataset) if isinstance(dataset, dict) else {}
+        stored = ((dataset.get("transforms") or {}).get("normalizer") if isinstance(dataset, dict) else None) or None
+        if stored is None:
+            return None
+    found = {}
+    for name, entry in stored.items():
+        deviation = next((entry[key] for key in ("std", "rmsd", "stdev") if key in entry), 1.0)
+        found[_OLD_NAMES.get(name, name)] = (float(entry.get("mean", 0.0)), float(deviation))
+    if found.get("forces", (0.0, 1.0))[0] != 0:
+        raise ValueError(f"{path}: the forces' normaliser has the mean {found['forces'][0]}; only 0 has a meaning")
+    return found
+
+
+def _references(
+    loaded: Mapping[str, Any], state: Mapping[str, Tensor], normalizers: Mapping[str, tuple[float, float]] | None
+) -> Tensor | None:
+    """Energies of elements (eV): stored as such, or by EquiformerV2 in units of the energies' deviation."""
+    stored = loaded.get("elementrefs")
+    if isinstance(stored, dict) and "energy" in stored:
+        references: Tensor = stored["energy"]["element_references"]
+        return references.double()
+    if "energy_lin_ref" in state:
+        deviation = (normalizers or {}).get("energy", (0.0, 1.0))[1]
+        return state["energy_lin_ref"].double() * deviation
+    return None
