@@ -30,6 +30,8 @@ from denskit.training.evaluate import evaluate
 from denskit.training.run_folder import model_file
 
 TASKS = ("energy_forces", "dens")
+# the paper's for OC20 S2EF-2M, 12 epochs
+OC20_DENS = ["task.probability=0.5", "task.sigma=0.1", "task.corruption_ratio=0.5", "task.coefficient=10"]
 
 
 def folds_of(groups: np.ndarray, count: int, seed: int) -> list[np.ndarray]:
@@ -72,6 +74,8 @@ def train(arguments: argparse.Namespace) -> None:
             command = [sys.executable, "-m", "denskit", "train", arguments.preset, f"task={task}"]
             command += [f"data.path={file}", f"data.split.file={saved}", f"training.max_steps={arguments.steps}"]
             command += [f"output={run}", f"seed={arguments.seed}", *arguments.settings]
+            if task == "dens":
+                command += OC20_DENS
             if (run / "checkpoints" / "last.pt").is_file():
                 command.append("--resume")
             subprocess.run(command, check=True)
