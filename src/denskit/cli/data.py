@@ -1,4 +1,4 @@
-"""``denskit data``: fetch, inspect and make data."""
+"""``denskit data``: fetch, inspect, convert and make data."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from denskit.cli.convert import convert, verify
+
 if TYPE_CHECKING:
     from denskit.data.inspect import Inspection
 
-app = typer.Typer(help="Fetch, inspect and make data.", no_args_is_help=True)
+app = typer.Typer(help="Fetch, inspect, convert and make data.", no_args_is_help=True)
+app.command()(convert)
+app.command()(verify)
 
 
 class Downloadable(StrEnum):

@@ -195,12 +195,14 @@ def _check_distances(frames: Frames) -> None:
         return
     for index in range(len(frames)):
         atoms = slice(frames.starts[index], frames.starts[index + 1])
-        pair = _close_pair(frames.positions[atoms], frames.cell[index], frames.pbc[index])
+        pair = close_pair(frames.positions[atoms], frames.cell[index], frames.pbc[index])
         if pair is not None:
             _raise_close(frames, index, *pair)
 
 
-def _close_pair(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray) -> tuple[int, int] | None:
+def close_pair(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray) -> tuple[int, int] | None:
+    """Two atoms of a structure nearer than ``CLOSEST``, images included, if there are any; an atom and its own image
+    are no pair.  Periodic directions must have cell vectors that span them."""
     if not pbc.any():
         pairs = cKDTree(positions).query_pairs(CLOSEST, output_type="ndarray")
         return (int(pairs[0, 0]), int(pairs[0, 1])) if len(pairs) else None

@@ -14,6 +14,7 @@ from denskit.data.oc20 import LmdbShard, PickledList
 from denskit.data.raw_oc20 import RawPair, text_of
 from denskit.data.records import Records, Rules, Shard, sizes_beside
 from denskit.data.references import system_references
+from denskit.data.shards import INDEX, open_shards
 
 # Endings of files that are shards, and what reads one.
 SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
@@ -35,6 +36,8 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[Frames | Recor
     """
     path = Path(path).expanduser()
     if path.is_dir():
+        if (path / INDEX).is_file():
+            return _folder(path, config)
         kind, files = _shards_of(path)
         return _records(path, files, kind, config)
     if not path.is_file():
@@ -68,16 +71,27 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
 
 
 def _records(path: Path, files: list[Path], ending: str, config: DataConfig) -> tuple[Records, list[str]]:
+    shards = tuple(SHARDS[ending](file, config) for file in files)
+    rules = _rules(path, ending, config)
+    whole = path.is_dir()
+    count = sum(len(shard) for shard in shards)
+    sizes = sizes_beside(path if whole else path.parent, count, whole=whole)
+    where = f"{len(shards)} files *{ending}" if whole else "one file"
+    said = f"{path}: {count} structures in {where}, read as they are used; energies in eV, lengths in Å"
+    return Records(str(path), shards, rules, sizes), [said]
+
+
+def _folder(path: Path, config: DataConfig) -> tuple[Records, list[str]]:
+    """A folder that ``denskit data convert`` wrote."""
+    shards, sizes = open_shards(path)
+    said = f"{path}: {len(sizes)} structures in {len(shards)} shards, read as they are used"
+    return Records(str(path), shards, _rules(path, ".safetensors", config), sizes), [said]
+
+
+def _rules(path: Path, ending: str, config: DataConfig) -> Rules:
     for key in (*_KEYS, "units"):
         value = getattr(config, key)
         if value is not None and value not in ("auto", "eV"):
             raise ValueError(f"{path}: data.{key}={value}, but *{ending} files have their own names, in eV and Å")
-    shards = tuple(SHARDS[ending](file, config) for file in files)
     offsets = None if config.oc20_ref is None else system_references(Path(config.oc20_ref).expanduser())
-    whole = path.is_dir()
-    count = sum(len(shard) for shard in shards)
-    sizes = sizes_beside(path if whole else path.parent, count, whole=whole)
-    rules = Rules(missing="mask", denoise=config.origin != "md", offsets=offsets)
-    where = f"{len(shards)} files *{ending}" if whole else "one file"
-    said = f"{path}: {count} structures in {where}, read as they are used; energies in eV, lengths in Å"
-    return Records(str(path), shards, rules, sizes), [said]
+    return Rules(missing="mask", denoise=config.origin != "md", offsets=offsets)

@@ -48,7 +48,7 @@ class Rules:
             offset = self._offset(system.sid, where)
             labels["energy"] = None if labels["energy"] is None else labels["energy"] + offset
             relaxed = None if relaxed is None else relaxed + offset
-        return replace(system, index=index, denoise=self.denoise, relaxed_energy=relaxed, **labels)
+        return replace(system, index=index, denoise=self.denoise and system.denoise, relaxed_energy=relaxed, **labels)
 
     def _label(self, system: System, label: str, where: str) -> np.ndarray | float | None:
         value: np.ndarray | float | None = getattr(system, label)
