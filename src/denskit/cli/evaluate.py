@@ -32,6 +32,10 @@ def evaluate(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Structures at a time.", min=1)] = 32,
+    stability: Annotated[
+        float | None,
+        typer.Option(help="Also ps of MD17's stability protocol, judged by the same structures; published: 300."),
+    ] = None,
 ) -> None:
     """Judge a model: energy, force and stress errors, in a table and (for a run) in test.json and parity.png.
 
@@ -40,6 +44,8 @@ def evaluate(
       denskit evaluate runs/mine
 
       denskit evaluate runs/mine/model.safetensors data.test=other.extxyz
+
+      denskit evaluate runs/ethanol --stability 300
 
       torchrun --nproc-per-node 4 -m denskit evaluate runs/mine --data id=val_id --data ood_ads=val_ood_ads
     """
@@ -53,6 +59,8 @@ def evaluate(
         raise ValueError(f"--split {split} is part of the run's data; with other structures given it would be ignored")
     if file is not None and sets:
         raise ValueError(f"give data.test={file} or --data, not both")
+    if stability is not None and (sets or not (output or model.is_dir())):
+        raise ValueError("--stability wants one set of structures, of one molecule, and a run folder or --output")
     settings = {"checkpoint": checkpoint, "batch_size": batch_size, "processes": join_processes(device)}
     if sets:
         results = evaluate_splits(model, sets, **settings)  # type: ignore[arg-type]
@@ -60,6 +68,11 @@ def evaluate(
         results = {"error": evaluate_model(model, file, split=split, **settings)}  # type: ignore[arg-type]
     if os.environ.get("RANK", "0") != "0":  # of torchrun's processes one speaks
         return
+    if stability is not None:
+        from denskit.cli.stability import stability_measures
+
+        folder = (output or model) / "stability"
+        results["error"] |= stability_measures(model, file, split, checkpoint, stability, folder, device)
     print_table(results, title=f"{model} on {', '.join(sets) or file or f'its {split} split'}")
     if output is None and (file is not None or not model.is_dir()):
         return

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def md(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
     file: Annotated[Path, typer.Argument(help="Structures, anything that ASE reads.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path("runs/md"),
@@ -36,6 +37,9 @@ def md(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
     skin: Annotated[float, typer.Option(help="Å, of the neighbour list.")] = 0.5,
+    stability: Annotated[
+        bool, typer.Option("--stability", help="MD17's stability protocol; FILE holds the reference frames.")
+    ] = False,
 ) -> None:
     """Simulate structures: NVE, or NVT with a Nosé-Hoover chain or a Langevin bath; all replicas in one batch.
 
@@ -47,7 +51,13 @@ def md(
       denskit md runs/mine ethanol.xyz --temperature 500 --time 10 --replicas 16
 
       denskit md runs/mine ethanol.xyz --temperature 500 --time 20 --replicas 16 --resume
+
+      denskit md runs/mine rmd17_ethanol.extxyz --stability --time 300 --replicas 5
     """
+    if stability:
+        from denskit.cli.stability import study_file
+
+        return study_file(context)
     from denskit.simulation.dynamics import DynamicsSettings
     from denskit.simulation.molecular_dynamics import Plan
 

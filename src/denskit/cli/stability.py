@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from rich.console import Console
@@ -73,18 +73,65 @@ def study_stability(
     _print(study, title)
     _write(study, folder, title)
     if study.interrupted:
-        Console().print(f"interrupted at {study.simulated:g} ps; the same command goes on")
+        Console().print(f"interrupted at {study.simulated:g} ps; the same command, --resume or not, goes on")
     return study.summary()
 
 
-def refuse_ignored(context: typer.Context, used: Collection[str]) -> None:
-    """Raise ValueError for an option on the command line that the protocol of ``--stability`` would ignore."""
+def study_file(context: typer.Context) -> None:
+    """``denskit md --stability``: the study of a model by the frames of a file.
+
+    Raises ValueError for an option on the command line that the protocol would ignore.
+    """
+    from denskit.data.config import DataConfig
+    from denskit.data.loading import read_file
+    from denskit.simulation.calculator import DTYPES
+    from denskit.simulation.study import StudySettings
+
+    used = ("model", "file", "output", "time", "replicas", "seed", "resume", "device", "dtype", "skin", "stability")
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-    ignored = sorted(given - set(used))
+    ignored = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(given.difference(used)))
     if ignored:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
-        raise ValueError(f"--stability simulates by a fixed protocol (500 K, 0.5 fs, ...); it does not take {options}")
+        raise ValueError(f"--stability simulates by a fixed protocol (500 K, 0.5 fs, ...), it does not take {ignored}")
+    options = context.params
+    length = {"length": options["time"]} if "time" in given else {}
+    seeds = {"seeds": options["replicas"]} if "replicas" in given else {}
+    study_stability(
+        options["model"],
+        read_file(options["file"], DataConfig(missing="mask"))[0],
+        StudySettings.model_validate({"seed": options["seed"], **length, **seeds}),
+        options["output"],
+        device=options["device"],
+        dtype=options["dtype"] and DTYPES[options["dtype"]],
+        skin=options["skin"],
+        title=f"{options['model']} by {options['file']}",
+    )
+
+
+def stability_measures(
+    model: Path,
+    file: str | None,
+    split: str,
+    checkpoint: Literal["best", "last"] | None,
+    length: float,
+    folder: Path,
+    device: str,
+) -> dict[str, float]:
+    """``denskit evaluate --stability``: the study's means (and the spread of the stability), named with their units."""
+    from denskit.simulation.study import StudySettings
+    from denskit.training.evaluate import source_of
+    from denskit.training.run_folder import model_file
+
+    found = study_stability(
+        model_file(model, checkpoint),
+        source_of(model, file, split),
+        StudySettings(length=length),
+        folder,
+        device=device,
+        title=f"simulations with {model}",
+    )
+    means = {name: found[name]["mean"] for name in ROWS if name in found}
+    return means | {"stability_std_ps": found["stability_ps"]["std"], "simulated_ps": found["simulated_ps"]}
 
 
 def _print(study: Study, title: str) -> None:

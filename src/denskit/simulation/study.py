@@ -46,7 +46,9 @@ class StudySettings(BaseModel):
     timestep: float = Field(0.5, gt=0, description="fs")
     every: int = Field(100, ge=1, description="steps between two frames")
     relaxation_time: float = Field(10.0, gt=0, description="fs, of the thermostat; published: 20 steps")
-    nve: float = Field(5.0, ge=0, description="ps without a thermostat, for the energy drift; 0: not measured")
+    nve: float = Field(
+        5.0, ge=0, description="ps without a thermostat, at most `length`, for the energy drift; 0: none"
+    )
 
     def steps(self, length: float) -> int:
         """Time steps in so many ps."""
@@ -226,6 +228,7 @@ def run_study(
         save()
     if settings.nve and not interrupted and not kept["drift"]:
         kept |= _conservation(potential, start, settings, progress, stop)
+        interrupted = not kept["drift"] and stop()
         save()
     return Study(
         settings=settings,
@@ -279,6 +282,7 @@ def _conservation(
     potential: Potential, start: Batch, settings: StudySettings, progress: Progress, stop: Callable[[], bool]
 ) -> dict[str, list[float]]:
     """Drift and NVE score of every simulation that survives ``settings.nve`` ps without a thermostat."""
+    length = min(settings.nve, settings.length)
     dynamics = Dynamics(potential, settings.dynamics("nve"))
     series: dict[int, list[tuple[float, float, float]]] = {}
 
@@ -287,10 +291,10 @@ def _conservation(
         rows = zip(state.replicas.tolist(), dynamics.conserved(state).tolist(), state.kinetic.tolist(), strict=True)
         for replica, total, kinetic in rows:
             series.setdefault(replica, []).append((time, total, kinetic))
-        progress("energy drift", time, settings.nve)
+        progress("energy drift", time, length)
 
     simulation = Simulation(dynamics=dynamics, state=dynamics.start(start), recorders=[(NVE_EVERY, record)])
-    outcome = simulation.run(settings.steps(settings.nve), stop)
+    outcome = simulation.run(settings.steps(length), stop)
     survivors = [] if outcome.interrupted else outcome.state.replicas.tolist()
     found = [np.array(series[replica]).T for replica in survivors]
     n_atoms = int(start.n_atoms[0])
