@@ -1,4 +1,4 @@
-"""Both losses against numbers worked out by hand.
+"""The losses against numbers worked out by hand.
 
 System A has atoms 0, 1, 2 (2 is fixed), system B has atoms 3, 4; atom 5 is padding.  Atom 0 is corrupted.
 Differences between prediction and target, and their lengths:
@@ -91,7 +91,36 @@ def test_paper_loss_of_the_worked_example() -> None:
     assert total_loss(terms).item() == pytest.approx(1189.1875, rel=1e-12)
 
 
-@pytest.mark.parametrize("loss", ["published", "paper"])
+def test_published_oc20_loss_of_the_worked_example() -> None:
+    prediction, prepared = worked_example()
+    config = DeNSConfig(
+        energy_weight=2.0, forces_weight=100.0, coefficient=10.0, coefficient_decay="none", loss="published_oc20"
+    )
+    terms = DeNS(config).losses(prediction, prepared, progress=0.25)
+    assert numbers(terms) == approx(
+        {
+            "energy": (3.0 + 0.5, 2, 2.0),
+            "forces": (3.0 + 7.0 + 0.0, 4, 100.0),  # of atoms 1, 3, 4, over all free atoms 0, 1, 3, 4
+            "noise": (5.0, 4, 10.0),  # of atom 0, over the same
+        }
+    )
+    # one mean over the free atoms: 2 * 3.5 / 2 + (10 * 5 + 100 * 3 + 100 * 7 + 100 * 0) / 4
+    assert total_loss(terms).item() == pytest.approx(3.5 + 1050 / 4, rel=1e-12)
+
+
+def test_without_corruption_the_published_forms_are_one() -> None:
+    """OC20's l2mae: the mean of the norms over the free atoms of the batch."""
+    prediction, prepared = worked_example()
+    ordinary = replace(prepared, noise_mask=torch.zeros_like(prepared.noise_mask))
+    free = torch.tensor([0, 1, 3, 4])
+    l2mae = torch.linalg.vector_norm(prediction["forces"] - prepared.targets.forces, dim=-1)[free].mean()
+    for loss in ("published", "published_oc20"):
+        terms = EnergyForces(EnergyForcesConfig(loss=loss, forces_weight=100.0)).losses(prediction, ordinary, 0.0)
+        assert terms["forces"].mean.item() == pytest.approx(l2mae.item(), rel=1e-12)
+        assert total_loss(terms).item() == pytest.approx(1.75 + 100 * l2mae.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper"])
 def test_what_is_not_scored_has_no_gradient(loss: str) -> None:
     prediction, prepared = worked_example()
     terms = DeNS(DeNSConfig(stress_weight=1.0, loss=loss)).losses(prediction, prepared, progress=0.0)
@@ -104,7 +133,7 @@ def test_what_is_not_scored_has_no_gradient(loss: str) -> None:
     assert all(value.grad.isfinite().all() for value in prediction.values())
 
 
-@pytest.mark.parametrize("loss", ["published", "paper"])
+@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_perfect_prediction_has_loss_zero_and_finite_gradients(loss: str, dtype: torch.dtype) -> None:
     _, prepared = worked_example()
@@ -121,7 +150,7 @@ def test_a_perfect_prediction_has_loss_zero_and_finite_gradients(loss: str, dtyp
     assert all(torch.equal(value.grad, torch.zeros_like(value)) for value in prediction.values())
 
 
-@pytest.mark.parametrize("loss", ["published", "paper"])
+@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper"])
 def test_nothing_to_score_gives_zero_and_a_gradient_of_zero(loss: str) -> None:
     prediction, prepared = worked_example()
     targets = prepared.targets
@@ -138,7 +167,7 @@ def test_nothing_to_score_gives_zero_and_a_gradient_of_zero(loss: str) -> None:
     assert all(torch.equal(value.grad, torch.zeros_like(value)) for value in prediction.values())
 
 
-@pytest.mark.parametrize("loss", ["published", "paper"])
+@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper"])
 def test_without_corruption_the_noise_head_still_has_a_gradient_of_zero(loss: str) -> None:
     prediction, prepared = worked_example()
     ordinary = replace(prepared, noise_mask=torch.zeros_like(prepared.noise_mask))
@@ -188,7 +217,7 @@ def test_the_published_noise_term_weighs_about_16_times_more() -> None:
     assert means == {"published": pytest.approx(1.0), "paper": pytest.approx(1 / 16)}
 
 
-@pytest.mark.parametrize("loss", ["published", "paper"])
+@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper"])
 def test_terms_of_two_micro_batches_add_up_to_those_of_the_batch(loss: str) -> None:
     model, batch = LinearModel(), make_batch([4, 2, 5, 3])
     targets, keys = make_targets(batch), keys_for(0, 0, range(4))

@@ -66,3 +66,29 @@ def test_average_follows_its_formula_and_gives_the_weights_back() -> None:
         assert parameter.item() == pytest.approx(expected, rel=1e-15)
     assert parameter.item() == 3.0
     assert average.state()[0].item() == pytest.approx(expected, rel=1e-15)
+
+
+def test_the_published_average_has_one_decay_from_the_first_step() -> None:
+    parameter = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    average = WeightAverage([parameter], decay=0.9, warmup=False)
+    for step, value in ((1, 2.0), (2, 3.0)):
+        with torch.no_grad():
+            parameter.fill_(value)
+        average.update(step)
+    with average.applied():
+        assert parameter.item() == pytest.approx(0.9 * (0.9 * 1.0 + 0.1 * 2.0) + 0.1 * 3.0, rel=1e-15)
+
+
+def test_amsgrad_remembers_the_largest_second_moment() -> None:
+    force_field = build_force_field(
+        EquiformerConfig(
+            num_layers=1, channels=(8, 8), feature_channels=(16, 8), head_channels=(4, 4), ffn_channels=(8, 8)
+        ),
+        heads={},
+        scaling=Scaling(elements=[1, 8]),
+    )
+    optimizer = build_optimizer(force_field, TrainingConfig(max_steps=1, amsgrad=True))
+    for parameter in force_field.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert all("max_exp_avg_sq" in state for state in optimizer.state.values())

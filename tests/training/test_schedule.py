@@ -42,6 +42,68 @@ def test_constant_learning_rate() -> None:
     assert {schedule.learning_rate(step) for step in range(100)} == {0.5}
 
 
+OC20 = {"lr": 2e-4, "min_lr": "0.01 lr", "warmup": "0.1 epochs", "warmup_lr": "0.2 lr"}
+
+
+def _published_cosine(step: int, *, warmup: int, total: int) -> float:
+    """The published factor: step by step, the cosine not shifted by the warm-up (facebookresearch/fairchem)."""
+    if step <= warmup:
+        return 0.2 + 0.8 * step / warmup
+    return 0.01 + 0.99 * (1 + math.cos(math.pi * step / total)) / 2
+
+
+@pytest.mark.parametrize(("steps_per_epoch", "warmup"), [(31_250, 3125), (137, 13)])
+def test_published_oc20_cosine(steps_per_epoch: int, warmup: int) -> None:
+    """OC20-2M in batches of 64, 12 epochs; and an epoch whose tenth is no whole number, which is rounded down."""
+    schedule = _schedule(steps_per_epoch, epochs=12, **OC20)
+    total = 12 * steps_per_epoch
+    assert schedule.warmup == warmup
+    for step in [0, 1, warmup // 2, warmup - 1, warmup + 1, total // 3, total - 1]:
+        expected = 2e-4 * _published_cosine(step, warmup=warmup, total=total)
+        assert schedule.learning_rate(step) == pytest.approx(expected, rel=1e-12), step
+    # at this one step the published code is still at the top, ours already on the cosine
+    assert schedule.learning_rate(warmup) == pytest.approx(2e-4, rel=1e-3)
+    assert schedule.learning_rate(0) == pytest.approx(4e-5)
+    assert schedule.learning_rate(total - 1) == pytest.approx(2e-6, rel=1e-2)
+
+
+def test_published_multistep() -> None:
+    """Of eSCN with DeNS: 20 epochs, a factor of 0.3 after 11.7, 15 and 18.3 of them."""
+    schedule = _schedule(
+        1000, epochs=20, lr=8e-4, warmup="0.01 epochs", warmup_lr="0.2 lr", schedule="multistep",
+        milestones=("11.7 epochs", "15 epochs", "18300 steps"), gamma=0.3,
+    )  # fmt: skip
+    assert schedule.learning_rate(0) == pytest.approx(1.6e-4)
+    assert schedule.learning_rate(5) == pytest.approx(8e-4 * 0.6)
+    for first, factor in ((10, 1), (11_700, 0.3), (15_000, 0.09), (18_300, 0.027)):
+        assert schedule.learning_rate(first) == pytest.approx(8e-4 * factor)
+        if first > 10:
+            assert schedule.learning_rate(first - 1) == pytest.approx(8e-4 * factor / 0.3)
+
+
+def test_a_bare_number_of_a_milestone_counts_steps() -> None:
+    config = TrainingConfig(max_steps=10, schedule="multistep", milestones=(4,))  # type: ignore[arg-type]
+    assert config.milestones == ("4 steps",)
+    assert TrainingConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"schedule": "multistep"}, "needs milestones"),
+        ({"milestones": ("3 epochs",)}, "only that, needs"),
+        ({"warmup": "5 minutes"}, "give steps or epochs"),
+        ({"warmup": -1}, "not below 0"),
+        ({"warmup": 1, "warmup_lr": "20 %"}, "write a number, or a share"),
+        ({"min_lr": "2 lr"}, "above lr"),
+        ({"min_lr": -1e-3}, "not below 0"),
+    ],
+)
+def test_wrong_rates_and_lengths_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainingConfig(max_steps=10, **settings)
+
+
 def test_a_warmup_longer_than_the_training_is_refused() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         _schedule(118, max_steps=500, warmup=10, schedule_unit="epoch")

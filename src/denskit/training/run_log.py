@@ -101,6 +101,8 @@ def metrics_line(values: Mapping[str, float | int], total_steps: int) -> str:
         if errors:
             parts.append(f"{split} MAE {', '.join(errors)}")
     parts.append(f"lr {values['lr']:.2e}")
+    if values.get("skipped_steps"):
+        parts.append(f"{values['skipped_steps']} steps skipped: float16 overflowed")
     if "step_ms" in values:
         parts.append(f"{values['step_ms']:.0f} ms/step")
         parts.append(f"{values['samples_per_s']:.1f} structures/s")

@@ -41,12 +41,17 @@ class Window:
     def summary(self, weights: Mapping[str, float], batch_size: int, group: Processes) -> dict[str, float]:
         """Columns of a row; ``weights`` of the loss terms by name.  All processes must call this."""
         group.add(self.metrics.state)
+        speed = {
+            "step_ms": 1000 * self.seconds / self.steps,
+            "samples_per_s": batch_size * self.steps / self.seconds,
+        }
+        if self.steps == self.skipped:
+            return speed
         sums, counts = self.terms
         means = dict(zip(weights, (sums / counts.clamp(min=1)).tolist(), strict=True))
         return {
             "train_loss": sum(weights[name] * mean for name, mean in means.items()),
             **{f"train_loss_{name}": mean for name, mean in means.items()},
             **{f"train_{name}": value for name, value in self.metrics.summary().items()},
-            "step_ms": 1000 * self.seconds / self.steps,
-            "samples_per_s": batch_size * self.steps / self.seconds,
+            **speed,
         }
