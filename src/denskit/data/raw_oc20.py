@@ -129,33 +129,34 @@ class RawPair:
         try:
             sid, fid, reference = _names(self._lines[record])
             fields, columns = _parse(lines)
-        except (ValueError, KeyError) as error:
-            raise ValueError(f"{self._where(record)} is damaged ({type(error).__name__}: {error})") from None
-        n = len(columns["species"])
-        energy = float(fields["energy"]) if "energy" in fields else None
-        if energy is not None and self.energies == "referenced":
-            if reference is None:
-                raise ValueError(
-                    f"{self._where(record)}: {self.text.name} has no reference energy for it; data.energies=total uses "
-                    "the energies as they are"
-                )
-            energy -= reference
-        if "move_mask" not in columns:
-            raise ValueError(f"{self._where(record)} does not say which atoms are fixed: it has no column move_mask")
-        tags = columns.get("tags")
-        return System(
-            positions=columns["pos"].astype(np.float64),
-            atomic_numbers=np.array([atomic_numbers[symbol.decode()] for symbol in columns["species"]], dtype=np.int64),
-            cell=np.array(fields["Lattice"].split(), dtype=np.float64).reshape(3, 3),
-            pbc=np.ones(3, dtype=bool),
-            fixed=columns["move_mask"] == b"F",
-            tags=np.zeros(n, dtype=np.int64) if tags is None else tags.astype(np.int64),
-            energy=energy,
-            forces=columns["forces"].astype(np.float64) if "forces" in columns else None,
-            sid=sid,
-            group=sid,
-            fid=fid,
-        )
+            if "move_mask" not in columns:
+                raise ValueError("it does not say which atoms are fixed: no column move_mask")
+            return System(
+                positions=columns["pos"].astype(np.float64),
+                atomic_numbers=np.array([atomic_numbers[name.decode()] for name in columns["species"]], dtype=np.int64),
+                cell=np.array(fields["Lattice"].split(), dtype=np.float64).reshape(3, 3),
+                pbc=np.ones(3, dtype=bool),
+                fixed=columns["move_mask"] == b"F",
+                tags=columns["tags"].astype(np.int64) if "tags" in columns else np.zeros(int(lines[0]), dtype=np.int64),
+                energy=self._energy(fields.get("energy"), reference),
+                forces=columns["forces"].astype(np.float64) if "forces" in columns else None,
+                sid=sid,
+                group=sid,
+                fid=fid,
+            )
+        except KeyError as error:
+            raise ValueError(f"{self._where(record)} is damaged: no {error}") from None
+        except ValueError as error:
+            raise ValueError(f"{self._where(record)} cannot be used: {error}") from None
+
+    def _energy(self, total: str | None, reference: float | None) -> float | None:
+        if total is None or self.energies == "total":
+            return None if total is None else float(total)
+        if reference is None:
+            raise ValueError(
+                f"{self.text.name} has no reference energy for it; data.energies=total takes energies as they are"
+            )
+        return float(total) - reference
 
 
 def text_of(path: Path) -> Path | None:

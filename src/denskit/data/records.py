@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from denskit.batch import MAX_ATOMIC_NUMBER, System
 from denskit.data.base import Source
 from denskit.data.frames import LABELS, Frames, Missing
 from denskit.data.npz import load_arrays
+from denskit.data.raw_oc20 import RawPair
 
 
 class Shard(Protocol):
@@ -110,11 +112,19 @@ class Records:
 
     def __iter__(self) -> Iterator[System]:
         """All structures in order, which may be much faster than one by one."""
-        index = 0
-        for shard in self.shards:
-            for record, system in enumerate(shard):  # type: ignore[arg-type, var-annotated]
-                yield self.rules.apply(system, f"{shard.path}, record {record}", index)
-                index += 1
+        return self.between(0, len(self))
+
+    def between(self, begin: int, end: int) -> Iterator[System]:
+        """The structures ``begin`` to ``end - 1`` in order.  Compressed files are read from their beginnings, and
+        nothing of them is kept."""
+        for shard, last in zip(self.shards, self._ends, strict=True):
+            first = last - len(shard)
+            records = range(max(begin - first, 0), min(end - first, len(shard)))
+            if not records:
+                continue
+            in_order = islice(shard, records.start, records.stop) if isinstance(shard, RawPair) else None
+            for record, system in zip(records, in_order or (shard[i] for i in records), strict=True):
+                yield self.rules.apply(system, f"{shard.path}, record {record}", first + record)
 
 
 @dataclass(frozen=True)
