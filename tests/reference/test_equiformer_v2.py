@@ -1,7 +1,7 @@
 """EquiformerV2 against stored outputs of its published implementation: every case ``v2_*`` of the reference folder.
 
-Energies, forces and noise of plain, partly and wholly corrupted structures in the published edge frames and in ours, the
-training loss through our tasks, its gradient in every parameter, and the paper's parameter counts.
+Energies, forces and noise of plain, partly and wholly corrupted structures in the published edge frames and in ours,
+the training loss through our tasks, its gradient in every parameter, and the paper's parameter counts.
 """
 
 from __future__ import annotations

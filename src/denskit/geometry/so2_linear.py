@@ -97,37 +97,37 @@ class SO2Linear(nn.Module):
         Returns:
             [E, K', C_out], the order-major rows of those degrees, and the extra scalars [E, extra].
         """
-        wanted = tuple(range(self.l_max + 1)) if degrees is None else degrees
+        sizes = [self.l_max + 1 - m for m in range(self.m_max + 1)]
+        by_order = list(x.split([size if m == 0 else 2 * size for m, size in enumerate(sizes)], 1))
+        if factors is not None:
+            split = factors.split([size * self.channels_in for size in sizes], 1)
+            for m, (rows, factor) in enumerate(zip(by_order, split, strict=True)):
+                signed = rows.unflatten(1, (1 if m == 0 else 2, sizes[m]))
+                by_order[m] = signed * factor.unflatten(1, (1, sizes[m], self.channels_in))
         outputs, extra = [], x.new_zeros(len(x), 0)
-        at = factor_at = 0
-        for m in range(self.m_max + 1):
-            signs, size = (1 if m == 0 else 2), self.l_max + 1 - m
-            rows = x[:, at : at + signs * size].reshape(len(x), signs, size * self.channels_in)
-            at += signs * size
-            if factors is not None:
-                rows = rows * factors[:, None, factor_at : factor_at + size * self.channels_in]
-                factor_at += size * self.channels_in
-            used = [l - m for l in wanted if l >= m]
-            if not used:
-                continue
+        for m, (rows, matrix) in enumerate(zip(by_order, self.matrices(degrees), strict=False)):
+            out = F.linear(rows.flatten(1), matrix, self._used_bias(degrees) if m == 0 else None)
             if m == 0:
-                weight, bias = self._scalar_weight(used)
-                out = F.linear(rows[:, 0], weight, bias)
-                extra, out = out.split([self.extra, len(used) * self.channels_out], -1)
-            else:
-                out = F.linear(rows.flatten(1), self._complex_weight(m, used))
-            outputs.append(out.unflatten(1, (signs * len(used), self.channels_out)))
+                extra, out = out.split([self.extra, out.shape[1] - self.extra], 1)
+            outputs.append(out.unflatten(1, (-1, self.channels_out)))
         return torch.cat(outputs, 1), extra
 
-    def _scalar_weight(self, used: list[int]) -> tuple[Tensor, Tensor]:
-        if len(used) == self.l_max + 1:
-            return self.weight_0, self.bias
-        starts = [self.extra + l * self.channels_out for l in used]
-        ranges = [(0, self.extra)] + [(start, start + self.channels_out) for start in starts]
-        weight = torch.cat([self.weight_0[start:stop] for start, stop in ranges])
-        return weight, torch.cat([self.bias[start:stop] for start, stop in ranges])
+    def matrices(self, degrees: tuple[int, ...] | None = None) -> list[Tensor]:
+        """The matrix of each order that reaches the given degrees (default all): [outputs, signs * degrees * C_in]."""
+        wanted = range(self.l_max + 1) if degrees is None else degrees
+        found = [self.weight_0 if degrees is None else torch.cat(self._scalar_rows(self.weight_0, degrees))]
+        for m in range(1, min(self.m_max, max(wanted)) + 1):
+            found.append(self._complex_matrix(m, [l - m for l in wanted if l >= m]))
+        return found
 
-    def _complex_weight(self, m: int, used: list[int]) -> Tensor:
+    def _used_bias(self, degrees: tuple[int, ...] | None) -> Tensor:
+        return self.bias if degrees is None else torch.cat(self._scalar_rows(self.bias, degrees))
+
+    def _scalar_rows(self, x: Tensor, degrees: tuple[int, ...]) -> list[Tensor]:
+        starts = [self.extra + l * self.channels_out for l in degrees]
+        return [x[: self.extra], *(x[start : start + self.channels_out] for start in starts)]
+
+    def _complex_matrix(self, m: int, used: list[int]) -> Tensor:
         """[[W_r, -W_i], [W_i, W_r]], acting on (+m, -m) side by side."""
         real, imaginary = self.weights[m - 1].chunk(2)
         if len(used) < self.l_max + 1 - m:

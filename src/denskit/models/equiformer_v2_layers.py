@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from denskit.geometry.so2_linear import SO2Linear, order_major, rows_of_degrees
+from denskit.geometry.so2_messages import Edges, orders, turn_and_convolve, weigh_and_sum
 from denskit.geometry.so3 import Initialisation, initialise
 from denskit.models.base import EdgeGraph
 from denskit.nn.activation import smooth_leaky_relu
@@ -30,6 +31,15 @@ class PackedGraph(EdgeGraph):
     source_elements: Tensor  # [E] atomic numbers
     target_elements: Tensor  # [E]
     pair_tables: tuple[Tensor, Tensor] | None  # [num_elements, edge_channels] each, where all blocks share them
+
+    @property
+    def in_one_piece(self) -> bool:
+        """Messages as plain operations: where the frames are differentiated, and for compilers."""
+        return self.into.requires_grad or torch.compiler.is_compiling()
+
+    def edges(self, matrix: Tensor) -> Edges:
+        """For messages in chunks of edges, with ``into`` or a part of ``back``."""
+        return Edges(self.source, self.target, matrix, self.num_atoms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +121,10 @@ class EdgeDegreeEmbedding(nn.Module):
 
     def forward(self, graph: PackedGraph) -> Tensor:
         """Packed features [N, (l_max + 1)^2, C]."""
-        weights = self.radial(graph)
-        if graph.weight is not None:
-            weights = weights * graph.weight[:, None]
-        weights = weights.unflatten(1, (self.degrees, self.channels))
-        # the rows of m = 0 come first
-        return graph.sum_over_edges(graph.back[:, : self.degrees].mT @ weights) * self.scale
+        values = self.radial(graph).unflatten(1, (self.degrees, self.channels))
+        weights = values.new_ones(len(values)) if graph.weight is None else graph.weight
+        back = graph.back[:, : self.degrees]  # the rows of m = 0
+        return _weigh_and_sum(graph, back, values, weights[:, None]) * self.scale
 
 
 class Gate(nn.Module):
@@ -202,14 +210,23 @@ class GraphAttention(nn.Module):
 
     def forward(self, x: Tensor, graph: PackedGraph, degrees: tuple[int, ...]) -> Tensor:
         """Packed x [N, (l_max + 1)^2, C] to the rows of some degrees, [N, sum of 2l + 1, C_out]."""
-        ends = torch.cat((x.index_select(0, graph.source), x.index_select(0, graph.target)), -1)
-        message, scalars = self.first(graph.into @ ends, self.radial(graph))
+        message, scalars = self._first(x, graph)
         logits, scalars = scalars.split([self.logit_width, scalars.shape[1] - self.logit_width], -1)
-        values, _ = self.second(self.activation(message, scalars), degrees=degrees)
-        attention = self._attention(logits, graph)
-        values = values.unflatten(-1, (self.shape.heads, self.shape.value)) * attention[:, None, :, None]
-        summed = graph.sum_over_edges(self._back(graph, degrees) @ values.flatten(-2))
+        every = len(degrees) == self.l_max + 1
+        values, _ = self.second(self.activation(message, scalars), degrees=None if every else degrees)
+        summed = _weigh_and_sum(graph, self._back(graph, degrees), values, self._attention(logits, graph))
         return self.projection(summed, degrees)  # type: ignore[no-any-return]
+
+    def _first(self, x: Tensor, graph: PackedGraph) -> tuple[Tensor, Tensor]:
+        """Messages [E, K, hidden] in the edge frames and scalars [E, extra]."""
+        if graph.in_one_piece:
+            ends = torch.cat((x.index_select(0, graph.source), x.index_select(0, graph.target)), -1)
+            return self.first(graph.into @ ends, self.radial(graph))  # type: ignore[no-any-return]
+        radial, layout = self.radial.output, orders(self.l_max, self.m_max)
+        inputs = (x, self.radial.hidden(graph), radial.weight, radial.bias, self.first.bias)
+        out = turn_and_convolve(graph.edges(graph.into), layout, *inputs, self.first.matrices())
+        scalars, message = out.split([self.first.extra, out.shape[1] - self.first.extra], 1)
+        return message.unflatten(1, (-1, self.first.channels_out)), scalars
 
     def _attention(self, logits: Tensor, graph: PackedGraph) -> Tensor:
         """Weights [E, H] of the edges into each atom."""
@@ -219,12 +236,20 @@ class GraphAttention(nn.Module):
         return self.dropout(weights)  # type: ignore[no-any-return]
 
     def _back(self, graph: PackedGraph, degrees: tuple[int, ...]) -> Tensor:
-        """Matrix [E, sum of 2l + 1, K'] from order-major rows of some degrees to their packed rows."""
+        """Matrix [E, K', sum of 2l + 1]; transposed: from order-major rows of some degrees to their packed rows."""
         if len(degrees) == self.l_max + 1:
-            return graph.back.mT
+            return graph.back
         rows = rows_of_degrees(self.l_max, self.m_max, degrees)
         columns = [l * l + k for l in degrees for k in range(2 * l + 1)]
-        return graph.back[:, rows][:, :, columns].mT
+        return graph.back[:, rows][:, :, columns]
+
+
+def _weigh_and_sum(graph: PackedGraph, back: Tensor, values: Tensor, weights: Tensor) -> Tensor:
+    """Weight values [E, K', H C] by [E, H], turn them back, sum them at the targets: [N, rows, H C]."""
+    if not graph.in_one_piece:
+        return weigh_and_sum(graph.edges(back), values, weights)
+    weighted = values.unflatten(2, (weights.shape[1], -1)) * weights[:, None, :, None]
+    return graph.sum_over_edges(back.mT @ weighted.flatten(2))
 
 
 class FeedForward(nn.Module):
@@ -263,7 +288,10 @@ class FeedForward(nn.Module):
 
 
 class GridMLP(nn.Module):
-    """Linear, SiLU, linear, SiLU, linear at points of the sphere, without biases."""
+    """Linear, SiLU, linear, SiLU, linear at points of the sphere, without biases.
+
+    The outer two linear layers commute with the way to the points and back, so they act on the coefficients.
+    """
 
     def __init__(self, l_max: int, width: int, resolution: int, *, separable: bool, init: Initialisation) -> None:
         super().__init__()
@@ -273,12 +301,13 @@ class GridMLP(nn.Module):
 
     def forward(self, x: Tensor, scalars: Tensor) -> Tensor:
         """Packed x [N, (l_max + 1)^2, C]; scalars [N, C] take the place of the grid's where separable."""
+        first, inner, last = self.layers
+        x = first(x)
         to_grid, from_grid = cast_grid(*self.key, x.dtype, x.device)  # type: ignore[arg-type]
-        points = self.layers[0](to_grid @ x)
-        points = self.layers[2](F.silu(self.layers[1](F.silu(points))))
         if not self.separable:
-            return from_grid @ points
-        return torch.cat((F.silu(scalars)[:, None], from_grid[1:] @ points), 1)
+            return last(s2_silu(x, to_grid, from_grid, inner.weight))  # type: ignore[no-any-return]
+        rest = last(s2_silu(x, to_grid, from_grid[1:], inner.weight))
+        return torch.cat((F.silu(scalars)[:, None], rest), 1)
 
 
 def _linear(width_in: int, width_out: int, init: Initialisation, *, bias: bool) -> nn.Linear:

@@ -118,9 +118,7 @@ def config_of_equiformer_v2(model: Mapping[str, Any]) -> EquiformerV2Config:
     gate, separable = model.get("use_gate_act", False), model.get("use_sep_s2_act", True)
     grid_mlp = model.get("use_grid_mlp", False)
     if gate and grid_mlp and not separable:
-        raise ValueError(
-            "the checkpoint has gates, a grid MLP and no separable S2 activation; Denskit has none such"
-        )
+        raise ValueError("the checkpoint has gates, a grid MLP and no separable S2 activation; Denskit has none such")
     pairs = "none"
     if model.get("use_atom_edge_embedding", True):
         pairs = "shared" if model.get("share_atom_edge_embedding", False) else "own"

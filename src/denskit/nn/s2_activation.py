@@ -1,8 +1,13 @@
-"""Pointwise functions of functions on the sphere: to a grid, through the function there, and back."""
+"""Pointwise functions of functions on the sphere: to a grid of points, through the function there, and back.
+
+The values at the points need far more memory than anything else in a model.  They exist for a few rows at a time, in
+the forward pass and, since the backward pass computes them again, there too.
+"""
 
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,21 +16,7 @@ from torch import Tensor
 from denskit.geometry.grid import Normalisation, s2_grid
 from denskit.geometry.so2_linear import order_major
 
-
-@cache
-def grid_matrices(
-    l_max: int, m_max: int, resolution: tuple[int, int], normalisation: Normalisation, by_order: bool
-) -> tuple[Tensor, Tensor]:
-    """Matrices to the grid [P, K] and back [K, P] (float64), P points; coefficients l first, or by order.
-
-    By order means the rows of :func:`denskit.geometry.so2_linear.order_major`.
-    """
-    with torch.inference_mode(False), torch.no_grad():
-        to_grid, from_grid = (matrix.flatten(0, 1) for matrix in s2_grid(l_max, m_max, resolution, normalisation))
-        if by_order:
-            columns = [position for _, _, position in order_major(l_max, m_max)]
-            to_grid, from_grid = to_grid[:, columns], from_grid[:, columns]
-        return to_grid.contiguous(), from_grid.T.contiguous()
+VALUES = {"cpu": 2**18, "cuda": 2**26}  # at once: the caches of a processor, the memory of a GPU
 
 
 @cache
@@ -38,12 +29,77 @@ def cast_grid(
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`grid_matrices` in the precision and at the place where they are used."""
+    """Matrices from K coefficients to P points [P, K] and back [K, P].
+
+    ``by_order``: coefficients in the rows of :func:`denskit.geometry.so2_linear.order_major`, else l first.
+    """
     with torch.inference_mode(False), torch.no_grad():
-        to_grid, from_grid = grid_matrices(l_max, m_max, resolution, normalisation, by_order)
-        return to_grid.to(device, dtype), from_grid.to(device, dtype)
+        both = s2_grid(l_max, m_max, resolution, normalisation)
+        to_grid, from_grid = (matrix.flatten(0, 1) for matrix in both)
+        if by_order:
+            columns = [position for _, _, position in order_major(l_max, m_max)]
+            to_grid, from_grid = to_grid[:, columns], from_grid[:, columns]
+        return to_grid.contiguous().to(device, dtype), from_grid.T.contiguous().to(device, dtype)
 
 
-def s2_silu(x: Tensor, to_grid: Tensor, from_grid: Tensor) -> Tensor:
-    """SiLU of functions on the sphere: coefficients [N, K, C] to [N, K, C]."""
-    return from_grid @ F.silu(to_grid @ x)
+def s2_silu(x: Tensor, to_grid: Tensor, from_grid: Tensor, weight: Tensor | None = None) -> Tensor:
+    """SiLU, or SiLU, linear, SiLU, of functions on the sphere.
+
+    Args:
+        x: [N, K, C] coefficients.
+        to_grid: [P, K], to P points.
+        from_grid: [K', P], back to the coefficients that are wanted.
+        weight: [C, C] of the linear layer, which mixes channels at each point; None: one SiLU only.
+
+    Returns:
+        [N, K', C], differentiable any number of times.
+    """
+    if torch.compiler.is_compiling():
+        return _plain(x, weight, to_grid, from_grid)
+    return _ChunkedSiLU.apply(x, None if weight is None else weight.to(x.dtype), to_grid, from_grid)  # type: ignore[no-any-return]
+
+
+def _plain(x: Tensor, weight: Tensor | None, to_grid: Tensor, from_grid: Tensor) -> Tensor:
+    values = F.silu(to_grid @ x)
+    return from_grid @ (values if weight is None else F.silu(values @ weight.T))
+
+
+class _ChunkedSiLU(torch.autograd.Function):
+    """See :func:`s2_silu`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, to_grid: Tensor, from_grid: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, to_grid, from_grid)
+        out = x.new_empty(len(x), len(from_grid), x.shape[2])
+        for part in _chunks(x, to_grid):
+            values = F.silu(to_grid @ x[part], inplace=True)
+            if weight is not None:
+                values = F.silu(values @ weight.T, inplace=True)
+            torch.matmul(from_grid, values, out=out[part])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, to_grid, from_grid = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient is itself to be differentiated: let autograd see the operations
+            inputs = [x] if weight is None else [x, weight]
+            grads = torch.autograd.grad(_plain(x, weight, to_grid, from_grid), inputs, grad, create_graph=True)
+            return (*grads, *(None,) * (4 - len(grads)))
+        grad_x, grad_weight = torch.empty_like(x), None if weight is None else torch.zeros_like(weight)
+        for part in _chunks(x, to_grid):
+            first = to_grid @ x[part]
+            grad_values = from_grid.T @ grad[part]
+            if weight is not None and grad_weight is not None:
+                activated = F.silu(first)
+                grad_second = torch.ops.aten.silu_backward(grad_values, activated @ weight.T)
+                grad_weight.addmm_(grad_second.flatten(0, 1).T, activated.flatten(0, 1))
+                grad_values = grad_second @ weight
+            torch.matmul(to_grid.T, torch.ops.aten.silu_backward(grad_values, first), out=grad_x[part])
+        return grad_x, grad_weight, None, None
+
+
+def _chunks(x: Tensor, to_grid: Tensor) -> list[slice]:
+    """Consecutive rows whose values at the points are few enough."""
+    values = VALUES.get(x.device.type, VALUES["cuda"])
+    size = max(1, values // (len(to_grid) * x.shape[2]))
+    return [slice(start, start + size) for start in range(0, len(x), size)]

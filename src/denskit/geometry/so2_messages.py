@@ -1,0 +1,227 @@
+"""Both ends of an SO(2) message, a few edges at a time: into the frame and through a convolution; out of it and summed.
+
+What is as large as edges times rows times channels of both ends never exists as a whole: each chunk of edges is turned,
+multiplied and forgotten, and the backward pass computes it again, which costs a few percent since the products with the
+large matrices are not repeated.  Where the frames themselves are differentiated (forces by gradient) or a compiler or
+autocast wants to see the operations, use the plain forms; both compute the same numbers to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+CHUNK = {"cpu": 256, "cuda": 16384}  # edges: enough for efficient matrix products, few enough for caches and memory
+
+
+@dataclass(frozen=True)
+class Order:
+    """Where the rows of one |m| lie."""
+
+    first: int  # row of the features
+    signs: int  # 1 for m = 0, else 2
+    size: int  # degrees
+    factor: int  # degrees before it among the factors
+
+
+def orders(l_max: int, m_max: int) -> list[Order]:
+    """The orders |m| = 0..m_max of order-major features."""
+    found: list[Order] = []
+    first = factor = 0
+    for m in range(m_max + 1):
+        order = Order(first, 1 if m == 0 else 2, l_max + 1 - m, factor)
+        found.append(order)
+        first, factor = first + order.signs * order.size, factor + order.size
+    return found
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Constants of a message: nothing here is differentiated."""
+
+    source: Tensor  # [E]
+    target: Tensor  # [E]
+    matrix: Tensor  # [E, K, R] packed node features (R rows) to order-major edge features (K rows); transposed: back
+    num_atoms: int
+
+    def chunks(self) -> Iterator[slice]:
+        """Consecutive edges."""
+        size = CHUNK.get(self.source.device.type, 16384)
+        return (slice(start, start + size) for start in range(0, len(self.source), size))
+
+
+class _TurnAndConvolve(torch.autograd.Function):
+    """See :func:`turn_and_convolve`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        edges: Edges,
+        layout: list[Order],
+        x: Tensor,
+        hidden: Tensor,
+        radial: Tensor,
+        offset: Tensor,
+        bias: Tensor,
+        *matrices: Tensor,
+    ) -> Tensor:
+        ctx.edges, ctx.layout = edges, layout
+        ctx.save_for_backward(x, hidden, radial, offset, *matrices)
+        out = x.new_empty(len(hidden), sum(len(matrix) for matrix in matrices))
+        for part in edges.chunks():
+            turned, factors = _inputs(edges, part, x, hidden, radial, offset)
+            at = 0
+            for order, matrix in zip(layout, matrices, strict=True):
+                rows = out[part, at : at + len(matrix)]
+                torch.mm(_product(order, turned, factors).flatten(1), matrix.T, out=rows)
+                if at == 0:
+                    rows += bias
+                at += len(matrix)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        edges: Edges = ctx.edges
+        x, hidden, radial, offset, *matrices = ctx.saved_tensors
+        grad = grad.contiguous()
+        grad_x, grad_hidden = torch.zeros_like(x), torch.empty_like(hidden)
+        grad_radial, grad_offset = torch.zeros_like(radial), torch.zeros_like(offset)
+        grads = [torch.zeros_like(matrix) for matrix in matrices]
+        for part in edges.chunks():
+            turned, factors = _inputs(edges, part, x, hidden, radial, offset)
+            grad_turned = [torch.empty_like(end) for end in turned]
+            grad_factors = torch.empty_like(factors)
+            at = 0
+            for order, matrix, grad_matrix in zip(ctx.layout, matrices, grads, strict=True):
+                rows = grad[part, at : at + len(matrix)]
+                at += len(matrix)
+                grad_matrix.addmm_(rows.T, _product(order, turned, factors).flatten(1))
+                _product_backward(order, rows @ matrix, turned, factors, grad_turned, grad_factors)
+            grad_factors = grad_factors.flatten(1)
+            grad_radial.addmm_(grad_factors.T, hidden[part])
+            grad_offset += grad_factors.sum(0)
+            torch.mm(grad_factors, radial, out=grad_hidden[part])
+            for end, index in zip(grad_turned, (edges.source, edges.target), strict=True):
+                grad_x.index_add_(0, index[part], edges.matrix[part].mT @ end)
+        grad_bias = grad[:, : len(matrices[0])].sum(0)
+        return (None, None, grad_x, grad_hidden, grad_radial, grad_offset, grad_bias, *grads)
+
+
+def _inputs(
+    edges: Edges, part: slice, x: Tensor, hidden: Tensor, radial: Tensor, offset: Tensor
+) -> tuple[list[Tensor], Tensor]:
+    """Features of both ends in the frames [e, K, C] each, and the radial factors [e, degrees and orders, 2, C]."""
+    matrix = edges.matrix[part]
+    turned = [torch.bmm(matrix, x.index_select(0, index[part])) for index in (edges.source, edges.target)]
+    factors = torch.addmm(offset, hidden[part], radial.T)
+    return turned, factors.view(len(factors), -1, 2, x.shape[-1])
+
+
+def _views(order: Order, turned: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of one order [e, signs, size, C] and the factors [e, 1, size, 2, C] that belong to them."""
+    rows = turned[:, order.first : order.first + order.signs * order.size]
+    return rows.unflatten(1, (order.signs, order.size)), factors[:, None, order.factor : order.factor + order.size]
+
+
+def _product(order: Order, turned: Sequence[Tensor], factors: Tensor) -> Tensor:
+    """Factors times features, both ends side by side: [e, signs, size, 2, C]."""
+    edges, _, channels = turned[0].shape
+    out = turned[0].new_empty(edges, order.signs, order.size, 2, channels)
+    for end, features in enumerate(turned):
+        rows, factor = _views(order, features, factors)
+        torch.mul(rows, factor[..., end, :], out=out[..., end, :])
+    return out
+
+
+def _product_backward(
+    order: Order,
+    grad: Tensor,
+    turned: Sequence[Tensor],
+    factors: Tensor,
+    grad_turned: Sequence[Tensor],
+    grad_factors: Tensor,
+) -> None:
+    """Fill the rows of one order of the gradients of features and factors."""
+    edges, _, channels = turned[0].shape
+    grad = grad.view(edges, order.signs, order.size, 2, channels)
+    for end, features in enumerate(turned):
+        rows, factor = _views(order, features, factors)
+        grad_rows, grad_factor = _views(order, grad_turned[end], grad_factors)
+        torch.mul(grad[..., end, :], factor[..., end, :], out=grad_rows)
+        torch.sum(grad[..., end, :] * rows, 1, keepdim=True, out=grad_factor[..., end, :])
+
+
+def turn_and_convolve(
+    edges: Edges,
+    layout: list[Order],
+    x: Tensor,
+    hidden: Tensor,
+    radial: Tensor,
+    offset: Tensor,
+    bias: Tensor,
+    matrices: Sequence[Tensor],
+) -> Tensor:
+    """Turn the features of both ends into the edge frame, multiply by radial factors, mix each order.
+
+    Args:
+        edges: with the matrix into the frame.
+        layout: :func:`orders`.
+        x: [N, R, C] packed node features.
+        hidden: [E, H], the last hidden layer of a radial function, and radial [F, H], offset [F] its output layer: one
+            factor for each order, degree, end and channel.
+        bias: of the first matrix.
+        matrices: one for each |m|, [outputs, signs * degrees * 2 * C].
+
+    Returns:
+        [E, sum of outputs].  Differentiable once, in all tensors but those of ``edges``.
+    """
+    return _TurnAndConvolve.apply(edges, layout, x, hidden, radial, offset, bias, *matrices)  # type: ignore[no-any-return]
+
+
+class _WeighAndSum(torch.autograd.Function):
+    """See :func:`weigh_and_sum`."""
+
+    @staticmethod
+    def forward(ctx: Any, edges: Edges, values: Tensor, weights: Tensor) -> Tensor:
+        ctx.edges = edges
+        ctx.save_for_backward(values, weights)
+        out = values.new_zeros(edges.num_atoms, edges.matrix.shape[2], values.shape[2])
+        for part in edges.chunks():
+            weighted = _by_head(values[part], weights[part]) * weights[part][:, None, :, None]
+            out.index_add_(0, edges.target[part], torch.bmm(edges.matrix[part].mT, weighted.flatten(2)))
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        edges: Edges = ctx.edges
+        values, weights = ctx.saved_tensors
+        grad_values, grad_weights = torch.empty_like(values), torch.empty_like(weights)
+        for part in edges.chunks():
+            turned = torch.bmm(edges.matrix[part], grad.index_select(0, edges.target[part]))
+            turned = _by_head(turned, weights[part])
+            torch.mul(
+                turned,
+                weights[part][:, None, :, None],
+                out=_by_head(grad_values[part], weights[part]),
+            )
+            torch.sum(turned * _by_head(values[part], weights[part]), (1, 3), out=grad_weights[part])
+        return None, grad_values, grad_weights
+
+
+def _by_head(values: Tensor, weights: Tensor) -> Tensor:
+    return values.unflatten(2, (weights.shape[1], -1))
+
+
+def weigh_and_sum(edges: Edges, values: Tensor, weights: Tensor) -> Tensor:
+    """Weight values [E, K, H C] in the edge frames by [E, H], turn them back, sum them at the targets: [N, R, H C].
+
+    ``edges.matrix`` leads back when it is transposed.  Differentiable once, in values and weights.
+    """
+    return _WeighAndSum.apply(edges, values.contiguous(), weights)  # type: ignore[no-any-return]
