@@ -21,6 +21,7 @@ class Slabs:
 
     systems: Sequence[System]
     name: str = "slabs"
+    sizes: None = None  # atoms of the structures, which nobody counted
 
     def __len__(self) -> int:
         return len(self.systems)

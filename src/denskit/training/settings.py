@@ -170,7 +170,9 @@ class TrainingConfig(BaseModel):
     init_from: str | None = None
     """Model file or run folder to take the initial weights from (weights alone, no optimizer state)."""
     prefetch: int = Field(4, ge=1)
-    """Steps whose batches are prepared ahead, by one background thread."""
+    """Steps whose batches are prepared ahead, in the background."""
+    loader_threads: int = Field(1, ge=1)
+    """Threads that prepare batches; more of them help where neighbours take longer than a step."""
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainingConfig:

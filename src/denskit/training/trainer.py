@@ -133,6 +133,7 @@ class Trainer:
             model=force_field.config,
             rank=self.group.rank,
             num_processes=self.group.count,
+            threads=training.loader_threads,
         )
         self.interrupt = Interrupt(patient=self.group.count > 1)
         self.window = self._new_window()
