@@ -111,7 +111,10 @@ def import_checkpoint(
         raise ValueError(f"{path} holds {importer.name}; the settings given are those of {config.name}")
     config = config.model_copy(update={"force_input_scale": importer.force_input_scale})
     scaling = scaling_of(checkpoint, config.num_elements) if scaling is None else scaling
-    weights, heads = importer.convert(checkpoint.state, config)
+    try:
+        weights, heads = importer.convert(checkpoint.state, config)
+    except KeyError as error:
+        raise ValueError(f"{path} does not fit the settings: the checkpoint has no tensor for {error}") from None
     force_field = build_force_field(config, heads=heads, scaling=scaling)
     _load_weights(force_field, weights, path)
     return force_field.eval()

@@ -24,9 +24,7 @@ _NUMBERS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     (np._core.multiarray.scalar, "numpy._core.multiarray.scalar"),  # type: ignore[attr-defined]
     *(type(np.dtype(name)) for name in ("float64", "float32", "int64", "int32", "bool")),
 ]
-_REFUSED = re.compile(
-    r"(?:Unsupported (?:global|class|operand|type)\S*:? (?:GLOBAL )?|trying to load unsupported GLOBAL )(\S+)"
-)
+_REFUSED = re.compile(r"GLOBAL ([\w.]*\w)")  # in torch's messages: a function or class outside its list
 # entries of state dicts that are not trained, so that a running average does not have them
 _UNTRAINED = re.compile(
     r"(^|\.)(distance_expansion\.offset|sphere_points|sphharm_weights\.\d+|energy_lin_ref|expand_index"
@@ -80,7 +78,8 @@ def _load(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         found = _REFUSED.search(str(error))
-        why = f"it asks for {found[1].rstrip('.,')}, which is refused" if found else str(error).split("\n", 1)[0]
+        said = str(error).rpartition("WeightsUnpickler error: ")[2].strip().split("\n", 1)[0]
+        why = f"it asks for {found[1]}, which is refused" if found else said
         raise ValueError(
             f"{path} cannot be read as a checkpoint of plain tensors: {why}; wanted tensors, numbers, text and plain "
             "containers, as torch.save writes them"
