@@ -16,19 +16,8 @@ from denskit.data.references import linear_references, system_references
 def _published(path: Path) -> Path:
     """As configs/oc22/linref/oc22_linfit_coeffs.npz: sane for most elements, arbitrary up to 5.8e10, zeros."""
     coefficients = np.linspace(-2.0, -12.0, 100)
-    coefficients[[0, 2, 5, 9, 10, 15, 16, 17, 18, 35, 36]] = [
-        5.8e10,
-        -3e9,
-        4.1e7,
-        2e4,
-        1e3,
-        101.0,
-        -5e8,
-        1e9,
-        7e9,
-        3e5,
-        np.nan,
-    ]
+    arbitrary = [5.8e10, -3e9, 4.1e7, 2e4, 1e3, 101.0, -5e8, 1e9, 7e9, 3e5, np.nan]
+    coefficients[[0, 2, 5, 9, 10, 15, 16, 17, 18, 35, 36]] = arbitrary
     coefficients[[57, *range(59, 71), *range(84, 100)]] = 0.0
     np.savez(path, coeff=coefficients)
     return path
