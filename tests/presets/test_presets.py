@@ -14,8 +14,12 @@ def test_preset_loads_with_and_without_dens(name: str) -> None:
     for task in ("energy_forces", "dens"):
         config = load_config(name, [*molecule, f"task={task}"])
         assert config.task.name == task
-        assert config.task.loss == "published"  # the coefficients belong to it
-    assert config.model.envelope is not name.startswith("md17/")
+        direct = config.model.forces == "direct"
+        # the coefficients belong to the form of the loss
+        assert config.task.loss == ("published_oc20" if direct else "published")
+    # what is neither published nor of direct forces is smooth
+    published = name.startswith(("md17/", "oc20/", "oc22/"))
+    assert direct or published or config.model.envelope  # type: ignore[attr-defined]
     assert preset_text(name).startswith("# ")
     assert 20 < len(preset_description(name)) < 120
 
