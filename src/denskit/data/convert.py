@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -24,6 +23,7 @@ from denskit.data.config import DataConfig
 from denskit.data.files import atomic_write, sha256_of
 from denskit.data.frames import CLOSEST, close_pair
 from denskit.data.loading import read_file
+from denskit.data.records import Records
 from denskit.data.shards import FORMAT, INDEX, LABELS, SIZES, ShardFile, read_index, write_shard
 
 STRUCTURES = 16_384  # of a shard: some 30 MB of OC20, and as much memory as its writer needs
@@ -46,18 +46,10 @@ class _Plan:
 
     def systems(self, shard: int) -> Iterator[System]:
         """The structures of a shard, checked.  Raises ValueError naming file and record."""
-        ends = self.ends
-        for place in range(shard * self.per_shard, min((shard + 1) * self.per_shard, ends[-1])):
-            number = bisect_right(ends, place)
-            source = self.sources[number]
-            system = source[place - (ends[number] - len(source))]
-            pair = close_pair(system.positions, system.cell, system.pbc)
-            if pair is not None:
-                raise ValueError(
-                    f"{source.name}, record {system.index} (counted from 0): atoms {pair[0]} and {pair[1]} are at one "
-                    f"place, less than {CLOSEST} Å apart. Leave the record out"
-                )
-            yield system
+        begin, end = shard * self.per_shard, (shard + 1) * self.per_shard
+        for source, last in zip(self.sources, self.ends, strict=True):
+            first = last - len(source)
+            yield from _checked(source, max(begin - first, 0), min(end - first, len(source)))
 
     def write(self, shard: int) -> dict[str, Any]:
         """Write a shard; its entry in the index."""
@@ -75,6 +67,22 @@ class _Plan:
             "labels": {name: count for name, count in labels.items() if count},
             "elements": {chemical_symbols[z]: int(elements[z]) for z in np.flatnonzero(elements)},
         }
+
+
+def _checked(source: Source, begin: int, end: int) -> Iterator[System]:
+    """The structures ``begin`` to ``end - 1`` of a source (none where the end comes first)."""
+    one_by_one = (source[place] for place in range(begin, end))
+    for system in source.between(begin, end) if isinstance(source, Records) else one_by_one:
+        where = f"{source.name}, record {system.index} (counted from 0)"
+        try:
+            pair = close_pair(system.positions, system.cell, system.pbc)
+        except np.linalg.LinAlgError:
+            raise ValueError(f"{where}: cell vectors of periodic directions are zero or linearly dependent") from None
+        if pair is not None:
+            raise ValueError(
+                f"{where}: atoms {pair[0]} and {pair[1]} are at one place, less than {CLOSEST} Å apart. Leave it out"
+            )
+        yield system
 
 
 def convert(

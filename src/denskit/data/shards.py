@@ -184,6 +184,8 @@ class _Columns:
         if os.fstat(self.file.fileno()).st_size != size or length > min(size - 8, LONGEST_HEADER):
             raise ValueError(f"{size} bytes and a short header are wanted")
         header = json.loads(os.pread(self.file.fileno(), length, 8))
+        if not isinstance(header, dict):
+            raise ValueError("the header is no JSON object")
         places = {}
         for name, entry in header.items():
             if name == "__metadata__":

@@ -1,0 +1,178 @@
+"""Conversion to shards: from anything that is read, in parallel, after a kill, and not with bad records."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from ase.build import molecule
+from ase.calculators.singlepoint import SinglePointCalculator
+from typer.testing import CliRunner
+
+from data.shard_files import same, write_index
+from denskit.cli import app
+from denskit.data import DataConfig, read_file
+from denskit.data.convert import PROGRESS, convert, verify
+from denskit.data.shards import INDEX, ShardFile, write_shard
+
+
+def extxyz(path: Path, count: int, seed: int = 0) -> Path:
+    """Ethanol and water in turn, with invented labels."""
+    generator = np.random.default_rng(seed)
+    frames = []
+    for number in range(count):
+        atoms = molecule("CH3CH2OH" if number % 2 else "H2O")
+        atoms.rattle(0.05, seed=number)
+        forces = generator.normal(size=atoms.positions.shape)
+        atoms.calc = SinglePointCalculator(atoms, energy=float(number), forces=forces)
+        frames.append(atoms)
+    ase.io.write(path, frames)
+    return path
+
+
+def same_source(folder: Path, *inputs: Path) -> None:
+    """The folder holds what the inputs hold, in order."""
+    found, place = read_file(folder)[0], 0
+    for path in inputs:
+        source = read_file(path)[0]
+        for index in range(len(source)):
+            same(source[index], found[place])
+            place += 1
+    assert place == len(found)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> list[Path]:
+    return [extxyz(tmp_path / "one.extxyz", 11), extxyz(tmp_path / "two.extxyz", 6, seed=1)]
+
+
+def test_several_files_become_one_folder(two: list[Path], tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    messages = convert(two, tmp_path / "out", per_shard=5, progress=lambda done, total: seen.append((done, total)))
+    same_source(tmp_path / "out", *two)
+    assert seen == [(0, 17), (5, 17), (10, 17), (15, 17), (17, 17)]
+    assert "17 structures in 4 shards" in messages[-1] and "energy of 17, forces of 17" in messages[-1]
+    index = json.loads((tmp_path / "out" / INDEX).read_text())
+    assert index["atoms"] == 17 * 3 + 8 * 6 and index["elements"]["O"] == 17
+    assert [entry["structures"] for entry in index["inputs"]] == [11, 6]
+    assert not (tmp_path / "out" / PROGRESS).exists()
+
+
+def test_processes_write_the_same_files(two: list[Path], tmp_path: Path) -> None:
+    convert(two, tmp_path / "alone", per_shard=5)
+    convert(two, tmp_path / "together", per_shard=5, workers=2)
+    names = sorted(path.name for path in (tmp_path / "alone").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "together").iterdir())
+    for name in names:
+        assert (tmp_path / "alone" / name).read_bytes() == (tmp_path / "together" / name).read_bytes(), name
+
+
+def test_real_lmdb_and_shards_of_shards(data_dir: Path, tmp_path: Path) -> None:
+    lmdb = data_dir / "oc20_s2ef_sample.lmdb"
+    convert([lmdb], tmp_path / "all", per_shard=64)
+    same_source(tmp_path / "all", lmdb)
+    convert([lmdb], tmp_path / "md", DataConfig(origin="md"), per_shard=100)
+    convert([tmp_path / "md", tmp_path / "all"], tmp_path / "both", per_shard=90)
+    both = read_file(tmp_path / "both")[0]
+    assert [both[place].denoise for place in (0, 149, 150, 299)] == [False, False, True, True]
+    same(read_file(lmdb)[0][149], both[299])
+    verify(tmp_path / "both")
+
+
+def test_goes_on_after_a_kill(tmp_path: Path) -> None:
+    """SIGKILL in the middle of the work, a torn line and a torn file: the next call finishes with the same bytes."""
+    source, out = extxyz(tmp_path / "many.extxyz", 400), tmp_path / "out"
+    script = (
+        "import sys, time\nfrom denskit.data.convert import convert\n"
+        "convert([sys.argv[1]], sys.argv[2], per_shard=20, progress=lambda done, total: time.sleep(0.2))"
+    )
+    running = subprocess.Popen([sys.executable, "-c", script, str(source), str(out)])
+    while len(list(out.glob("shard-*"))) < 3 and running.poll() is None:
+        time.sleep(0.02)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert not (out / INDEX).exists()
+    with pytest.raises(ValueError, match="is a folder with"):
+        read_file(out)
+    with (out / PROGRESS).open("a") as file:
+        file.write('{"shard": 17, "entry": {"fi')
+    (out / ".shard-00017.99.safetensors").write_bytes(b"torn")
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("shard-*")}
+    messages = convert([source], out, per_shard=20)
+    assert any("shards were there already" in line for line in messages)
+    assert sum(path.stat().st_mtime_ns == when for path, when in kept.items()) >= 2
+    convert([source], tmp_path / "whole", per_shard=20)
+    files = sorted(path.name for path in out.iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "whole").iterdir())
+    assert all((out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in files)
+
+
+def stop_after(count: int):  # type: ignore[no-untyped-def]
+    def progress(done: int, total: int) -> None:
+        if done >= count:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_other_data_do_not_go_on(two: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        convert(two, out, per_shard=5, progress=stop_after(5))
+    with pytest.raises(ValueError, match=r"holds the beginning of another conversion \(of .*one.extxyz.*two.extxyz"):
+        convert(two[:1], out, per_shard=5)
+    with pytest.raises(ValueError, match="another conversion"):
+        convert(two, out, DataConfig(units="kcal/mol"), per_shard=5)
+    convert(two, out, per_shard=5)
+    with pytest.raises(ValueError, match="holds shards already"):
+        convert(two, out, per_shard=5)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious.txt").write_text("mine")
+    with pytest.raises(ValueError, match="full is not empty"):
+        convert(two, tmp_path / "full")
+
+
+def test_bad_records_are_refused_by_file_and_record(data_dir: Path, tmp_path: Path) -> None:
+    convert([data_dir / "oc20_s2ef_sample.lmdb"], tmp_path / "good", per_shard=200)
+    good = read_file(tmp_path / "good")[0]
+    for number, (change, message) in enumerate(
+        [
+            (
+                {"positions": np.zeros_like(good[7].positions)},
+                r"record 7 \(counted from 0\): atoms \d+ and \d+ are at one",
+            ),
+            ({"cell": np.zeros((3, 3))}, r"shard-00000.safetensors, record 7: the cell has no volume"),
+            ({"forces": np.full_like(good[7].positions, np.nan)}, r"record 7: forces is NaN"),
+        ]
+    ):
+        bad = tmp_path / f"bad{number}"
+        bad.mkdir()
+        systems = [replace(good[place], **(change if place == 7 else {})) for place in range(10)]
+        path = bad / "shard-00000.safetensors"
+        write_shard(path, systems)
+        write_index(bad, [ShardFile(path, 10, 0)], [len(system) for system in systems])
+        with pytest.raises(ValueError, match=message):
+            convert([bad], tmp_path / f"out{number}")
+    convert([bad], tmp_path / "masked", DataConfig(missing="mask"))
+    assert read_file(tmp_path / "masked")[0][7].forces is None
+
+
+def test_command_line(two: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = CliRunner()
+    out = tmp_path / "out"
+    done = runner.invoke(app, ["data", "convert", *map(str, two), str(out), "--set", "units=kcal/mol"])
+    assert done.exit_code == 0, done.output
+    assert f"train on it with data.train={out}" in done.output
+    assert read_file(out)[0][3].energy == pytest.approx(3 / 23.0605, rel=1e-4)
+    checked = runner.invoke(app, ["data", "verify", str(out)])
+    assert checked.exit_code == 0 and "17 structures, as they were written" in checked.output
+    assert runner.invoke(app, ["data", "verify", str(tmp_path)]).exit_code == 2
+    assert runner.invoke(app, ["data", "convert", str(two[0]), str(tmp_path / "x"), "--set", "units"]).exit_code == 2
