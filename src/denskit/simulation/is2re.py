@@ -121,7 +121,7 @@ def join_submissions(files: Mapping[str, str | Path], output: str | Path) -> Non
         with np.load(path, allow_pickle=False) as arrays:
             joined |= {f"{split}_{name}": arrays[name] for name in arrays.files}
     with atomic_write(Path(output)) as temporary:
-        np.savez_compressed(temporary, **joined)
+        np.savez_compressed(temporary, **joined)  # type: ignore[arg-type]
 
 
 def _mean_distance(relaxed: Relaxed, system: System) -> float:
