@@ -11,7 +11,7 @@ from typing import Any
 import ase
 import numpy as np
 import torch
-from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes
+from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes, compare_atoms
 from ase.stress import full_3x3_to_voigt_6_stress
 
 from denskit.batch import Batch
@@ -20,6 +20,7 @@ from denskit.models.model_file import load_model
 from denskit.simulation.potential import Evaluation, Potential
 from denskit.simulation.structures import batch_of
 
+MAGNETIC = ("initial_charges", "initial_magmoms")  # a force field sees neither
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -59,6 +60,7 @@ class DenskitCalculator(Calculator):
         # only where a stress is asked does a step pay for it
         gradient = not self._potential.direct_forces
         self._with_stress = Potential(models, skin=skin, stress=True) if gradient else None
+        self._kept: ase.Atoms | None = None  # of which the batch was made
         self._batch: Batch | None = None
 
     def calculate(
@@ -78,7 +80,7 @@ class DenskitCalculator(Calculator):
         if stress:
             self._require_stress(self.atoms)
         potential = self._with_stress if stress and self._with_stress is not None else self._potential
-        found = potential(self._batch_of(self.atoms, system_changes))
+        found = potential(self._batch_of(self.atoms))
         self.results = _results(found)
 
     def _require_stress(self, atoms: ase.Atoms) -> None:
@@ -90,12 +92,13 @@ class DenskitCalculator(Calculator):
                 "means nothing; all three directions must be periodic"
             )
 
-    def _batch_of(self, atoms: ase.Atoms, changes: Sequence[str]) -> Batch:
+    def _batch_of(self, atoms: ase.Atoms) -> Batch:
         """The batch with these positions; everything else is kept while it does not change."""
-        if self._batch is None or set(changes) & {"numbers", "cell", "pbc"}:
-            free = atoms.copy()
-            free.set_constraint()  # ASE applies constraints itself
-            self._batch = batch_of([free], self._potential.device)
+        if self._kept is None or compare_atoms(self._kept, atoms, excluded_properties={"positions", *MAGNETIC}):
+            self._kept = atoms.copy()
+            self._kept.set_constraint()  # ASE applies constraints itself
+            self._batch = batch_of([self._kept], self._potential.device)
+        assert self._batch is not None
         positions = torch.from_numpy(atoms.positions.copy()).to(self._potential.device)
         return replace(self._batch, positions=positions)
 
