@@ -1,13 +1,14 @@
 """EquiformerV2 against the one in fairchem-core 1.10.0: same weights, same structures, steps taken in turn.
 
-    python -m venv peer && peer/bin/pip install torch==2.13.0 numpy ase && peer/bin/pip install --no-deps \\
+    python -m venv peer && peer/bin/pip install torch==2.13.0 numpy scipy ase && peer/bin/pip install --no-deps \\
         fairchem-core==1.10.0 e3nn==0.5.6 torch_geometric opt_einsum opt_einsum_fx torchtnt
-    peer/bin/pip install setuptools wheel && peer/bin/pip install --no-build-isolation torch_scatter   # compiles
-    peer/bin/pip install numba orjson submitit hydra-core tensorboard lmdb pyyaml tqdm requests sympy pymatgen
+    peer/bin/pip install numba orjson submitit hydra-core tensorboard lmdb pyyaml tqdm requests sympy pymatgen \\
+        pydantic huggingface_hub aiohttp fsspec jinja2 psutil pyparsing xxhash
     python benchmarks/against_fairchem.py --peer peer/bin/python --json FILE [--layers 12] [--threads 1]
 
 fairchem-core 1.10.0 asks for torch 2.4; --no-deps lets it run beside a current torch, so that both sides use the same
-one.  Each side is a process of its own, told in turn to take a step: neighbours, forward, backward of direct forces and
+one; torch_scatter, which has no wheel there, is stood in for by benchmarks/stand_ins (only building the graph uses it).
+Each side is a process of its own, told in turn to take a step: neighbours, forward, backward of direct forces and
 energy in training mode with dropout off.  The weights go from the peer through Denskit's importer; outputs must agree
 within the peer's own scatter (its edge frames are random).  Figures: CPU time of a step, and peak memory of the process
 above what it held before its first step.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -66,7 +68,9 @@ def peer_step(folder: Path, layers: int, count: int) -> Step:
     torch.manual_seed(0)
     model = EquiformerV2(num_layers=layers, **MODEL)
     config = {"model": "equiformer_v2", "model_attributes": {"num_layers": layers, **MODEL}}
-    torch.save({"state_dict": model.state_dict(), "config": config, "normalizers": {}}, folder / "peer.pt")
+    unit = {"mean": torch.tensor(0.0), "std": torch.tensor(1.0)}
+    normalizers = {"target": unit, "grad_target": unit}
+    torch.save({"state_dict": model.state_dict(), "config": config, "normalizers": normalizers}, folder / "peer.pt")
     batch = Batch.from_data_list(
         [
             Data(
@@ -113,7 +117,9 @@ def our_step(folder: Path, layers: int, count: int) -> Step:
 def side(name: str, python: str, folder: str, arguments: argparse.Namespace) -> Side:
     """Start one side's process."""
     command = [python, __file__, "--side", name, "--folder", folder, "--layers", str(arguments.layers)]
-    return Side([*command, "--structures", str(arguments.structures), "--threads", str(arguments.threads)])
+    command += ["--structures", str(arguments.structures), "--threads", str(arguments.threads)]
+    stand_ins = str(Path(__file__).parent / "stand_ins")
+    return Side(command, {**os.environ, "PYTHONPATH": stand_ins} if name == "peer" else None)
 
 
 def main() -> None:

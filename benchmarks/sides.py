@@ -14,8 +14,9 @@ from typing import Any
 class Side:
     """A process that takes a step when it is told to; its program calls :func:`serve`."""
 
-    def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, command: list[str], environment: dict[str, str] | None = None) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, text=True, env=environment, **pipes)
         self.rows: list[dict[str, Any]] = []
         self._answer("ready")
 
