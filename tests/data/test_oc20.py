@@ -100,6 +100,7 @@ def test_without_tags_all_are_zero(tmp_path: Path) -> None:
         ({"y": "text"}, "y is <U4 of shape"),
         ({"y": float("nan")}, "energy is NaN or infinite"),
         ({"force": torch.full((4, 3), torch.inf)}, "forces is NaN or infinite"),
+        ({"y_relaxed": float("inf")}, "the relaxed energy is NaN or infinite"),
         ({"pos": torch.full((4, 3), torch.nan)}, "positions or cell are NaN"),
         ({name: torch.zeros(0, *width) for name, width in
           (("pos", (3,)), ("force", (3,)), ("atomic_numbers", ()), ("tags", ()), ("fixed", ()))}, "has no atoms"),
@@ -184,6 +185,16 @@ def test_lists_of_objects(tmp_path: Path) -> None:
     path.write_bytes(pickled([]))
     with pytest.raises(ValueError, match="empty list"):
         read_file(path)
+
+
+def test_environments_that_are_folders(tmp_path: Path) -> None:
+    """LMDB's other layout: a folder with data.mdb and lock.mdb, alone or as a shard."""
+    for name in ("a.lmdb", "b.lmdb"):
+        (tmp_path / name).mkdir()
+        write_s2ef(tmp_path / name / "data.mdb", 2)
+        (tmp_path / name / "lock.mdb").touch()
+    assert len(read_file(tmp_path / "a.lmdb")[0]) == 2
+    assert len(read_file(tmp_path)[0]) == 4
 
 
 def test_sizes_beside_the_shards(tmp_path: Path) -> None:

@@ -45,11 +45,12 @@ def download(
 
 @app.command()
 def inspect(
-    file: Annotated[Path, typer.Argument(help="npz, extxyz, traj, db, ... file.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="npz, extxyz, traj, ... file, or LMDB shards.", show_default=False)],
     energy_key: Annotated[str | None, typer.Option(help="Field that holds the energy.")] = None,
     forces_key: Annotated[str | None, typer.Option(help="Field that holds the forces.")] = None,
     stress_key: Annotated[str | None, typer.Option(help="Field that holds the stress or virial.")] = None,
     units: Annotated[str, typer.Option(help="auto, eV, kcal/mol, kJ/mol or Hartree.")] = "auto",
+    fixed: Annotated[str, typer.Option(help="Fixed atoms of OC20 objects: file, tags or none.")] = "file",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print what a file holds: labels, units, ranges, duplicates, and what looks wrong.
@@ -59,7 +60,13 @@ def inspect(
     from denskit.data import DataConfig
     from denskit.data.inspect import inspect_file
 
-    keys = {"energy_key": energy_key, "forces_key": forces_key, "stress_key": stress_key, "units": units}
+    keys = {
+        "energy_key": energy_key,
+        "forces_key": forces_key,
+        "stress_key": stress_key,
+        "units": units,
+        "fixed": fixed,
+    }
     found = inspect_file(file, DataConfig.model_validate(keys))
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))

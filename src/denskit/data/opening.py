@@ -19,7 +19,7 @@ from denskit.data.shards import INDEX, open_shards
 # Endings of files that are shards, and what reads one.
 SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
     ".lmdb": lambda path, config: LmdbShard(path, config.fixed),
-    ".mdb": lambda path, config: LmdbShard(path, config.fixed),
+    "data.mdb": lambda path, config: LmdbShard(path, config.fixed),
     ".aselmdb": lambda path, config: AseLmdbShard(path),
     ".pkl": lambda path, config: PickledList(path, config.fixed),
     ".extxyz.xz": lambda path, config: RawPair(path, config.energies or "referenced"),

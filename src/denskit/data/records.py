@@ -46,7 +46,9 @@ class Rules:
         _check_geometry(system, where)
         labels: dict[str, Any] = {label: self._label(system, label, where) for label in LABELS}
         relaxed = system.relaxed_energy
-        if self.offsets is not None:
+        if relaxed is not None and not np.isfinite(relaxed):
+            raise ValueError(f"{where}: the relaxed energy is NaN or infinite")
+        if self.offsets is not None and (relaxed is not None or labels["energy"] is not None):
             offset = self._offset(system.sid, where)
             labels["energy"] = None if labels["energy"] is None else labels["energy"] + offset
             relaxed = None if relaxed is None else relaxed + offset
