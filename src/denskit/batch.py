@@ -100,7 +100,7 @@ class Batch(_Tensors):
     @property
     def num_atoms(self) -> int:
         """N, padding included."""
-        return len(self.positions)
+        return self.positions.shape[0]
 
     def edge_vectors(self) -> Tensor:
         """Vectors [E, 3] (Å) from target to source, r_j + shift @ cell - r_i, differentiable in positions and cell."""

@@ -66,7 +66,7 @@ def wigner_d(rotation: Tensor, l_max: int) -> tuple[Tensor, ...]:
     D_l is the part of degree l of D_{l-1} x D_1, and D_1 is the rotation itself (real basis, x y z order, as in e3nn):
     polynomials in the matrix elements, without angles and so without poles.
     """
-    edges = len(rotation)
+    edges = rotation.shape[0]
     blocks = [rotation.new_ones(edges, 1, 1), rotation]
     for degree in range(2, l_max + 1):
         coupling = _coupling(degree, rotation.device, rotation.dtype)

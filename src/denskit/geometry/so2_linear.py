@@ -104,7 +104,7 @@ class SO2Linear(nn.Module):
             for m, (rows, factor) in enumerate(zip(by_order, split, strict=True)):
                 signed = rows.unflatten(1, (1 if m == 0 else 2, sizes[m]))
                 by_order[m] = signed * factor.unflatten(1, (1, sizes[m], self.channels_in))
-        outputs, extra = [], x.new_zeros(len(x), 0)
+        outputs, extra = [], x.new_zeros(x.shape[0], 0)
         for m, (rows, matrix) in enumerate(zip(by_order, self.matrices(degrees), strict=False)):
             out = F.linear(rows.flatten(1), matrix, self._used_bias(degrees) if m == 0 else None)
             if m == 0:

@@ -296,7 +296,7 @@ def _mlp_attention(logits: Tensor, vector: Tensor, graph: EdgeGraph) -> Tensor:
 
 def _uniform_weights(graph: EdgeGraph, average_degree: float) -> Tensor:
     """Weights [E, 1] of a plain sum."""
-    weight = graph.basis.new_ones(len(graph.basis)) if graph.weight is None else graph.weight
+    weight = graph.basis.new_ones(graph.basis.shape[0]) if graph.weight is None else graph.weight
     return weight[:, None] * average_degree**-0.5
 
 

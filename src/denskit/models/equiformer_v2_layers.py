@@ -122,7 +122,7 @@ class EdgeDegreeEmbedding(nn.Module):
     def forward(self, graph: PackedGraph) -> Tensor:
         """Packed features [N, (l_max + 1)^2, C]."""
         values = self.radial(graph).unflatten(1, (self.degrees, self.channels))
-        weights = values.new_ones(len(values)) if graph.weight is None else graph.weight
+        weights = values.new_ones(values.shape[0]) if graph.weight is None else graph.weight
         back = graph.back[:, : self.degrees]  # the rows of m = 0
         return _weigh_and_sum(graph, back, values, weights[:, None]) * self.scale
 
