@@ -3,9 +3,9 @@
     python benchmarks/oc20_relaxations.py RUNS [--protocol oc20-2024] [--steps 100] [--folds 0 1 2 3 4] [--seed 0]
 
 For each fold's two models (with and without DeNS), each held-out system is relaxed from its first frame and compared
-with the last frame of its DFT relaxation: energy, energy gained on the way, and mean distance of the free atoms.  Systems with
-an element that the fold has not trained on are left out.  Not moving at all, with the model's energy of the first frame, is the baseline of both.
-Results stay in RUNS/<run>/relaxed; a run that is there is gone on with or left alone.
+with the last frame of its DFT relaxation: energy, energy gained on the way, mean distance of the free atoms.  Systems
+with an element that the fold has not trained on are left out.  Not moving at all, with the model's energy of the first
+frame, is the baseline of both.  Results stay in RUNS/<run>/relaxed; a run that is there is gone on with or left alone.
 """
 
 from __future__ import annotations
@@ -90,21 +90,17 @@ def main() -> None:
             moved[task] |= by_system(systems, relaxed, start)
             unmoved[task] |= by_system(systems, start, start)
             print(f"fold {fold}, {task}: " + ", ".join(f"{r.status} after {r.moves}" for r in relaxed), flush=True)
-    table = Table("", *(f"{quantity}, {task}" for quantity in QUANTITIES.values() for task in TASKS))
-    for label, found in (("relaxed", moved), ("not moved", unmoved)):
-        cells = [
-            f"{np.mean([found[task][sid][quantity] for sid in found[task]]):.4g}"
-            for quantity in QUANTITIES
-            for task in TASKS
+    systems = sorted(moved["dens"].keys() & moved["energy_forces"].keys())
+    columns = [f"{what}, {task}" for what in ("relaxed", "not moved") for task in TASKS]
+    table = Table("mean error", *columns, "relaxed: dens - energy_forces", title=f"{len(systems)} held-out systems")
+    for quantity, label in QUANTITIES.items():
+        means = [
+            np.mean([found[task][sid][quantity] for sid in systems]) for found in (moved, unmoved) for task in TASKS
         ]
-        table.add_row(label, *cells)
-    differences = []
-    for quantity in QUANTITIES:
-        pairs = [moved["dens"][sid][quantity] - moved["energy_forces"][sid][quantity] for sid in moved["dens"]]
-        spread = np.std(pairs, ddof=1) / np.sqrt(len(pairs)) if len(pairs) > 1 else np.nan
-        differences.append(f"{QUANTITIES[quantity]} {np.mean(pairs):+.4g} ± {spread:.2g}")
-    Console(soft_wrap=True).print(table)
-    print(f"{len(moved['dens'])} systems; dens - energy_forces, mean and standard error: {', '.join(differences)}")
+        pairs = [moved["dens"][sid][quantity] - moved["energy_forces"][sid][quantity] for sid in systems]
+        error = np.std(pairs, ddof=1) / np.sqrt(len(pairs)) if len(pairs) > 1 else np.nan
+        table.add_row(label, *(f"{mean:.4g}" for mean in means), f"{np.mean(pairs):+.3g} ± {error:.2g}")
+    Console(soft_wrap=True, width=150).print(table)
 
 
 if __name__ == "__main__":
