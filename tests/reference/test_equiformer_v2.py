@@ -1,224 +1,28 @@
-"""EquiformerV2 against stored outputs of its published implementation: every case ``v2_*`` of the reference folder.
-
-Energies, forces and noise of plain, partly and wholly corrupted structures in the published edge frames and in ours,
-the training loss through our tasks, its gradient in every parameter, and the paper's parameter counts.
-"""
+"""EquiformerV2 against stored outputs of its published implementation: every case ``v2_*`` of the reference folder."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from denskit.batch import Batch, Prepared, Targets
-from denskit.geometry.edge_frame import EdgeFrames, m_major, wigner_d
-from denskit.models import ForceField, build_force_field
+from denskit.models import build_force_field
 from denskit.models.equiformer_v2 import EquiformerV2Config
 from denskit.models.published_equiformer_v2 import config_of_equiformer_v2, convert_equiformer_v2
 from denskit.models.scaling import Scaling
-from denskit.tasks import DeNS, DeNSConfig, total_loss
-
-from tolerances import REFERENCE64, REFERENCE_GRADIENT32
-
-FOLDER = Path(os.environ.get("DENSKIT_REFERENCE", Path(__file__).resolve().parents[3] / "shared" / "reference"))
-CASES = sorted(path.stem for path in FOLDER.glob("v2_*.json") if "hyper_parameters" in path.read_text())
-STRUCTURES = ("caseA", "caseB", "caseC")  # as they are, some atoms corrupted, all atoms corrupted
-GAUGE_SPREAD = 3.0  # our gauge may differ from the published mean by so many times the largest published deviation
+from reference.open_catalyst import AgainstPublished, Case, cases, load_case
 
 
-@dataclass(frozen=True)
-class Case:
-    """One published model with what it said."""
-
-    arrays: Mapping[str, Tensor]
-    about: Mapping[str, Any]
-    force_field: ForceField
-
-    def has(self, prefix: str) -> bool:
-        return any(key.startswith(prefix) for key in self.arrays)
-
-    def batch(self, name: str) -> Batch:
-        """The structures with the stored edges."""
-        arrays = self.arrays
-        positions = arrays.get(f"{name}/in/pos", arrays["in/pos"])
-        index, (source, target) = arrays["in/batch"], arrays[f"{name}/mid/edge_index"]
-        systems, atoms = len(arrays["in/natoms"]), len(index)
-        offsets = arrays[f"{name}/mid/edge_vec"] - (positions[source] - positions[target])
-        shift = (offsets[:, None] @ torch.linalg.inv(arrays["in/cell"])[index[target]])[:, 0].round()
-        return Batch(
-            positions=positions,
-            atomic_numbers=arrays["in/atomic_numbers"],
-            cell=arrays["in/cell"],
-            pbc=torch.ones(systems, 3, dtype=torch.bool),
-            system_index=index,
-            n_atoms=arrays["in/natoms"],
-            fixed=arrays["in/fixed"].bool(),
-            tags=arrays["in/tags"],
-            denoise=torch.ones(systems, dtype=torch.bool),
-            atom_mask=torch.ones(atoms, dtype=torch.bool),
-            edge_index=torch.stack((source, target)),
-            edge_shift=shift.long(),
-        )
-
-    def frames(self, name: str) -> EdgeFrames:
-        """The published edge frames, whose second axis was drawn at random."""
-        vectors = self.arrays[f"{name}/mid/edge_vec"]
-        length = vectors.norm(dim=-1)
-        blocks = wigner_d(self.arrays[f"{name}/mid/edge_rot_mat"], self.config.l_max)
-        ordered = tuple(block[:, list(m_major(l))] for l, block in enumerate(blocks))
-        return EdgeFrames(length=length, direction=vectors / length[:, None], wigner=ordered)
-
-    @property
-    def config(self) -> EquiformerV2Config:
-        config = self.force_field.config
-        assert isinstance(config, EquiformerV2Config)
-        return config
-
-    def corrupted(self, name: str) -> Tensor:
-        """Atoms [N] bool; the published model also encodes forces of fixed atoms, and calls them corrupted."""
-        mask = torch.full(self.arrays["in/batch"].shape, name == "caseC")
-        return self.arrays.get(f"{name}/in/noise_mask", mask)
-
-    def force_input(self, name: str) -> Tensor | None:
-        mask = self.corrupted(name)
-        return self.arrays["in/forces_label"] * mask[:, None] if mask.any() else None
-
-
-@pytest.fixture(scope="module", params=CASES or [None])
+@pytest.fixture(scope="module", params=cases("v2_") or [None])
 def case(request: pytest.FixtureRequest, reference_dir: Path) -> Case:
     if request.param is None:
         pytest.skip(f"no v2_*.npz in {reference_dir}")
-    about = json.loads((reference_dir / f"{request.param}.json").read_text())
-    with np.load(reference_dir / f"{request.param}.npz", allow_pickle=False) as stored:
-        arrays = {name: torch.from_numpy(stored[name]) for name in stored.files}
-    config = config_of_equiformer_v2(about["hyper_parameters"])
-    state = {key.removeprefix("param/"): value for key, value in arrays.items() if key.startswith("param/")}
-    ours, heads = convert_equiformer_v2(state, config)
-    scaling = Scaling(elements=range(1, config.num_elements))
-    force_field = build_force_field(config, heads=heads, scaling=scaling).double()
-    missing, unexpected = force_field.load_state_dict(ours, strict=False)
-    assert all(name.startswith("scaling.") for name in missing) and not unexpected
-    return Case(arrays, about, force_field.eval())
+    return load_case(reference_dir, request.param, "equiformer_v2")
 
 
-def assert_near(actual: Tensor, expected: Tensor, tolerance: float = REFERENCE64) -> None:
-    scale = float(expected.square().mean().sqrt())
-    difference = float((actual.detach() - expected).abs().max())
-    assert difference <= tolerance * scale, f"differs by {difference:.1e} where rms is {scale:.1e}"
-
-
-@pytest.mark.parametrize("name", STRUCTURES)
-def test_outputs_in_the_published_frames(case: Case, name: str) -> None:
-    if not case.has(f"{name}/out"):
-        assert "noise" not in case.force_field.heads and name != "caseA"  # plain models have caseA only
-        pytest.skip("not stored")
-    out = case.force_field(case.batch(name), case.force_input(name), edge_frames=case.frames(name))
-    assert_near(out["energy"], case.arrays[f"{name}/out/energy"])
-    vectors = out["forces"]
-    if name != "caseA":  # the published output holds noise at corrupted atoms, else forces
-        vectors = torch.where(case.corrupted(name)[:, None], out["noise"], vectors)
-    assert_near(vectors, case.arrays[f"{name}/out/forces"])
-
-
-def test_outputs_in_our_frames_lie_within_the_published_spread(case: Case) -> None:
-    """The published model draws its frames anew at each call; with S2 grids its outputs depend on them a little."""
-    out = case.force_field(case.batch("caseA"))
-    for key, name in (("energy", "energy"), ("forces", "forces")):
-        stored = case.arrays[f"caseA/gauge/{name}"]
-        spread = float((stored - stored.mean(0)).abs().max())
-        rounding = REFERENCE64 * float(stored.square().mean().sqrt())
-        difference = float((out[key].detach() - stored.mean(0)).abs().max())
-        assert difference <= GAUGE_SPREAD * spread + rounding, f"{key}: {difference:.1e}, spread {spread:.1e}"
-
-
-def prepared(case: Case) -> Prepared:
-    """The stored training batch as our tasks make it; labels are scaled, noise counts on free atoms only."""
-    arrays, settings = case.arrays, case.about["checks"]["loss"]
-    batch, corrupted, given = case.batch("caseB"), case.corrupted("caseB"), case.force_input("caseB")
-    assert given is not None
-    scored = corrupted & ~batch.fixed
-    targets = Targets(
-        energy=(arrays["in/energy_label"] - settings["energy_mean"]) / settings["energy_std"],
-        forces=arrays["in/forces_label"] / settings["force_std"],
-        stress=torch.zeros(batch.num_systems, 3, 3, dtype=torch.float64),
-        energy_mask=torch.ones(batch.num_systems, dtype=torch.bool),
-        forces_mask=torch.ones(batch.num_atoms, dtype=torch.bool),
-        stress_mask=torch.zeros(batch.num_systems, dtype=torch.bool),
-    )
-    noise = arrays["caseB/in/noise_vec"] / settings["sigma"] * scored[:, None]
-    return Prepared(batch=batch, targets=targets, force_input=given, noise=noise, noise_mask=scored)
-
-
-def test_training_loss_and_its_gradient(case: Case) -> None:
-    """Twice L_E plus the mean over free atoms of 100 force errors or 10 noise errors, as our task computes it."""
-    if not case.has("caseB/loss"):
-        pytest.skip("no loss stored")
-    settings = case.about["checks"]["loss"]
-    config = DeNSConfig(
-        loss="published_oc20",
-        energy_weight=settings["lambda_E"],
-        forces_weight=settings["lambda_F"],
-        coefficient=settings["lambda_DeNS"],
-        coefficient_decay="none",
-        sigma=settings["sigma"],
-    )
-    batch = prepared(case)
-    case.force_field.zero_grad()  # in evaluation mode: its dropout rates are not 0
-    out = case.force_field(batch.batch, batch.force_input, edge_frames=case.frames("caseB"))
-    terms = DeNS(config).losses(out, batch, 0.0)
-    total = total_loss(terms)
-    energy = terms["energy"].mean
-    components = torch.stack((energy, total - settings["lambda_E"] * energy, total))
-    assert_near(components, case.arrays["caseB/loss/components"])
-    total.backward()
-    prefix = "caseB/grad/"
-    check_gradients(case, {k.removeprefix(prefix): v for k, v in case.arrays.items() if k.startswith(prefix)})
-
-
-def check_gradients(case: Case, published: dict[str, Tensor]) -> None:
-    """Each gradient against the published one, which is stored in float32, relative to its rms."""
-    published = {key: value.double() for key, value in published.items()}
-    for key, value in case.arrays.items():
-        if key.startswith("param/"):  # what the published loss does not reach
-            published.setdefault(key.removeprefix("param/"), torch.zeros(value.shape, dtype=torch.float64))
-    # the bias of the force embedding is folded into the atom embedding: its gradient is the sum over all elements
-    bias = published.get("force_embedding.bias")
-    if bias is not None:
-        assert_near(published["sphere_embedding.weight"].sum(0), bias, REFERENCE_GRADIENT32)
-        published["force_embedding.bias"] = torch.zeros_like(bias)
-    expected, _ = convert_equiformer_v2(published, case.config)
-    parameters = dict(case.force_field.named_parameters())
-    scale = float(torch.cat([expected[key].flatten() for key in parameters]).square().mean().sqrt())
-    compared = 0
-    for key, parameter in parameters.items():
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        own = float(expected[key].square().mean().sqrt())
-        difference = float((gradient - expected[key]).abs().max())
-        bound = REFERENCE_GRADIENT32 * max(own, 1e-3 * scale)
-        assert difference <= bound, f"{key}: {difference:.1e} where rms is {own:.1e}"
-        compared += bool(own)
-    assert compared > 50
-
-
-def test_gradients_are_seen_to_differ(case: Case) -> None:
-    """The comparison would notice another loss."""
-    if not case.has("caseB/grad"):
-        pytest.skip("no gradients stored")
-    batch = replace(prepared(case), noise=torch.zeros_like(case.arrays["in/pos"]))
-    case.force_field.zero_grad()
-    out = case.force_field(batch.batch, batch.force_input, edge_frames=case.frames("caseB"))
-    total_loss(DeNS(DeNSConfig(loss="published_oc20")).losses(out, batch, 0.0)).backward()
-    prefix = "caseB/grad/"
-    with pytest.raises(AssertionError):
-        check_gradients(case, {k.removeprefix(prefix): v for k, v in case.arrays.items() if k.startswith(prefix)})
+class TestEquiformerV2(AgainstPublished):
+    """Outputs, loss and gradients."""
 
 
 @pytest.mark.parametrize(
@@ -242,15 +46,15 @@ def test_number_of_parameters(changes: dict[str, int], plain: int, dens: int) ->
 
 def test_number_of_parameters_of_the_cases(case: Case) -> None:
     count = sum(parameter.numel() for parameter in case.force_field.parameters())
-    folded = case.config.channels if "noise" in case.force_field.heads else 0
+    folded = case.arrays["param/force_embedding.bias"].numel() if "noise" in case.force_field.heads else 0
     assert count == case.about["n_params"] - folded
 
 
 def test_checkpoints_of_unknown_variants_are_refused(case: Case) -> None:
     """Not loaded as something else."""
-    given = case.about["hyper_parameters"]
+    given, config = case.about["hyper_parameters"], case.force_field.config
     for change in ({"use_m_share_rad": True}, {"use_gate_act": True, "use_grid_mlp": True, "use_sep_s2_act": False}):
         with pytest.raises(ValueError, match="the checkpoint has "):
             config_of_equiformer_v2(given | change)
     with pytest.raises(ValueError, match="it is not a published EquiformerV2"):
-        convert_equiformer_v2({"weight": torch.zeros(1)}, case.config)
+        convert_equiformer_v2({"weight": torch.zeros(1)}, config)  # type: ignore[arg-type]
