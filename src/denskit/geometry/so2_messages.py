@@ -16,7 +16,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK = {"cpu": 256, "cuda": 16384}  # edges: enough for efficient matrix products, few enough for caches and memory
+VALUES = {
+    "cpu": 2**20,
+    "cuda": 2**26,
+}  # of a chunk's features: enough for efficient products, few enough for the caches
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,10 @@ class Edges:
     matrix: Tensor  # [E, K, R] packed node features (R rows) to order-major edge features (K rows); transposed: back
     num_atoms: int
 
-    def chunks(self) -> Iterator[slice]:
-        """Consecutive edges."""
-        size = CHUNK.get(self.source.device.type, 16384)
+    def chunks(self, channels: int) -> Iterator[slice]:
+        """Consecutive edges whose features have so many channels."""
+        values = VALUES.get(self.source.device.type, VALUES["cuda"])
+        size = max(1, values // (self.matrix.shape[1] * channels))
         return (slice(start, start + size) for start in range(0, len(self.source), size))
 
 
@@ -73,7 +77,7 @@ class _TurnAndConvolve(torch.autograd.Function):
         ctx.edges, ctx.layout = edges, layout
         ctx.save_for_backward(x, hidden, radial, offset, *matrices)
         out = x.new_empty(len(hidden), sum(len(matrix) for matrix in matrices))
-        for part in edges.chunks():
+        for part in edges.chunks(x.shape[2]):
             turned, factors = _inputs(edges, part, x, hidden, radial, offset)
             at = 0
             for order, matrix in zip(layout, matrices, strict=True):
@@ -93,7 +97,7 @@ class _TurnAndConvolve(torch.autograd.Function):
         grad_x, grad_hidden = torch.zeros_like(x), torch.empty_like(hidden)
         grad_radial, grad_offset = torch.zeros_like(radial), torch.zeros_like(offset)
         grads = [torch.zeros_like(matrix) for matrix in matrices]
-        for part in edges.chunks():
+        for part in edges.chunks(x.shape[2]):
             turned, factors = _inputs(edges, part, x, hidden, radial, offset)
             grad_turned = [torch.empty_like(end) for end in turned]
             grad_factors = torch.empty_like(factors)
@@ -192,7 +196,7 @@ class _WeighAndSum(torch.autograd.Function):
         ctx.edges = edges
         ctx.save_for_backward(values, weights)
         out = values.new_zeros(edges.num_atoms, edges.matrix.shape[2], values.shape[2])
-        for part in edges.chunks():
+        for part in edges.chunks(values.shape[2]):
             weighted = _by_head(values[part], weights[part]) * weights[part][:, None, :, None]
             out.index_add_(0, edges.target[part], torch.bmm(edges.matrix[part].mT, weighted.flatten(2)))
         return out
@@ -203,7 +207,7 @@ class _WeighAndSum(torch.autograd.Function):
         edges: Edges = ctx.edges
         values, weights = ctx.saved_tensors
         grad_values, grad_weights = torch.empty_like(values), torch.empty_like(weights)
-        for part in edges.chunks():
+        for part in edges.chunks(values.shape[2]):
             turned = torch.bmm(edges.matrix[part], grad.index_select(0, edges.target[part]))
             turned = _by_head(turned, weights[part])
             torch.mul(
