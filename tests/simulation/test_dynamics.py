@@ -51,7 +51,7 @@ def energy_error(dynamics: Dynamics, state: State, steps: int) -> float:
 
 @pytest.mark.parametrize("ensemble", ["nve", "nvt", "langevin"])
 def test_the_error_falls_with_the_square_of_the_time_step(ensemble: str) -> None:
-    """Over the same 30 fs; of the Langevin bath what the integrator alone adds, along other paths at every time step."""
+    """Over the same 30 fs; of the Langevin bath what the integrator alone adds, along another path at each step."""
     errors = []
     for timestep in (0.5, 0.25, 0.125):
         dynamics = Dynamics(Springs(), settings(ensemble=ensemble, timestep=timestep))

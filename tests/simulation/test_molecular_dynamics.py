@@ -1,0 +1,157 @@
+"""Runs with their files: restarts bit for bit, instabilities, what is refused, and the program."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import ase
+import ase.io
+import ase.units
+import numpy as np
+import pytest
+import torch
+from ase.build import molecule
+from typer.testing import CliRunner
+
+from contract.variants import build
+from denskit.cli import app
+from denskit.models.model_file import save_model
+from denskit.simulation.dynamics import DynamicsSettings
+from denskit.simulation.molecular_dynamics import Plan, molecular_dynamics, warnings_of
+from denskit.simulation.potential import Potential
+from denskit.simulation.structures import batch_of
+from denskit.units import AMU
+
+STRUCTURES = [molecule("H2O"), molecule("CH3CH2OH"), molecule("H2O")]
+
+
+@pytest.fixture(scope="module")
+def potential() -> Potential:
+    return Potential(build("envelope", torch.float64))
+
+
+def plan(folder: Path, steps: int, **settings: object) -> Plan:
+    chosen = {"temperature": 300.0, "timestep": 0.25} | settings
+    return Plan(
+        settings=DynamicsSettings.model_validate(chosen), steps=steps, folder=folder, bonds=False, frame_every=4,
+        statistics_every=3, restart_every=5,
+    )  # fmt: skip
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "statistics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("ensemble", ["nvt", "langevin"])
+def test_an_interrupted_run_ends_as_one_that_was_not(potential: Potential, tmp_path: Path, ensemble: str) -> None:
+    molecular_dynamics(potential, STRUCTURES, plan(tmp_path / "whole", 15, ensemble=ensemble), say=pytest.fail)
+    parts, left = plan(tmp_path / "parts", 15, ensemble=ensemble), iter([False] * 8)
+    stopped = molecular_dynamics(potential, STRUCTURES, parts, stop=lambda: next(left, True))
+    assert stopped.interrupted and stopped.state.step == 8
+    # a crash after the restart file: what was written since then is cut off
+    with (tmp_path / "parts" / "statistics.csv").open("a") as file:
+        file.write("0,9,torn")
+    fresh = Potential(build("envelope", torch.float64))
+    ended = molecular_dynamics(fresh, STRUCTURES, parts, resume=True)
+    assert not ended.interrupted and ended.state.step == 15
+    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    assert names == [
+        "restart.safetensors", "statistics.csv", "summary.json", "trajectory_00.extxyz", "trajectory_01.extxyz",
+        "trajectory_02.extxyz",
+    ]  # fmt: skip
+    for name in names:
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes(), name
+
+
+def test_files_say_what_happened(potential: Potential, tmp_path: Path) -> None:
+    outcome = molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 12, ensemble="nve"))
+    found = rows(tmp_path)
+    assert [(row["replica"], row["step"]) for row in found] == [
+        (str(r), str(s)) for s in range(0, 13, 3) for r in range(3)
+    ]
+    for row in found:
+        energy = float(row["potential_eV"]) + float(row["kinetic_eV"])
+        assert float(row["total_eV"]) == pytest.approx(energy)
+        first = next(float(start["conserved_eV"]) for start in found if start["replica"] == row["replica"])
+        atoms = len(STRUCTURES[int(row["replica"])])
+        drift = 1000 * (float(row["conserved_eV"]) - first) / atoms
+        assert float(row["drift_meV_per_atom"]) == pytest.approx(drift, abs=1e-9)
+        assert float(row["time_ps"]) == pytest.approx(int(row["step"]) * 0.25e-3)
+    frames = ase.io.read(tmp_path / "trajectory_01.extxyz", index=":")
+    assert [frame.info["step"] for frame in frames] == [0, 4, 8, 12]
+    own = outcome.state.batch.system_index == 1
+    last = frames[-1]
+    np.testing.assert_allclose(last.positions, outcome.state.batch.positions[own], atol=1e-8)
+    np.testing.assert_allclose(last.get_forces(), outcome.state.forces[own], atol=1e-7)
+    assert last.get_potential_energy() == pytest.approx(float(outcome.state.energy[1]))
+    assert last.get_kinetic_energy() == pytest.approx(float(outcome.state.kinetic[1]), rel=1e-6)
+    np.testing.assert_allclose(last.get_momenta() * AMU * ase.units.fs, outcome.state.momenta[own], atol=1e-7)
+    assert json.loads((tmp_path / "summary.json").read_text())["stable_replicas"] == [0, 1, 2]
+
+
+def test_unstable_runs_end_and_the_others_go_on(potential: Potential, tmp_path: Path) -> None:
+    """Water with a stretched bond in its first frame is fine; its break later is not."""
+    hot = plan(tmp_path, 40, temperature=30_000.0)
+    hot = Plan(settings=hot.settings, steps=40, folder=tmp_path, statistics_every=1)
+    outcome = molecular_dynamics(potential, STRUCTURES, hot)
+    assert outcome.failures
+    for failure in outcome.failures:
+        assert failure.check in ("bonds", "temperature")
+        assert failure.time == pytest.approx(failure.step * 0.25e-3)
+        later = [
+            row for row in rows(tmp_path) if int(row["replica"]) == failure.replica and int(row["step"]) > failure.step
+        ]
+        assert not later
+    broken = [failure.replica for failure in outcome.failures]
+    assert sorted(broken + outcome.state.replicas.tolist()) == [0, 1, 2]
+    assert any("bond" in str(failure) and "Å long" in str(failure) for failure in outcome.failures)
+
+
+def test_what_cannot_be_resumed_is_refused(potential: Potential, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no saved simulation"):
+        molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 5), resume=True)
+    molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 5))
+    with pytest.raises(ValueError, match="has a simulation already"):
+        molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 9))
+    with pytest.raises(ValueError, match="temperature was 300.0, now 310.0"):
+        molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 9, temperature=310.0), resume=True)
+    with pytest.raises(ValueError, match="other structures"):
+        molecular_dynamics(potential, STRUCTURES[:2], plan(tmp_path, 9), resume=True)
+    (tmp_path / "statistics.csv").write_text("")
+    with pytest.raises(ValueError, match="has 0 bytes"):
+        molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 9), resume=True)
+
+
+def test_rough_models_are_warned_about_with_their_drift() -> None:
+    batch = batch_of([molecule("H2O")])
+    chosen = DynamicsSettings(timestep=1.0)
+    assert warnings_of(Potential(build("envelope", torch.float64)), batch, chosen) == []
+    for name, reason in (("direct", "no gradient"), ("nonlinear", "not smooth")):
+        warning, drift = warnings_of(Potential(build(name, torch.float64)), batch, chosen)
+        assert reason in warning
+        assert "meV/atom/ps" in drift or "broke" in drift
+
+
+def test_the_program(tmp_path: Path) -> None:
+    save_model(tmp_path / "model.safetensors", build("envelope", torch.float64), {})
+    ase.io.write(tmp_path / "water.xyz", [molecule("CH3CH2OH"), molecule("H2O")])
+    common = ["md", str(tmp_path / "model.safetensors"), str(tmp_path / "water.xyz"), "-o", str(tmp_path / "run")]
+    common += ["--replicas", "2", "--statistics-every", "1", "--no-bonds", "--timestep", "0.25"]
+    result = CliRunner().invoke(app, [*common, "--steps", "3"])
+    assert result.exit_code == 0, result.output
+    assert "2 of 2 runs are stable" in result.output
+    result = CliRunner().invoke(app, [*common, "--time", "0.0015", "--resume"])
+    assert result.exit_code == 0, result.output
+    assert "0.0015 ps (step 6)" in result.output
+    assert len(rows(tmp_path / "run")) == 2 * 7
+    for wrong, message in (
+        (["--steps", "3", "--time", "1"], "either --steps N or --time PS"),
+        ([], "either --steps N or --time PS"),
+        (["--steps", "3", "--index", "7"], "cannot read frames 7"),
+    ):
+        result = CliRunner().invoke(app, [*common, *wrong])
+        assert result.exit_code == 2
+        assert message in result.output
