@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import chi2
 
-from denskit.random import Use, fold, keys_for, normal, uniform
+from denskit.random import Use, fold, keys_for, normal, permuted, uniform
 
 COUNT = 200_000
 SIGMAS = 4.5  # allowed deviation of a statistic, in its own standard deviations: one false alarm in 150,000 tests
@@ -131,3 +135,75 @@ def test_a_gpu_draws_the_same() -> None:
     keys = keys_for(0, 0, range(COUNT))
     assert torch.equal(uniform(keys.cuda(), 1).cpu(), uniform(keys, 1))
     torch.testing.assert_close(normal(keys.cuda(), 3).cpu(), normal(keys, 3), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("size", [*range(1, 70), 1000, 4097, 99_991])
+def test_permuted_is_a_permutation(size: int) -> None:
+    for key in range(3):
+        assert sorted(permuted(fold(key, size), size, np.arange(size)).tolist()) == list(range(size))
+
+
+def test_permuted_places_do_not_depend_on_each_other() -> None:
+    """One place, some places or all: the same; also where there are as many structures as OC20 has."""
+    whole = permuted(fold(1), 1000, np.arange(1000))
+    chosen = np.array([999, 3, 3, 500])
+    assert np.array_equal(permuted(fold(1), 1000, chosen), whole[chosen])
+    size = 172_249_423
+    places = np.concatenate([np.arange(5000), np.arange(size - 5000, size)])
+    found = permuted(fold(1), size, places)
+    assert len(np.unique(found)) == 10_000 and found.min() >= 0 and found.max() < size
+
+
+def test_orders_are_those_of_this_version_for_ever() -> None:
+    """A run must go on with the same batches under a later version; numbers by the same steps in plain integers."""
+    assert permuted(fold(3), 10, np.arange(10)).tolist() == [
+        _permuted_slowly(fold(3), 10, place) for place in range(10)
+    ]
+    assert permuted(fold(3), 10**9, np.array([12345])).tolist() == [_permuted_slowly(fold(3), 10**9, 12345)]
+    assert permuted(fold(0), 8, np.arange(8)).tolist() == [1, 4, 0, 5, 3, 6, 7, 2]
+
+
+def _permuted_slowly(key: int, size: int, place: int) -> int:
+    rows = math.isqrt(size - 1) + 1
+    columns = -(-size // rows)
+    row, column = divmod(place, columns)
+    for number in range(0, 12, 2):
+        row = (row + fold(key, number, column) % rows) % rows
+        column = (column + fold(key, number + 1, row) % columns) % columns
+    value = row * columns + column
+    return value if value < size else _permuted_slowly(key, size, value)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+def test_all_orders_of_few_things_come_equally_often(size: int) -> None:
+    """Chi-squared over all size! orders; a fair shuffle exceeds the bound once in 10,000 draws of the keys."""
+    counts = Counter(tuple(permuted(fold(key, 7), size, np.arange(size)).tolist()) for key in range(2400))
+    expected = 2400 / math.factorial(size)
+    squared = sum((counts[order] - expected) ** 2 / expected for order in itertools.permutations(range(size)))
+    assert squared < chi2.isf(1e-4, math.factorial(size) - 1)
+
+
+def test_every_thing_comes_to_every_place_equally_often() -> None:
+    size, keys = 30, 2000
+    table = np.zeros((size, size))
+    for key in range(keys):
+        table[np.arange(size), permuted(fold(key, 8), size, np.arange(size))] += 1
+    expected = keys / size
+    assert ((table - expected) ** 2).sum() / expected < chi2.isf(1e-4, (size - 1) ** 2)
+
+
+def test_an_order_has_no_memory_of_the_last_nor_of_itself() -> None:
+    """Neighbours in one order, and one place in two orders, are not correlated; fixed points are rare."""
+    size = 100_000
+    numbers = np.arange(size)
+    orders = [permuted(fold(0, epoch), size, numbers) for epoch in range(4)]
+    bound = SIGMAS / math.sqrt(size)
+    for order in orders:
+        for lag in (1, 2, 32, 317):
+            assert abs(np.corrcoef(order[:-lag], order[lag:])[0, 1]) < bound
+        assert abs(np.corrcoef(order, numbers)[0, 1]) < bound
+        assert (order == numbers).sum() < 10  # 1 is expected, Poisson
+        assert (abs(np.diff(order)) == 1).sum() < 14  # 2 are expected, Poisson
+    for one, other in itertools.combinations(orders, 2):
+        assert abs(np.corrcoef(one, other)[0, 1]) < bound
+        assert (one == other).sum() < 10

@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from enum import IntEnum
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,8 +71,8 @@ def normal(keys: Tensor, use: int, *counters: Tensor | int, dtype: torch.dtype =
     return (torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(2.0 * math.pi * angle)).to(dtype)
 
 
-def permuted(key: int, size: int, places: Tensor) -> Tensor:
-    """What stands at ``places`` (int64, each in [0, size)) of a permutation of 0 .. size - 1 that ``key`` chooses.
+def permuted(key: int, size: int, places: np.ndarray) -> np.ndarray:
+    """What stands at ``places`` (integers in [0, size)) of a permutation of 0 .. size - 1 that ``key`` chooses; int64.
 
     Nothing of ``size`` is stored or computed, so a shuffle of 10^9 structures costs no more than one of ten.  A Feistel
     network on pairs (row, column) of a grid of at least ``size`` cells: each round moves one coordinate, modulo its
@@ -81,19 +82,26 @@ def permuted(key: int, size: int, places: Tensor) -> Tensor:
     """
     rows = math.isqrt(size - 1) + 1
     columns = -(-size // rows)
-    value = _feistel(key, rows, columns, places)
-    while bool((outside := value >= size).any()):
+    value = _feistel(key, rows, columns, places.astype(np.uint64))
+    while (outside := value >= size).any():
         value[outside] = _feistel(key, rows, columns, value[outside])
-    return value
+    return value.astype(np.int64)
 
 
-def _feistel(key: int, rows: int, columns: int, value: Tensor) -> Tensor:
-    row, column = value // columns, value % columns
-    keys = torch.tensor([_signed(_fold_bits(key, number)) for number in range(_ROUNDS)])
+def _feistel(key: int, rows: int, columns: int, value: np.ndarray) -> np.ndarray:
+    row, column = np.divmod(value, np.uint64(columns))
     for number in range(0, _ROUNDS, 2):
-        row = (row + _shift_right(_absorb(keys[number], column), 1) % rows) % rows
-        column = (column + _shift_right(_absorb(keys[number + 1], row), 1) % columns) % columns
-    return row * columns + column
+        row = (row + _hash(_fold_bits(key, number), column) % np.uint64(rows)) % np.uint64(rows)
+        column = (column + _hash(_fold_bits(key, number + 1), row) % np.uint64(columns)) % np.uint64(columns)
+    return row * np.uint64(columns) + column
+
+
+def _hash(state: int, values: np.ndarray) -> np.ndarray:
+    """:func:`fold` of a state and values: :func:`_absorb` in uint64, an order of magnitude faster on a few numbers."""
+    bits = values * np.uint64(_STEP) + np.uint64((state + _STEP) & _MASK)
+    for shift, factor in _SCRAMBLE:
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return (bits ^ (bits >> np.uint64(_LAST_SHIFT))) >> np.uint64(1)
 
 
 def _draw(keys: Tensor, use: int, *counters: Tensor | int) -> Tensor:

@@ -30,7 +30,7 @@ _ORDER = 0x0D3  # tells the keys of the order from those of the corruption
 
 def epoch_order(seed: int, epoch: int, size: int, places: np.ndarray) -> np.ndarray:
     """The training structures at some places (each in [0, size)) of the order in which an epoch goes through them."""
-    return permuted(fold(seed, _ORDER, epoch), size, torch.from_numpy(places)).numpy()
+    return permuted(fold(seed, _ORDER, epoch), size, places)
 
 
 def divide(sizes: np.ndarray, shares: int) -> list[np.ndarray]:
