@@ -13,6 +13,7 @@ from denskit.cli.demo import demo
 from denskit.cli.doctor import doctor
 from denskit.cli.errors import FriendlyGroup
 from denskit.cli.evaluate import evaluate
+from denskit.cli.export import export
 from denskit.cli.import_ import import_
 from denskit.cli.inspect import inspect
 from denskit.cli.md import md
@@ -52,6 +53,7 @@ app.command()(predict)
 app.command()(relax)
 app.command("import")(import_)
 app.command()(md)
+app.command()(export)
 app.command()(inspect)
 app.command()(report)
 app.command()(demo)

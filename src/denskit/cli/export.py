@@ -1,0 +1,32 @@
+"""``denskit export``: a model as one file that torch alone runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+
+def export(
+    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    output: Annotated[Path, typer.Argument(help="The .pt2 file to write.", show_default=False)],
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda: where the program will run.")] = "cpu",
+    dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
+) -> None:
+    """Write energy and forces as a program for torch.export.load: no Denskit needed, any number of atoms and edges.
+
+    Example:  denskit export runs/mine mine.pt2
+    """
+    from denskit.models.model_file import load_model
+    from denskit.simulation.calculator import DTYPES
+    from denskit.simulation.exporting import export_model
+    from denskit.training.distributed import choose_device
+    from denskit.training.run_folder import model_file
+
+    force_field = load_model(model_file(model), choose_device(device), dtype and DTYPES[dtype])
+    found = export_model(force_field, output)
+    typer.echo(
+        f"Wrote {output}: {', '.join(found['outputs'])} of one structure, {found['weights']} on {found['device']}; "
+        f"neighbours within {found['cutoff']:g} Å are an input"
+    )

@@ -1,0 +1,150 @@
+"""A trained force field as one file that torch alone runs: a program of plain tensor operations, forces included.
+
+The energy's gradient is traced together with the energy, so the program holds no Python of ours and needs no autograd.
+It is written by ``torch.export`` and takes any number of atoms and edges of one structure.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from denskit.batch import Batch, System
+from denskit.data.base import collate
+from denskit.data.files import atomic_write
+from denskit.models.base import ForceField
+
+INPUTS = {
+    "positions": "[N, 3] float64, Å",
+    "atomic_numbers": "[N] int64",
+    "cell": "[3, 3] float64, Å, rows are lattice vectors; zeros for a molecule",
+    "edge_index": "[2, E] int64, row 0 the neighbour, row 1 the atom it belongs to; both directions of every pair",
+    "edge_shift": "[E, 3] int64, cells: vector = positions[neighbour] + shift @ cell - positions[atom]",
+}
+METADATA = "denskit.json"  # of the file's extra files
+AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative to the largest force, program against model
+
+
+def export_model(model: ForceField, path: Path) -> dict[str, Any]:
+    """Write the program; returns the metadata that is stored in it.
+
+    It is checked before it is written: on another structure than the one it was traced with, of another size, it must
+    give the model's numbers.
+
+    Args:
+        model: any force field; it stays as it is.
+        path: ``.pt2``.
+
+    Raises ValueError for another suffix, and for a model whose operations depend on the number of atoms or edges.
+    """
+    if path.suffix != ".pt2":
+        raise ValueError(f"{path}: exported programs are .pt2 files; give such a name")
+    program = _Program(copy.deepcopy(model).eval().requires_grad_(False))
+    traced_with, other = (_example(model, count) for count in (6, 9))
+    try:
+        with torch.no_grad():
+            graph = make_fx(program, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*traced_with)
+            atoms, edges = torch.export.Dim("atoms", min=2), torch.export.Dim("edges", min=2)
+            shapes = ({0: atoms}, {0: atoms}, None, {1: edges}, {0: edges})
+            exported = torch.export.export(graph, traced_with, dynamic_shapes=shapes)
+            found, wanted = exported.module()(*other), program(*other)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        name = f"model '{model.config.name}'"
+        raise ValueError(f"{name} cannot be exported by torch {torch.__version__}: {reason}") from error
+    _check_agreement(found, wanted, program.dtype)
+    metadata = _metadata(model, program)
+    with atomic_write(path) as temporary:
+        torch.export.save(exported, temporary, extra_files={METADATA: json.dumps(metadata)})
+    return metadata
+
+
+class _Program(nn.Module):
+    """What is exported: one structure and its edges in, energy, energies of atoms, forces (and stress) out, float64."""
+
+    def __init__(self, model: ForceField) -> None:
+        super().__init__()
+        self.model = model
+        self.dtype = next(model.parameters()).dtype
+        self.stress = model.config.stress == "strain"
+
+    def forward(
+        self, positions: Tensor, atomic_numbers: Tensor, cell: Tensor, edge_index: Tensor, edge_shift: Tensor
+    ) -> tuple[Tensor, ...]:
+        zeros = torch.zeros_like(atomic_numbers)
+        no, yes = zeros.bool(), ~zeros.bool()
+        batch = Batch(
+            # from the first atom, so that a structure far from the origin loses no digits
+            positions=(positions - positions[:1]).to(self.dtype),
+            atomic_numbers=atomic_numbers,
+            cell=cell[None].to(self.dtype),
+            pbc=torch.ones(1, 3, dtype=torch.bool, device=cell.device),
+            system_index=zeros,
+            n_atoms=torch.full((1,), positions.shape[0], device=cell.device),
+            fixed=no,
+            tags=zeros,
+            denoise=torch.zeros(1, dtype=torch.bool, device=cell.device),
+            atom_mask=yes,
+            edge_index=edge_index,
+            edge_shift=edge_shift,
+        )
+        scaling = self.model.scaling
+        out = self.model(batch, outputs=("energies", "forces", "stress") if self.stress else ("energies", "forces"))
+        physical = scaling.unscale(batch, {name: out[name] for name in ("energies", "forces")})
+        results = (physical["energies"].sum(), physical["energies"], physical["forces"].double())
+        return (*results, out["stress"][0].double() * scaling.energy_scale) if self.stress else results
+
+
+def _example(model: ForceField, count: int) -> tuple[Tensor, ...]:
+    """Inputs with ``count`` atoms in a periodic cell, of the model's elements."""
+    generator = np.random.default_rng(count)
+    spacing = min(1.5, model.cutoff / 3)
+    line = np.arange(count)[:, None] * [spacing, 0.3 * spacing, 0.1 * spacing]
+    system = System(
+        positions=line + generator.normal(scale=0.1 * spacing, size=(count, 3)),
+        atomic_numbers=np.resize(np.array(model.scaling.elements, dtype=np.int64), count),
+        cell=(count * spacing + 1.0) * np.eye(3),
+        pbc=np.ones(3, dtype=bool),
+        fixed=np.zeros(count, dtype=bool),
+        tags=np.zeros(count, dtype=np.int64),
+    )
+    batch, _ = collate([system], torch.float64)
+    batch = model.config.with_neighbors(batch).to(next(model.parameters()).device)
+    assert batch.edge_index is not None and batch.edge_shift is not None
+    return batch.positions, batch.atomic_numbers, batch.cell[0], batch.edge_index, batch.edge_shift
+
+
+def _check_agreement(found: tuple[Tensor, ...], wanted: tuple[Tensor, ...], dtype: torch.dtype) -> None:
+    largest = max(float(wanted[2].abs().max()), 1e-3)
+    apart = max(float((a - b).abs().max()) for a, b in zip(found, wanted, strict=True))
+    if not apart <= AGREEMENT[dtype] * largest:
+        raise ValueError(
+            f"the exported program does not give the model's numbers: {apart:.3g} eV or eV/Å apart. Its operations "
+            "depend on the number of atoms or edges; use the model itself"
+        )
+
+
+def _metadata(model: ForceField, program: _Program) -> dict[str, Any]:
+    outputs = {"energy": "[] eV", "energies": "[N] eV", "forces": "[N, 3] eV/Å"}
+    if program.stress:
+        outputs["stress"] = "[3, 3] eV/Å^3, ASE's sign; of structures periodic in three directions"
+    return {
+        "model": model.config.name,
+        "elements": list(model.scaling.elements),
+        "cutoff": model.cutoff,
+        "max_neighbors": model.max_neighbors,
+        "strict_neighbors": model.config.strict_neighbors,
+        "smooth": model.backbone.smooth,
+        "device": str(next(model.parameters()).device),
+        "weights": str(program.dtype).removeprefix("torch."),
+        "inputs": INPUTS,
+        "outputs": outputs,
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,83 @@
+"""``denskit md --stability``, ``denskit evaluate --stability`` and ``denskit export`` on a tiny model."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+import torch
+from ase.build import molecule
+from click.testing import Result
+from typer.testing import CliRunner
+
+from denskit.cli import app
+from denskit.models import build_force_field
+from denskit.models.equiformer import EquiformerConfig
+from denskit.models.model_file import save_model
+from denskit.models.scaling import Scaling
+
+
+def denskit(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """model.safetensors, and labelled frames of water in water.extxyz."""
+    folder = tmp_path_factory.mktemp("stability")
+    config = EquiformerConfig(
+        cutoff=4.0, num_layers=1, channels=(4, 2), feature_channels=(4, 2), head_channels=(2, 2), num_heads=1,
+        ffn_channels=(4, 2), num_basis=4, radial_hidden=(4,), envelope=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    save_model(folder / "model.safetensors", build_force_field(config, heads={}, scaling=Scaling(elements=[1, 8])), {})
+    frames = [molecule("H2O") for _ in range(8)]
+    for index, atoms in enumerate(frames):
+        atoms.rattle(0.02, seed=index)
+        atoms.info["REF_energy"], atoms.arrays["REF_forces"] = 0.1 * index, np.zeros((3, 3))
+    ase.io.write(folder / "water.extxyz", frames)
+    return folder
+
+
+def test_md_stability(folder: Path, tmp_path: Path) -> None:
+    arguments = ("md", folder / "model.safetensors", folder / "water.extxyz", "--stability", "--replicas", 2)
+    done = denskit(*arguments, "--time", 0.2, "--output", tmp_path, "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "stability.json").read_text(encoding="utf-8"))
+    # untrained, so the molecules fly apart
+    assert len(found["unstable"]) == 2 and "h(r) error" in done.output and "became unstable at" in done.output
+    assert found["protocol"]["temperature"] == 500 and found["protocol"]["timestep"] == 0.5
+    with (tmp_path / "series.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["time_ps"]) for row in rows] == [0.05 * frame for frame in range(len(rows))]
+    with (tmp_path / "h_of_r.csv").open(encoding="utf-8") as file:
+        curves = list(csv.DictReader(file))
+    assert len(curves) == 500
+    assert sum(float(row["reference"]) for row in curves) * (10 - 1e-6) / 500 == pytest.approx(1)
+    assert (tmp_path / "stability.png").stat().st_size > 10_000
+
+
+def test_the_protocol_ignores_no_option(folder: Path, tmp_path: Path) -> None:
+    arguments = ("md", folder / "model.safetensors", folder / "water.extxyz", "--stability", "-o", tmp_path)
+    done = denskit(*arguments, "--temperature", 300, "--no-bonds")
+    assert done.exit_code == 2 and "it does not take --bonds, --temperature" in done.output
+
+
+def test_evaluate_stability_is_one_table_with_the_errors(folder: Path, tmp_path: Path) -> None:
+    model, water = folder / "model.safetensors", folder / "water.extxyz"
+    done = denskit("evaluate", model, f"data.test={water}", "--stability", 0.05, "-o", tmp_path, "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "test.json").read_text(encoding="utf-8"))
+    assert {"energy_mae_meV", "forces_mae_meV_per_A", "stability_ps", "stability_std_ps", "h_of_r_error"} <= set(found)
+    assert all(name in done.output for name in ("forces_mae_meV_per_A", "stability_ps", "h_of_r_error"))
+    without = denskit("evaluate", model, f"data.test={water}", "--stability", 0.05)
+    assert without.exit_code == 2 and "a run folder or --output" in without.output
+
+
+def test_export(folder: Path, tmp_path: Path) -> None:
+    done = denskit("export", folder / "model.safetensors", tmp_path / "model.onnx")
+    assert done.exit_code == 2 and "are .pt2 files" in done.output

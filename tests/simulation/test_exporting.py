@@ -1,0 +1,104 @@
+"""Exported programs give the model's numbers, also where Denskit cannot be imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ase.build import bulk, molecule
+
+from denskit.geometry.neighbors import build_neighbors
+from denskit.models import build_force_field
+from denskit.models.base import ForceField
+from denskit.models.equiformer import EquiformerConfig
+from denskit.models.scaling import Scaling
+from denskit.simulation.exporting import METADATA, export_model
+from denskit.simulation.potential import Potential
+from denskit.simulation.structures import batch_of
+
+from tolerances import ORACLE64
+
+# runs alone: torch, numpy and ASE, nothing of ours
+ALONE = """
+import json, sys
+sys.modules["denskit"] = None  # any import of it fails
+import ase.io, numpy as np, torch
+from ase.neighborlist import neighbor_list
+extra = {"denskit.json": ""}
+program = torch.export.load(sys.argv[1], extra_files=extra).module()
+cutoff = json.loads(extra["denskit.json"])["cutoff"]
+out = {}
+for place, atoms in enumerate(ase.io.read(sys.argv[2], ":")):
+    atom, neighbour, shift = neighbor_list("ijS", atoms, cutoff)
+    results = program(
+        torch.tensor(atoms.positions), torch.tensor(atoms.numbers), torch.tensor(atoms.cell.array),
+        torch.tensor(np.stack([neighbour, atom])), torch.tensor(shift),
+    )
+    names = ("energy", "energies", "forces", "stress")
+    out |= {f"{name}_{place}": value.numpy() for name, value in zip(names, results)}
+np.savez(sys.argv[3], **out)
+"""
+
+
+def small(**changes: object) -> ForceField:
+    config = EquiformerConfig.model_validate({
+        "cutoff": 4.0, "num_layers": 1, "channels": (4, 2), "feature_channels": (4, 2), "head_channels": (2, 2),
+        "num_heads": 1, "ffn_channels": (4, 2), "num_basis": 4, "radial_hidden": (4,), "envelope": True, **changes,
+    })  # fmt: skip
+    torch.manual_seed(0)
+    scaling = Scaling(elements=[1, 6, 8, 14], references={"C": -1000.0}, energy_shift=-3.0, energy_scale=2.5,
+                      force_scale=2.5, stress_scale=2.5)  # fmt: skip
+    return build_force_field(config, heads={}, scaling=scaling).double().eval()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[ForceField, Path]:
+    model, path = small(stress="strain"), tmp_path_factory.mktemp("export") / "model.pt2"
+    metadata = export_model(model, path)
+    assert metadata["elements"] == [1, 6, 8, 14] and metadata["weights"] == "float64"
+    return model, path
+
+
+def test_programs_run_without_denskit(exported: tuple[ForceField, Path], tmp_path: Path) -> None:
+    import ase.io
+
+    model, path = exported
+    silicon = bulk("Si", cubic=True).repeat((2, 1, 1))
+    silicon.rattle(0.05, seed=0)
+    structures = [molecule("CH3CH2OH"), molecule("H2"), silicon]
+    structures[0].positions += 500.0
+    ase.io.write(tmp_path / "in.extxyz", structures)
+    structures = ase.io.read(tmp_path / "in.extxyz", ":")  # rounded as they were written
+    arguments = [sys.executable, "-c", ALONE, str(path), str(tmp_path / "in.extxyz"), str(tmp_path / "out.npz")]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = np.load(tmp_path / "out.npz", allow_pickle=False)
+    potential = Potential(model, skin=0.0)
+    for place, atoms in enumerate(structures):
+        wanted = potential(batch_of([atoms]))
+        scale = max(float(wanted.forces.abs().max()), 1.0)
+        assert abs(found[f"energy_{place}"] - float(wanted.energy[0])) < ORACLE64 * abs(float(wanted.energy[0]))
+        assert np.abs(found[f"forces_{place}"] - wanted.forces.numpy()).max() < ORACLE64 * scale
+        assert found[f"energies_{place}"].sum() == pytest.approx(float(found[f"energy_{place}"]), rel=ORACLE64)
+    stress = model.predict(build_neighbors(batch_of([silicon]), 4.0))["stress"][0]
+    assert np.abs(found["stress_2"] - stress.numpy()).max() < 1e-6  # positions were rounded in the file
+    assert METADATA == "denskit.json"
+
+
+def test_direct_forces_are_exported_too(tmp_path: Path) -> None:
+    model = small(forces="direct", channels=(4, 2))
+    path = tmp_path / "direct.pt2"
+    export_model(model, path)
+    batch = build_neighbors(batch_of([molecule("CH4")]), 4.0)
+    program = torch.export.load(path).module()
+    found = program(batch.positions, batch.atomic_numbers, batch.cell[0], batch.edge_index, batch.edge_shift)
+    assert torch.allclose(found[2], model.predict(batch)["forces"], rtol=0, atol=ORACLE64)
+
+
+def test_other_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="model.onnx: exported programs are .pt2 files"):
+        export_model(small(), tmp_path / "model.onnx")
