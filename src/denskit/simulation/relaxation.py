@@ -142,40 +142,38 @@ class Relaxer:
 
     def step(self) -> list[Relaxed]:
         """Evaluate and move all structures under way once; the structures that are done with it."""
-        turned_away = self._admit()
-        if self.running is None:
+        entering, turned_away = self._entering()
+        if self.running is None and not entering:
             return turned_away
         try:
+            if entering:
+                parts = [part.to(self.potential.device) for part in entering]
+                self.running = Running.join(parts if self.running is None else [self.running, *parts])
+                entering = []
+            assert self.running is not None
             return turned_away + self._advance(self.running)
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
         # outside the handler: the error's traceback, which holds the memory, is gone here
-        return turned_away + self._halve(self.running)
+        return turned_away + self._halve(entering)
 
-    def _admit(self) -> list[Relaxed]:
-        """Fill the batch up from what was suspended, then from the source; the structures that are refused."""
-        parts = [] if self.running is None else [self.running]
-        atoms = sum(int(part.n_atoms.sum()) for part in parts)
-        turned_away = []
+    def _entering(self) -> tuple[list[Running], list[Relaxed]]:
+        """What fills the batch up, from what was suspended, then from the source; and what is refused."""
+        atoms = 0 if self.running is None else int(self.running.n_atoms.sum())
+        entering: list[Running] = []
+        turned_away: list[Relaxed] = []
         while self.suspended or self.waiting:
-            if self.suspended:
-                candidate = self.suspended[0]
+            candidate = self.suspended[0] if self.suspended else self._begin(self.waiting[0])
+            if isinstance(candidate, Running):
+                atoms += int(candidate.n_atoms.sum())
+                if atoms > self.batch_atoms and (self.running is not None or entering):
+                    break
+                entering.append(candidate)
             else:
-                begun = self._begin(self.waiting[0])
-                if isinstance(begun, Relaxed):
-                    turned_away.append(begun)
-                    self.waiting.popleft()
-                    continue
-                candidate = begun
-            atoms += int(candidate.n_atoms.sum())
-            if parts and atoms > self.batch_atoms:
-                break
-            parts.append(candidate.to(self.potential.device))
+                turned_away.append(candidate)
             (self.suspended or self.waiting).popleft()
-        if parts and (self.running is None or len(parts) > 1):
-            self.running = Running.join(parts)
-        return turned_away
+        return entering, turned_away
 
     def _begin(self, index: int) -> Running | Relaxed:
         """A structure before its first move, or why it is not begun."""
@@ -292,22 +290,21 @@ class Relaxer:
                 )
             )
 
-    def _halve(self, running: Running) -> list[Relaxed]:
-        """After memory ran out: the latter half of the structures waits, and batches are half as large from now on."""
+    def _halve(self, entering: list[Running]) -> list[Relaxed]:
+        """After memory ran out: all structures wait on the CPU, and batches are half as large from now on."""
+        running = [] if self.running is None else list(_apart(self.running.to("cpu")))
+        self.running = None
         if self.potential.device.type == "cuda":
             torch.cuda.empty_cache()
-        sizes = running.n_atoms.cpu()
-        atoms = int(sizes.sum())
-        if running.num_systems == 1:
-            self.running = None
-            return [unevaluated(running, "x", "out_of_memory", f"out of memory with its {atoms} atoms alone")]
+        batch = [*running, *entering]
+        atoms = sum(int(part.n_atoms.sum()) for part in batch)
+        if len(batch) == 1:
+            return [unevaluated(batch[0], "x", "out_of_memory", f"out of memory with its {atoms} atoms alone")]
+        self.suspended.extendleft(reversed(batch))
         self.batch_atoms = max(atoms // 2, 1)
-        stays = sizes.cumsum(0) <= max(self.batch_atoms, int(sizes[0]))
-        self.suspended.extendleft(reversed(_apart(running.to("cpu").select(~stays))))
-        self.running = running.select(stays.to(self.potential.device))
         self.say(
-            f"out of memory with {running.num_systems} structures, {atoms} atoms: from now on at most "
-            f"{self.batch_atoms} atoms at once; nothing is lost"
+            f"out of memory with {len(batch)} structures, {atoms} atoms: from now on at most {self.batch_atoms} atoms "
+            "at once; nothing is lost"
         )
         return []
 
