@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from denskit.batch import Batch, System
 from denskit.geometry.neighbors import build_neighbors, dense_neighbors
 
-from tolerances import EXACT64
+from tolerances import EXACT64, ORACLE64
 
 Edge = tuple[int, ...]  # source, target, shift
 
@@ -145,6 +145,85 @@ def test_max_neighbors(systems: dict[str, System], k: int) -> None:
     assert set(edge_list(strict)) <= set(edge_list(loose)) <= set(edge_list(everything))
     positions_in_full = [edge_list(everything).index(edge) for edge in edge_list(loose)]
     assert positions_in_full == sorted(positions_in_full)
+
+
+def published_edges(atoms: ase.Atoms, cutoff: float, k: int, strict: bool) -> list[list[tuple[float, Edge]]]:
+    """By brute force over all images, target by target: what OC20's and OC22's models look at, (d^2, edge).
+
+    Strict: the k nearest.  Else all with d^2 <= that of the (k + 1)-th + 0.01 Å^2.
+    """
+    heights = 1 / np.linalg.norm(np.linalg.inv(atoms.cell.array), axis=0)  # distances of the cell's faces
+    reach = np.ceil(cutoff / heights).astype(int) + 1
+    shifts = np.stack(np.meshgrid(*(np.arange(-r, r + 1) for r in reach), indexing="ij"), -1).reshape(-1, 3)
+    found = []
+    for i, centre in enumerate(atoms.positions):
+        vectors = atoms.positions[None] + (shifts @ atoms.cell.array)[:, None] - centre  # [S, n, 3]
+        squared = (vectors**2).sum(-1)
+        places = np.argwhere((squared < cutoff**2) & (squared > 1e-4))
+        edges = sorted((squared[s, j], (int(j), i, *shifts[s].tolist())) for s, j in places)
+        if strict or len(edges) <= k:
+            found.append(edges[:k])
+        else:
+            found.append([edge for edge in edges if edge[0] <= edges[k][0] + 0.01])
+    return found
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 7), k=st.sampled_from([1, 3, 20]), gap=st.sampled_from([0.0, 8.0]))
+def test_nearest_neighbours_as_published(seed: int, n: int, k: int, gap: float) -> None:
+    """Random cells, with and without a vacuum of many Å, so that the search has to grow for some atoms."""
+    generator = np.random.default_rng(seed)
+    cell = 3.0 * np.eye(3) + generator.uniform(-1, 1, size=(3, 3))
+    cell[2, 2] += gap
+    positions = generator.uniform(0, 1, size=(n, 3)) @ cell * [1, 1, 0.4 if gap else 1] + generator.uniform(-9, 9, 3)
+    atoms = ase.Atoms(numbers=[1] * n, positions=positions, cell=cell, pbc=True)
+    same_neighbors(atoms, 7.5, k)
+
+
+def same_neighbors(atoms: ase.Atoms, cutoff: float, k: int) -> None:
+    """The same edges as by brute force; strict, of equally distant ones (an atom's images come in pairs) any may go."""
+    for strict in (True, False):
+        kept = edge_list(build_neighbors(make_batch(atoms), cutoff, max_neighbors=k, strict=strict))
+        assert len(set(kept)) == len(kept)
+        for i, expected in enumerate(published_edges(atoms, cutoff, k, strict)):
+            mine = [edge for edge in kept if edge[1] == i]
+            if strict:
+                places = [atoms.positions[j] + np.array(shift) @ atoms.cell.array for j, _, *shift in mine]
+                squared = sorted(((place - atoms.positions[i]) ** 2).sum() for place in places)
+                np.testing.assert_allclose(squared, [square for square, _ in expected], rtol=ORACLE64)
+            else:
+                assert sorted(mine) == sorted(edge for _, edge in expected)
+
+
+@pytest.mark.parametrize("k", [1, 6, 12, 13, 18, 20])
+def test_shells_of_a_crystal(k: int) -> None:
+    """Copper: 12 at a / sqrt(2), 6 at a, 24 at ...; strict cuts a shell, else the (k + 1)-th's is whole."""
+    atoms = ase.Atoms("Cu", cell=3.6 * np.array([[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]]), pbc=True)
+    shells = np.cumsum([12, 6, 24])
+    assert len(edge_list(build_neighbors(make_batch(atoms), 12.0, max_neighbors=k))) == k
+    loose = edge_list(build_neighbors(make_batch(atoms), 12.0, max_neighbors=k, strict=False))
+    assert len(loose) == shells[np.searchsorted(shells, k + 1)]
+    assert len(loose) == len(published_edges(atoms, 12.0, k, strict=False)[0])
+
+
+def line(*places: float) -> ase.Atoms:
+    return ase.Atoms(numbers=[1] * len(places), positions=[[x, 0.0, 0.0] for x in places])
+
+
+def test_the_tolerance_is_of_squares_and_of_the_next_neighbour() -> None:
+    """Atom 0 sees 1.0, 2.0 and one a little farther, which is in while d^2 <= 4 + 0.01, whatever k = 1 would say."""
+    for third, count in ((2.0024, 3), (2.0026, 2), (2.1, 2)):
+        edges = edge_list(build_neighbors(make_batch(line(0.0, 1.0, -2.0, third)), 9.0, max_neighbors=1, strict=False))
+        assert sum(edge[1] == 0 for edge in edges) == count
+
+
+def test_the_search_grows_for_atoms_far_from_all_others() -> None:
+    """Atoms around 7, 9 and 11 Å away from a cluster: the first radius holds none of their neighbours."""
+    crowd = np.random.default_rng(1).uniform(-2, 2, size=(40, 3))
+    for distance in (7.0, 9.3, 11.9, 14.5):
+        positions = np.concatenate([crowd, [[0.0, 0.0, distance]]])
+        atoms = ase.Atoms(numbers=[1] * 41, positions=positions, cell=[60, 60, 60], pbc=True)
+        same_neighbors(atoms, 12.0, 20)
 
 
 def test_ties_are_cut_the_same_way_every_time() -> None:
