@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from denskit.geometry.harmonics import spherical_harmonics
 from denskit.geometry.so3 import initialise
 from denskit.models.base import EdgeGraph, Features
-from denskit.nn.recompute import in_chunks
 from denskit.nn.s2_activation import cast_grid, s2_silu
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 SMALL = (
     0.001  # published: initial element embeddings of edges and force encoding lie within ±0.001, energies are x 0.001
 )
-EDGES_AT_ONCE = 256  # so many edges have their grid of samples in memory at one time
-ATOMS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +111,11 @@ def _real_and_turned(hidden: Tensor, size: int) -> Tensor:
 
 
 class SphereUpdate(nn.Module):
-    """Three linear layers with SiLU at each point of a grid, from an atom's features and its summed messages."""
+    """Three linear layers with SiLU between at each point of a grid, from an atom's features and its summed messages.
+
+    The first and the last of them act on the coefficients, which are fewer than the points: without a bias they commute
+    with the grid's matrices.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -124,8 +125,7 @@ class SphereUpdate(nn.Module):
 
     def forward(self, x: Tensor, to_grid: Tensor, from_grid: Tensor) -> Tensor:
         """Features and messages side by side, [N, (l_max + 1)^2, 2C], to an update [N, (l_max + 1)^2, C]."""
-        values = F.silu(self.first(to_grid @ x))
-        updated: Tensor = from_grid @ self.third(F.silu(self.second(values)))
+        updated: Tensor = self.third(s2_silu(self.first(x), to_grid, from_grid, self.second.weight))
         return updated
 
 
@@ -143,13 +143,12 @@ class Layer(nn.Module):
         """Packed features [N, (l_max + 1)^2, C] to their update."""
         source, target = graph.rotation @ x[graph.source], graph.rotation @ x[graph.target]
         messages = self.convolution(source, target, self.edge_embedding(graph))
-        edge_grid = _grid(self.l_max, self.m_max, True, x)
-        messages = in_chunks(lambda part: s2_silu(part, *edge_grid), messages, EDGES_AT_ONCE)
+        messages = s2_silu(messages, *_grid(self.l_max, self.m_max, True, messages))
         if graph.weight is not None:
             messages = messages * graph.weight[:, None, None]
         summed = torch.zeros_like(x).index_add(0, graph.target, (graph.rotation.mT @ messages).to(x.dtype))
-        atom_grid = _grid(self.l_max, self.l_max, False, x)
-        return in_chunks(lambda part: self.update(part, *atom_grid), torch.cat((x, summed), -1), ATOMS_AT_ONCE)
+        updated: Tensor = self.update(torch.cat((x, summed), -1), *_grid(self.l_max, self.l_max, False, x))
+        return updated
 
 
 def _grid(l_max: int, m_max: int, by_order: bool, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,13 +197,7 @@ class SampledHead(nn.Module):
     def forward(self, features: Features) -> Tensor:
         """Energies [N, 1] or vectors [N, 3]."""
         assert isinstance(features, ESCNFeatures)
-        values = in_chunks(self._values, features.samples, ATOMS_AT_ONCE)
+        values = self.third(F.silu(self.second(F.silu(self.first(features.samples)))))[:, :, 0]  # [N, P]
         if self.vector:
             return values @ features.points / len(features.points)
         return values.mean(1, keepdim=True) * SMALL
-
-    def _values(self, samples: Tensor) -> Tensor:
-        """Samples [N, P, C] to one number each, [N, P]."""
-        hidden = F.silu(self.second(F.silu(self.first(samples))))
-        values: Tensor = self.third(hidden)[:, :, 0]
-        return values
