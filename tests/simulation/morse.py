@@ -1,4 +1,4 @@
-"""A potential with a formula: Morse pairs with a smooth end, in any cell.  Also as a calculator, for ASE's optimizers."""
+"""A potential with a formula: Morse pairs with a smooth end, in any cell; also as a calculator for ASE."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class MorseCalculator(Calculator):
 
 
 def cluster(n: int, seed: int) -> ase.Atoms:
-    """n atoms in a loose heap, not too near each other; the last one is fixed."""
+    """Atoms in a loose heap, not too near each other; the last one is fixed."""
     generator = np.random.default_rng(seed)
     places: list[np.ndarray] = []
     while len(places) < n:

@@ -12,13 +12,14 @@ import pytest
 import torch
 from ase.build import bulk
 from ase.filters import FrechetCellFilter
-from simulation.morse import Morse, MorseCalculator, cluster, system_of
-from tolerances import SAME_PATH64
 
 from denskit.simulation.cells import CellRelaxation
 from denskit.simulation.optimizers import FIRE, LBFGS
 from denskit.simulation.relaxation import PROTOCOLS, RelaxationSettings, Relaxer
 from denskit.simulation.relaxed import Frame
+from simulation.morse import Morse, MorseCalculator, cluster, system_of
+
+from tolerances import SAME_PATH64
 
 STEPS = 20
 OPTIMIZERS = {
