@@ -107,9 +107,9 @@ VARIANTS: dict[str, Variant] = {
         )
     ),
     "envelope_no_attention": Variant(equiformer(envelope=True, attention="none", stress="strain", num_layers=1)),
-    "v2": Variant(equiformer_v2(num_layers=2, l_max=3, m_max=2), NOISE, sampling_error=0.1),
+    "v2": Variant(equiformer_v2(num_layers=2, l_max=3, m_max=2), NOISE, sampling_error=0.05),
     "v2_s2": Variant(
-        equiformer_v2(activation="s2", grid_mlp=False, norm="rms_norm", atom_pairs="shared"), sampling_error=0.1
+        equiformer_v2(activation="s2", grid_mlp=False, norm="rms_norm", atom_pairs="shared"), sampling_error=1e-5
     ),
     "v2_s2_grid": Variant(
         equiformer_v2(
@@ -123,7 +123,7 @@ VARIANTS: dict[str, Variant] = {
         sampling_error=0.1,
     ),
     "v2_gate": Variant(equiformer_v2(activation="gate", grid_mlp=False, norm="rms_norm"), NOISE),
-    "v2_gradient": Variant(equiformer_v2(forces="gradient"), sampling_error=0.1),
+    "v2_gradient": Variant(equiformer_v2(forces="gradient"), sampling_error=1e-6),
     "v2_envelope": Variant(
         equiformer_v2(
             activation="gate", grid_mlp=False, envelope=True, forces="gradient", stress="strain", num_layers=2

@@ -32,7 +32,9 @@ def close(actual: Tensor, expected: Tensor) -> None:
 def test_rows_are_grouped_by_order() -> None:
     rows = [(l, m) for l, m, _ in order_major(3, 2)]
     assert rows == [
-        (0, 0), (1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (3, 1), (1, -1), (2, -1), (3, -1), (2, 2), (3, 2), (2, -2), (3, -2),
+        (0, 0), (1, 0), (2, 0), (3, 0),
+        (1, 1), (2, 1), (3, 1), (1, -1), (2, -1), (3, -1),
+        (2, 2), (3, 2), (2, -2), (3, -2),
     ]  # fmt: skip
     assert sorted(position for _, _, position in order_major(3, 2)) == list(range(14))
     assert rows_of_degrees(3, 2, (1,)) == (1, 4, 7)

@@ -297,16 +297,15 @@ class GridMLP(nn.Module):
         super().__init__()
         self.key = (l_max, l_max, (resolution, resolution), "component", False)
         self.separable = separable
-        self.layers = nn.ModuleList(_linear(width, width, init, bias=False) for _ in range(3))
+        self.first, self.inner, self.last = (_linear(width, width, init, bias=False) for _ in range(3))
 
     def forward(self, x: Tensor, scalars: Tensor) -> Tensor:
         """Packed x [N, (l_max + 1)^2, C]; scalars [N, C] take the place of the grid's where separable."""
-        first, inner, last = self.layers
-        x = first(x)
+        x = self.first(x)
         to_grid, from_grid = cast_grid(*self.key, x.dtype, x.device)  # type: ignore[arg-type]
         if not self.separable:
-            return last(s2_silu(x, to_grid, from_grid, inner.weight))  # type: ignore[no-any-return]
-        rest = last(s2_silu(x, to_grid, from_grid[1:], inner.weight))
+            return self.last(s2_silu(x, to_grid, from_grid, self.inner.weight))  # type: ignore[no-any-return]
+        rest = self.last(s2_silu(x, to_grid, from_grid[1:], self.inner.weight))
         return torch.cat((F.silu(scalars)[:, None], rest), 1)
 
 

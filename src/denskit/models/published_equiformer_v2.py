@@ -51,9 +51,9 @@ _RENAMED = (  # (pattern, ours), applied one after the other to the published na
     (r"\.so3_linear_1\.", ".first."),
     (r"\.so3_linear_2\.", ".second."),
     (r"\.(scalar_mlp\.0|gating_linear)\.", ".scalars."),
-    (r"\.grid_mlp\.0\.", ".activation.layers.0."),
-    (r"\.grid_mlp\.2\.", ".activation.layers.1."),
-    (r"\.grid_mlp\.4\.", ".activation.layers.2."),
+    (r"\.grid_mlp\.0\.", ".activation.first."),
+    (r"\.grid_mlp\.2\.", ".activation.inner."),
+    (r"\.grid_mlp\.4\.", ".activation.last."),
     (r"\.affine_(weight|bias)$", r".\1"),
 )
 _CONSTANTS = re.compile(  # buffers that hold no weights
