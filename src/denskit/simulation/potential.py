@@ -14,6 +14,7 @@ from denskit.batch import Batch, System
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
 from denskit.simulation.candidates import Candidates, unusable
+from denskit.simulation.compiled import CompiledModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +42,21 @@ class Potential:
         models: one or several; frozen copies are taken, so that training may go on with them.
         skin: Å; 0 looks for neighbours at every call.
         stress: whether to compute the stress; then all systems must be periodic in three directions.
+        compile: compile the models, at the first call and when shapes change; for many calls with the same systems.
 
     Raises:
         ValueError: No model, models in different dtypes or on different devices, a negative skin, or a stress asked
             of models whose forces are no gradients.
     """
 
-    def __init__(self, models: ForceField | Sequence[ForceField], *, skin: float = 0.5, stress: bool = False) -> None:
+    def __init__(
+        self,
+        models: ForceField | Sequence[ForceField],
+        *,
+        skin: float = 0.5,
+        stress: bool = False,
+        compile: bool = False,
+    ) -> None:
         given = [models] if isinstance(models, ForceField) else list(models)
         if not given:
             raise ValueError("a potential needs at least one model; none was given")
@@ -65,6 +74,9 @@ class Potential:
         self.stress = stress
         self.smooth = all(model.backbone.smooth for model in given)
         self.direct_forces = any(model.config.forces == "direct" for model in given)
+        wanted = ("energies", "forces", "stress") if stress else ("energies", "forces")
+        self._outputs = wanted
+        self._compiled = [CompiledModel(model, wanted) for model in self.models] if compile else None
         self.rebuilds = 0  # how often neighbours were looked for
         self._candidates: Candidates | None = None
         self._numbers: Tensor | None = None  # atomic numbers that were checked last
@@ -88,12 +100,12 @@ class Potential:
             )
         edges: dict[tuple[float, int | None, bool], Batch] = {}
         results = []
-        for model in self.models:
+        for number, model in enumerate(self.models):
             config = model.config
             key = (config.cutoff, config.max_neighbors, config.strict_neighbors)
             if key not in edges:
                 edges[key] = self._with_edges(batch, candidates, candidates.within(squared, *key))
-            results.append(self._evaluate(model, edges[key]))
+            results.append(self._evaluate(number, edges[key]))
         return results[0] if len(results) == 1 else _committee(results)
 
     def broken(self, batch: Batch) -> Tensor:
@@ -140,23 +152,21 @@ class Potential:
         """The batch with the edges to keep, in the models' dtype, each system's first atom at the origin."""
         found = candidates.batch
         assert found.edge_index is not None and found.edge_shift is not None
-        rows = keep.nonzero()[:, 0]
         first = batch.n_atoms.cumsum(0) - batch.n_atoms
         origin = batch.positions.index_select(0, first.clamp(max=max(batch.num_atoms - 1, 0)))
         relative = batch.positions - origin.index_select(0, batch.system_index)
-        return replace(
-            batch,
-            positions=relative.to(self.dtype),
-            cell=batch.cell.to(self.dtype),
-            edge_index=found.edge_index.index_select(1, rows),
-            edge_shift=found.edge_shift.index_select(0, rows),
-            edge_mask=None,
-        )
+        batch = replace(batch, positions=relative.to(self.dtype), cell=batch.cell.to(self.dtype))
+        if self._compiled is not None:  # shapes must stay: edges are masked
+            return replace(batch, edge_index=found.edge_index, edge_shift=found.edge_shift, edge_mask=keep)
+        rows = keep.nonzero()[:, 0]
+        index, shift = found.edge_index.index_select(1, rows), found.edge_shift.index_select(0, rows)
+        return replace(batch, edge_index=index, edge_shift=shift, edge_mask=None)
 
-    def _evaluate(self, model: ForceField, batch: Batch) -> Evaluation:
-        wanted = ("energies", "forces", "stress") if self.stress else ("energies", "forces")
+    def _evaluate(self, number: int, batch: Batch) -> Evaluation:
+        model = self.models[number]
         with torch.inference_mode(False), torch.no_grad():
-            out = model(batch, outputs=wanted)
+            compiled = None if self._compiled is None else self._compiled[number]
+            out = model(batch, outputs=self._outputs) if compiled is None else compiled(batch)
             physical = model.scaling.unscale(batch, out)
         energies = physical["energies"]
         energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
@@ -172,13 +182,14 @@ def load_potential(
     dtype: torch.dtype | None = None,
     skin: float = 0.5,
     stress: bool = False,
+    compile: bool = False,
 ) -> Potential:
     """A potential from one or several model files; dtype: default that of the files.
 
     Raises FileNotFoundError or ValueError as :func:`load_model` and :class:`Potential` do.
     """
     files = [paths] if isinstance(paths, str | Path) else list(paths)
-    return Potential([load_model(path, device, dtype) for path in files], skin=skin, stress=stress)
+    return Potential([load_model(path, device, dtype) for path in files], skin=skin, stress=stress, compile=compile)
 
 
 def _frozen(model: ForceField) -> ForceField:

@@ -1,0 +1,144 @@
+"""A force field as one flat graph of fixed shapes: energies, forces and stress with the gradient written out.
+
+Simulations call one model on one set of atoms a million times.  Tracing it once takes Python and autograd out of a
+step, what depends on weights alone is computed once (folded), and torch's compiler joins the many small operations that
+are left.  Edges are padded, so that shapes stay while neighbours come and go.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from denskit.batch import Batch
+from denskit.models.base import ForceField
+
+SPARE = 1.1  # room for more edges than there are now
+MULTIPLE = 32  # edges are padded to a multiple of this
+
+Inputs = tuple[Tensor, ...]
+
+
+def padded(batch: Batch, capacity: int) -> Batch:
+    """The batch with padding edges up to ``capacity``: from the last atom to itself, masked."""
+    assert batch.edge_index is not None and batch.edge_shift is not None
+    edges = len(batch.edge_shift)
+    missing = capacity - edges
+    assert missing >= 0, (capacity, edges)
+    mask = batch.atom_mask.new_ones(edges) if batch.edge_mask is None else batch.edge_mask
+    last = batch.edge_index.new_full((2, missing), batch.num_atoms - 1)
+    return replace(
+        batch,
+        edge_index=torch.cat((batch.edge_index, last), 1),
+        edge_shift=torch.cat((batch.edge_shift, batch.edge_shift.new_zeros(missing, 3))),
+        edge_mask=torch.cat((mask, mask.new_zeros(missing))),
+    )
+
+
+class CompiledModel:
+    """Calls a frozen model through a graph that is traced and compiled when shapes change.
+
+    Where the compiler fails (no C++ compiler, an operation that it does not know) the traced graph is used as it is,
+    and a warning says so.
+
+    Args:
+        model: in evaluation mode, its parameters without gradients; it must not change any more.
+        outputs: of :meth:`ForceField.forward`.
+        backend: "inductor"; "eager" runs the traced graph without compiling it.
+    """
+
+    def __init__(self, model: ForceField, outputs: tuple[str, ...], backend: str = "inductor") -> None:
+        self.model, self.outputs, self.backend = model, outputs, backend
+        self._shapes: tuple[torch.Size, ...] = ()
+        self._capacity = 0
+        self._graph: Callable[..., Inputs] | None = None
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        """Outputs in scaled units for a batch with edges."""
+        assert batch.edge_shift is not None, "build neighbours first"
+        edges = len(batch.edge_shift)
+        if edges > self._capacity:
+            self._capacity = -int(-edges * SPARE // MULTIPLE) * MULTIPLE
+        inputs = _inputs(padded(batch, self._capacity))
+        shapes = tuple(tensor.shape for tensor in inputs)
+        if self._graph is None or shapes != self._shapes:
+            self._graph, self._shapes = self._compiled(inputs), shapes
+        return dict(zip(self.outputs, self._run(inputs), strict=True))
+
+    def _run(self, inputs: Inputs) -> Inputs:
+        assert self._graph is not None
+        try:
+            return self._graph(*inputs)
+        except Exception as error:  # each part of a compiler raises what it happens to raise, at the first call
+            if self.backend == "eager":
+                raise
+            warnings.warn(f"not compiled, and so slower: {type(error).__name__}: {_first_line(error)}", stacklevel=5)
+            self.backend = "eager"
+            self._graph = self._compiled(inputs)
+            return self._graph(*inputs)
+
+    def _compiled(self, inputs: Inputs) -> Callable[..., Inputs]:
+        def outputs_of(*given: Tensor) -> Inputs:
+            found = self.model(_batch(given), outputs=self.outputs)
+            return tuple(found[name] for name in self.outputs)
+
+        graph = fold(make_fx(outputs_of)(*inputs))
+        if self.backend == "eager":
+            return graph
+        mode = "reduce-overhead" if inputs[0].is_cuda else None  # CUDA graphs: a step is hundreds of small kernels
+        return torch.compile(graph, backend=self.backend, dynamic=False, mode=mode)
+
+
+def fold(graph: fx.GraphModule) -> fx.GraphModule:
+    """Compute what depends on no input, once; what is changed in place later stays."""
+    changed = _changed_in_place(graph)
+    known: dict[fx.Node, Any] = {}
+    for node in graph.graph.nodes:
+        if node.op == "get_attr":
+            known[node] = getattr(graph, node.target)
+        elif node.op == "call_function" and node not in changed and all(n in known for n in node.all_input_nodes):
+            args = fx.map_arg((node.args, node.kwargs), lambda n: known[n])
+            known[node] = node.target(*args[0], **args[1])
+    computed = [node for node in known if node.op != "get_attr" and isinstance(known[node], Tensor)]
+    folded = [node for node in computed if not known.keys() >= set(node.users)]
+    for number, node in enumerate(folded):
+        name = f"_folded_{number}"
+        graph.register_buffer(name, known[node].detach().contiguous())
+        with graph.graph.inserting_before(node):
+            constant = graph.graph.get_attr(name)
+        node.replace_all_uses_with(constant, delete_user_cb=lambda user: user not in known)
+    graph.graph.eliminate_dead_code()
+    graph.delete_all_unused_submodules()
+    graph.recompile()
+    return graph
+
+
+def _changed_in_place(graph: fx.GraphModule) -> set[fx.Node]:
+    """Nodes whose values, or what they are views of, some later node writes into."""
+    changed: set[fx.Node] = set()
+    for node in graph.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if node.op == "call_function" and schema is not None and schema.is_mutable:
+            written: Any = node
+            while isinstance(written, fx.Node) and written not in changed:
+                changed.add(written)
+                written = written.args[0] if written.args else None
+    return changed
+
+
+def _inputs(batch: Batch) -> Inputs:
+    return tuple(getattr(batch, item.name) for item in fields(batch))
+
+
+def _batch(inputs: Inputs) -> Batch:
+    return Batch(**{item.name: value for item, value in zip(fields(Batch), inputs, strict=True)})
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:200]
