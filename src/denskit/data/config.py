@@ -96,10 +96,10 @@ class DataConfig(BaseModel):
     units: Literal["auto", "eV", "kcal/mol", "kJ/mol", "Hartree"] = "auto"
     """Unit of energies, and of forces per Å.  ``auto``: what the file says; npz of one molecule without unit fields
     kcal/mol, as in the published MD17 and rMD17 files; all else eV."""
-    references: References | str = "fit"
+    references: References | str | None = None
     """Energies of the elements, taken off before training: ``fit`` (linear, on the training frames), ``isolated`` (the
     file's single-atom frames), ``mean`` (one constant a structure), ``none``, ``{H: -13.6, ...}`` in eV, or a file of
-    them: ``*.json``, or ``*.npz`` with ``coeff`` by atomic number.  oc20's own default is ``mean`` for adsorption
+    them: ``*.json``, or ``*.npz`` with ``coeff`` by atomic number.  None: ``fit``; ``mean`` for oc20's adsorption
     energies."""
     fixed: FixedFrom = "file"
     """Which atoms of oc20 and oc22 objects are fixed: those that the ``file`` says (an error where it does not), those
@@ -113,14 +113,14 @@ class DataConfig(BaseModel):
 
     @field_validator("references")
     @classmethod
-    def _known_elements(cls, value: str | dict[str, float]) -> str | dict[str, float]:
+    def _known_elements(cls, value: str | dict[str, float] | None) -> str | dict[str, float] | None:
         if isinstance(value, dict):
             unknown = sorted(set(value) - set(atomic_numbers) | set(value) & {"X"})
             if unknown or not value:
                 raise ValueError(
                     f"references: {unknown or 'nothing'} given where element symbols like H or O are wanted"
                 )
-        elif value not in _REFERENCES and not value.endswith((".npz", ".json")):
+        elif value is not None and value not in _REFERENCES and not value.endswith((".npz", ".json")):
             raise ValueError(f"references={value}: wanted {', '.join(_REFERENCES)}, energies, or a .npz or .json file")
         return value
 

@@ -165,11 +165,11 @@ def _check_indices(splits: Splits, source: Source, path: Path) -> None:
 
 def _references(source: Source, config: DataConfig) -> tuple[np.ndarray, References, list[str]]:
     """Frames to divide [M], the references, and what was found out about them."""
-    everything = np.arange(len(source))
-    if isinstance(config.references, dict) or config.references in ("fit", "mean", "none"):
-        return everything, config.references, []  # type: ignore[return-value]
-    if config.references != "isolated":
-        return everything, *_references_from(Path(config.references).expanduser(), source)
+    everything, wanted = np.arange(len(source)), config.references or "fit"
+    if isinstance(wanted, dict) or wanted in ("fit", "mean", "none"):
+        return everything, wanted, []  # type: ignore[return-value]
+    if wanted != "isolated":
+        return everything, *_references_from(Path(wanted).expanduser(), source)
     if not isinstance(source, Frames):
         raise ValueError(f"{source.name}: data.references=isolated reads one file in memory; these are shards")
     return *_without_isolated_atoms(source), []

@@ -23,14 +23,14 @@ TOTAL = 20.0  # eV: adsorption energies are within some eV of 0, total energies 
 def load_oc20(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED) -> LoadedData:
     """OC20 from its LMDB shards, raw downloads or any file, divided by system.
 
-    Says aloud when energies look like totals.  ``data.references``, where it is left out, is ``mean`` for adsorption
+    Says aloud when energies look like totals.  ``data.references=None`` means ``mean`` for adsorption
     energies and ``fit`` for totals.
     """
     data = load_files(config, seed, required)
     typical = _typical_energy(data.train)
     total = typical is not None and typical > TOTAL
     references = data.references
-    if "references" not in config.model_fields_set and not total:
+    if config.references is None and not total:
         references = "mean"
     messages = [*data.messages, *_origins(config)]
     if total and config.oc20_ref is None and config.energies != "total":

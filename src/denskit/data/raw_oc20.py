@@ -117,10 +117,10 @@ class RawPair:
                 lines = [first.rstrip(b"\n"), *(file.readline().rstrip(b"\n") for _ in range(int(first) + 1))]
             except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
                 raise ValueError(f"{self._where(record)}: truncated or damaged ({error or 'no frame'})") from None
+            if record == len(self) - 1 and file.read(1):  # here, since a reader may stop at the last frame
+                raise ValueError(f"{self.path} has more frames than the {len(self)} lines of {self.text}")
             yield start, lines
             start += sum(len(line) + 1 for line in lines)
-        if file.read(1):
-            raise ValueError(f"{self.path} has more frames than the {len(self)} lines of {self.text}")
 
     def _where(self, record: int) -> str:
         return f"{self.path}, record {record} of {len(self)}"
