@@ -2,19 +2,22 @@
 
 What is as large as edges times rows times channels of both ends never exists as a whole: each chunk of edges is turned,
 multiplied and forgotten, and the backward pass computes it again, which costs a few percent since the products with the
-large matrices are not repeated.  Where the frames themselves are differentiated (forces by gradient) or a compiler or
-autocast wants to see the operations, use the plain forms; both compute the same numbers to rounding.
+large matrices are not repeated.  Under autocast products are in half precision, sums in float32.  Where the frames
+themselves are differentiated (forces by gradient) or a compiler wants to see the operations, use the plain forms; both
+compute the same numbers to rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from denskit.geometry.autocast import add_product, product_dtype, sum_dtype
 
 VALUES = {
     "cpu": 2**20,
@@ -94,9 +97,10 @@ class _TurnAndConvolve(torch.autograd.Function):
         edges: Edges = ctx.edges
         x, hidden, radial, offset, *matrices = ctx.saved_tensors
         grad = grad.contiguous()
-        grad_x, grad_hidden = torch.zeros_like(x), torch.empty_like(hidden)
-        grad_radial, grad_offset = torch.zeros_like(radial), torch.zeros_like(offset)
-        grads = [torch.zeros_like(matrix) for matrix in matrices]
+        summed = sum_dtype(x)
+        grad_x, grad_hidden = torch.zeros_like(x, dtype=summed), torch.empty_like(hidden)
+        grad_radial, grad_offset = torch.zeros_like(radial, dtype=summed), torch.zeros_like(offset, dtype=summed)
+        grads = [torch.zeros_like(matrix, dtype=summed) for matrix in matrices]
         for part in edges.chunks(x.shape[2]):
             turned, factors = _inputs(edges, part, x, hidden, radial, offset)
             grad_turned = [torch.empty_like(end) for end in turned]
@@ -105,14 +109,14 @@ class _TurnAndConvolve(torch.autograd.Function):
             for order, matrix, grad_matrix in zip(ctx.layout, matrices, grads, strict=True):
                 rows = grad[part, at : at + len(matrix)]
                 at += len(matrix)
-                grad_matrix.addmm_(rows.T, _product(order, turned, factors).flatten(1))
+                add_product(grad_matrix, rows.T, _product(order, turned, factors).flatten(1))
                 _product_backward(order, rows @ matrix, turned, factors, grad_turned, grad_factors)
             grad_factors = grad_factors.flatten(1)
-            grad_radial.addmm_(grad_factors.T, hidden[part])
+            add_product(grad_radial, grad_factors.T, hidden[part])
             grad_offset += grad_factors.sum(0)
             torch.mm(grad_factors, radial, out=grad_hidden[part])
             for end, index in zip(grad_turned, (edges.source, edges.target), strict=True):
-                grad_x.index_add_(0, index[part], edges.matrix[part].mT @ end)
+                grad_x.index_add_(0, index[part], (edges.matrix[part].mT @ end).to(summed))
         grad_bias = grad[:, : len(matrices[0])].sum(0)
         return (None, None, grad_x, grad_hidden, grad_radial, grad_offset, grad_bias, *grads)
 
@@ -185,7 +189,11 @@ def turn_and_convolve(
     Returns:
         [E, sum of outputs].  Differentiable once, in all tensors but those of ``edges``.
     """
-    return _TurnAndConvolve.apply(edges, layout, x, hidden, radial, offset, bias, *matrices)  # type: ignore[no-any-return]
+    dtype = product_dtype(x)
+    edges = replace(edges, matrix=edges.matrix.to(dtype))
+    inputs = [tensor.to(dtype) for tensor in (x, hidden, radial, offset, bias, *matrices)]
+    with torch.autocast(x.device.type, enabled=False):
+        return _TurnAndConvolve.apply(edges, layout, *inputs)  # type: ignore[no-any-return]
 
 
 class _WeighAndSum(torch.autograd.Function):
@@ -195,10 +203,12 @@ class _WeighAndSum(torch.autograd.Function):
     def forward(ctx: Any, edges: Edges, values: Tensor, weights: Tensor) -> Tensor:
         ctx.edges = edges
         ctx.save_for_backward(values, weights)
-        out = values.new_zeros(edges.num_atoms, edges.matrix.shape[2], values.shape[2])
+        summed = sum_dtype(values)
+        out = values.new_zeros(edges.num_atoms, edges.matrix.shape[2], values.shape[2], dtype=summed)
         for part in edges.chunks(values.shape[2]):
             weighted = _by_head(values[part], weights[part]) * weights[part][:, None, :, None]
-            out.index_add_(0, edges.target[part], torch.bmm(edges.matrix[part].mT, weighted.flatten(2)))
+            turned = torch.bmm(edges.matrix[part].mT, weighted.flatten(2))
+            out.index_add_(0, edges.target[part], turned.to(summed))
         return out
 
     @staticmethod
@@ -206,6 +216,7 @@ class _WeighAndSum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         edges: Edges = ctx.edges
         values, weights = ctx.saved_tensors
+        grad = grad.to(values.dtype)
         grad_values, grad_weights = torch.empty_like(values), torch.empty_like(weights)
         for part in edges.chunks(values.shape[2]):
             turned = torch.bmm(edges.matrix[part], grad.index_select(0, edges.target[part]))
@@ -226,6 +237,10 @@ def _by_head(values: Tensor, weights: Tensor) -> Tensor:
 def weigh_and_sum(edges: Edges, values: Tensor, weights: Tensor) -> Tensor:
     """Weight values [E, K, H C] in the edge frames by [E, H], turn them back, sum them at the targets: [N, R, H C].
 
-    ``edges.matrix`` leads back when it is transposed.  Differentiable once, in values and weights.
+    ``edges.matrix`` leads back when it is transposed.  Differentiable once, in values and weights; never in half
+    precision.
     """
-    return _WeighAndSum.apply(edges, values.contiguous(), weights)  # type: ignore[no-any-return]
+    dtype = product_dtype(edges.matrix)
+    edges = replace(edges, matrix=edges.matrix.to(dtype))
+    with torch.autocast(values.device.type, enabled=False):
+        return _WeighAndSum.apply(edges, values.contiguous().to(dtype), weights.to(dtype))  # type: ignore[no-any-return]

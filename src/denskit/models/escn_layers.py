@@ -197,7 +197,9 @@ class SampledHead(nn.Module):
     def forward(self, features: Features) -> Tensor:
         """Energies [N, 1] or vectors [N, 3]."""
         assert isinstance(features, ESCNFeatures)
-        values = self.third(F.silu(self.second(F.silu(self.first(features.samples)))))[:, :, 0]  # [N, P]
-        if self.vector:
-            return values @ features.points / len(features.points)
-        return values.mean(1, keepdim=True) * SMALL
+        with torch.autocast(features.samples.device.type, enabled=False):  # means over the sphere cancel almost to 0
+            samples = features.samples.to(self.first.weight.dtype)
+            values = self.third(F.silu(self.second(F.silu(self.first(samples)))))[:, :, 0]  # [N, P]
+            if self.vector:
+                return values @ features.points / len(features.points)
+            return values.mean(1, keepdim=True) * SMALL

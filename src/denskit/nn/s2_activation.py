@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from denskit.geometry.autocast import add_product, product_dtype, sum_dtype
 from denskit.geometry.grid import Normalisation, s2_grid
 from denskit.geometry.so2_linear import order_major
 
@@ -56,7 +57,10 @@ def s2_silu(x: Tensor, to_grid: Tensor, from_grid: Tensor, weight: Tensor | None
     """
     if torch.compiler.is_compiling():
         return _plain(x, weight, to_grid, from_grid)
-    return _ChunkedSiLU.apply(x, None if weight is None else weight.to(x.dtype), to_grid, from_grid)  # type: ignore[no-any-return]
+    dtype = product_dtype(x)
+    inputs = (None if tensor is None else tensor.to(dtype) for tensor in (x, weight, to_grid, from_grid))
+    with torch.autocast(x.device.type, enabled=False):
+        return _ChunkedSiLU.apply(*inputs)  # type: ignore[no-any-return]
 
 
 def _plain(x: Tensor, weight: Tensor | None, to_grid: Tensor, from_grid: Tensor) -> Tensor:
@@ -85,14 +89,17 @@ class _ChunkedSiLU(torch.autograd.Function):
             inputs = [x] if weight is None else [x, weight]
             grads = torch.autograd.grad(_plain(x, weight, to_grid, from_grid), inputs, grad, create_graph=True)
             return (*grads, *(None,) * (4 - len(grads)))
-        grad_x, grad_weight = torch.empty_like(x), None if weight is None else torch.zeros_like(weight)
+        grad_x, grad_weight = (
+            torch.empty_like(x),
+            None if weight is None else torch.zeros_like(weight, dtype=sum_dtype(x)),
+        )
         for part in _chunks(x, to_grid):
             first = to_grid @ x[part]
             grad_values = from_grid.T @ grad[part]
             if weight is not None and grad_weight is not None:
                 activated = F.silu(first)
                 grad_second = torch.ops.aten.silu_backward(grad_values, activated @ weight.T)
-                grad_weight.addmm_(grad_second.flatten(0, 1).T, activated.flatten(0, 1))
+                add_product(grad_weight, grad_second.flatten(0, 1).T, activated.flatten(0, 1))
                 grad_values = grad_second @ weight
             torch.matmul(to_grid.T, torch.ops.aten.silu_backward(grad_values, first), out=grad_x[part])
         return grad_x, grad_weight, None, None
