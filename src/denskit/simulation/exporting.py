@@ -50,6 +50,8 @@ def export_model(model: ForceField, path: Path) -> dict[str, Any]:
     traced_with, other = (_example(model, count) for count in (6, 9))
     try:
         with torch.no_grad():
+            # constants that models keep must be made before: what is made under tracing is not a number
+            program(*traced_with)
             graph = make_fx(program, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*traced_with)
             atoms, edges = torch.export.Dim("atoms", min=2), torch.export.Dim("edges", min=2)
             shapes = ({0: atoms}, {0: atoms}, None, {1: edges}, {0: edges})

@@ -8,6 +8,7 @@ over several seeds, which run here side by side as replicas in one batch.
 from __future__ import annotations
 
 import hashlib
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -168,8 +169,8 @@ class Study:
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
     """Mean, standard deviation (n - 1 in the denominator; None for one value) and the values themselves."""
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return {"mean": float(np.mean(values)), "std": deviation, "of": list(values)}
+    deviation = statistics.stdev(values) if len(values) > 1 else None  # exactly 0 for equal values
+    return {"mean": statistics.fmean(values), "std": deviation, "of": list(values)}
 
 
 def run_study(
