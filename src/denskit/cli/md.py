@@ -37,6 +37,9 @@ def md(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
     skin: Annotated[float, typer.Option(help="Å, of the neighbour list.")] = 0.5,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile the model first: minutes, for long runs.")
+    ] = False,
     stability: Annotated[
         bool, typer.Option("--stability", help="MD17's stability protocol; FILE holds the reference frames.")
     ] = False,
@@ -70,7 +73,7 @@ def md(
         statistics_every=statistics_every, restart_every=restart_every, bonds=bonds,
     )  # fmt: skip
     structures = [atoms.copy() for atoms in _read(file, index) for _ in range(replicas)]
-    _simulate(model, structures, plan, resume=resume, device=device, dtype=dtype, skin=skin)
+    _simulate(model, structures, plan, resume=resume, device=device, dtype=dtype, skin=skin, compile=compile)
 
 
 def _steps(steps: int | None, time: float | None, timestep: float) -> int:
@@ -95,7 +98,15 @@ def _read(file: Path, index: str) -> list[Any]:
 
 
 def _simulate(
-    model: Path, structures: list[Any], plan: Plan, *, resume: bool, device: str, dtype: str | None, skin: float
+    model: Path,
+    structures: list[Any],
+    plan: Plan,
+    *,
+    resume: bool,
+    device: str,
+    dtype: str | None,
+    skin: float,
+    compile: bool,
 ) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -108,7 +119,8 @@ def _simulate(
     from denskit.training.run_folder import model_file
 
     precision = None if dtype is None else DTYPES[dtype]
-    potential = load_potential(model_file(model), device=choose_device(device), dtype=precision, skin=skin)
+    file = model_file(model)
+    potential = load_potential(file, device=choose_device(device), dtype=precision, skin=skin, compile=compile)
     console = Console(soft_wrap=True)
     columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     with Interrupt(patient=False) as interrupt, Progress(*columns, console=console, transient=True) as bar:
