@@ -87,19 +87,20 @@ class MessageConvolution(nn.Module):
         """Order-major features [E, K, C] of the two ends, in the edge's frame, to messages [E, K, C]."""
         edges, channels = len(source), self.channels
         factors = F.silu(self.factors(embedding))
-        out, row, at = [], 0, 0
-        for m in range(self.m_max + 1):
-            signs, degrees = (1 if m == 0 else 2), self.l_max + 1 - m
-            ends = [
-                x[:, row : row + signs * degrees].reshape(edges, signs, degrees * channels) for x in (source, target)
-            ]
-            hidden = torch.cat([F.linear(end, weight) for end, weight in zip(ends, self.inner[m], strict=True)], -1)
-            width = hidden.shape[-1]
-            hidden = hidden * factors[:, None, at : at + width]
+        signs = [1 if m == 0 else 2 for m in range(self.m_max + 1)]
+        degrees = [self.l_max + 1 - m for m in range(self.m_max + 1)]
+        rows = [sign * count for sign, count in zip(signs, degrees, strict=True)]
+        # split, not sliced: the backward of each slice would fill the whole with zeros
+        orders = zip(source.split(rows, 1), target.split(rows, 1), strict=True)
+        parts = factors.split([2 * sign * self.hidden for sign in signs], -1)
+        out = []
+        for m, (ends, factor) in enumerate(zip(orders, parts, strict=True)):
+            flat = [end.reshape(edges, signs[m], degrees[m] * channels) for end in ends]
+            hidden = torch.cat([F.linear(end, weight) for end, weight in zip(flat, self.inner[m], strict=True)], -1)
+            hidden = hidden * factor[:, None]
             if m > 0:
                 hidden = _real_and_turned(hidden, self.hidden)
-            out.append(F.linear(hidden, self.outer[m]).reshape(edges, signs * degrees, channels))
-            row, at = row + signs * degrees, at + width
+            out.append(F.linear(hidden, self.outer[m]).reshape(edges, rows[m], channels))
         return torch.cat(out, 1)
 
 
