@@ -11,7 +11,9 @@ import torch
 from ase.build import molecule
 from ase.calculators.calculator import PropertyNotImplementedError
 from ase.constraints import FixAtoms
+from ase.optimize import BFGS
 from ase.stress import full_3x3_to_voigt_6_stress
+from ase.vibrations import Vibrations
 
 from contract.variants import VARIANTS, build
 from denskit.batch import System
@@ -160,6 +162,18 @@ def test_committee(systems: dict[str, System]) -> None:
     results = atoms.calc.results
     assert results["energy_std"] == pytest.approx(np.std([energy for energy, _ in single], ddof=1))
     np.testing.assert_allclose(results["forces_std"], np.std([f for _, f in single], axis=0, ddof=1), atol=1e-12)
+
+
+def test_vibrations_of_a_minimum_are_real(tmp_path: Path) -> None:
+    """Through ASE: all but the six motions of the whole molecule."""
+    atoms = molecule("H2O")
+    atoms.calc = DenskitCalculator(build("envelope", torch.float64))
+    assert BFGS(atoms, logfile=None).run(fmax=1e-4, steps=300)
+    vibrations = Vibrations(atoms, name=str(tmp_path / "vibrations"))
+    vibrations.run()
+    frequencies = sorted(vibrations.get_frequencies(), key=abs)[6:]  # 1/cm
+    assert np.isfinite(frequencies).all()
+    assert all(frequency.imag == 0 and frequency.real > 500 for frequency in frequencies)
 
 
 def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
