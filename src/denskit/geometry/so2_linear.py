@@ -44,7 +44,8 @@ def pack_wigner(blocks: Sequence[Tensor], l_max: int, m_max: int) -> Tensor:
         m_max: highest order that is kept.
     """
     size = (l_max + 1) ** 2
-    rows, where = [], {}
+    rows: list[Tensor] = []
+    where: dict[tuple[int, int], int] = {}  # row of each (l, m) kept
     for l, block in enumerate(blocks[: l_max + 1]):
         kept = 2 * min(l, m_max) + 1
         for k in range(kept):
