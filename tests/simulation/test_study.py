@@ -18,7 +18,9 @@ from denskit.models.equiformer import EquiformerConfig
 from denskit.models.scaling import Scaling
 from denskit.simulation.distributions import h_of_r_error, histogram_of
 from denskit.simulation.potential import Potential
-from denskit.simulation.study import STATE_FILE, Reference, StudySettings, run_study
+from denskit.simulation.study import STATE_FILE, run_study
+from denskit.simulation.study_protocol import Reference, StudySettings
+from denskit.simulation.study_results import Study
 
 # 40 steps of 1 fs at 1,000 K: with an untrained model molecules fall apart on the way
 HOT = StudySettings(length=0.04, seeds=3, temperature=1000.0, timestep=1.0, every=5, relaxation_time=1000.0, nve=0.02)
@@ -60,8 +62,14 @@ def reference() -> Reference:
     return Reference.of(Frames(frames))
 
 
-def test_simulations_fall_apart_one_by_one(potential: Potential, reference: Reference) -> None:
-    study = run_study(potential, reference, HOT)
+@pytest.fixture(scope="module")
+def whole(potential: Potential, reference: Reference) -> Study:
+    """The study that nothing interrupted."""
+    return run_study(potential, reference, HOT)
+
+
+def test_simulations_fall_apart_one_by_one(whole: Study) -> None:
+    study = whole
     assert 0 < len(study.failures) <= 3
     for failure in study.failures:
         assert failure.check == "bonds" and failure.reason.startswith("bond ")
@@ -88,8 +96,8 @@ def test_h_of_r_is_that_of_the_frames_before_the_instability(potential: Potentia
     assert study.drift == [] and "nve_score" not in study.summary()
 
 
-def test_replicas_do_what_each_does_alone(potential: Potential, reference: Reference) -> None:
-    three = run_study(potential, reference, HOT)
+def test_replicas_do_what_each_does_alone(potential: Potential, reference: Reference, whole: Study) -> None:
+    three = whole
     one = run_study(potential, reference, HOT.model_copy(update={"seeds": 1}))
     assert one.stability == three.stability[:1]
     assert one.drift == pytest.approx(three.drift[:1], rel=1e-6)
@@ -99,9 +107,8 @@ def test_replicas_do_what_each_does_alone(potential: Potential, reference: Refer
 
 
 def test_a_stopped_study_goes_on_and_a_finished_one_can_be_made_longer(
-    potential: Potential, reference: Reference, tmp_path: Path
+    potential: Potential, reference: Reference, whole: Study, tmp_path: Path
 ) -> None:
-    whole = run_study(potential, reference, HOT)
     asked = iter(range(100))
     stopped = run_study(potential, reference, HOT, folder=tmp_path, stop=lambda: next(asked) >= 13)
     assert stopped.simulated == 0.013
@@ -112,6 +119,26 @@ def test_a_stopped_study_goes_on_and_a_finished_one_can_be_made_longer(
     assert told[0] == ("stability", 0.015, 0.04) and told[-1] == ("energy drift", 0.02, 0.02)
     longer = HOT.model_copy(update={"length": 0.045})
     assert run_study(potential, reference, longer, folder=tmp_path).stability[0] >= whole.stability[0]
+
+
+@pytest.mark.parametrize("stop_at", [0, 10])
+def test_a_study_stopped_at_a_frame_counts_it_once(
+    potential: Potential, reference: Reference, whole: Study, tmp_path: Path, stop_at: int
+) -> None:
+    asked = iter(range(100))
+    run_study(potential, reference, HOT, folder=tmp_path, stop=lambda: next(asked) >= stop_at)
+    again = run_study(potential, reference, HOT, folder=tmp_path)
+    assert again.records.time == whole.records.time
+    assert torch.equal(again.records.histogram.counts, whole.records.histogram.counts)
+
+
+def test_failures_are_told_once_however_often_a_study_is_saved(
+    potential: Potential, reference: Reference, whole: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert whole.failures[0].step < HOT.steps(HOT.length)
+    monkeypatch.setattr("denskit.simulation.study.CHUNK", 5)
+    assert run_study(potential, reference, HOT, folder=tmp_path).summary() == whole.summary()
+    assert run_study(potential, reference, HOT, folder=tmp_path).summary() == whole.summary()
 
 
 def test_another_study_in_the_folder_is_refused(potential: Potential, reference: Reference, tmp_path: Path) -> None:
@@ -131,3 +158,20 @@ def test_references_that_cannot_be_used() -> None:
         Reference.of(Frames([molecule("H2O"), molecule("CH4")]))
     with pytest.raises(ValueError, match="frames.xyz is periodic"):
         Reference.of(Frames([ase.Atoms("H2", cell=[5, 5, 5], pbc=True)]))
+
+
+def test_the_energy_drift_is_that_of_the_protocol_when_a_study_is_made_longer(
+    potential: Potential, reference: Reference, tmp_path: Path
+) -> None:
+    """Measured over 5 steps at first (shorter than the interval between energies), then over all 20."""
+    mild = HOT.model_copy(update={"seeds": 1, "temperature": 50.0, "length": 0.005})
+    first = run_study(potential, reference, mild, folder=tmp_path)
+    longer = mild.model_copy(update={"length": 0.02})
+    again = run_study(potential, reference, longer, folder=tmp_path)
+    assert len(first.drift) == len(again.drift) == 1 and first.drift != again.drift
+    assert run_study(potential, reference, longer).drift == again.drift
+
+
+def test_a_study_is_at_least_one_step_long() -> None:
+    with pytest.raises(ValueError, match=r"length 0.0002 ps is less than a time step of 0.5 fs"):
+        StudySettings(length=0.0002)

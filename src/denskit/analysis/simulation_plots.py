@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from denskit.analysis.plots import COLOURS, DPI, add_axes, save_figure
 from denskit.simulation.distributions import EDGES
-from denskit.simulation.study import Study
+from denskit.simulation.study_results import Study
 
 
 def plot_study(study: Study, output: Path, *, title: str = "") -> Path:

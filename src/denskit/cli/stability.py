@@ -13,11 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from denskit.data.files import atomic_write
+
 if TYPE_CHECKING:
     import torch
 
     from denskit.data.base import Source
-    from denskit.simulation.study import Study, StudySettings
+    from denskit.simulation.study_protocol import StudySettings
+    from denskit.simulation.study_results import Study
 
 # measure of the summary: what it is called, how it is shown, factor
 ROWS: dict[str, tuple[str, str, float]] = {
@@ -46,7 +49,8 @@ def study_stability(
     ``study.safetensors`` to go on from.
     """
     from denskit.simulation.potential import load_potential
-    from denskit.simulation.study import Reference, run_study
+    from denskit.simulation.study import run_study
+    from denskit.simulation.study_protocol import Reference
     from denskit.training.distributed import choose_device
     from denskit.training.interrupt import Interrupt
     from denskit.training.run_folder import model_file
@@ -85,7 +89,7 @@ def study_file(context: typer.Context) -> None:
     from denskit.data.config import DataConfig
     from denskit.data.loading import read_file
     from denskit.simulation.calculator import DTYPES
-    from denskit.simulation.study import StudySettings
+    from denskit.simulation.study_protocol import StudySettings
 
     used = ("model", "file", "output", "time", "replicas", "seed", "resume", "device", "dtype", "skin", "stability")
     sources = {name: context.get_parameter_source(name) for name in context.params}
@@ -118,7 +122,7 @@ def stability_measures(
     device: str,
 ) -> dict[str, float]:
     """``denskit evaluate --stability``: the study's means (and the spread of the stability), named with their units."""
-    from denskit.simulation.study import StudySettings
+    from denskit.simulation.study_protocol import StudySettings
     from denskit.training.evaluate import source_of
     from denskit.training.run_folder import model_file
 
@@ -154,7 +158,8 @@ def _write(study: Study, folder: Path, title: str) -> None:
     from denskit.analysis.simulation_plots import plot_study
     from denskit.simulation.distributions import EDGES
 
-    (folder / "stability.json").write_text(json.dumps(study.summary(), indent=2) + "\n", encoding="utf-8")
+    with atomic_write(folder / "stability.json") as temporary:
+        temporary.write_text(json.dumps(study.summary(), indent=2) + "\n", encoding="utf-8")
     plot_study(study, folder / "stability.png", title=title)
     records, seeds = study.records, range(study.settings.seeds)
     series = [f"{name}_{seed}" for name in ("temperature_K", "energy_eV") for seed in seeds]
@@ -166,5 +171,5 @@ def _write(study: Study, folder: Path, title: str) -> None:
 
 
 def _write_csv(path: Path, names: Sequence[str], rows: Iterable[Sequence[float]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([names, *rows])

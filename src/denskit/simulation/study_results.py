@@ -1,0 +1,102 @@
+"""What a simulation study keeps of its simulations, and the measures made of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from denskit.simulation.distributions import DistanceHistogram, h_of_r_error
+from denskit.simulation.dynamics import State
+from denskit.simulation.simulate import Failure
+from denskit.simulation.stability import Finite, NotAlone, NotTooHot, look
+from denskit.simulation.study_protocol import StudySettings
+
+
+@dataclass(kw_only=True)
+class Records:
+    """What is kept of S simulations, frame by frame; NaN where one has ended."""
+
+    settings: StudySettings
+    histogram: DistanceHistogram
+    time: list[float] = field(default_factory=list)  # ps
+    temperature: list[list[float]] = field(default_factory=list)  # [frames][S] K
+    energy: list[list[float]] = field(default_factory=list)  # [frames][S] eV, potential
+    alarms: dict[str, dict[str, float]] = field(default_factory=dict)  # check -> simulation -> ps of its first alarm
+
+    def __call__(self, state: State) -> None:
+        """Record a frame of all simulations that are stable."""
+        self.histogram.add(state.batch.positions.reshape(state.batch.num_systems, -1, 3), state.replicas)
+        self.time.append(state.step * self.settings.timestep / 1000)
+        self.temperature.append(self._row(state, state.temperature))
+        self.energy.append(self._row(state, state.energy))
+        # what MLIPAudit looks at beside the bonds is reported, but ends nothing
+        checks = (Finite(), NotTooHot(self.settings.temperature), NotAlone())
+        for alarm in look(checks, state.batch, state.temperature):
+            replica = str(int(state.replicas[alarm.system]))
+            self.alarms.setdefault(alarm.check, {}).setdefault(replica, self.time[-1])
+
+    def notes(self) -> dict[str, Any]:
+        """All but the histogram, as JSON can hold it."""
+        return {"time": self.time, "temperature": self.temperature, "energy": self.energy, "alarms": self.alarms}
+
+    def _row(self, state: State, values: Tensor) -> list[float]:
+        row = np.full(self.settings.seeds, np.nan)
+        row[state.replicas.cpu().numpy()] = values.cpu().numpy()
+        return row.tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Results; lists are over the simulations."""
+
+    settings: StudySettings
+    simulated: float  # ps, how far the simulations that are still stable have come
+    failures: tuple[Failure, ...]
+    records: Records
+    reference: DistanceHistogram
+    interrupted: bool
+    drift: list[float]  # eV an atom and ps, without a thermostat; empty where it was not measured
+    nve_score: list[float]
+
+    @property
+    def stability(self) -> list[float]:
+        """Ps until a bond broke; the length simulated where none did."""
+        ended = {failure.replica: failure.time for failure in self.failures}
+        return [ended.get(replica, self.simulated) for replica in range(self.settings.seeds)]
+
+    def h_of_r_errors(self) -> list[float]:
+        """Errors of h(r) as published, over the frames before the instability."""
+        wanted, found = self.reference.h_of_r(), self.records.histogram
+        return [h_of_r_error(found.h_of_r(replica), wanted) for replica in range(self.settings.seeds)]
+
+    def wasserstein(self) -> list[float]:
+        """Clipped Wasserstein-1 distances in Å of the same distances."""
+        return [self.records.histogram.wasserstein(self.reference, replica) for replica in range(self.settings.seeds)]
+
+    def summary(self) -> dict[str, Any]:
+        """All of it as JSON can hold it; each measure with mean, spread and the values of all simulations."""
+        measures = {
+            "stability_ps": self.stability,
+            "h_of_r_error": self.h_of_r_errors(),
+            "h_of_r_wasserstein_A": self.wasserstein(),
+            "nve_drift_eV_per_atom_ps": self.drift,
+            "nve_score": self.nve_score,
+        }
+        return {
+            "protocol": self.settings.model_dump(),
+            "simulated_ps": self.simulated,
+            **{name: spread(values) for name, values in measures.items() if values},
+            "unstable": [asdict(failure) for failure in self.failures],
+            "other_alarms_ps": self.records.alarms,
+        }
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, standard deviation (n - 1 in the denominator; None for one value) and the values themselves."""
+    deviation = statistics.stdev(values) if len(values) > 1 else None  # exactly 0 for equal values
+    return {"mean": statistics.fmean(values), "std": deviation, "of": list(values)}
