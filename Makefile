@@ -3,6 +3,8 @@
 
 VENV   ?= .venv
 ARGS   ?=
+# Processes that share the tests; one thread each.
+WORKERS ?= 2
 GPU    := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 # The one place that says which torch: the default build beside an NVIDIA GPU, otherwise a CPU build.
 TORCH  ?= $(if $(GPU),torch,torch==2.13.0)
@@ -63,7 +65,7 @@ setup: $(VENV)/.dev
 # --- what one runs --------------------------------------------------------------------------------------------------
 
 test: $(VENV)/.dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 demo: $(VENV)/.core
 	@$(BIN)/denskit demo --output runs/demo $(ARGS)
