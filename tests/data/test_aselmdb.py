@@ -63,6 +63,8 @@ def test_files_that_are_no_database(tmp_path: Path) -> None:
         read_file(_written(tmp_path / "a.aselmdb", {"1": {}}))
     with pytest.raises(ValueError, match="b.aselmdb has no rows"):
         read_file(_written(tmp_path / "b.aselmdb", {"nextid": 2, "deleted_ids": [1]}))
+    with pytest.raises(ValueError, match="c.aselmdb says that it has 999999999999 rows, but holds 2 keys"):
+        read_file(_written(tmp_path / "c.aselmdb", {"nextid": 10**12, "1": {}}))
 
 
 def test_a_folder_of_them(tmp_path: Path) -> None:

@@ -70,6 +70,10 @@ def test_references_of_systems(tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps([1, 2]))
     with pytest.raises(ValueError, match="holds a list; wanted a dict"):
         system_references(path)
+    for odd in ({("random", 7): 1.0}, {"random7": [1.0]}, {"random7": "1"}):
+        path.write_bytes(pickle.dumps(odd))
+        with pytest.raises(ValueError, match="oc20_ref.pkl.*wanted"):
+            system_references(path)
     path.write_bytes(pickle.dumps({"random7": eval}))
     with pytest.raises(ValueError, match="asks for builtins.eval"):
         system_references(path)

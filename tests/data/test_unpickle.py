@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import pickle
 import pickletools
 import subprocess
+import tracemalloc
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -69,7 +71,7 @@ def test_tensors_of_every_type_and_layout(dtype: torch.dtype) -> None:
     for wanted, got in zip(tensors, found, strict=True):
         assert got.dtype == wanted.numpy().dtype and got.shape == tuple(wanted.shape)
         np.testing.assert_array_equal(got, wanted.numpy())
-        got += got  # it is its own, writable copy
+        assert not got.flags.writeable or got.size == 0  # a view of the record
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage")
@@ -226,6 +228,74 @@ def test_a_tensor_cannot_reach_outside_its_storage(offset: Any, shape: Any, stri
     call = Call(torch._utils._rebuild_tensor_v2, storage, offset, shape, stride, False, OrderedDict())
     with pytest.raises(ValueError, match="here is damaged"):
         load_value(pickle.dumps(call), "here")
+
+
+def _traced(raw: bytes) -> int:
+    """Bytes that reading a record allocated at most, whatever becomes of it."""
+    tracemalloc.start()
+    try:
+        with suppress(ValueError):
+            load_value(raw, "here")
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x80\x04Nr\x00\x00\x00\x04.",  # a place in the memo: Python makes room up to there, here for 1 GB
+        b"Np60000000\n.",
+        b"\x80\x05\x96" + (2**30).to_bytes(8, "little") + b".",  # a bytearray, made before it is read
+    ],
+    ids=["memo", "memo in words", "bytearray"],
+)
+def test_a_size_beyond_the_record_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="here is damaged.*a size beyond"):
+        load_value(raw, "here")
+    assert _traced(raw) < 1e6
+
+
+def test_a_storage_shared_by_many_tensors_is_held_once() -> None:
+    stream = io.BytesIO()
+    torch.save(torch.arange(10_000).storage(), stream, _use_new_zipfile_serialization=False)
+    storage = Call(torch.storage._load_from_bytes, stream.getvalue())
+    many = [Call(torch._utils._rebuild_tensor_v2, storage, k, (9_000,), (1,), False, OrderedDict()) for k in range(500)]
+    raw = pickle.dumps(many)
+    assert [array[0] for array in load_value(raw, "here")] == list(range(500))
+    assert _traced(raw) < 3e6  # 36 MB as copies
+
+
+def test_a_text_used_as_bytes_again_and_again_is_refused() -> None:
+    text = "t" * 10_000
+    raw = pickle.dumps([Call(codecs.encode, text, "latin1") for _ in range(500)], 2)
+    with pytest.raises(ValueError, match="again and again"):
+        load_value(raw, "here")
+    assert load_value(pickle.dumps([b"one" * 1000, b"two\xff" * 1000], 2), "here") == [b"one" * 1000, b"two\xff" * 1000]
+
+
+def _endless() -> list[Any]:
+    """10^30 numbers in 300 places."""
+    value: list[Any] = [1.0] * 10
+    for _ in range(29):
+        value = [value] * 10
+    return value
+
+
+def test_lists_that_share_their_parts_are_never_walked_through() -> None:
+    storage, build = torch.arange(5).storage(), torch._utils._rebuild_tensor_v2
+    wrong = [
+        Call(build, storage, 0, _endless(), (1,), False, OrderedDict()),
+        Call(build, storage, _endless(), (1,), (1,), False, OrderedDict()),
+        Call(codecs.encode, "text", _endless()),
+        Call(np.dtype, _endless(), False, True),
+    ]
+    for value in wrong:
+        with pytest.raises(ValueError, match="here is damaged") as refused:
+            load_value(pickle.dumps(value), "here")
+        assert len(str(refused.value)) < 200
+    attributes = load_attributes(pickled(new_object({**s2ef(), "pos": _endless()})), "here")
+    assert "pos" not in attributes
 
 
 def test_records_beyond_a_bound_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

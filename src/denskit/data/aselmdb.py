@@ -31,6 +31,11 @@ class AseLmdbShard:
         if not isinstance(following, int) or not isinstance(deleted, list):
             raise ValueError(f"{path} is no ASE database in LMDB: its key 'nextid' holds {following!r}")
         gone = np.array(sorted({int(row) for row in deleted}), dtype=np.int64)
+        if following - 1 - len(gone) > self.file.entries:
+            raise ValueError(
+                f"{path} says that it has {following - 1 - len(gone)} rows, but holds {self.file.entries} keys: it was "
+                "not written to its end. Copy or download it again"
+            )
         self.ids = np.setdiff1d(np.arange(1, following, dtype=np.int64), gone)
         if len(self.ids) == 0:
             raise ValueError(f"{path} has no rows")

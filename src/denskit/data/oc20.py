@@ -168,5 +168,6 @@ class _Fields:
 def _length(raw: bytes, path: Path) -> int:
     value = load_value(raw, f"{path}, key 'length'")
     if not isinstance(value, int) or value < 0:
-        raise ValueError(f"{path}, key 'length' holds {value!r}; wanted the number of records")
+        found = value if isinstance(value, int) else f"a {type(value).__name__}"
+        raise ValueError(f"{path}, key 'length' holds {found}; wanted the number of records")
     return value

@@ -53,6 +53,8 @@ def system_references(path: Path) -> dict[str, float]:
         raise ValueError(
             f"{path} holds a {type(values).__name__}; wanted a dict from random<sid> to a reference energy"
         )
+    if not all(isinstance(name, int | str) for name in values):
+        raise ValueError(f"{path}: wanted the names of systems, random<sid>, as the keys of its dict")
     return {str(name).removeprefix("random"): _number(value, path, name) for name, value in values.items()}
 
 
@@ -67,7 +69,8 @@ def _from_json(path: Path) -> dict[str, float]:
 
 
 def _number(value: object, path: Path, name: object) -> float:
-    number = np.asarray(value)
+    number = np.asarray(value) if isinstance(value, int | float | np.ndarray) else np.zeros(0)
     if number.size != 1 or number.dtype.kind not in "fiu" or not np.isfinite(number).all():
-        raise ValueError(f"{path}: {name!r} is {value!r}; wanted an energy in eV")
+        found = repr(value) if isinstance(value, int | float | str) else f"a {type(value).__name__}"
+        raise ValueError(f"{path}: {name!r} is {found}; wanted an energy in eV")
     return float(number.reshape(()))
