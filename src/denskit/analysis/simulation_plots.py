@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import cycle
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +12,9 @@ from matplotlib.figure import Figure
 
 from denskit.analysis.plots import COLOURS, DPI, add_axes, save_figure
 from denskit.simulation.distributions import EDGES
-from denskit.simulation.study_results import Study
+
+if TYPE_CHECKING:
+    from denskit.simulation.study_results import Study
 
 
 def plot_study(study: Study, output: Path, *, title: str = "") -> Path:

@@ -56,7 +56,7 @@ class _Saved:
             "study": identity,
             "failures": [asdict(failure) for failure in self.failures],
             "conservation": None if self.conservation is None else asdict(self.conservation),
-            "records": self.records.notes(),
+            **self.records.notes(),
         }
         save_state(path, self.state, notes, {"counts": self.records.histogram.counts})
 
@@ -68,11 +68,8 @@ class _Saved:
                 f"{path} is of another study: the model, the reference or the protocol is not the same. "
                 "Give another folder, or remove this file to begin anew"
             )
-        records = Records(
-            settings=settings, histogram=DistanceHistogram(settings.seeds, device), **notes["records"]
-        )  # fmt: skip
-        records.histogram.counts.copy_(extra["counts"])
-        found = notes["conservation"]
+        records = Records.restored(settings, notes, extra["counts"])
+        found = notes.get("conservation")
         return cls(
             state=state,
             records=records,

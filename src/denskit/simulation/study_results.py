@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from torch import Tensor
@@ -43,6 +43,14 @@ class Records:
     def notes(self) -> dict[str, Any]:
         """All but the histogram, as JSON can hold it."""
         return {"time": self.time, "temperature": self.temperature, "energy": self.energy, "alarms": self.alarms}
+
+    @classmethod
+    def restored(cls, settings: StudySettings, notes: dict[str, Any], counts: Tensor) -> Self:
+        """From :meth:`notes` and the counts of the histogram."""
+        histogram = DistanceHistogram(settings.seeds, counts.device)
+        histogram.counts.copy_(counts)
+        names = ("time", "temperature", "energy", "alarms")
+        return cls(settings=settings, histogram=histogram, **{name: notes[name] for name in names})
 
     def _row(self, state: State, values: Tensor) -> list[float]:
         row = np.full(self.settings.seeds, np.nan)
