@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from denskit.batch import System
-from denskit.simulation.is2re import errors, first_frames
 from denskit.simulation.potential import load_potential
 from denskit.simulation.relaxation import PROTOCOLS, RelaxationSettings, relax
-from denskit.simulation.relaxation_folder import RelaxationFolder, relax_into
-from denskit.simulation.relaxed import Relaxed
+from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
+from denskit.simulation.relaxation.is2re import errors, first_frames
+from denskit.simulation.relaxation.results import Relaxed
 from denskit.training.distributed import choose_device
 from denskit.training.evaluate import source_of
 from denskit.training.run_folder import model_file

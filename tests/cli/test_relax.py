@@ -25,7 +25,7 @@ from denskit.batch import System
 from denskit.cli import app
 from denskit.data.base import collate
 from denskit.models.model_file import save_model
-from denskit.simulation.relaxation_folder import RelaxationFolder
+from denskit.simulation.relaxation.folder import RelaxationFolder
 from denskit.simulation.structures import atoms_of
 
 

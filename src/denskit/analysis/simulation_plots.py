@@ -14,7 +14,7 @@ from denskit.analysis.plots import COLOURS, DPI, add_axes, save_figure
 from denskit.simulation.distributions import EDGES
 
 if TYPE_CHECKING:
-    from denskit.simulation.study_results import Study
+    from denskit.simulation.stability.results import Study
 
 
 def plot_study(study: Study, output: Path, *, title: str = "") -> Path:

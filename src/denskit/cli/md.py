@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from denskit.simulation.molecular_dynamics import Plan
-    from denskit.simulation.molecular_dynamics import Progress as Now
-    from denskit.simulation.simulate import Outcome
+    from denskit.simulation.dynamics.folder import Plan
+    from denskit.simulation.dynamics.folder import Progress as Now
+    from denskit.simulation.dynamics.loop import Outcome
 
 
 def md(
@@ -62,7 +62,7 @@ def md(
 
         return study_file(context)
     from denskit.simulation.dynamics import DynamicsSettings
-    from denskit.simulation.molecular_dynamics import Plan
+    from denskit.simulation.dynamics.folder import Plan
 
     settings = DynamicsSettings(
         ensemble=ensemble, temperature=temperature, timestep=timestep, seed=seed, relaxation_time=relaxation_time,
@@ -112,7 +112,7 @@ def _simulate(
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from denskit.simulation.calculator import DTYPES
-    from denskit.simulation.molecular_dynamics import molecular_dynamics
+    from denskit.simulation.dynamics.folder import molecular_dynamics
     from denskit.simulation.potential import load_potential
     from denskit.training.distributed import choose_device
     from denskit.training.interrupt import Interrupt

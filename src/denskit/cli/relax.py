@@ -40,6 +40,9 @@ def relax(
     dtype: Annotated[
         Literal["float32", "float64"] | None, typer.Option(help="Of the model; default: the file's.")
     ] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")
+    ] = False,
 ) -> None:
     """Relax structures, batched: those that have converged leave the batch, others take their place.
 
@@ -57,12 +60,15 @@ def relax(
 
     from denskit.data.config import DataConfig
     from denskit.data.opening import open_unchecked
-    from denskit.simulation.is2re import first_frames as first_of
     from denskit.simulation.potential import load_potential
-    from denskit.simulation.relaxation_folder import RelaxationFolder
+    from denskit.simulation.relaxation.folder import RelaxationFolder
+    from denskit.simulation.relaxation.is2re import first_frames as first_of
+    from denskit.training.determinism import use_deterministic_algorithms
     from denskit.training.distributed import choose_device
     from denskit.training.run_folder import model_file
 
+    if deterministic:
+        use_deterministic_algorithms()
     settings = _settings(protocol, optimizer, fmax, steps, cell, pressure)
     weights = model_file(model)
     potential = load_potential(
@@ -91,9 +97,9 @@ def _settings(
     cell: str | None,
     pressure: float,
 ) -> RelaxationSettings:
-    from denskit.simulation.cells import CellRelaxation
-    from denskit.simulation.optimizers import FIRE, LBFGS
     from denskit.simulation.relaxation import PROTOCOLS, RelaxationSettings
+    from denskit.simulation.relaxation.cells import CellRelaxation
+    from denskit.simulation.relaxation.optimizers import FIRE, LBFGS
     from denskit.units import GPA
 
     if protocol is not None and optimizer is not None:
@@ -112,8 +118,8 @@ def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSe
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from denskit.simulation.relaxation_folder import Progress as Now
-    from denskit.simulation.relaxation_folder import relax_into
+    from denskit.simulation.relaxation.folder import Progress as Now
+    from denskit.simulation.relaxation.folder import relax_into
     from denskit.training.interrupt import Interrupt
 
     console = Console(stderr=True, soft_wrap=True)
@@ -165,7 +171,7 @@ def _report(folder: Any, summary: dict[str, Any]) -> None:
 def _report_is2re(folder: Any, source: Structures) -> None:
     import json
 
-    from denskit.simulation.is2re import errors, write_submission
+    from denskit.simulation.relaxation.is2re import errors, write_submission
 
     left_out = write_submission(folder.results(), source, folder.path)
     typer.echo(f"Wrote is2re.npz and is2rs.npz to {folder.path}")

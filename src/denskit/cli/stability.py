@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import torch
 
     from denskit.data.base import Source
-    from denskit.simulation.study_protocol import StudySettings
-    from denskit.simulation.study_results import Study
+    from denskit.simulation.stability.protocol import StudySettings
+    from denskit.simulation.stability.results import Study
 
 # measure of the summary: what it is called, how it is shown, factor
 ROWS: dict[str, tuple[str, str, float]] = {
@@ -49,8 +49,8 @@ def study_stability(
     ``study.safetensors`` to go on from.
     """
     from denskit.simulation.potential import load_potential
-    from denskit.simulation.study import run_study
-    from denskit.simulation.study_protocol import Reference
+    from denskit.simulation.stability.protocol import Reference
+    from denskit.simulation.stability.study import run_study
     from denskit.training.distributed import choose_device
     from denskit.training.interrupt import Interrupt
     from denskit.training.run_folder import model_file
@@ -89,7 +89,7 @@ def study_file(context: typer.Context) -> None:
     from denskit.data.config import DataConfig
     from denskit.data.loading import read_file
     from denskit.simulation.calculator import DTYPES
-    from denskit.simulation.study_protocol import StudySettings
+    from denskit.simulation.stability.protocol import StudySettings
 
     used = ("model", "file", "output", "time", "replicas", "seed", "resume", "device", "dtype", "skin", "stability")
     sources = {name: context.get_parameter_source(name) for name in context.params}
@@ -122,7 +122,7 @@ def stability_measures(
     device: str,
 ) -> dict[str, float]:
     """``denskit evaluate --stability``: the study's means (and the spread of the stability), named with their units."""
-    from denskit.simulation.study_protocol import StudySettings
+    from denskit.simulation.stability.protocol import StudySettings
     from denskit.training.evaluate import source_of
     from denskit.training.run_folder import model_file
 

@@ -13,7 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from denskit.simulation.ragged import Ragged
+from denskit.simulation.relaxation.ragged import Ragged
 
 
 class _Optimizer(BaseModel):

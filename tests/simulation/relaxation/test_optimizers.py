@@ -13,10 +13,10 @@ import torch
 from ase.build import bulk
 from ase.filters import FrechetCellFilter
 
-from denskit.simulation.cells import CellRelaxation
-from denskit.simulation.optimizers import FIRE, LBFGS
 from denskit.simulation.relaxation import PROTOCOLS, RelaxationSettings, Relaxer
-from denskit.simulation.relaxed import Frame
+from denskit.simulation.relaxation.cells import CellRelaxation
+from denskit.simulation.relaxation.optimizers import FIRE, LBFGS
+from denskit.simulation.relaxation.results import Frame
 from simulation.morse import Morse, MorseCalculator, cluster, system_of
 
 from tolerances import SAME_PATH64
@@ -166,7 +166,7 @@ def test_unknown_strain_is_refused() -> None:
 
 def test_dot_ignores_other_systems() -> None:
     """Bit for bit: what makes a result independent of the batch."""
-    from denskit.simulation.ragged import Ragged
+    from denskit.simulation.relaxation.ragged import Ragged
 
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(60, 3, dtype=torch.float64, generator=generator)

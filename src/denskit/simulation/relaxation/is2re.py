@@ -10,8 +10,8 @@ import numpy as np
 
 from denskit.batch import System
 from denskit.data.files import atomic_write
-from denskit.simulation.relaxation import Structures
-from denskit.simulation.relaxed import Relaxed
+from denskit.simulation.relaxation.relaxer import Structures
+from denskit.simulation.relaxation.results import Relaxed
 
 ENERGY_THRESHOLD = 0.02  # eV, of EwT
 THRESHOLDS = np.arange(0.01, 0.5, 0.001)  # Å, of ADwT

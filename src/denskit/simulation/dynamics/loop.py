@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from denskit.batch import Batch
-from denskit.simulation.conservation import energy_drift
-from denskit.simulation.dynamics import BrokenSystems, Dynamics, DynamicsSettings, EnergyModel, State
-from denskit.simulation.stability import Instability, Observer, look
+from denskit.simulation.dynamics.conservation import energy_drift
+from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, DynamicsSettings, EnergyModel, State
+from denskit.simulation.dynamics.observers import Instability, Observer, look
 
 Recorder = Callable[[State], None]  # looks at a state and keeps or writes what it wants
 BROKEN = "positions are not finite, or atoms have flown apart or lie on each other"

@@ -1,11 +1,9 @@
-"""What a simulation leaves on disk: trajectories (extxyz), statistics (CSV) and a restart file (safetensors)."""
+"""What a running simulation writes down: trajectories (extxyz) and statistics (CSV)."""
 
 from __future__ import annotations
 
 import csv
-import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import ase
@@ -14,9 +12,7 @@ import ase.units
 import torch
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from denskit.simulation.dynamics import Dynamics, DynamicsSettings, State
-from denskit.simulation.saving import load_state, save_state
-from denskit.simulation.simulate import Failure
+from denskit.simulation.dynamics.integrators import Dynamics, State
 from denskit.simulation.structures import atoms_of
 from denskit.units import AMU
 
@@ -77,50 +73,3 @@ class StatisticsWriter:
                 writer.writerow(COLUMNS)
             for replica, row in zip(state.replicas.tolist(), values, strict=True):
                 writer.writerow([replica, state.step, time, *row])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Restart:
-    """All that a simulation needs to go on, bit for bit."""
-
-    state: State
-    settings: DynamicsSettings
-    failures: tuple[Failure, ...] = ()
-    files: dict[str, int] = field(default_factory=dict)  # bytes of the files written so far, by name
-
-    def save(self, path: Path) -> None:
-        """Write, whole or not at all."""
-        notes = {
-            "settings": self.settings.model_dump(mode="json"),
-            "failures": [asdict(failure) for failure in self.failures],
-            "files": self.files,
-        }
-        save_state(path, self.state, notes)
-
-    @classmethod
-    def load(cls, path: Path, device: str | torch.device = "cpu") -> Restart:
-        """Read a restart file; raises FileNotFoundError where there is none, ValueError where it cannot be used."""
-        state, notes, _ = load_state(path, device)
-        try:
-            settings = DynamicsSettings.model_validate(notes["settings"])
-            failures = tuple(Failure(**failure) for failure in notes["failures"])
-            return cls(state=state, settings=settings, failures=failures, files=notes["files"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is no restart file of this Denskit ({error!r})") from None
-
-    def cut_files(self, folder: Path) -> None:
-        """Cut what was written after the restart file off the ends of the files.
-
-        Raises ValueError for a file that is shorter than it was, or gone.
-        """
-        for name, size in self.files.items():
-            path = folder / name
-            found = path.stat().st_size if path.is_file() else 0
-            if found < size:
-                raise ValueError(f"{path} has {found} bytes, but had {size} when the restart file was written")
-            os.truncate(path, size)
-
-
-def sizes_of(paths: Iterable[Path]) -> dict[str, int]:
-    """Bytes of files, by name."""
-    return {path.name: path.stat().st_size for path in sorted(paths)}

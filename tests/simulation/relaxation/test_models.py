@@ -13,10 +13,10 @@ from contract.variants import build
 from denskit.batch import System
 from denskit.data.base import collate
 from denskit.simulation.calculator import DenskitCalculator
-from denskit.simulation.cells import CellRelaxation
-from denskit.simulation.optimizers import FIRE, LBFGS
 from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation import RelaxationSettings, relax
+from denskit.simulation.relaxation.cells import CellRelaxation
+from denskit.simulation.relaxation.optimizers import FIRE, LBFGS
 from denskit.simulation.structures import atoms_of
 
 from tolerances import SAME_PATH_MODEL64

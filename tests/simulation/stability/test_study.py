@@ -18,9 +18,9 @@ from denskit.models.equiformer import EquiformerConfig
 from denskit.models.scaling import Scaling
 from denskit.simulation.distributions import h_of_r_error, histogram_of
 from denskit.simulation.potential import Potential
-from denskit.simulation.study import STATE_FILE, run_study
-from denskit.simulation.study_protocol import Reference, StudySettings
-from denskit.simulation.study_results import Study
+from denskit.simulation.stability.protocol import Reference, StudySettings
+from denskit.simulation.stability.results import Study
+from denskit.simulation.stability.study import STATE_FILE, run_study
 
 # 40 steps of 1 fs at 1,000 K: with an untrained model molecules fall apart on the way
 HOT = StudySettings(length=0.04, seeds=3, temperature=1000.0, timestep=1.0, every=5, relaxation_time=1000.0, nve=0.02)
@@ -136,7 +136,7 @@ def test_failures_are_told_once_however_often_a_study_is_saved(
     potential: Potential, reference: Reference, whole: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert whole.failures[0].step < HOT.steps(HOT.length)
-    monkeypatch.setattr("denskit.simulation.study.CHUNK", 5)
+    monkeypatch.setattr("denskit.simulation.stability.study.CHUNK", 5)
     assert run_study(potential, reference, HOT, folder=tmp_path).summary() == whole.summary()
     assert run_study(potential, reference, HOT, folder=tmp_path).summary() == whole.summary()
 

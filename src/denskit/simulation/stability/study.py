@@ -17,15 +17,15 @@ from torch import Tensor
 
 from denskit.batch import Batch
 from denskit.data.base import collate
-from denskit.simulation.conservation import energy_drift, nve_score
 from denskit.simulation.distributions import DistanceHistogram, histogram_of
 from denskit.simulation.dynamics import Dynamics, State
+from denskit.simulation.dynamics.conservation import energy_drift, nve_score
+from denskit.simulation.dynamics.loop import Failure, Simulation
+from denskit.simulation.dynamics.observers import BondStability, find_bonds
+from denskit.simulation.dynamics.restart import load_state, save_state
 from denskit.simulation.potential import Potential
-from denskit.simulation.saving import load_state, save_state
-from denskit.simulation.simulate import Failure, Simulation
-from denskit.simulation.stability import BondStability, find_bonds
-from denskit.simulation.study_protocol import Reference, StudySettings
-from denskit.simulation.study_results import Records, Study
+from denskit.simulation.stability.protocol import Reference, StudySettings
+from denskit.simulation.stability.results import Records, Study
 
 Progress = Callable[[str, float, float], None]  # what is simulated, ps done, ps in all
 CHUNK = 1000  # steps between two savings

@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from denskit.batch import Batch, System, select
-from denskit.simulation.cells import CellRelaxation
-from denskit.simulation.optimizers import LBFGS, Optimizer
 from denskit.simulation.potential import Evaluation
-from denskit.simulation.relaxed import Frame, Relaxed, exploded, refused, to_numpy, unevaluated
-from denskit.simulation.running import Running
+from denskit.simulation.relaxation.cells import CellRelaxation
+from denskit.simulation.relaxation.optimizers import LBFGS, Optimizer
+from denskit.simulation.relaxation.results import Frame, Relaxed, exploded, refused, to_numpy, unevaluated
+from denskit.simulation.relaxation.running import Running
 
 
 class RelaxationSettings(BaseModel):

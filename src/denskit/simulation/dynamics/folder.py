@@ -12,11 +12,13 @@ import ase
 import torch
 
 from denskit.batch import Batch, select
-from denskit.simulation.dynamics import BrokenSystems, Dynamics, DynamicsSettings, State
+from denskit.data.files import atomic_write
+from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, DynamicsSettings, State
+from denskit.simulation.dynamics.loop import Outcome, Simulation, nve_drift
+from denskit.simulation.dynamics.observers import BondStability, Finite, NotTooHot, Observer, find_bonds
+from denskit.simulation.dynamics.recorders import StatisticsWriter, TrajectoryWriter
+from denskit.simulation.dynamics.restart import Restart, sizes_of
 from denskit.simulation.potential import Potential
-from denskit.simulation.recording import Restart, StatisticsWriter, TrajectoryWriter, sizes_of
-from denskit.simulation.simulate import Outcome, Simulation, nve_drift
-from denskit.simulation.stability import BondStability, Finite, NotTooHot, Observer, find_bonds
 from denskit.simulation.structures import batch_of
 
 SHORT_RUN = 100.0  # fs without a bath, to see the drift of a model that may not conserve energy
@@ -204,4 +206,5 @@ def _write_summary(path: Path, outcome: Outcome, settings: DynamicsSettings) -> 
         "stable_replicas": outcome.state.replicas.tolist(),
         "failures": [asdict(failure) for failure in outcome.failures],
     }
-    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

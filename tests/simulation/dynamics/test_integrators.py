@@ -16,7 +16,7 @@ from contract.variants import build
 from denskit.batch import Batch
 from denskit.simulation.calculator import DenskitCalculator
 from denskit.simulation.dynamics import BrokenSystems, Dynamics, DynamicsSettings, State
-from denskit.simulation.momenta import kinetic_energy, masses_of, sum_by_system
+from denskit.simulation.dynamics.momenta import kinetic_energy, masses_of, sum_by_system
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 from denskit.units import AMU, BOLTZMANN

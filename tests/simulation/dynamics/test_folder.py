@@ -19,7 +19,7 @@ from contract.variants import build
 from denskit.cli import app
 from denskit.models.model_file import save_model
 from denskit.simulation.dynamics import DynamicsSettings
-from denskit.simulation.molecular_dynamics import Plan, molecular_dynamics, warnings_of
+from denskit.simulation.dynamics.folder import Plan, molecular_dynamics, warnings_of
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 from denskit.units import AMU

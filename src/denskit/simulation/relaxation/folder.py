@@ -25,10 +25,10 @@ from safetensors.torch import save_file
 
 from denskit.batch import System
 from denskit.data.files import atomic_write
-from denskit.simulation.ragged import Ragged
-from denskit.simulation.relaxation import EnergyAndForces, RelaxationSettings, Relaxer, Structures
-from denskit.simulation.relaxed import Frame, Relaxed
-from denskit.simulation.running import Running
+from denskit.simulation.relaxation.ragged import Ragged
+from denskit.simulation.relaxation.relaxer import EnergyAndForces, RelaxationSettings, Relaxer, Structures
+from denskit.simulation.relaxation.results import Frame, Relaxed
+from denskit.simulation.relaxation.running import Running
 
 SAVE_EVERY = 60.0  # s
 COLUMNS = ("index", "sid", "formula", "atoms", "status", "moves", "energy_eV", "fmax_eV_per_A", "moved_A", "message")
@@ -219,7 +219,7 @@ def relax_into(
 
     Args:
         folder: where to.
-        potential, source, settings, batch_atoms, say: see :class:`denskit.simulation.relaxation.Relaxer`.
+        potential, source, settings, batch_atoms, say: see :class:`denskit.simulation.relaxation.relaxer.Relaxer`.
         origin: plain JSON about model and file, kept with the settings; a run resumes only with the same.
         resume: go on with what the folder holds; finished structures are not repeated.
         trajectories: keep every evaluated geometry.

@@ -12,8 +12,8 @@ from ase.build import bulk, molecule
 from torch import Tensor
 
 from denskit.batch import Batch, select
-from denskit.simulation.conservation import energy_drift, nve_score
-from denskit.simulation.stability import (
+from denskit.simulation.dynamics.conservation import energy_drift, nve_score
+from denskit.simulation.dynamics.observers import (
     BondStability,
     Finite,
     NotAlone,

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from denskit.simulation.distributions import DistanceHistogram, h_of_r_error
 from denskit.simulation.dynamics import State
-from denskit.simulation.simulate import Failure
-from denskit.simulation.stability import Finite, NotAlone, NotTooHot, look
-from denskit.simulation.study_protocol import StudySettings
+from denskit.simulation.dynamics.loop import Failure
+from denskit.simulation.dynamics.observers import Finite, NotAlone, NotTooHot, look
+from denskit.simulation.stability.protocol import StudySettings
 
 
 @dataclass(kw_only=True)

@@ -11,11 +11,11 @@ import torch
 from ase.build import bulk
 
 from denskit.batch import Batch, System
-from denskit.simulation.cells import CellRelaxation
-from denskit.simulation.optimizers import FIRE, LBFGS
 from denskit.simulation.potential import Evaluation
 from denskit.simulation.relaxation import RelaxationSettings, Relaxer, relax
-from denskit.simulation.relaxed import Relaxed
+from denskit.simulation.relaxation.cells import CellRelaxation
+from denskit.simulation.relaxation.optimizers import FIRE, LBFGS
+from denskit.simulation.relaxation.results import Relaxed
 from simulation.morse import Morse, cluster, system_of
 
 SIZES = (4, 7, 2, 5, 3, 6)

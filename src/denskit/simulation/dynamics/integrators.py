@@ -12,15 +12,15 @@ from torch import Tensor
 
 from denskit.batch import Batch, select
 from denskit.random import keys_for
-from denskit.simulation.momenta import (
+from denskit.simulation.dynamics.momenta import (
     atom_numbers,
     degrees_of_freedom,
     kinetic_energy,
     masses_of,
     thermal_momenta,
 )
+from denskit.simulation.dynamics.thermostats import LangevinBath, NoseHooverChain
 from denskit.simulation.potential import Evaluation
-from denskit.simulation.thermostats import LangevinBath, NoseHooverChain
 from denskit.units import BOLTZMANN
 
 

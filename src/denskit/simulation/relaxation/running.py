@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch, System
-from denskit.simulation.cells import CellRelaxation, deformation
-from denskit.simulation.optimizers import FIRE, LBFGS
 from denskit.simulation.potential import Evaluation
-from denskit.simulation.ragged import Ragged
+from denskit.simulation.relaxation.cells import CellRelaxation, deformation
+from denskit.simulation.relaxation.optimizers import FIRE, LBFGS
+from denskit.simulation.relaxation.ragged import Ragged
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,9 @@ class Running:
     """B structures under way, all in float64.
 
     ``geometry``: rows are the atoms, and behind those of each system, where its cell relaxes, the three rows of its
-    deformation (see :mod:`denskit.simulation.cells`).  Rows "x" [R, 3] coordinates, "previous" those of the last sound
-    evaluation, "start" the first ones; "number", "fixed", "tag", "is_cell" [R].  Systems "index" [B] place in the
-    source, "moves" [B] made so far, "energy" [B] of the last sound evaluation (NaN before), "cell" [B, 3, 3] the
-    undeformed one, "pbc" [B, 3].
+    deformation (see ``cells.py``).  Rows "x" [R, 3] coordinates, "previous" those of the last sound evaluation, "start"
+    the first ones; "number", "fixed", "tag", "is_cell" [R].  Systems "index" [B] place in the source, "moves" [B] made
+    so far, "energy" [B] of the last sound evaluation (NaN before), "cell" [B, 3, 3] the undeformed one, "pbc" [B, 3].
     ``optimizer``: what the optimizer remembers, with the same rows.
     """
 

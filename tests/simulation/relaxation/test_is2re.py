@@ -13,8 +13,8 @@ from ase.geometry import find_mic
 from denskit.batch import System
 from denskit.data import DataConfig
 from denskit.data.loading import read_file
-from denskit.simulation.is2re import errors, first_frames, join_submissions, write_submission
-from denskit.simulation.relaxed import Relaxed, refused
+from denskit.simulation.relaxation.is2re import errors, first_frames, join_submissions, write_submission
+from denskit.simulation.relaxation.results import Relaxed, refused
 from simulation.morse import system_of
 
 

@@ -14,11 +14,11 @@ import pytest
 from ase.build import bulk
 
 from denskit.batch import Batch, System
-from denskit.simulation.cells import CellRelaxation
-from denskit.simulation.optimizers import FIRE, LBFGS
 from denskit.simulation.potential import Evaluation
 from denskit.simulation.relaxation import RelaxationSettings, relax
-from denskit.simulation.relaxation_folder import Progress, RelaxationFolder, relax_into
+from denskit.simulation.relaxation.cells import CellRelaxation
+from denskit.simulation.relaxation.folder import Progress, RelaxationFolder, relax_into
+from denskit.simulation.relaxation.optimizers import FIRE, LBFGS
 from simulation.morse import Morse, cluster, system_of
 
 SIZES = (4, 6, 2, 5, 3)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from denskit.batch import System
-from denskit.simulation.running import Running
+from denskit.simulation.relaxation.running import Running
 
 Status = Literal["converged", "not_converged", "exploded", "refused", "unknown_element", "out_of_memory"]
 
