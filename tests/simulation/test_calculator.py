@@ -72,6 +72,7 @@ def test_forces_are_minus_the_slope_of_the_energy(systems: dict[str, System], na
 @pytest.mark.parametrize("name", GRADIENT)
 def test_stress_is_the_slope_by_strain(systems: dict[str, System], name: str) -> None:
     atoms = atoms_named(systems, "triclinic")
+    atoms.rotate(40, (1, 2, 3), rotate_cell=True)  # no edge where the gauge of sampled models jumps: y = 0
     atoms.calc = DenskitCalculator(build(name, torch.float64))
     stress, step = atoms.get_stress(), 1e-5
     cell, scale = atoms.cell.array.copy(), np.sqrt((stress**2).mean())
