@@ -32,6 +32,9 @@ def evaluate(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Structures at a time.", min=1)] = 32,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")
+    ] = False,
     stability: Annotated[
         float | None,
         typer.Option(help="Also ps of MD17's stability protocol, judged by the same structures; published: 300."),
@@ -49,10 +52,13 @@ def evaluate(
 
       torchrun --nproc-per-node 4 -m denskit evaluate runs/mine --data id=val_id --data ood_ads=val_ood_ads
     """
+    from denskit.training.determinism import use_deterministic_algorithms
     from denskit.training.distributed import join_processes
     from denskit.training.evaluate import evaluate as evaluate_model
     from denskit.training.evaluate import evaluate_splits
 
+    if deterministic:
+        use_deterministic_algorithms()
     file = _test_file(overrides or [])
     sets = named_sets(data or [])
     if split != "test" and (file is not None or sets):

@@ -27,6 +27,9 @@ def predict(
     ] = "extxyz",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Structures at a time.", min=1)] = 32,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")
+    ] = False,
 ) -> None:
     """Predict energies (eV), forces (eV/Å) and, if the model has it, stress (eV/Å^3).
 
@@ -38,6 +41,10 @@ def predict(
 
       denskit predict runs/mine --data id=test_id --data ood_ads=test_ood_ads --format evalai -o submission.npz
     """
+    from denskit.training.determinism import use_deterministic_algorithms
+
+    if deterministic:
+        use_deterministic_algorithms()
     sets = named_sets(data or [])
     if (file is None) == (not sets):
         raise ValueError("give one file of structures, or --data NAME=PATH for each split of a submission")

@@ -20,6 +20,9 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, batches and noise.")] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")
+    ] = False,
 ) -> None:
     """Train a model.
 
@@ -40,6 +43,7 @@ def train(
     changes = list(overrides or [])
     changes += [f"device={device}"] if device is not None else []
     changes += [f"seed={seed}"] if seed is not None else []
+    changes += ["deterministic=true"] if deterministic else []
     config = load_config(preset, changes)
     if dry_run:
         typer.echo(yaml.safe_dump(config.document(), sort_keys=False, allow_unicode=True), nl=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import signal
 import time
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from denskit.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from denskit.training.determinism import use_deterministic_algorithms
 from denskit.training.distributed import Processes, join_processes
 from denskit.training.ema import WeightAverage
 from denskit.training.evaluate import measure
@@ -65,7 +65,8 @@ def train(config: RunConfig, *, resume: bool = False) -> Path:
     loss that is not finite, a full disk; FileNotFoundError for missing files.
     """
     folder = RunFolder(Path(config.output))
-    _set_deterministic(config.deterministic)
+    if config.deterministic:
+        use_deterministic_algorithms()
     group = join_processes(config.device)
     checkpoint = load_checkpoint(folder.last) if resume else None
     if checkpoint is None:
@@ -371,9 +372,3 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
         f" on {trainer.group.count} x {trainer.group.device}, {precision}, seed {config.seed}",
         by if data.valid is not None else "no validation split: the last weights are kept",
     ]
-
-
-def _set_deterministic(wanted: bool) -> None:
-    if wanted:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
-        torch.use_deterministic_algorithms(True)
