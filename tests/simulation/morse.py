@@ -14,7 +14,7 @@ from torch import Tensor
 
 from denskit.batch import Batch, System
 from denskit.geometry.neighbors import build_neighbors
-from denskit.simulation.candidates import unusable
+from denskit.simulation.neighbor_list import unusable
 from denskit.simulation.potential import Evaluation
 from denskit.simulation.structures import batch_of
 

@@ -98,6 +98,11 @@ def test_stress_is_that_of_predict_and_refused_without_a_volume(systems: dict[st
     wanted = predicted(model, batch)["stress"]
     assert found.stress is not None
     torch.testing.assert_close(found.stress, wanted, rtol=1e-9, atol=1e-12)
+    potential = Potential(model)  # made without, asked for it
+    torch.testing.assert_close(potential(batch, stress=True).stress, wanted, rtol=1e-9, atol=1e-12)
+    assert potential(batch).stress is None and potential.rebuilds == 1
+    with pytest.raises(ValueError, match="forces=direct"):
+        Potential(build("direct", torch.float64))(batch, stress=True)
     with pytest.raises(ValueError, match="periodic along"):
         Potential(model, stress=True)(collate([systems["slab"]], torch.float64)[0])
     with pytest.raises(ValueError, match="forces=direct"):

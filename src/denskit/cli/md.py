@@ -79,7 +79,12 @@ def md(
 def _steps(steps: int | None, time: float | None, timestep: float) -> int:
     if (steps is None) == (time is None):
         raise ValueError("say how long: either --steps N or --time PS")
-    return steps if steps is not None else round(1000 * time / timestep)  # type: ignore[operator]
+    if time is None:
+        assert steps is not None
+        return steps
+    if round(1000 * time / timestep) < 1:
+        raise ValueError(f"--time {time:g} (ps) is less than a time step of {timestep:g} fs")
+    return round(1000 * time / timestep)
 
 
 def _read(file: Path, index: str) -> list[Any]:

@@ -17,7 +17,7 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from denskit.batch import Batch
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
-from denskit.simulation.potential import Evaluation, Potential
+from denskit.simulation.potential import DIRECT, Evaluation, Potential
 from denskit.simulation.structures import batch_of
 
 MAGNETIC = ("initial_charges", "initial_magmoms")  # a force field sees neither
@@ -57,9 +57,6 @@ class DenskitCalculator(Calculator):
         given = [model] if isinstance(model, str | Path | ForceField) else list(model)
         models = [_loaded(one, device, wanted) for one in given]
         self._potential = Potential(models, skin=skin)
-        # only where a stress is asked does a step pay for it
-        gradient = not self._potential.direct_forces
-        self._with_stress = Potential(models, skin=skin, stress=True) if gradient else None
         self._kept: ase.Atoms | None = None  # of which the batch was made
         self._batch: Batch | None = None
 
@@ -79,13 +76,12 @@ class DenskitCalculator(Calculator):
         stress = "stress" in properties
         if stress:
             self._require_stress(self.atoms)
-        potential = self._with_stress if stress and self._with_stress is not None else self._potential
-        found = potential(self._batch_of(self.atoms))
-        self.results = _results(found)
+        # only where a stress is asked does a step pay for it
+        self.results = _results(self._potential(self._batch_of(self.atoms), stress=stress))
 
     def _require_stress(self, atoms: ase.Atoms) -> None:
-        if self._with_stress is None:
-            raise PropertyNotImplementedError("stress is a derivative of the energy; this model has forces=direct")
+        if self._potential.direct_forces:
+            raise PropertyNotImplementedError(DIRECT)
         if not atoms.pbc.all():
             raise PropertyNotImplementedError(
                 f"stress: the structure is periodic along {np.flatnonzero(atoms.pbc).tolist()} only, so its volume "

@@ -13,8 +13,10 @@ from torch import Tensor
 from denskit.batch import Batch, System
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
-from denskit.simulation.candidates import Candidates, unusable
 from denskit.simulation.compiled import CompiledModel
+from denskit.simulation.neighbor_list import Candidates, unusable
+
+DIRECT = "stress is a derivative of the energy, but this model has forces=direct and gives none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,7 @@ class Potential:
     Args:
         models: one or several; frozen copies are taken, so that training may go on with them.
         skin: Å; 0 looks for neighbours at every call.
-        stress: whether to compute the stress; then all systems must be periodic in three directions.
+        stress: whether calls compute the stress; then all systems must be periodic in three directions.
         compile: compile the models, at the first call and when shapes change; for many calls with the same systems.
 
     Raises:
@@ -63,7 +65,7 @@ class Potential:
         if not skin >= 0:
             raise ValueError(f"skin is {skin} Å; give 0 or more")
         if stress and any(model.config.forces == "direct" for model in given):
-            raise ValueError("stress is a derivative of the energy, but this model has forces=direct and gives none")
+            raise ValueError(DIRECT)
         kinds = {(parameter.dtype, parameter.device) for model in given for parameter in model.parameters()}
         if len(kinds) != 1:
             raise ValueError(f"models must share one dtype and one device; found {sorted(map(str, kinds))}")
@@ -74,22 +76,26 @@ class Potential:
         self.stress = stress
         self.smooth = all(model.backbone.smooth for model in given)
         self.direct_forces = any(model.config.forces == "direct" for model in given)
-        wanted = ("energies", "forces", "stress") if stress else ("energies", "forces")
-        self._outputs = wanted
-        self._compiled = [CompiledModel(model, wanted) for model in self.models] if compile else None
+        self._compiled = [CompiledModel(model, _outputs(stress)) for model in self.models] if compile else None
         self.rebuilds = 0  # how often neighbours were looked for
         self._candidates: Candidates | None = None
         self._numbers: Tensor | None = None  # atomic numbers that were checked last
 
-    def __call__(self, batch: Batch) -> Evaluation:
+    def __call__(self, batch: Batch, *, stress: bool | None = None) -> Evaluation:
         """Evaluate a batch, on any device, in any floating dtype; its edges are not used.
 
+        stress: with it or not in this call; default what the potential was made for.
+
         Raises ValueError for an element that a model does not know, for a system that is broken (see
-        :meth:`broken`), and where a stress is asked of a system that is not periodic in three directions.
+        :meth:`broken`), and where a stress is asked of a system that is not periodic in three directions or of models
+        whose forces are no gradients.
         """
+        stress = self.stress if stress is None else stress
         if batch.positions.device != self.device:
             batch = batch.to(self.device)
-        self._check(batch)
+        self._check_elements(batch)
+        if stress:
+            self._check_volumes(batch)
         candidates = self._up_to_date(batch)
         squared = candidates.squared_distances(batch.positions)
         together = candidates.broken(squared)
@@ -105,7 +111,7 @@ class Potential:
             key = (config.cutoff, config.max_neighbors, config.strict_neighbors)
             if key not in edges:
                 edges[key] = self._with_edges(batch, candidates, candidates.within(squared, *key))
-            results.append(self._evaluate(number, edges[key]))
+            results.append(self._evaluate(number, edges[key], stress))
         return results[0] if len(results) == 1 else _committee(results)
 
     def broken(self, batch: Batch) -> Tensor:
@@ -126,20 +132,24 @@ class Potential:
         """Look for neighbours anew at the next call."""
         self._candidates = None
 
-    def _check(self, batch: Batch) -> None:
-        """Elements and periodicity, once for every set of systems."""
+    def _check_elements(self, batch: Batch) -> None:
+        """Once for every set of systems."""
         numbers = batch.atomic_numbers
         if self._numbers is numbers:
             return
         for model in self.models:
             model.scaling.check_elements(numbers[batch.atom_mask].cpu())
-        if self.stress and not bool(batch.pbc.all()):
+        self._numbers = numbers
+
+    def _check_volumes(self, batch: Batch) -> None:
+        if self.direct_forces:
+            raise ValueError(DIRECT)
+        if not bool(batch.pbc.all()):
             system = int((~batch.pbc.all(1)).nonzero()[0, 0])
             raise ValueError(
                 f"system {system} of the batch is periodic along {batch.pbc[system].nonzero()[:, 0].tolist()} only: "
                 "its volume means nothing, so it has no stress. All three directions must be periodic"
             )
-        self._numbers = numbers
 
     def _up_to_date(self, batch: Batch) -> Candidates:
         if self._candidates is None or not self._candidates.hold(batch):
@@ -162,17 +172,17 @@ class Potential:
         index, shift = found.edge_index.index_select(1, rows), found.edge_shift.index_select(0, rows)
         return replace(batch, edge_index=index, edge_shift=shift, edge_mask=None)
 
-    def _evaluate(self, number: int, batch: Batch) -> Evaluation:
+    def _evaluate(self, number: int, batch: Batch, stress: bool) -> Evaluation:
         model = self.models[number]
         with torch.inference_mode(False), torch.no_grad():
-            compiled = None if self._compiled is None else self._compiled[number]
-            out = model(batch, outputs=self._outputs) if compiled is None else compiled(batch)
+            compiled = None if self._compiled is None or stress != self.stress else self._compiled[number]
+            out = model(batch, outputs=_outputs(stress)) if compiled is None else compiled(batch)
             physical = model.scaling.unscale(batch, out)
         energies = physical["energies"]
         energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
         # the stress is a gradient: its scale is the energy's, whatever a scale of targets may say
-        stress = out["stress"].double() * model.scaling.energy_scale if self.stress else None
-        return Evaluation(energy=energy, energies=energies, forces=physical["forces"].double(), stress=stress)
+        stresses = out["stress"].double() * model.scaling.energy_scale if stress else None
+        return Evaluation(energy=energy, energies=energies, forces=physical["forces"].double(), stress=stresses)
 
 
 def load_potential(
@@ -190,6 +200,10 @@ def load_potential(
     """
     files = [paths] if isinstance(paths, str | Path) else list(paths)
     return Potential([load_model(path, device, dtype) for path in files], skin=skin, stress=stress, compile=compile)
+
+
+def _outputs(stress: bool) -> tuple[str, ...]:
+    return ("energies", "forces", "stress") if stress else ("energies", "forces")
 
 
 def _frozen(model: ForceField) -> ForceField:

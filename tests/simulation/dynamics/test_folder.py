@@ -150,6 +150,7 @@ def test_the_program(tmp_path: Path) -> None:
     for wrong, message in (
         (["--steps", "3", "--time", "1"], "either --steps N or --time PS"),
         ([], "either --steps N or --time PS"),
+        (["--time", "-1"], "less than a time step"),
         (["--steps", "3", "--index", "7"], "cannot read frames 7"),
     ):
         result = CliRunner().invoke(app, [*common, *wrong])

@@ -161,6 +161,15 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
         relax_into(folder, Morse(), structures(), RelaxationSettings(), origin={"file": "a.extxyz"}, resume=True)
 
 
+def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+    folder = RelaxationFolder(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        relax_into(folder, Breaks(2), structures(), SETTINGS)
+    folder.running.write_bytes(folder.running.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"running.safetensors is damaged .*remove it"):
+        relax_into(folder, Morse(), structures(), SETTINGS, resume=True)
+
+
 def test_progress_is_told(tmp_path: Path) -> None:
     told: list[Progress] = []
     bad = structures()

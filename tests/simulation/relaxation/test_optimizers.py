@@ -21,7 +21,7 @@ from simulation.morse import Morse, MorseCalculator, cluster, system_of
 
 from tolerances import SAME_PATH64
 
-STEPS = 20
+STEPS = 15
 OPTIMIZERS = {
     "fire": FIRE(),
     "lbfgs": LBFGS(),
@@ -99,8 +99,10 @@ def test_same_path_as_ase(optimizer: LBFGS | FIRE) -> None:
     np.testing.assert_array_equal(found[-1].positions[-1], atoms.positions[-1])  # fixed
 
 
-@pytest.mark.parametrize("optimizer", [FIRE(), LBFGS()], ids=["fire", "lbfgs"])
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize(
+    ("kind", "optimizer"),
+    [("full", FIRE()), ("full", LBFGS()), ("hydrostatic", LBFGS()), ("lengths", FIRE()), ("under pressure", LBFGS())],
+)
 def test_same_cells_as_ase(kind: str, optimizer: LBFGS | FIRE) -> None:
     cell, wrap = CELLS[kind]
     atoms = crystal(1)
@@ -115,8 +117,7 @@ def test_same_cells_as_ase(kind: str, optimizer: LBFGS | FIRE) -> None:
         np.testing.assert_allclose(ours.positions, theirs.positions, rtol=0, atol=SAME_PATH64)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("batch_atoms", [12, 1000])
+@pytest.mark.parametrize(("optimizer", "batch_atoms"), [(FIRE(), 12), (LBFGS(), 1000), (LBFGS(memory=5), 12)])
 def test_batch_is_single(optimizer: LBFGS | FIRE, batch_atoms: int) -> None:
     structures = [cluster(n, n) for n in (5, 8, 2)]
     settings = RelaxationSettings(optimizer=optimizer, fmax=0.05, steps=15)
@@ -130,7 +131,7 @@ def test_batch_is_single(optimizer: LBFGS | FIRE, batch_atoms: int) -> None:
 
 def test_batch_of_cells_is_single() -> None:
     structures = [crystal(seed) for seed in range(3)]
-    settings = RelaxationSettings(optimizer=LBFGS(), fmax=0.01, steps=15, cell=CellRelaxation())
+    settings = RelaxationSettings(optimizer=LBFGS(), fmax=0.01, steps=6, cell=CellRelaxation())
     together = paths(structures, Morse(stress=True), settings, 8)
     for atoms, found in zip(structures, together, strict=True):
         (alone,) = paths([atoms], Morse(stress=True), settings, 8)
@@ -148,7 +149,7 @@ def test_published_protocols() -> None:
 def test_a_relaxed_cell_has_no_stress_but_the_pressure() -> None:
     pressure = 0.02
     potential = Morse(stress=True)
-    settings = RelaxationSettings(fmax=1e-4, cell=CellRelaxation(pressure=pressure))
+    settings = RelaxationSettings(fmax=5e-4, cell=CellRelaxation(pressure=pressure))
     relaxer = Relaxer(potential, [system_of(crystal(2))], settings)
     results = []
     while not relaxer.done:

@@ -51,7 +51,7 @@ class Simulation:
     state: State
     observers: Sequence[Observer] = ()  # for the systems of the state
     look_every: int = 10  # steps between looks of the observers
-    recorders: Sequence[tuple[int, Recorder]] = ()  # each with its interval in steps; not shown unstable systems
+    recorders: Sequence[tuple[int, Recorder]] = ()  # each with its interval in steps; not shown what observers ended
     failures: tuple[Failure, ...] = ()  # so far
     seen: bool = False  # whether the state was looked at and recorded before
 

@@ -20,15 +20,16 @@ import ase.io
 import numpy as np
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from denskit.batch import System
 from denskit.data.files import atomic_write
 from denskit.simulation.relaxation.ragged import Ragged
-from denskit.simulation.relaxation.relaxer import EnergyAndForces, RelaxationSettings, Relaxer, Structures
+from denskit.simulation.relaxation.relaxer import EnergyAndForces, Relaxer, Structures
 from denskit.simulation.relaxation.results import Frame, Relaxed
 from denskit.simulation.relaxation.running import Running
+from denskit.simulation.relaxation.settings import RelaxationSettings
 
 SAVE_EVERY = 60.0  # s
 COLUMNS = ("index", "sid", "formula", "atoms", "status", "moves", "energy_eV", "fmax_eV_per_A", "moved_A", "message")
@@ -113,13 +114,18 @@ class RelaxationFolder:
             save_file(tensors, temporary, metadata={"with_cell": str(int(running.with_cell))})
 
     def read_running(self) -> Running | None:
-        """What :meth:`save_running` saved, or None."""
+        """What :meth:`save_running` saved, or None.  Raises ValueError for a damaged file."""
         if not self.running.is_file():
             return None
-        with safe_open(self.running, framework="pt") as file:
-            names = file.keys()
-            tensors = {name: file.get_tensor(name) for name in names}
-            with_cell = file.metadata()["with_cell"] == "1"
+        try:
+            with safe_open(self.running, framework="pt") as file:
+                names = file.keys()
+                tensors = {name: file.get_tensor(name) for name in names}
+                with_cell = file.metadata()["with_cell"] == "1"
+        except SafetensorError as error:
+            raise ValueError(
+                f"{self.running} is damaged ({error}); remove it, and the structures that it held begin anew"
+            ) from None
         geometry, optimizer = (
             Ragged(
                 tensors[f"{part}/counts"],
