@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
+from data.published import new_object, pickled, write_lmdb
 from denskit.cli import app
+from denskit.data.lmdb import LmdbFile
+from denskit.data.unpickle import load_attributes
 from denskit.models.model_file import read_header
 
 SETTINGS = (
@@ -86,6 +93,100 @@ def test_the_model_file_is_plain(run: Path) -> None:
     header = read_header(run / "model.safetensors")
     assert header["metadata"]["averaged_weights"] is True
     assert header["metadata"]["run"]["training"]["amp"] == "bf16"
+
+
+# --- files with something wrong -----------------------------------------------------------------------------------
+
+
+class Attack:
+    """Pickles as a call of ``os.system``."""
+
+    def __reduce__(self) -> Any:
+        return os.system, ("touch attacked",)
+
+
+def _attributes(lmdb: Path, **changes: Any) -> dict[str, Any]:
+    """Those of the first structure, changed; None: without."""
+    raw = LmdbFile(lmdb).get("0")
+    assert raw is not None
+    found = {name: np.array(value) for name, value in load_attributes(raw, "here").items()}
+    kept = {name: value for name, value in (found | changes).items() if value is not None}
+    return {name: torch.from_numpy(value) for name, value in kept.items()}
+
+
+def _alone(lmdb: Path) -> bytes:
+    """One free atom of the first structure in a cell of 40 Å: nothing is near it."""
+    attributes = _attributes(lmdb)
+    of_atoms = {name: attributes[name][-1:] for name in ("pos", "atomic_numbers", "tags", "fixed", "force")}
+    return pickled(new_object({**attributes, **of_atoms, "cell": 40 * torch.eye(3)[None], "natoms": 1}))
+
+
+def _bad(lmdb: Path, folder: Path) -> dict[str, Path]:
+    sound = pickled(new_object(_attributes(lmdb)))
+    flat = pickled(new_object(_attributes(lmdb, cell=np.zeros((1, 3, 3), np.float32))))
+    (folder / "cut.lmdb").write_bytes(lmdb.read_bytes()[:100_000])
+    return {
+        "attack": write_lmdb(folder / "attack.lmdb", [sound, pickle.dumps(Attack())]),
+        "cut": folder / "cut.lmdb",
+        "flat": write_lmdb(folder / "flat.lmdb", [sound, flat]),
+        "without fixed": write_lmdb(folder / "free.lmdb", [pickled(new_object(_attributes(lmdb, fixed=None)))]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("attack", r"attack.lmdb, record 1: the pickle asks for posix.system"),
+        ("cut", r"cut.lmdb is truncated: it has 100000 bytes"),
+        ("flat", r"flat.lmdb, record 1: the cell has no volume"),
+        ("without fixed", r"free.lmdb, record 0 does not say which atoms are fixed"),
+    ],
+)
+def test_bad_files_are_refused_by_name(
+    run: Path, lmdb: Path, name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = _bad(lmdb, tmp_path)[name]
+    for command in (["evaluate", run, "--data", f"id={file}"], ["predict", run, file, "-o", "out.extxyz"]):
+        result = denskit(*command, "--device", "cpu")
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.split())
+    assert not (tmp_path / "attacked").exists()
+
+
+def test_one_bad_structure_does_not_stop_a_relaxation(
+    run: Path, lmdb: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bad = _bad(lmdb, tmp_path)
+    for name in ("attack", "flat"):
+        result = denskit("relax", run, bad[name], "-o", tmp_path / name, "--steps", 1, "--device", "cpu")
+        assert result.exit_code == 0, result.output
+        assert "1 not converged, 1 refused" in result.output
+    assert not (tmp_path / "attacked").exists()
+
+
+def test_which_atoms_are_fixed_may_be_said(run: Path, lmdb: Path, tmp_path: Path) -> None:
+    """By their tags, which in OC20 say the same as ``fixed``."""
+    whole = write_lmdb(tmp_path / "whole.lmdb", [pickled(new_object(_attributes(lmdb)))])
+    commands: list[list[object]] = [
+        ["predict", run, whole, "--format", "evalai", "-o", tmp_path / "whole.npz"],
+        ["predict", run, _bad(lmdb, tmp_path)["without fixed"], "--format", "evalai", "-o", tmp_path / "tags.npz",
+         "--fixed", "tags"],
+    ]  # fmt: skip
+    for command in commands:
+        result = denskit(*command, "--device", "cpu")
+        assert result.exit_code == 0, result.output
+    with np.load(tmp_path / "whole.npz") as first, np.load(tmp_path / "tags.npz") as second:
+        assert all(np.array_equal(first[name], second[name]) for name in first.files)
+
+
+def test_no_tags_and_no_neighbours_are_no_errors(run: Path, lmdb: Path, tmp_path: Path) -> None:
+    untagged = pickled(new_object(_attributes(lmdb, tags=None)))
+    file = write_lmdb(tmp_path / "odd.lmdb", [untagged, _alone(lmdb)])
+    result = denskit("evaluate", run, "--data", f"id={file}", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "nan" not in result.output
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import torch
 
 from denskit.analysis.plots import Pair
 from denskit.data.base import Source, collate
+from denskit.data.config import FixedFrom
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
 from denskit.training.distributed import choose_device
@@ -62,10 +63,11 @@ def predictions_of(
     *,
     checkpoint: Literal["best", "last"] | None = None,
     device: str = "auto",
+    fixed: FixedFrom | None = None,
 ) -> Predictions:
-    """Predict the structures of ``file``, else of a run's test split.
+    """Predict the structures of ``file``, else of a run's test split; ``fixed`` as :func:`evaluate` takes it.
 
     Raises FileNotFoundError where there is no model, ValueError where a run has no test split.
     """
     force_field = load_model(model_file(model, checkpoint), device=choose_device(device))
-    return predictions(force_field, source_of(model, file, "test"))
+    return predictions(force_field, source_of(model, file, "test", fixed))

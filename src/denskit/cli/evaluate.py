@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -32,6 +32,10 @@ def evaluate(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Structures at a time.", min=1)] = 32,
+    fixed: Annotated[
+        Literal["file", "tags", "none"] | None,
+        typer.Option(help="Fixed atoms of OC20 and OC22 objects; default: as in training.", show_default=False),
+    ] = None,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")
     ] = False,
@@ -67,11 +71,12 @@ def evaluate(
         raise ValueError(f"give data.test={file} or --data, not both")
     if stability is not None and (sets or not (output or model.is_dir())):
         raise ValueError("--stability wants one set of structures, of one molecule, and a run folder or --output")
-    settings = {"checkpoint": checkpoint, "batch_size": batch_size, "processes": join_processes(device)}
+    settings: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size, "fixed": fixed}
+    settings["processes"] = join_processes(device)
     if sets:
-        results = evaluate_splits(model, sets, **settings)  # type: ignore[arg-type]
+        results = evaluate_splits(model, sets, **settings)
     else:
-        results = {"error": evaluate_model(model, file, split=split, **settings)}  # type: ignore[arg-type]
+        results = {"error": evaluate_model(model, file, split=split, **settings)}
     if os.environ.get("RANK", "0") != "0":  # of torchrun's processes one speaks
         return
     if stability is not None:
@@ -82,18 +87,25 @@ def evaluate(
     print_table(results, title=f"{model} on {', '.join(sets) or file or f'its {split} split'}")
     if output is None and (file is not None or not model.is_dir()):
         return
-    folder = output or model
+    parity = {"file": file, "checkpoint": checkpoint, "device": device, "fixed": fixed}
+    _write(results, output or model, None if sets else split, model, parity)
+
+
+def _write(
+    results: dict[str, dict[str, float]], folder: Path, split: str | None, model: Path, parity: dict[str, Any]
+) -> None:
+    """The table as JSON, and for the test structures a parity plot; ``split`` is None where there are several sets."""
     folder.mkdir(parents=True, exist_ok=True)
-    name = "sets.json" if sets else f"{split}.json"
-    (folder / name).write_text(json.dumps(results if sets else results["error"], indent=2) + "\n", encoding="utf-8")
-    pictured = split == "test" and not sets
-    if pictured:
+    name = "sets.json" if split is None else f"{split}.json"
+    found = results if split is None else results["error"]
+    (folder / name).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    if split == "test":
         from denskit.analysis.plots import plot_parity
         from denskit.analysis.predictions import predictions_of
 
-        found = predictions_of(model, file, checkpoint=checkpoint, device=device)
-        plot_parity(found.energy, found.forces, folder / "parity.png", title=f"{model.name}, test structures")
-    typer.echo(f"Wrote {name}{' and parity.png' if pictured else ''} to {folder}")
+        pairs = predictions_of(model, **parity)
+        plot_parity(pairs.energy, pairs.forces, folder / "parity.png", title=f"{model.name}, test structures")
+    typer.echo(f"Wrote {name}{' and parity.png' if split == 'test' else ''} to {folder}")
 
 
 def _test_file(overrides: list[str]) -> str | None:

@@ -27,6 +27,10 @@ def predict(
     ] = "extxyz",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Structures at a time.", min=1)] = 32,
+    fixed: Annotated[
+        Literal["file", "tags", "none"] | None,
+        typer.Option(help="Fixed atoms of OC20 and OC22 objects; default: as in training.", show_default=False),
+    ] = None,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")
     ] = False,
@@ -53,12 +57,12 @@ def predict(
 
         if file is None:
             raise ValueError("--data names the splits of a submission: add --format evalai or leaderboard")
-        count = predict_file(model, file, output, device=device, batch_size=batch_size)
+        count = predict_file(model, file, output, device=device, batch_size=batch_size, fixed=fixed)
     else:
         from denskit.training.distributed import join_processes
         from denskit.training.submission import write_submission
 
-        group = join_processes(device)
-        count = write_submission(model, sets or file, output, layout=layout, batch_size=batch_size, processes=group)  # type: ignore[arg-type]
+        settings = {"batch_size": batch_size, "fixed": fixed, "processes": join_processes(device)}
+        count = write_submission(model, sets or file, output, layout=layout, **settings)  # type: ignore[arg-type]
     if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
         typer.echo(f"Wrote {count} structures to {output}")

@@ -40,6 +40,10 @@ def relax(
     dtype: Annotated[
         Literal["float32", "float64"] | None, typer.Option(help="Of the model; default: the file's.")
     ] = None,
+    fixed: Annotated[
+        Literal["file", "tags", "none"] | None,
+        typer.Option(help="Fixed atoms of OC20 and OC22 objects; default: as in training.", show_default=False),
+    ] = None,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")
     ] = False,
@@ -58,13 +62,13 @@ def relax(
     """
     import torch
 
-    from denskit.data.config import DataConfig
     from denskit.data.opening import open_unchecked
     from denskit.simulation.potential import load_potential
     from denskit.simulation.relaxation.folder import RelaxationFolder
     from denskit.simulation.relaxation.is2re import first_frames as first_of
     from denskit.training.determinism import use_deterministic_algorithms
     from denskit.training.distributed import choose_device
+    from denskit.training.evaluate import reading
     from denskit.training.run_folder import model_file
 
     if deterministic:
@@ -77,10 +81,10 @@ def relax(
         dtype=None if dtype is None else getattr(torch, dtype),
         stress=settings.cell is not None,
     )
-    source: Structures = open_unchecked(file, DataConfig())[0]
+    source: Structures = open_unchecked(file, reading(model, file, fixed))[0]
     if first_frames:
         source = first_of(source[index] for index in range(len(source)))
-    origin = {"model": str(weights), "file": str(file), "first_frames": first_frames, "dtype": dtype}
+    origin = {"model": str(weights), "file": str(file), "first_frames": first_frames, "dtype": dtype, "fixed": fixed}
     folder = RelaxationFolder(output)
     options = {"resume": resume, "batch_atoms": batch_atoms, "trajectories": trajectory, "origin": origin}
     summary = _run(folder, potential, source, settings, options)

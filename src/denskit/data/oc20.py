@@ -114,8 +114,8 @@ def _fixed(fields: _Fields, n: int, source: FixedFrom) -> np.ndarray:
     if name not in fields.attributes:
         raise ValueError(
             f"{fields.where} does not say which atoms are fixed: no {name} among {fields.names}. Only free atoms are "
-            "corrupted and judged, so this must be known: data.fixed=tags holds the atoms with tag 0, as OC20 does; "
-            "data.fixed=none holds no atom, as in OC22"
+            "corrupted and judged, so this must be known: data.fixed=tags (or --fixed tags) holds the atoms with tag "
+            "0, as OC20 does; data.fixed=none holds no atom, as in OC22"
         )
     values = fields.array(name, (n,))
     return values == SUBSURFACE if source == "tags" else values != 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import ase
 import ase.io
@@ -16,7 +16,7 @@ from torch import Tensor
 from denskit.batch import Batch, System, Targets
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source, collate
-from denskit.data.config import DataConfig, SplitConfig
+from denskit.data.config import DataConfig, FixedFrom, SplitConfig
 from denskit.data.files import atomic_write
 from denskit.data.loading import read_file
 from denskit.models.base import ForceField
@@ -42,6 +42,7 @@ def evaluate(
     device: str = "auto",
     batch_size: int = 32,
     processes: Processes | None = None,
+    fixed: FixedFrom | None = None,
 ) -> dict[str, float]:
     """Errors of a model, named with their units (``forces_mae_meV_per_A``; see ``tasks/metrics.py``).
 
@@ -54,11 +55,12 @@ def evaluate(
         device: "auto", "cpu", "cuda" or "cuda:N"; ignored for a force field, which stays where it is.
         batch_size: structures evaluated at once.
         processes: those that share the work, each of which calls this (and ``device`` is theirs); None: this alone.
+        fixed: which atoms of OC20 or OC22 objects in a file are fixed; None: as for the training data.
 
     Raises ValueError for structures without any label, and where a run has no such split.
     """
     force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
-    return _judge(force_field, source_of(model, source, split), batch_size, processes)
+    return _judge(force_field, source_of(model, source, split, fixed), batch_size, processes)
 
 
 def evaluate_splits(
@@ -69,6 +71,7 @@ def evaluate_splits(
     device: str = "auto",
     batch_size: int = 32,
     processes: Processes | None = None,
+    fixed: FixedFrom | None = None,
 ) -> dict[str, dict[str, float]]:
     """Errors of a model on several sets of structures by name, and last "mean": the plain mean over the sets.
 
@@ -79,7 +82,7 @@ def evaluate_splits(
         raise ValueError("a split named 'mean' would hide the mean of the splits; give it another name")
     force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
     results = {
-        name: _judge(force_field, source_of(model, source, name), batch_size, processes)
+        name: _judge(force_field, source_of(model, source, name, fixed), batch_size, processes)
         for name, source in splits.items()
     }
     shared = [name for name in next(iter(results.values())) if all(name in result for result in results.values())]
@@ -117,7 +120,15 @@ def measure(
     return metrics
 
 
-def predict(model: Model, file: str | Path, output: str | Path, *, device: str = "auto", batch_size: int = 32) -> int:
+def predict(
+    model: Model,
+    file: str | Path,
+    output: str | Path,
+    *,
+    device: str = "auto",
+    batch_size: int = 32,
+    fixed: FixedFrom | None = None,
+) -> int:
     """Predict a file's structures and write them as extxyz with energy, forces and (if the model has it) stress.
 
     Labels of the file are kept as ``REF_energy``, ``REF_forces``, ``REF_stress``.  Returns the number of structures.
@@ -129,7 +140,7 @@ def predict(model: Model, file: str | Path, output: str | Path, *, device: str =
         raise ValueError(f"{output}: predictions are written as extxyz; name the file .extxyz or .xyz")
     if output.exists() and output.samefile(file):
         raise ValueError(f"{output} is the input; give another name for the predictions")
-    source, _ = read_file(file, reading(model, file))
+    source, _ = read_file(file, reading(model, file, fixed))
     frames = []
     with torch.no_grad():
         for systems, batch, _ in batches(force_field, source, batch_size):
@@ -190,7 +201,7 @@ def load_force_field(model: Model, checkpoint: Literal["best", "last"] | None, d
     return load_model(model_file(model, checkpoint), device=choose_device(device))
 
 
-def source_of(model: Model, source: Source | str | Path | None, split: str) -> Source:
+def source_of(model: Model, source: Source | str | Path | None, split: str, fixed: FixedFrom | None = None) -> Source:
     """The structures to judge a model on: those given, a file of them, or the ``split`` of the run's own data."""
     if source is None:
         if isinstance(model, ForceField) or not RunFolder(Path(model)).config.is_file():
@@ -201,14 +212,16 @@ def source_of(model: Model, source: Source | str | Path | None, split: str) -> S
             raise ValueError(f"{model}: this run has no {split} split; give a file, data.test=FILE")
         return chosen
     if isinstance(source, str | Path):
-        return read_file(source, reading(model, source))[0]
+        return read_file(source, reading(model, source, fixed))[0]
     return source
 
 
-def reading(model: Model, file: str | Path) -> DataConfig:
-    """How to read a file for a model: with the units, keys and the like that its training data were read with."""
+def reading(model: Model, file: str | Path, fixed: FixedFrom | None = None) -> DataConfig:
+    """How to read a file for a model: with the units, keys and the like that its training data were read with, but
+    fixed atoms as ``fixed`` says, if it does."""
+    said: dict[str, Any] = {} if fixed is None else {"fixed": fixed}
     if isinstance(model, ForceField):
-        return DataConfig(missing="mask")
+        return DataConfig(missing="mask", **said)
     trained_on = read_header(model_file(model))["metadata"].get("run", {}).get("data", {})  # {} where imported
     path = Path(file)
     if path.is_dir() or path.suffix in _SHARDS:
@@ -216,7 +229,7 @@ def reading(model: Model, file: str | Path) -> DataConfig:
     else:
         names = ("units",) if path.suffix == ".npz" else ("energy_key", "forces_key", "stress_key", "units")
     kept = {name: trained_on[name] for name in names if name in trained_on}
-    return DataConfig(missing="mask", **kept)
+    return DataConfig(missing="mask", **{**kept, **said})
 
 
 def _run_data(run: Path) -> LoadedData:

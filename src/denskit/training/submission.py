@@ -17,6 +17,7 @@ import torch
 
 from denskit.batch import System
 from denskit.data.base import Source
+from denskit.data.config import FixedFrom
 from denskit.data.files import atomic_write
 from denskit.models.base import ForceField
 from denskit.training.distributed import Processes
@@ -38,6 +39,7 @@ def write_submission(
     device: str = "auto",
     batch_size: int = 32,
     processes: Processes | None = None,
+    fixed: FixedFrom | None = None,
 ) -> int:
     """Predict structures and write them for a server; returns how many different ones there were.
 
@@ -50,6 +52,7 @@ def write_submission(
         device: "auto", "cpu", "cuda" or "cuda:N".
         batch_size: structures predicted at once.
         processes: those that share the work, each of which calls this; the first one writes.
+        fixed: which atoms of OC20 or OC22 objects are fixed; None: as for the training data.
 
     Energies are of the kind that the model was trained on, element references included: adsorption energies for OC20,
     totals for OC22.  Raises ValueError for a structure without sid or fid, and for another file type.
@@ -58,7 +61,7 @@ def write_submission(
     force_field = load_force_field(model, None, str(processes.device) if processes else device)
     named = splits if isinstance(splits, Mapping) else {"": splits}
     predicted = {
-        name: _predict(force_field, source_of(model, source, name), layout, batch_size, processes)
+        name: _predict(force_field, source_of(model, source, name, fixed), layout, batch_size, processes)
         for name, source in named.items()
     }
     if processes is None or processes.is_first:
