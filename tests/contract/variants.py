@@ -133,9 +133,9 @@ VARIANTS: dict[str, Variant] = {
     "v2_envelope_direct": Variant(
         equiformer_v2(activation="gate", grid_mlp=False, envelope=True, norm="layer_norm"), NOISE
     ),
-    "escn": Variant(escn(), NOISE, sampling_error=0.1, gain=1.5),
-    "escn_all_orders": Variant(escn(m_max=2), sampling_error=0.1, gain=1.5),
-    "escn_gradient": Variant(escn(forces="gradient"), NOISE, sampling_error=0.1, gain=1.5),
+    "escn": Variant(escn(), NOISE, sampling_error=0.1, gain=1.7),
+    "escn_all_orders": Variant(escn(m_max=2), sampling_error=0.1, gain=1.7),
+    "escn_gradient": Variant(escn(forces="gradient"), NOISE, sampling_error=0.1, gain=1.7),
 }
 
 
