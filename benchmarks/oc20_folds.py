@@ -123,6 +123,10 @@ def table(arguments: argparse.Namespace) -> None:
         values = np.array([[found[task][name]["forces_mae_meV_per_A"] for task in TASKS] for name in names])
         if len(values) > 1:
             print(f"{label}: {summary(values)}")
+    for task in TASKS:
+        shares = [errors["forces_mae_relative_to_zero"] for errors in found[task].values()]
+        if shares:
+            print(f"{task}: {np.mean(shares):.3f} of the error of predicting zero forces; at 1 nothing was learnt")
 
 
 def summary(values: np.ndarray) -> str:
@@ -132,7 +136,7 @@ def summary(values: np.ndarray) -> str:
     return (
         f"mean over {len(values)} systems {values[:, 0].mean():.1f} without, {values[:, 1].mean():.1f} with DeNS; "
         f"paired difference {difference.mean():+.2f} +- {error:.2f} meV/Å (standard error): "
-        f"{'resolved' if abs(difference.mean()) > 2 * error else 'not resolved'}"
+        f"{'beyond' if abs(difference.mean()) > 2 * error else 'within'} two standard errors"
     )
 
 
