@@ -298,11 +298,14 @@ def test_lists_that_share_their_parts_are_never_walked_through() -> None:
     assert "pos" not in attributes
 
 
-def test_records_beyond_a_bound_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_beyond_a_bound_are_not_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     raw = pickled(new_object(s2ef()))
     monkeypatch.setattr(unpickle, "MAX_RECORD", len(raw) - 1)
     with pytest.raises(ValueError, match="above .* are refused"):
         load_attributes(raw, "here")
+    (tmp_path / "large.pkl").write_bytes(raw)
+    with pytest.raises(ValueError, match="large.pkl has .* are refused"):
+        unpickle.read_pickle(tmp_path / "large.pkl")
 
 
 @pytest.mark.parametrize("value", [{"pos": 1}, [1, 2], 3, "text", None, [new_object(s2ef()), 4]])

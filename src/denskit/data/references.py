@@ -9,7 +9,7 @@ import numpy as np
 from ase.data import chemical_symbols
 
 from denskit.data.npz import load_arrays
-from denskit.data.unpickle import load_value
+from denskit.data.unpickle import load_value, read_pickle
 
 PLAUSIBLE = 100.0  # eV an atom; a fit to DFT energies gives -15 to 5, where it says nothing it gives 0 or up to 1e10
 
@@ -48,7 +48,7 @@ def system_references(path: Path) -> dict[str, float]:
         raise FileNotFoundError(f"no file {path} (data.oc20_ref)")
     if path.suffix == ".json":
         return {name.removeprefix("random"): energy for name, energy in _from_json(path).items()}
-    values = load_value(path.read_bytes(), str(path))
+    values = load_value(read_pickle(path), str(path))
     if not isinstance(values, dict):
         raise ValueError(
             f"{path} holds a {type(values).__name__}; wanted a dict from random<sid> to a reference energy"

@@ -22,6 +22,7 @@ import pickle
 import pickletools
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,13 @@ def load_value(raw: bytes, where: str) -> Any:
         ) from None
     except Exception as error:  # a damaged pickle can make the machine that reads it raise nearly anything
         raise ValueError(f"{where} is damaged, or no pickle of structures ({type(error).__name__}: {error})") from None
+
+
+def read_pickle(path: Path) -> bytes:
+    """A whole file, unless it is larger than any pickle that is read.  Raises ValueError."""
+    if path.stat().st_size > MAX_RECORD:
+        raise ValueError(f"{path} has {path.stat().st_size} bytes; pickles above {MAX_RECORD} are refused")
+    return path.read_bytes()
 
 
 class _Refused(pickle.UnpicklingError):

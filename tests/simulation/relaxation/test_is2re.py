@@ -13,8 +13,9 @@ from ase.geometry import find_mic
 from denskit.batch import System
 from denskit.data import DataConfig
 from denskit.data.loading import read_file
-from denskit.simulation.relaxation.is2re import errors, first_frames, join_submissions, write_submission
+from denskit.simulation.relaxation.is2re import errors, first_frames, write_submission
 from denskit.simulation.relaxation.results import Relaxed, refused
+from denskit.training.submission import merge_submissions
 from simulation.morse import system_of
 
 
@@ -88,16 +89,13 @@ def test_submission_needs_each_sid_once(tmp_path: Path) -> None:
     ]
 
 
-def test_joined_splits(tmp_path: Path) -> None:
+def test_merged_splits(tmp_path: Path) -> None:
     for split, energy in (("id", -1.0), ("ood_ads", -2.0)):
         write_submission([outcome(0, slab("7"), energy)], [slab("7")], tmp_path / split)
-    files = {split: tmp_path / split / "is2re.npz" for split in ("id", "ood_ads")}
-    join_submissions(files, tmp_path / "all.npz")
+    merge_submissions({split: tmp_path / split / "is2re.npz" for split in ("id", "ood_ads")}, tmp_path / "all.npz")
     with np.load(tmp_path / "all.npz", allow_pickle=False) as arrays:
         assert sorted(arrays.files) == ["id_energy", "id_ids", "ood_ads_energy", "ood_ads_ids"]
         assert arrays["ood_ads_energy"].tolist() == [-2.0]
-    with pytest.raises(ValueError, match="no split is called val"):
-        join_submissions({"val": files["id"]}, tmp_path / "all.npz")
 
 
 def test_first_frames_of_relaxations() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from denskit.simulation.relaxation.results import Relaxed
 
 ENERGY_THRESHOLD = 0.02  # eV, of EwT
 THRESHOLDS = np.arange(0.01, 0.5, 0.001)  # Å, of ADwT
-SPLITS = ("id", "ood_ads", "ood_cat", "ood_both", "ood")
 
 
 def first_frames(frames: Iterable[System]) -> list[System]:
@@ -106,22 +105,6 @@ def write_submission(results: Iterable[Relaxed], source: Structures, folder: Pat
             chunk_idx=np.cumsum(counts)[:-1],
         )
     return left_out + [sid for sid in ids if sid not in energies]
-
-
-def join_submissions(files: Mapping[str, str | Path], output: str | Path) -> None:
-    """One file from those of several splits, keys prefixed by the split's name as "ood_ads_ids".
-
-    Raises ValueError for a split that is not one of OC20 (id, ood_ads, ood_cat, ood_both) or OC22 (id, ood).
-    """
-    unknown = [split for split in files if split not in SPLITS]
-    if unknown:
-        raise ValueError(f"no split is called {', '.join(unknown)}; known are {', '.join(SPLITS)}")
-    joined: dict[str, np.ndarray] = {}
-    for split, path in files.items():
-        with np.load(path, allow_pickle=False) as arrays:
-            joined |= {f"{split}_{name}": arrays[name] for name in arrays.files}
-    with atomic_write(Path(output)) as temporary:
-        np.savez_compressed(temporary, **joined)  # type: ignore[arg-type]
 
 
 def _mean_distance(relaxed: Relaxed, system: System) -> float:
