@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from denskit.models import build_force_field
+from denskit.models.scaling import Scaling
 from denskit.presets import preset_description, preset_names, preset_text
 from denskit.training.config import load_config
+from denskit.training.settings import SizeRow
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -17,11 +20,34 @@ def test_preset_loads_with_and_without_dens(name: str) -> None:
         direct = config.model.forces == "direct"
         # the coefficients belong to the form of the loss
         assert config.task.loss == ("published_oc20" if direct else "published")
-    # what is neither published nor of direct forces is smooth
-    published = name.startswith(("md17/", "oc20/", "oc22/"))
-    assert direct or published or config.model.envelope  # type: ignore[attr-defined]
     assert preset_text(name).startswith("# ")
     assert 20 < len(preset_description(name)) < 120
+
+
+PUBLISHED = ("md17/", "oc20/", "oc22/")  # as published, which is not smooth
+OF_GRADIENTS = [
+    name
+    for name in preset_names()
+    if not name.startswith(PUBLISHED) and load_config(name, []).model.forces == "gradient"
+]
+
+
+@pytest.mark.parametrize("name", OF_GRADIENTS)
+def test_forces_by_gradient_are_smooth_at_every_size(name: str) -> None:
+    """Models promise ``smooth`` where they have an envelope, no limit of neighbours, and are exact in every gauge; the
+    contract tests hold them to it."""
+    config = load_config(name, [])
+    assert config.model.cutoff <= 6
+    for row in config.sizes or (SizeRow(model={}),):
+        settings = config.model.model_dump() | row.model | {"average_degree": 20.0, "average_atoms": 20.0}
+        model = type(config.model).model_validate(settings)
+        backbone = build_force_field(model, heads={"noise": "1"}, scaling=Scaling(elements=[1, 6, 8])).backbone
+        assert backbone.smooth
+        assert backbone.gauge_exact
+
+
+def test_presets_of_gradients_are_found() -> None:
+    assert {"equiformer", "equiformer_v2", "demo"} <= set(OF_GRADIENTS)
 
 
 def test_misspelt_preset_names_the_nearest() -> None:
