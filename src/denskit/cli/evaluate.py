@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from denskit.cli.options import Deterministic, Device, Fixed
 from denskit.cli.sets import named_sets, print_table
 
 
@@ -30,15 +31,10 @@ def evaluate(
         Path | None,
         typer.Option("--output", "-o", help="Folder for SPLIT.json and parity.png; default: the run folder."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     batch_size: Annotated[int, typer.Option(help="Structures at a time.", min=1)] = 32,
-    fixed: Annotated[
-        Literal["file", "tags", "none"] | None,
-        typer.Option(help="Fixed atoms of OC20 and OC22 objects; default: as in training.", show_default=False),
-    ] = None,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")
-    ] = False,
+    fixed: Fixed = None,
+    deterministic: Deterministic = False,
     stability: Annotated[
         float | None,
         typer.Option(help="Also ps of MD17's stability protocol, judged by the same structures; published: 300."),

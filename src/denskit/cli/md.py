@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from denskit.cli.options import Device
+
 if TYPE_CHECKING:
     from denskit.simulation.dynamics.folder import Plan
     from denskit.simulation.dynamics.folder import Progress as Now
@@ -34,7 +36,7 @@ def md(
     statistics_every: Annotated[int, typer.Option(help="Steps between lines of statistics.csv.", min=1)] = 10,
     restart_every: Annotated[int, typer.Option(help="Steps between restart files.", min=1)] = 1000,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the restart file in the folder.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
     skin: Annotated[float, typer.Option(help="Å, of the neighbour list.")] = 0.5,
     compile: Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from denskit.cli.options import Deterministic, Device, Fixed
 from denskit.cli.sets import named_sets
 
 
@@ -25,15 +26,10 @@ def predict(
         Literal["extxyz", "evalai", "leaderboard"],
         typer.Option("--format", help="extxyz, or a submission file (npz) with forces of free or of all atoms."),
     ] = "extxyz",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     batch_size: Annotated[int, typer.Option(help="Structures at a time.", min=1)] = 32,
-    fixed: Annotated[
-        Literal["file", "tags", "none"] | None,
-        typer.Option(help="Fixed atoms of OC20 and OC22 objects; default: as in training.", show_default=False),
-    ] = None,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")
-    ] = False,
+    fixed: Fixed = None,
+    deterministic: Deterministic = False,
 ) -> None:
     """Predict energies (eV), forces (eV/Å) and, if the model has it, stress (eV/Å^3).
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from denskit.cli.options import Deterministic, Device, Fixed
+
 if TYPE_CHECKING:
     from denskit.simulation.relaxation import RelaxationSettings, Structures
 
@@ -36,17 +38,12 @@ def relax(
     first_frames: Annotated[
         bool, typer.Option("--first-frames", help="The file holds relaxations: relax the first frame of each.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     dtype: Annotated[
         Literal["float32", "float64"] | None, typer.Option(help="Of the model; default: the file's.")
     ] = None,
-    fixed: Annotated[
-        Literal["file", "tags", "none"] | None,
-        typer.Option(help="Fixed atoms of OC20 and OC22 objects; default: as in training.", show_default=False),
-    ] = None,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")
-    ] = False,
+    fixed: Fixed = None,
+    deterministic: Deterministic = False,
 ) -> None:
     """Relax structures, batched: those that have converged leave the batch, others take their place.
 

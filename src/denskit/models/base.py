@@ -138,6 +138,15 @@ class Backbone(nn.Module, ABC):
             return edge_frames(Backbone.edge_vectors(batch), l_max)
 
     @staticmethod
+    def edge_weight(batch: Batch, length: Tensor, envelope: nn.Module | None) -> Tensor | None:
+        """How much each edge counts [E]: the envelope at its length (Å), 0 on padding; None where all count fully."""
+        weight: Tensor | None = None if envelope is None else envelope(length)
+        if batch.edge_mask is None:
+            return weight
+        mask = batch.edge_mask.to(length.dtype)
+        return mask if weight is None else weight * mask
+
+    @staticmethod
     def edge_vectors(batch: Batch) -> Tensor:
         """Edge vectors [E, 3]; on padding edges the unit vector of y, so that no length is zero."""
         vectors = batch.edge_vectors()

@@ -236,17 +236,13 @@ class Equiformer(Backbone):
     def _graph(self, batch: Batch, frames: EdgeFrames | None) -> EdgeGraph:
         assert batch.edge_index is not None, "build neighbours first"
         frames = frames or self.frames_of(batch, self.config.l_max)
-        weight = None if self.envelope is None else self.envelope(frames.length)
-        if batch.edge_mask is not None:
-            mask = batch.edge_mask.to(frames.length.dtype)
-            weight = mask if weight is None else weight * mask
         source, target = batch.edge_index
         return EdgeGraph(
             frames=frames,
             basis=self.basis(frames.length),
             source=source,
             target=target,
-            weight=weight,
+            weight=self.edge_weight(batch, frames.length, self.envelope),
             enveloped=self.envelope is not None,
             num_atoms=batch.num_atoms,
         )

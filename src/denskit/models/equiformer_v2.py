@@ -254,10 +254,6 @@ class EquiformerV2(Backbone):
         assert batch.edge_index is not None, "build neighbours first"
         config = self.config
         frames = frames or self.frames_of(batch, config.l_max)
-        weight = None if self.envelope is None else self.envelope(frames.length)
-        if batch.edge_mask is not None:
-            mask = batch.edge_mask.to(frames.length.dtype)
-            weight = mask if weight is None else weight * mask
         source, target = batch.edge_index
         into = pack_wigner(frames.wigner, config.l_max, config.m_max)
         tables = None
@@ -268,7 +264,7 @@ class EquiformerV2(Backbone):
             basis=self.basis(frames.length),
             source=source,
             target=target,
-            weight=weight,
+            weight=self.edge_weight(batch, frames.length, self.envelope),
             enveloped=self.envelope is not None,
             num_atoms=batch.num_atoms,
             into=into,

@@ -127,7 +127,7 @@ class ESCN(Backbone):
             basis=self.basis(frames.length),
             source=source,
             target=target,
-            weight=None if batch.edge_mask is None else batch.edge_mask.to(frames.length.dtype),
+            weight=self.edge_weight(batch, frames.length, None),
             enveloped=False,
             num_atoms=batch.num_atoms,
             rotation=pack_wigner(frames.wigner, self.config.l_max, self.config.m_max),

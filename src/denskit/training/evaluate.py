@@ -19,6 +19,7 @@ from denskit.data.base import Source, collate
 from denskit.data.config import DataConfig, FixedFrom, SplitConfig
 from denskit.data.files import atomic_write
 from denskit.data.loading import read_file
+from denskit.memory import memory_named
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
 from denskit.random import keys_for
@@ -26,7 +27,6 @@ from denskit.tasks import DeNSConfig, build_task
 from denskit.tasks.metrics import Metrics
 from denskit.training.config import load_config
 from denskit.training.distributed import Processes, choose_device
-from denskit.training.memory import memory_named
 from denskit.training.run_folder import RunFolder, model_file
 
 Model = ForceField | str | Path

@@ -19,10 +19,10 @@ from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.config import FixedFrom
 from denskit.data.files import atomic_write
+from denskit.memory import memory_named
 from denskit.models.base import ForceField
 from denskit.training.distributed import Processes
 from denskit.training.evaluate import Model, batches, load_force_field, source_of
-from denskit.training.memory import memory_named
 
 Layout = Literal["evalai", "leaderboard"]
 Arrays = dict[str, np.ndarray]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from denskit.batch import Prepared
 from denskit.data import LoadedData, load_data
+from denskit.memory import memory_named
 from denskit.models.base import ForceField
 from denskit.models.model_file import save_model
 from denskit.random import fold
@@ -35,7 +36,6 @@ from denskit.training.evaluate import measure
 from denskit.training.initial import check_known_elements, check_measured, evenly, initial_force_field
 from denskit.training.interrupt import Interrupt
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
-from denskit.training.memory import memory_named
 from denskit.training.optimizer import Gradients, build_optimizer, set_learning_rate
 from denskit.training.precision import Precision
 from denskit.training.run_folder import RunFolder, environment

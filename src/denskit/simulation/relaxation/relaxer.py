@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch, System, select
+from denskit.memory import out_of_memory
 from denskit.simulation.potential import Evaluation
 from denskit.simulation.relaxation.results import Frame, Relaxed, exploded, refused, to_numpy, unevaluated
 from denskit.simulation.relaxation.running import Running
@@ -127,8 +128,8 @@ class Relaxer:
                 entering = []
             assert self.running is not None
             return turned_away + self._advance(self.running)
-        except RuntimeError as error:
-            if not _out_of_memory(error):
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
                 raise
         # outside the handler: the error's traceback, which holds the memory, is gone here
         return turned_away + self._halve(entering)
@@ -306,8 +307,3 @@ def _apart(running: Running) -> deque[Running]:
 
 def _or_none(running: Running) -> Running | None:
     return running if running.num_systems else None
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    # on the CPU torch raises a plain RuntimeError
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

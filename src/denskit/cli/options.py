@@ -1,0 +1,14 @@
+"""Options that several verbs take."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Fixed = Annotated[
+    Literal["file", "tags", "none"] | None,
+    typer.Option(help="Fixed atoms of OC20 and OC22 objects; default: as in training.", show_default=False),
+]
+Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")]
