@@ -165,6 +165,22 @@ def test_committee(systems: dict[str, System]) -> None:
     np.testing.assert_allclose(results["forces_std"], np.std([f for _, f in single], axis=0, ddof=1), atol=1e-12)
 
 
+def test_compiled(systems: dict[str, System], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The traced graph, not compiled: a compiler would take longer than all tests here."""
+    traced = []
+    monkeypatch.setattr(torch, "compile", lambda graph, **kwargs: traced.append(graph) or graph)
+    model = build("envelope_no_attention", torch.float64)
+    atoms = atoms_named(systems, "triclinic")
+    atoms.calc = DenskitCalculator(model, compile=True)
+    for seed in range(3):
+        atoms.rattle(0.02, seed=seed)
+        plain = atoms.copy()
+        plain.calc = DenskitCalculator(model)
+        np.testing.assert_allclose(atoms.get_forces(), plain.get_forces(), atol=1e-10)
+        assert len(traced) == 1  # and used again
+    np.testing.assert_allclose(atoms.get_stress(), plain.get_stress(), atol=1e-10)
+
+
 def test_vibrations_of_a_minimum_are_real(tmp_path: Path) -> None:
     """Through ASE: all but the six motions of the whole molecule."""
     atoms = molecule("H2O")

@@ -35,6 +35,8 @@ class DenskitCalculator(Calculator):
         device: "cpu", "cuda", ...
         dtype: "float32" or "float64"; default that of the model.
         skin: Å; neighbours are searched within cutoff + skin and kept until an atom has moved skin / 2.
+        compile: as in :class:`Potential`, for many calls with the same atoms; calls that ask for a stress run the model
+            as it is.
 
     Raises:
         FileNotFoundError: No such model file.
@@ -50,13 +52,14 @@ class DenskitCalculator(Calculator):
         device: str | torch.device = "cpu",
         dtype: str | torch.dtype | None = None,
         skin: float = 0.5,
+        compile: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         wanted = _dtype(dtype)
         given = [model] if isinstance(model, str | Path | ForceField) else list(model)
         models = [_loaded(one, device, wanted) for one in given]
-        self._potential = Potential(models, skin=skin)
+        self._potential = Potential(models, skin=skin, compile=compile)
         self._kept: ase.Atoms | None = None  # of which the batch was made
         self._batch: Batch | None = None
 
