@@ -18,6 +18,7 @@ from denskit.geometry.so2 import (
     ranges_of,
     split_orders,
 )
+from denskit.nn.fused.reference import couple
 
 from tolerances import EXACT64, ORACLE64
 
@@ -73,7 +74,7 @@ def in_laboratory(
 ) -> list[Tensor]:
     """The same function as a layer of ours, by e3nn: [E, 2 l3 + 1, C'] for each l3, rows m = -l..l."""
     out = []
-    for paths, weight, own in zip(layer.paths, layer.weights, weights.split(layer.widths, 1), strict=True):
+    for paths, weight, own in zip(layer.plan(0).paths, layer.weights, weights.split(layer.widths, 1), strict=True):
         coupled = e3nn_product(paths, layer.channels_in, x, vectors, own)
         out.append(torch.cat(coupled, -1) @ weight)
     out[0] = out[0] + layer.bias
@@ -90,24 +91,28 @@ def random_input(channels: Sequence[int]) -> tuple[list[Tensor], Tensor]:
 @pytest.mark.parametrize(("channels_in", "channels_out"), CASES)
 def test_depthwise_equals_e3nn(channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
     l_max = len(channels_in) - 1
-    layer = DepthwiseTensorProductLinear(channels_in, channels_out, l_edge=l_max, bias=True, init="normal")
+    layer = DepthwiseTensorProductLinear(channels_in, channels_out, bias=True, init="normal")
     torch.nn.init.normal_(layer.bias)
     x, vectors = random_input(channels_in)
     weights = torch.randn(EDGES, layer.num_path_weights)
     expected = in_laboratory(layer, x, vectors, weights)
-    wigner = edge_frames(vectors, l_max).wigner
+    wigner, all_edges = edge_frames(vectors, l_max).wigner, torch.arange(EDGES)
     for m_max in range(l_max + 1):
-        frame = [split_orders((wigner[l] @ x_l)[:, : 2 * m_max + 1]) for l, x_l in enumerate(x)]
-        for l3, rows in enumerate(layer(frame, weights, m_max)):
-            assert len(rows) == min(l3, m_max) + 1
-            turned = (wigner[l3] @ expected[l3])[:, : 2 * m_max + 1]
-            torch.testing.assert_close(torch.cat(rows, 1), turned, rtol=0, atol=ORACLE64)
+        plan = layer.plan(m_max)
+        coupled = couple(plan, x, [torch.zeros_like(x_l) for x_l in x], all_edges, all_edges, wigner, weights)
+        mixed = layer(coupled, m_max)
+        assert [(b.l3, b.m) for b in plan.blocks] == [
+            (l, m) for l in range(l_max + 1) for m in range(min(l, m_max) + 1)
+        ]
+        for block, rows in zip(plan.blocks, mixed, strict=True):
+            turned = split_orders(wigner[block.l3] @ expected[block.l3])[block.m]
+            torch.testing.assert_close(rows, turned, rtol=0, atol=ORACLE64)
 
 
 @pytest.mark.parametrize(("channels_in", "channels_out"), CASES)
 def test_shared_equals_e3nn(channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
     l_max = len(channels_in) - 1
-    layer = SharedTensorProductLinear(channels_in, channels_out, l_edge=l_max, bias=True, init="uniform")
+    layer = SharedTensorProductLinear(channels_in, channels_out, bias=True, init="uniform")
     torch.nn.init.normal_(layer.bias)
     x, vectors = random_input(channels_in)
     weights = torch.cat(list(layer.path_weights)).expand(EDGES, -1)
@@ -116,20 +121,25 @@ def test_shared_equals_e3nn(channels_in: tuple[int, ...], channels_out: tuple[in
     frame = [split_orders(wigner[l] @ x_l) for l, x_l in enumerate(x)]
     for degrees in [tuple(range(l_max + 1)), (0,), (1,), (0, l_max)]:
         grouped = [torch.cat([rows[m] for rows in frame[m:]], -1) for m in range(max(degrees) + 1)]
-        for l3, value in zip(degrees, layer(grouped, degrees), strict=True):
-            torch.testing.assert_close(value, wigner[l3] @ expected[l3], rtol=0, atol=ORACLE64)
+        for m, value in enumerate(layer(grouped, degrees)):
+            turned = [split_orders(wigner[l3] @ expected[l3])[m] for l3 in degrees if l3 >= m]
+            torch.testing.assert_close(value, torch.cat(turned, -1), rtol=0, atol=ORACLE64)
 
 
 def test_second_derivatives_of_the_products() -> None:
     channels = (2, 1, 1)
-    depthwise = DepthwiseTensorProductLinear(channels, channels, l_edge=2, bias=True, init="normal")
-    shared = SharedTensorProductLinear(channels, channels, l_edge=2, bias=True, init="normal")
+    depthwise = DepthwiseTensorProductLinear(channels, channels, bias=True, init="normal")
+    shared = SharedTensorProductLinear(channels, channels, bias=True, init="normal")
     sizes = [(2 * l + 1) * c for l, c in enumerate(channels)]
 
     def function(x: Tensor, weights: Tensor) -> Tensor:
         parts = [part.reshape(1, 2 * l + 1, -1) for l, part in enumerate(x.split(sizes))]
-        frame = depthwise([split_orders(part) for part in parts], weights, 2)
-        values = shared([torch.cat([rows[m] for rows in frame[m:]], -1) for m in range(3)], (0, 1, 2))
+        turned = [torch.eye(2 * l + 1)[None] for l in range(3)]
+        zeros, edge = [torch.zeros_like(part) for part in parts], torch.zeros(1, dtype=torch.long)
+        plan = depthwise.plan(2)
+        mixed = depthwise(couple(plan, parts, zeros, edge, edge, turned, weights), 2)
+        frame = {(block.l3, block.m): part for block, part in zip(plan.blocks, mixed, strict=True)}
+        values = shared([torch.cat([frame[l, m] for l in range(m, 3)], -1) for m in range(3)], (0, 1, 2))
         return torch.cat([value.flatten() for value in values])
 
     x = torch.randn(sum(sizes), requires_grad=True)

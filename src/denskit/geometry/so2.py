@@ -6,17 +6,17 @@ for each |m| the path is one number c_m (component normalisation, |Y_l2| = sqrt(
     l1 + l2 + l3 even:  out(+m) = c_m in(+m),  out(-m) =  c_m in(-m)
     l1 + l2 + l3 odd:   out(+m) = c_m in(-m),  out(-m) = -c_m in(+m),  nothing at m = 0
 
-Equiformer's depthwise tensor product followed by its linear layer is then, for every (l3, |m|), one matrix product
-with c_m folded into the matrix; where the path weights do not depend on the edge they fold in too.
+Equiformer's depthwise tensor product followed by its linear layer is then, for every (l3, |m|), one matrix product;
+where the path weights do not depend on the edge they fold into the matrix.
 
-Edge-frame features are nested lists ``f[l][m]  # [E, 1 if m == 0 else 2, C_l]`` with rows (+m, -m).
+Features in the edge frame are [E, 1 if m == 0 else 2, C] for each order, with rows (+m, -m).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -59,42 +59,42 @@ def paths_to(l3: int, l_in: int, l_edge: int) -> list[Path]:
 
 
 class _Ranges(torch.autograd.Function):
-    """Overlapping ranges of the last axis; the backward sums into one buffer instead of one buffer a range."""
+    """Overlapping ranges of an axis; the backward sums into one buffer instead of one buffer a range."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *ranges: tuple[int, int]) -> tuple[Tensor, ...]:
-        ctx.ranges, ctx.shape = ranges, x.shape
+    def forward(ctx: Any, x: Tensor, dim: int, *ranges: tuple[int, int]) -> tuple[Tensor, ...]:
+        ctx.dim, ctx.ranges, ctx.shape = dim, ranges, x.shape
         ctx.set_materialize_grads(False)
-        return tuple(x[..., start:stop] for start, stop in ranges)
+        return tuple(x.narrow(dim, start, stop - start) for start, stop in ranges)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         present = [(r, g) for r, g in zip(ctx.ranges, grads, strict=True) if g is not None]
         if not present:
-            return (None,) * (1 + len(ctx.ranges))
+            return (None,) * (2 + len(ctx.ranges))
         used, tensors = zip(*present, strict=True)
-        return (_SumRanges.apply(ctx.shape, used, *tensors), *(None,) * len(ctx.ranges))
+        return (_SumRanges.apply(ctx.shape, ctx.dim, used, *tensors), None, *(None,) * len(ctx.ranges))
 
 
 class _SumRanges(torch.autograd.Function):
     """The transpose of :class:`_Ranges`."""
 
     @staticmethod
-    def forward(ctx: Any, shape: torch.Size, ranges: tuple[tuple[int, int], ...], *parts: Tensor) -> Tensor:
-        ctx.ranges = ranges
+    def forward(ctx: Any, shape: torch.Size, dim: int, ranges: tuple[tuple[int, int], ...], *parts: Tensor) -> Tensor:
+        ctx.dim, ctx.ranges = dim, ranges
         out = parts[0].new_zeros(shape)
         for (start, stop), part in zip(ranges, parts, strict=True):
-            out[..., start:stop] += part
+            out.narrow(dim, start, stop - start).add_(part)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, None, *_Ranges.apply(grad, *ctx.ranges))
+        return (None, None, None, *_Ranges.apply(grad, ctx.dim, *ctx.ranges))
 
 
-def ranges_of(x: Tensor, ranges: Sequence[tuple[int, int]]) -> tuple[Tensor, ...]:
-    """Views ``x[..., start:stop]`` for possibly overlapping ranges, cheap in the backward."""
-    return _Ranges.apply(x, *ranges)
+def ranges_of(x: Tensor, ranges: Sequence[tuple[int, int]], dim: int = -1) -> tuple[Tensor, ...]:
+    """Views of possibly overlapping ranges (start, stop) of an axis, cheap in the backward."""
+    return _Ranges.apply(x, dim, *ranges)
 
 
 def split_orders(x: Tensor) -> list[Tensor]:
@@ -102,40 +102,107 @@ def split_orders(x: Tensor) -> list[Tensor]:
     return list(x.split([1] + [2] * ((x.shape[1] - 1) // 2), dim=1))
 
 
+def rows_of(m: int) -> int:
+    """Rows of an order: 1 for m = 0, otherwise the pair (+m, -m)."""
+    return 1 if m == 0 else 2
+
+
 @dataclass(frozen=True)
-class _Block:
-    """The paths of one (l3, |m|, parity): where they lie among all paths into l3, and their coefficients."""
+class PathSlice:
+    """Where one path at one |m| reads and writes; even and odd as in the module's docstring, with c_m a coefficient."""
 
-    m: int
+    l1: int
     even: bool
-    l1: tuple[int, ...]  # degree of every path
-    coefficients: tuple[float, ...]  # c_m of every path
-    widths: tuple[int, ...]  # channels of every path
-    start: int  # channel range among all paths into l3
-    stop: int
+    coefficient: float  # c_m
+    column: int  # first column in the block
+    weight: int  # first column among all path weights
+    width: int  # channels
 
 
-def _blocks(paths: Sequence[Path], channels: Sequence[int]) -> list[_Block]:
-    starts = [sum(channels[p.l1] for p in paths[:k]) for k in range(len(paths))]
-    blocks = []
-    for m in range(paths[0].l3 + 1):
-        for even in (True, False):
-            chosen = [k for k, p in enumerate(paths) if p.even == even and p.l1 >= m and (even or m > 0)]
-            if not chosen:
-                continue
-            l1 = tuple(paths[k].l1 for k in chosen)
-            widths = tuple(channels[degree] for degree in l1)
-            coefficients = tuple(paths[k].coefficient(m) for k in chosen)
-            blocks.append(_Block(m, even, l1, coefficients, widths, starts[chosen[0]], starts[chosen[0]] + sum(widths)))
-    return blocks
+@dataclass(frozen=True)
+class CoupledBlock:
+    """All paths into degree l3 at order m, side by side: [E, 1 or 2, width]."""
+
+    l3: int
+    m: int
+    start: int  # its columns belong to rows start : start + width of the weight of l3
+    width: int
+    paths: tuple[PathSlice, ...]
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """c_m of every path."""
+        return tuple(path.coefficient for path in self.paths)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of every path."""
+        return tuple(path.width for path in self.paths)
+
+
+@dataclass(frozen=True)
+class CouplePlan:
+    """Where the numbers of a depthwise tensor product with an edge stand, worked out once from its channels.
+
+    Args:
+        channels: C_l of the features, l = 0..l_max; the edge has the same degrees.
+        l_out: highest l3.
+        m_max: highest order wanted.
+    """
+
+    channels: tuple[int, ...]
+    l_out: int
+    m_max: int
+
+    @cached_property
+    def paths(self) -> tuple[tuple[Path, ...], ...]:
+        """Paths into each l3, in the order of their weights."""
+        l_max = len(self.channels) - 1
+        return tuple(tuple(paths_to(l3, l_max, l_max)) for l3 in range(self.l_out + 1))
+
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of all paths into each l3."""
+        return tuple(sum(self.channels[p.l1] for p in paths) for paths in self.paths)
+
+    @property
+    def num_weights(self) -> int:
+        """Path weights of an edge: by l3, then the order of :func:`paths_to`, then channel."""
+        return sum(self.widths)
+
+    @cached_property
+    def blocks(self) -> tuple[CoupledBlock, ...]:
+        """All blocks, by l3 and then m."""
+        return tuple(self._block(l3, m) for l3 in range(self.l_out + 1) for m in range(min(l3, self.m_max) + 1))
+
+    def _block(self, l3: int, m: int) -> CoupledBlock:
+        before = sum(self.widths[:l3])
+        slices: list[PathSlice] = []
+        start = position = 0
+        for path in self.paths[l3]:
+            width = self.channels[path.l1]
+            if path.l1 >= m and (path.even or m > 0):
+                if not slices:
+                    start = position
+                assert position - start == sum(s.width for s in slices), "paths of an order lie side by side"
+                weight = before + position
+                slices.append(PathSlice(path.l1, path.even, path.coefficient(m), position - start, weight, width))
+            position += width
+        return CoupledBlock(l3, m, start, sum(s.width for s in slices), tuple(slices))
 
 
 @cache
-def _column(values: tuple[float, ...], counts: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Column [sum(counts), 1] with each value repeated: coefficients of paths spread over their channels."""
+def couple_plan(channels: tuple[int, ...], l_out: int, m_max: int) -> CouplePlan:
+    """The same plan for the same layout, so that what it has worked out is kept."""
+    return CouplePlan(channels, l_out, m_max)
+
+
+@cache
+def spread(values: tuple[float, ...], counts: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Each value repeated, [sum(counts)]: coefficients of paths spread over their channels."""
     with torch.inference_mode(False):
-        spread = torch.tensor(values, dtype=torch.float64).repeat_interleave(torch.tensor(counts))
-        return spread[:, None].to(device=device, dtype=dtype)
+        repeated = torch.tensor(values, dtype=torch.float64).repeat_interleave(torch.tensor(counts))
+        return repeated.to(device=device, dtype=dtype)
 
 
 @cache
@@ -146,24 +213,16 @@ def _rows(l1: tuple[int, ...], channels: tuple[int, ...], m: int, device: torch.
         return torch.cat([torch.arange(channels[degree]) + starts[degree] for degree in l1]).to(device)
 
 
-def _quarter_turn(x: Tensor) -> Tensor:
-    """Rows (+m, -m) of x [E, 2, C] to (in(-m), -in(+m)): what an odd path does."""
-    plus, minus = x.unbind(1)
-    return torch.stack((minus, -plus), 1)
-
-
 class _PathLinear(nn.Module):
-    """All paths from degrees 0..l_in with an edge of degrees 0..l_edge into degrees 0..l_out, mixed by one matrix
+    """All paths from degrees 0..l_max with an edge of the same degrees into degrees 0..l_out, mixed by one matrix
     [channels of all paths into l3, C'_l3] for each l3; a bias on the scalars."""
 
     def __init__(
-        self, channels_in: Sequence[int], channels_out: Sequence[int], *, l_edge: int, bias: bool, init: Initialisation
+        self, channels_in: Sequence[int], channels_out: Sequence[int], *, bias: bool, init: Initialisation
     ) -> None:
         super().__init__()
         self.channels_in, self.channels_out = tuple(channels_in), tuple(channels_out)
-        self.paths = [paths_to(l3, len(channels_in) - 1, l_edge) for l3 in range(len(channels_out))]
-        self.widths = [sum(channels_in[p.l1] for p in paths) for paths in self.paths]
-        self.blocks = [_blocks(paths, channels_in) for paths in self.paths]
+        self.widths = self.plan(0).widths
         self.weights = nn.ParameterList(
             nn.Parameter(torch.empty(width, c_out)) for width, c_out in zip(self.widths, channels_out, strict=True)
         )
@@ -171,61 +230,54 @@ class _PathLinear(nn.Module):
         for weight, width in zip(self.weights, self.widths, strict=True):
             initialise(weight, width, init)
 
+    def plan(self, m_max: int) -> CouplePlan:
+        """The layout with orders up to m_max."""
+        return couple_plan(self.channels_in, len(self.channels_out) - 1, m_max)
+
     @property
     def num_path_weights(self) -> int:
-        """One weight for each path and channel; their order is l3, then the order of :func:`paths_to`, then channel."""
+        """One weight for each path and channel."""
         return sum(self.widths)
-
-    def _folded(self, weight: Tensor, block: _Block) -> Tensor:
-        """Rows of the matrix that a block uses, times its coefficients."""
-        column = _column(block.coefficients, block.widths, weight.device, weight.dtype)
-        return weight[block.start : block.stop] * column
 
 
 class DepthwiseTensorProductLinear(_PathLinear):
-    """Depthwise tensor product with path weights of each edge, then a linear layer.
+    """The linear layer after a depthwise tensor product with path weights of each edge.
 
     Equiformer (Liao and Smidt 2023) calls the two a separable fully connected tensor product.
     """
 
-    def forward(self, f: Sequence[Sequence[Tensor]], path_weights: Tensor, m_max: int) -> list[list[Tensor]]:
-        """Couple edge-frame features ``f[l1][m]`` with the edge.
+    def forward(self, coupled: Sequence[Tensor], m_max: int) -> list[Tensor]:
+        """Mix what the paths made (:func:`denskit.nn.fused.reference.couple` with ``plan(m_max)``).
 
         Args:
-            f: ``f[l][m]  # [E, 1 or 2, C_l]``, orders up to m_max.
-            path_weights: [E, num_path_weights], from a radial function.
-            m_max: the largest order wanted.
+            coupled: [E, 1 or 2, width] for each block of the plan.
+            m_max: highest order.
 
         Returns:
-            ``out[l3][m]  # [E, 1 or 2, C'_l3]`` for m <= min(l3, m_max).
+            [E, 1 or 2, C'_l3] for each block.
         """
-        used = [[block for block in blocks if block.m <= m_max] for blocks in self.blocks]
-        offsets = [sum(self.widths[:l3]) for l3 in range(len(self.widths))]
-        ranges = [(offsets[l3] + b.start, offsets[l3] + b.stop) for l3, blocks in enumerate(used) for b in blocks]
-        radial = iter(ranges_of(path_weights[:, None, :], ranges))
-        return [self._degree(l3, f, radial, blocks) for l3, blocks in enumerate(used)]
-
-    def _degree(self, l3: int, f: Sequence[Sequence[Tensor]], radial: Any, blocks: list[_Block]) -> list[Tensor]:
+        blocks = self.plan(m_max).blocks
         out: list[Tensor] = []
-        for block in blocks:
-            coupled = torch.cat([f[degree][block.m] for degree in block.l1], -1) * next(radial)
-            mixed = coupled @ self._folded(self.weights[l3], block)
-            if block.even:
-                out.append(mixed)
-            else:
-                out[block.m] = out[block.m] + _quarter_turn(mixed)
-        if l3 == 0 and self.bias is not None:
-            out[0] = out[0] + self.bias
+        for l3, weight in enumerate(self.weights):
+            mine = [(block, x) for block, x in zip(blocks, coupled, strict=True) if block.l3 == l3]
+            matrices = ranges_of(weight, [(block.start, block.start + block.width) for block, _ in mine], 0)
+            out += [self._mixed(x, matrix, block) for (block, x), matrix in zip(mine, matrices, strict=True)]
         return out
+
+    def _mixed(self, x: Tensor, matrix: Tensor, block: CoupledBlock) -> Tensor:
+        rows = x.flatten(0, 1)
+        biased = self.bias is not None and block.l3 == 0
+        mixed = torch.addmm(self.bias, rows, matrix) if biased else rows @ matrix  # type: ignore[arg-type]
+        return mixed.unflatten(0, x.shape[:2])
 
 
 class SharedTensorProductLinear(_PathLinear):
     """Tensor product whose path weights are parameters, then a linear layer: together one SO(2) linear layer."""
 
     def __init__(
-        self, channels_in: Sequence[int], channels_out: Sequence[int], *, l_edge: int, bias: bool, init: Initialisation
+        self, channels_in: Sequence[int], channels_out: Sequence[int], *, bias: bool, init: Initialisation
     ) -> None:
-        super().__init__(channels_in, channels_out, l_edge=l_edge, bias=bias, init=init)
+        super().__init__(channels_in, channels_out, bias=bias, init=init)
         self.path_weights = nn.ParameterList(nn.Parameter(torch.empty(width)) for width in self.widths)
         for weight in self.path_weights:
             initialise(weight, 1, init)
@@ -238,37 +290,42 @@ class SharedTensorProductLinear(_PathLinear):
             degrees: the output degrees wanted, ascending.
 
         Returns:
-            One tensor a degree wanted: [E, 2 l3 + 1, C'_l3], rows m-major.
+            For each m <= max(degrees) [E, 1 or 2, sum of C'_l over the degrees >= m], degrees side by side.
         """
         scaled = {l3: self.path_weights[l3][:, None] * self.weights[l3] for l3 in degrees}
-        rows: dict[int, list[Tensor]] = {l3: [] for l3 in degrees}
+        plan, out = self.plan(max(degrees)), []
         for m in range(max(degrees) + 1):
-            reached = [l3 for l3 in degrees if l3 >= m]
-            matrix = self._order_matrix(m, {l3: scaled[l3] for l3 in reached})
-            rows_of_m = 1 if m == 0 else 2
-            mixed = (f[m].flatten(1) @ matrix).unflatten(1, (rows_of_m, matrix.shape[1] // rows_of_m))
-            for l3, part in zip(reached, mixed.split([self.channels_out[l3] for l3 in reached], -1), strict=True):
-                rows[l3].append(part)
-        if self.bias is not None and 0 in rows:
-            rows[0][0] = rows[0][0] + self.bias
-        return [torch.cat(parts, 1) if len(parts) > 1 else parts[0] for parts in rows.values()]
-
-    def _order_matrix(self, m: int, scaled: dict[int, Tensor]) -> Tensor:
-        """Matrix of one order: A for m = 0, else [[A, -B], [B, A]] acting on the pair (+m, -m) laid side by side."""
-        parts: dict[bool, list[Tensor]] = {True: [], False: []}
-        for l3, weight in scaled.items():
-            for even in (True, False) if m else (True,):
-                parts[even].append(self._gathered(m, even, l3, weight))
-        even_part = torch.cat(parts[True], 1)
-        if m == 0:
-            return even_part
-        odd_part = torch.cat(parts[False], 1)
-        return torch.cat((torch.cat((even_part, -odd_part), 1), torch.cat((odd_part, even_part), 1)), 0)
-
-    def _gathered(self, m: int, even: bool, l3: int, weight: Tensor) -> Tensor:
-        """Matrix [sum of C_l over l >= m, C'_l3]: paths from the same degree l1 added up."""
-        out = weight.new_zeros(sum(self.channels_in[m:]), weight.shape[1])
-        for block in self.blocks[l3]:
-            if block.m == m and block.even == even:
-                out = out.index_add(0, _rows(block.l1, self.channels_in, m, weight.device), self._folded(weight, block))
+            blocks = [block for block in plan.blocks if block.m == m and block.l3 in scaled]
+            matrix = _order_matrix(blocks, scaled, self.channels_in)
+            rows, flat = rows_of(m), f[m].flatten(1)
+            bias = self._bias(matrix) if m == 0 and 0 in scaled else None
+            mixed = flat @ matrix if bias is None else torch.addmm(bias, flat, matrix)
+            out.append(mixed.unflatten(1, (rows, matrix.shape[1] // rows)))
         return out
+
+    def _bias(self, matrix: Tensor) -> Tensor | None:
+        """The bias of the scalars, zero on all other columns of m = 0."""
+        if self.bias is None:
+            return None
+        return torch.cat((self.bias, matrix.new_zeros(matrix.shape[1] - len(self.bias))))
+
+
+def _order_matrix(blocks: Sequence[CoupledBlock], scaled: dict[int, Tensor], channels_in: tuple[int, ...]) -> Tensor:
+    """Matrix of one order: A for m = 0, else [[A, -B], [B, A]] acting on the pair (+m, -m) laid side by side."""
+    even = torch.cat([_gathered(block, True, scaled[block.l3], channels_in) for block in blocks], 1)
+    if blocks[0].m == 0:
+        return even
+    odd = torch.cat([_gathered(block, False, scaled[block.l3], channels_in) for block in blocks], 1)
+    return torch.cat((torch.cat((even, -odd), 1), torch.cat((odd, even), 1)), 0)
+
+
+def _gathered(block: CoupledBlock, even: bool, weight: Tensor, channels_in: tuple[int, ...]) -> Tensor:
+    """Matrix [sum of C_l over l >= m, C'_l3]: even or odd paths from the same degree l1 added up."""
+    out = weight.new_zeros(sum(channels_in[block.m :]), weight.shape[1])
+    paths = [path for path in block.paths if path.even == even]
+    if not paths:
+        return out
+    start, widths = block.start + paths[0].column, tuple(path.width for path in paths)
+    coefficients = spread(tuple(path.coefficient for path in paths), widths, weight.device, weight.dtype)
+    rows = _rows(tuple(path.l1 for path in paths), channels_in, block.m, weight.device)
+    return out.index_add(0, rows, weight[start : start + sum(widths)] * coefficients[:, None])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,8 +15,10 @@ from torch.utils.checkpoint import checkpoint
 from denskit.batch import MAX_ATOMIC_NUMBER, Batch
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
 from denskit.geometry.neighbors import build_neighbors
-from denskit.geometry.so2 import split_orders
+from denskit.geometry.so2 import CouplePlan
 from denskit.models.scaling import Scaling
+from denskit.nn.fused import KERNELS, Kernels
+from denskit.nn.fused.plan import AggregatePlan, GatePlan
 from denskit.nn.norm import EquivariantLayerNorm
 from denskit.nn.packed import PackedNorm
 from denskit.nn.radial import RADIAL_BASES
@@ -71,19 +74,25 @@ class EdgeGraph:
     weight: Tensor | None  # [E] in [0, 1]: envelope times mask; None where all edges count fully
     enveloped: bool  # the weights hold an envelope that falls to 0 at the cutoff
     num_atoms: int
+    kernels: Kernels = KERNELS["plain"]
 
-    def into_frame(self, x: Tensor, l: int, m_max: int) -> list[Tensor]:
-        """Features of edges [E, 2l+1, C] into their frames, by order: [E, 1 or 2, C] for m <= min(l, m_max)."""
-        if l == 0:
-            return [x]
-        wigner = self.frames.wigner[l]
-        if m_max < l:
-            wigner = wigner[:, : 2 * m_max + 1]
-        return split_orders(wigner @ x)
+    def couple(
+        self, plan: CouplePlan, at_source: Sequence[Tensor], at_target: Sequence[Tensor], radial: Tensor
+    ) -> list[Tensor]:
+        """Features [N, 2l+1, C_l] of both ends times the edges: :func:`denskit.nn.fused.reference.couple`."""
+        return self.kernels.couple(plan, at_source, at_target, self.source, self.target, self.frames.wigner, radial)
 
-    def out_of_frame(self, x: Tensor, l: int) -> Tensor:
-        """Features [E, 2l+1, C] in the edge frames (rows m-major) back to m = -l..l of the laboratory frame."""
-        return x if l == 0 else self.frames.wigner[l].mT @ x
+    def gate(self, plan: GatePlan, mixed: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Gated features by m, and logits: :func:`denskit.nn.fused.reference.gate`."""
+        return self.kernels.gate(plan, mixed)
+
+    def aggregate(self, plan: AggregatePlan, values: Sequence[Tensor], attention: Tensor) -> list[Tensor]:
+        """Weighted values, turned back and summed at the targets: :func:`denskit.nn.fused.reference.aggregate`."""
+        return self.kernels.aggregate(plan, values, attention, self.target, self.num_atoms, self.frames.wigner)
+
+    def into_frame(self, x: Tensor, l: int) -> Tensor:
+        """Features of edges [E, 2l+1, C] into their frames, rows m-major."""
+        return x if l == 0 else self.frames.wigner[l] @ x
 
     def sum_over_edges(self, x: Tensor) -> Tensor:
         """Sum [E, R, C] at the target atoms: [N, R, C]."""

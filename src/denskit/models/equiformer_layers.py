@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from denskit.geometry.so2 import DepthwiseTensorProductLinear, SharedTensorProductLinear, paths_to
 from denskit.geometry.so3 import Initialisation, SO3Linear
 from denskit.models.base import EdgeGraph
-from denskit.nn.activation import gate, scaled_sigmoid, scaled_silu, smooth_leaky_relu
+from denskit.nn.activation import gate, smooth_leaky_relu
 from denskit.nn.attention import edge_softmax
 from denskit.nn.dropout import EquivariantDropout
+from denskit.nn.fused.plan import aggregate_plan, gate_plan
 
 
 class RadialFunction(nn.Module):
@@ -51,7 +52,7 @@ class EdgeDegreeEmbedding(nn.Module):
         super().__init__()
         l_max = len(channels) - 1
         self.constant = SO3Linear([1], [channels[0]], init=init)
-        self.product = DepthwiseTensorProductLinear(channels, channels, l_edge=l_max, bias=True, init=init)
+        self.product = DepthwiseTensorProductLinear(channels, channels, bias=True, init=init)
         self.radial = RadialFunction(radial, self.product.num_path_weights)
         # channel positions of the paths (0, l -> l): among all path weights, and among the paths into l
         self.positions = []
@@ -71,18 +72,17 @@ class EdgeDegreeEmbedding(nn.Module):
         if graph.weight is not None:
             weights = weights * graph.weight[:, None]
         (constant,) = self.constant([torch.ones(1, 1, 1, dtype=weights.dtype, device=device)])
-        out = []
+        mixed = []
         for l, part in enumerate(weights.split(self.num_scalars, -1)):
             # c_0 of (0, l -> l) is sqrt((2 l + 1)(2 l + 1)) * w3j(0, l, l) = sqrt(2 l + 1)
-            matrix = self.product.weights[l][: self.num_scalars] * (2 * l + 1) ** 0.5
-            mixed = (part * constant[0]) @ matrix
-            if l == 0:
-                assert self.product.bias is not None
-                bias = self.product.bias
-                mixed = mixed + (bias if graph.weight is None else bias * graph.weight[:, None])
-            rotated = mixed[:, None] if l == 0 else graph.frames.wigner[l][:, 0, :, None] * mixed[:, None]
-            out.append(graph.sum_over_edges(rotated) * self.scale)
-        return out
+            matrix = constant[0].mT * self.product.weights[l][: self.num_scalars] * (2 * l + 1) ** 0.5
+            mixed.append(part @ matrix)
+        bias = self.product.bias
+        assert bias is not None
+        mixed[0] = mixed[0] + (bias if graph.weight is None else bias * graph.weight[:, None])
+        plan = aggregate_plan(tuple(range(len(mixed))), self.product.channels_out, 0)
+        uniform = weights.new_full((len(weights), 1), self.scale)
+        return graph.aggregate(plan, [torch.cat(mixed, -1)[:, None]], uniform)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,24 +125,15 @@ class _Attention(nn.Module):
         self.dropout = nn.Dropout(shape.dropout)
         self.projection_dropout = EquivariantDropout(shape.projection_dropout)
 
-    def _messages(self, x: Sequence[Tensor], graph: EdgeGraph, m_max: int) -> list[list[Tensor]]:
-        """Sum of both ends' features in the frame of each edge: f[l][m] [E, 1 or 2, C_l] for m <= m_max."""
-        merged = []
-        for at_source, at_target in zip(self.merge_source(x), self.merge_target(x), strict=True):
-            merged.append(at_source.index_select(0, graph.source) + at_target.index_select(0, graph.target))
-        return [graph.into_frame(part, l, m_max) for l, part in enumerate(merged)]
-
     def _aggregate(
         self, values: Sequence[Tensor], attention: Tensor, degrees: Sequence[int], graph: EdgeGraph
     ) -> list[Tensor]:
-        """Weight values [E, 2l+1, H C_h] (m-major), turn them back, sum them at the targets, project.
+        """Weight values (see AggregatePlan) by attention [E, H], turn them back, sum them at the targets, project.
 
-        attention is [E, H], or [E, 1] for all heads alike.
+        attention may be [E, 1] for all heads alike.
         """
-        summed = []
-        for l, value in zip(degrees, values, strict=True):
-            heads = value.unflatten(-1, (attention.shape[1], -1)) * attention[:, None, :, None]
-            summed.append(graph.sum_over_edges(graph.out_of_frame(heads.flatten(-2), l)))
+        channels = tuple(self.shape.channels_value[l] for l in degrees)
+        summed = graph.aggregate(aggregate_plan(tuple(degrees), channels, max(degrees)), values, attention)
         return self.projection_dropout(self.projection(summed, degrees))
 
 
@@ -152,33 +143,21 @@ class _GatedMessages(nn.Module):
     def __init__(self, shape: AttentionShape, num_logits: int) -> None:
         super().__init__()
         hidden, init = shape.channels_hidden, shape.initialisation
-        self.num_scalars, self.num_logits = hidden[0], num_logits
+        self.num_scalars, self.widths, self.num_logits = hidden[0], hidden[1:], num_logits
         first = (hidden[0] + sum(hidden[1:]) + num_logits, *hidden[1:])
-        self.first = DepthwiseTensorProductLinear(hidden, first, l_edge=shape.l_max, bias=True, init=init)
-        self.second = SharedTensorProductLinear(hidden, shape.channels_value, l_edge=shape.l_max, bias=True, init=init)
+        self.first = DepthwiseTensorProductLinear(hidden, first, bias=True, init=init)
+        self.second = SharedTensorProductLinear(hidden, shape.channels_value, bias=True, init=init)
         self.radial = RadialFunction(shape.radial, self.first.num_path_weights)
-        self.widths = hidden[1:]
 
     def forward(
-        self, f: Sequence[Sequence[Tensor]], basis: Tensor, degrees: Sequence[int]
+        self, at_source: Sequence[Tensor], at_target: Sequence[Tensor], graph: EdgeGraph, degrees: Sequence[int]
     ) -> tuple[list[Tensor], Tensor]:
-        """Values, one [E, 2l+1, H C_h] a degree (rows m-major), and what the logits are made of, [E, num_logits]."""
+        """Values of the degrees asked (as AggregatePlan has them), and what the logits are made of, [E, num_logits]."""
         m_max = max(degrees)
-        mixed = self.first(f, self.radial(basis), m_max)
-        sizes = [self.num_scalars, sum(self.widths), self.num_logits]
-        scalars, gates, logits = mixed[0][0].split(sizes, -1)
-        gates = scaled_sigmoid(gates)
-        grouped = [
-            torch.cat([scaled_silu(scalars), self._gated(mixed, gates, 0)], -1) if self.widths else scaled_silu(scalars)
-        ]
-        for m in range(1, m_max + 1):
-            beyond = sum(self.widths[: m - 1])
-            grouped.append(self._gated(mixed, gates[..., beyond:], m))
-        return self.second(grouped, degrees), logits[:, 0]
-
-    def _gated(self, mixed: Sequence[Sequence[Tensor]], gates: Tensor, m: int) -> Tensor:
-        """All degrees >= max(m, 1) at order m, side by side, times their gates."""
-        return torch.cat([rows[m] for rows in mixed[max(m, 1) :]], -1) * gates
+        coupled = graph.couple(self.first.plan(m_max), at_source, at_target, self.radial(graph.basis))
+        plan = gate_plan(self.num_scalars, self.widths, self.num_logits, m_max)
+        gated, logits = graph.gate(plan, self.first(coupled, m_max))
+        return self.second(gated, degrees), logits
 
 
 class NonlinearMLPAttention(_Attention):
@@ -191,61 +170,75 @@ class NonlinearMLPAttention(_Attention):
 
     def forward(self, x: Sequence[Tensor], graph: EdgeGraph, degrees: Sequence[int]) -> list[Tensor]:
         """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
-        f = self._messages(x, graph, max(degrees))
-        values, logits = self.messages(f, graph.basis, degrees)
+        values, logits = self.messages(self.merge_source(x), self.merge_target(x), graph, degrees)
         attention = self.dropout(_mlp_attention(logits, self.attention_vector, graph))
         return self._aggregate(values, attention, degrees, graph)
 
 
-class LinearMLPAttention(_Attention):
+class _LinearMessages(_Attention):
+    """Messages of one tensor product."""
+
+    def __init__(self, shape: AttentionShape, channels: Sequence[int]) -> None:
+        super().__init__(shape)
+        self.product = DepthwiseTensorProductLinear(
+            shape.channels_hidden, channels, bias=True, init=shape.initialisation
+        )
+        self.radial = RadialFunction(shape.radial, self.product.num_path_weights)
+
+    def _mixed(self, x: Sequence[Tensor], graph: EdgeGraph, m_max: int) -> dict[tuple[int, int], Tensor]:
+        """(l, m) -> [E, 1 or 2, C_l] in the edge frames."""
+        plan = self.product.plan(m_max)
+        coupled = graph.couple(plan, self.merge_source(x), self.merge_target(x), self.radial(graph.basis))
+        mixed = self.product(coupled, m_max)
+        return {(block.l3, block.m): part for block, part in zip(plan.blocks, mixed, strict=True)}
+
+
+def _by_order(mixed: Mapping[tuple[int, int], Tensor], degrees: Sequence[int]) -> list[Tensor]:
+    """(l, m) -> [E, 1 or 2, C_l] to one tensor for each m <= max(degrees), degrees >= m side by side."""
+    return [torch.cat([mixed[l, m] for l in degrees if l >= m], -1) for m in range(max(degrees) + 1)]
+
+
+class LinearMLPAttention(_LinearMessages):
     """MLP logits, linear messages: logits and values from one tensor product."""
 
     def __init__(self, shape: AttentionShape) -> None:
-        super().__init__(shape)
         values = shape.channels_value
-        channels = (2 * values[0], *values[1:])
-        self.product = DepthwiseTensorProductLinear(
-            shape.channels_hidden, channels, l_edge=shape.l_max, bias=True, init=shape.initialisation
-        )
-        self.radial = RadialFunction(shape.radial, self.product.num_path_weights)
+        super().__init__(shape, (2 * values[0], *values[1:]))
         self.attention_vector = _attention_vector(shape)
 
     def forward(self, x: Sequence[Tensor], graph: EdgeGraph, degrees: Sequence[int]) -> list[Tensor]:
         """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
-        f = self._messages(x, graph, max(degrees))
-        mixed = self.product(f, self.radial(graph.basis), max(degrees))
-        mixed[0][0], logits = mixed[0][0].chunk(2, -1)
+        mixed = self._mixed(x, graph, max(degrees))
+        mixed[0, 0], logits = mixed[0, 0].chunk(2, -1)
         attention = self.dropout(_mlp_attention(logits[:, 0], self.attention_vector, graph))
-        return self._aggregate([torch.cat(mixed[l], 1) for l in degrees], attention, degrees, graph)
+        return self._aggregate(_by_order(mixed, degrees), attention, degrees, graph)
 
 
-class DotProductAttention(_Attention):
+class DotProductAttention(_LinearMessages):
     """Logits from the inner product of a query of the target with a key of the edge, over all degrees."""
 
     def __init__(self, shape: AttentionShape) -> None:
-        super().__init__(shape)
         values = shape.channels_value
+        super().__init__(shape, [2 * c for c in values])
         self.query = SO3Linear(shape.channels_in, values, init=shape.initialisation)
-        self.product = DepthwiseTensorProductLinear(
-            shape.channels_hidden, [2 * c for c in values], l_edge=shape.l_max, bias=True, init=shape.initialisation
-        )
-        self.radial = RadialFunction(shape.radial, self.product.num_path_weights)
 
     def forward(self, x: Sequence[Tensor], graph: EdgeGraph, degrees: Sequence[int]) -> list[Tensor]:
         """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
-        f = self._messages(x, graph, self.shape.l_max)
-        mixed = self.product(f, self.radial(graph.basis), self.shape.l_max)
-        keys, values = zip(*(torch.cat(rows, 1).chunk(2, -1) for rows in mixed), strict=True)
-        parts = [self._inner_products(l, q, keys[l], graph) for l, q in enumerate(self.query(x))]
+        both = {key: part.chunk(2, -1) for key, part in self._mixed(x, graph, self.shape.l_max).items()}
+        keys, values = ({key: pair[k] for key, pair in both.items()} for k in (0, 1))
+        parts = [self._inner_products(l, q, keys, graph) for l, q in enumerate(self.query(x))]
         logits = torch.stack(parts).sum(0)
         attention = self.dropout(
             edge_softmax(logits, graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped)
-        )  # type: ignore[arg-type]
-        return self._aggregate([values[l] for l in degrees], attention, degrees, graph)
+        )
+        return self._aggregate(_by_order(values, degrees), attention, degrees, graph)
 
-    def _inner_products(self, l: int, query: Tensor, key: Tensor, graph: EdgeGraph) -> Tensor:
+    def _inner_products(
+        self, l: int, query: Tensor, keys: Mapping[tuple[int, int], Tensor], graph: EdgeGraph
+    ) -> Tensor:
         """Part [E, H] of the logits from degree l."""
-        turned = torch.cat(graph.into_frame(query.index_select(0, graph.target), l, l), 1)
+        turned = graph.into_frame(query.index_select(0, graph.target), l)
+        key = torch.cat([keys[l, m] for m in range(l + 1)], 1)
         products = (turned * key).sum(1).unflatten(-1, (self.shape.num_heads, -1)).sum(-1)
         return products * ((2 * l + 1) * sum(self.shape.channels_head)) ** -0.5
 
@@ -259,26 +252,19 @@ class NonlinearSum(_Attention):
 
     def forward(self, x: Sequence[Tensor], graph: EdgeGraph, degrees: Sequence[int]) -> list[Tensor]:
         """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
-        f = self._messages(x, graph, max(degrees))
-        values, _ = self.messages(f, graph.basis, degrees)
+        values, _ = self.messages(self.merge_source(x), self.merge_target(x), graph, degrees)
         return self._aggregate(values, _uniform_weights(graph, self.shape.average_degree), degrees, graph)
 
 
-class LinearSum(_Attention):
+class LinearSum(_LinearMessages):
     """No attention, linear messages."""
 
     def __init__(self, shape: AttentionShape) -> None:
-        super().__init__(shape)
-        self.product = DepthwiseTensorProductLinear(
-            shape.channels_hidden, shape.channels_value, l_edge=shape.l_max, bias=True, init=shape.initialisation
-        )
-        self.radial = RadialFunction(shape.radial, self.product.num_path_weights)
+        super().__init__(shape, shape.channels_value)
 
     def forward(self, x: Sequence[Tensor], graph: EdgeGraph, degrees: Sequence[int]) -> list[Tensor]:
         """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
-        f = self._messages(x, graph, max(degrees))
-        mixed = self.product(f, self.radial(graph.basis), max(degrees))
-        values = [torch.cat(mixed[l], 1) for l in degrees]
+        values = _by_order(self._mixed(x, graph, max(degrees)), degrees)
         return self._aggregate(values, _uniform_weights(graph, self.shape.average_degree), degrees, graph)
 
 
