@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from ase.build import molecule
+from ase.constraints import FixAtoms
 from typer.testing import CliRunner
 
 from contract.variants import build
@@ -111,18 +112,66 @@ def test_unstable_runs_end_and_the_others_go_on(potential: Potential, tmp_path: 
 
 
 def test_what_cannot_be_resumed_is_refused(potential: Potential, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no saved simulation"):
-        molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 5), resume=True)
     molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 5))
     with pytest.raises(ValueError, match="has a simulation already"):
         molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 9))
     with pytest.raises(ValueError, match="temperature was 300.0, now 310.0"):
         molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 9, temperature=310.0), resume=True)
-    with pytest.raises(ValueError, match="other structures"):
+    with pytest.raises(ValueError, match="other simulation: numbers of structures"):
         molecular_dynamics(potential, STRUCTURES[:2], plan(tmp_path, 9), resume=True)
+    other = Potential(build("envelope_no_attention", torch.float64))
+    with pytest.raises(ValueError, match="other simulation: models"):
+        molecular_dynamics(other, STRUCTURES, plan(tmp_path, 9), resume=True)
+    for name, change in (
+        ("elements", lambda atoms: atoms.numbers.__setitem__(0, 7)),
+        ("positions", lambda atoms: atoms.positions.__setitem__((2, 0), 0.9)),
+        ("cells", lambda atoms: atoms.set_cell([9, 9, 9])),
+        ("periodic directions", lambda atoms: atoms.set_pbc([0, 0, 1])),
+        ("fixed atoms", lambda atoms: atoms.set_constraint(FixAtoms([1]))),
+    ):
+        changed = [atoms.copy() for atoms in STRUCTURES]
+        change(changed[2])
+        with pytest.raises(ValueError, match=f"other simulation: {name}"):
+            molecular_dynamics(potential, changed, plan(tmp_path, 9), resume=True)
+    assert rows(tmp_path)[-1]["step"] == "3"  # nothing was changed
     (tmp_path / "statistics.csv").write_text("")
     with pytest.raises(ValueError, match="has 0 bytes"):
         molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 9), resume=True)
+
+
+def test_resume_where_nothing_is_begins(potential: Potential, tmp_path: Path) -> None:
+    said: list[str] = []
+    ended = molecular_dynamics(potential, STRUCTURES, plan(tmp_path / "new", 3), say=said.append, resume=True)
+    assert ended.state.step == 3
+    assert said == [f"{tmp_path / 'new'} holds no simulation yet: starting from the beginning"]
+    (tmp_path / "new" / "restart.safetensors").unlink()
+    for resume in (False, True):  # what somebody may still want is not written over
+        with pytest.raises(ValueError, match=r"has statistics.csv, trajectory_00.* but no restart.safetensors"):
+            molecular_dynamics(potential, STRUCTURES, plan(tmp_path / "new", 6), say=said.append, resume=resume)
+
+
+@pytest.mark.parametrize("frames", [0, 2])
+def test_a_run_killed_at_its_first_frame_begins_again(
+    potential: Potential, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frames: int
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    molecular_dynamics(potential, STRUCTURES, plan(whole, 6))
+    write, left = ase.io.write, [None] * frames
+
+    def dies(*arguments: object, **options: object) -> None:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        write(*arguments, **options)
+
+    monkeypatch.setattr(ase.io, "write", dies)
+    with pytest.raises(KeyboardInterrupt):
+        molecular_dynamics(potential, STRUCTURES, plan(killed, 6))
+    assert len(list(killed.glob("trajectory*"))) == frames
+    monkeypatch.undo()
+    molecular_dynamics(potential, STRUCTURES, plan(killed, 6), resume=True)
+    for path in whole.iterdir():
+        assert path.read_bytes() == (killed / path.name).read_bytes(), path.name
 
 
 def test_rough_models_are_warned_about_with_their_drift() -> None:

@@ -21,7 +21,7 @@ from simulation.springs import Springs
 def saved(path: Path) -> State:
     dynamics = Dynamics(Springs(atoms=2), DynamicsSettings(seed=3))
     state = dynamics.step(dynamics.start(batch_of([ase.Atoms("CO", [[0, 0, 0], [0, 0, 1.5]])] * 2)))
-    Restart(state=state, settings=dynamics.settings).save(path)
+    Restart(state=state, settings=dynamics.settings, origin={"positions": "abc"}).save(path)
     return state
 
 
@@ -29,6 +29,7 @@ def test_a_state_comes_back_bit_for_bit(tmp_path: Path) -> None:
     state = saved(tmp_path / "restart.safetensors")
     restart = Restart.load(tmp_path / "restart.safetensors")
     assert restart.settings == DynamicsSettings(seed=3)
+    assert restart.origin == {"positions": "abc"}
     assert restart.state.step == 1
     for found, wanted in ((restart.state, state), (restart.state.batch, state.batch)):
         for item in fields(wanted):

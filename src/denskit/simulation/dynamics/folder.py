@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import ase
@@ -17,12 +17,23 @@ from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, Dyn
 from denskit.simulation.dynamics.loop import Outcome, Simulation, nve_drift
 from denskit.simulation.dynamics.observers import BondStability, Finite, NotTooHot, Observer, find_bonds
 from denskit.simulation.dynamics.recorders import StatisticsWriter, TrajectoryWriter
-from denskit.simulation.dynamics.restart import Restart, sizes_of
+from denskit.simulation.dynamics.restart import Restart, origin_of, sizes_of
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 
 SHORT_RUN = 100.0  # fs without a bath, to see the drift of a model that may not conserve energy
 SECOND = 1.0  # between reports of progress
+RESTART, STATISTICS = "restart.safetensors", "statistics.csv"
+# what a simulation began with, in words; the first that differs is said
+ORIGINS = {
+    "n_atoms": "numbers of structures and atoms are",
+    "atomic_numbers": "elements are",
+    "positions": "positions are",
+    "cell": "cells are",
+    "pbc": "periodic directions are",
+    "fixed": "fixed atoms are",
+    "models": "models (or their dtype) are",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,43 +78,43 @@ def molecular_dynamics(
         potential: gives the forces.
         structures: the runs; replica numbers count them from 0.
         plan: what to do.
-        resume: go on from the restart file in the folder, bit for bit.
+        resume: go on from the restart file in the folder, bit for bit; where there is none, begin.
         say: gets messages.
         progress: called about once a second.
         stop: asked before each step whether to end; a restart file is written then, too.
 
     Raises:
-        ValueError: The folder has a simulation already (and not ``resume``), or its restart file is of another one; an
-            element that the model does not know; a constraint other than fixed atoms.
-        FileNotFoundError: Nothing to resume.
+        ValueError: The folder has a simulation already (and not ``resume``), or its restart file is of another one, or
+            gone; an element that the model does not know; a constraint other than fixed atoms.
     """
     folder, settings = plan.folder, plan.settings
     batch = batch_of(structures, potential.device)
-    dynamics = Dynamics(potential, settings)
-    if resume:
-        restart = _resumed(plan, batch)
-    else:
+    dynamics, origin = Dynamics(potential, settings), origin_of(batch, potential.models)
+    restart = _resumed(plan, origin, batch.positions.device) if resume else None
+    if restart is None:
+        if resume:
+            say(f"{folder} holds no simulation yet: starting from the beginning")
         _require_empty(folder)
         for message in warnings_of(potential, batch, settings):
             say(message)
-        restart = Restart(state=dynamics.start(batch), settings=settings)
-        folder.mkdir(parents=True, exist_ok=True)
+        restart = Restart(state=dynamics.start(batch), settings=settings, origin=origin)
+        restart.save(folder / RESTART)  # before all other files, so that whatever there is can be resumed
     simulation = Simulation(
         dynamics=dynamics,
         state=restart.state,
         observers=_observers(plan, batch, restart.state),
         failures=restart.failures,
-        seen=resume,
+        seen=bool(restart.files),  # that of the very start has none yet
     )
 
     def save(state: State) -> None:
         potential.forget()  # so that what follows is the same after a restart
-        files = sizes_of([*folder.glob("trajectory_*.extxyz"), folder / "statistics.csv"])
-        now = Restart(state=state, settings=settings, failures=simulation.failures, files=files)
-        now.save(folder / "restart.safetensors")
+        files = sizes_of(_written(folder))
+        now = replace(restart, state=state, failures=simulation.failures, files=files)
+        now.save(folder / RESTART)
 
     simulation.recorders = [
-        (plan.statistics_every, StatisticsWriter(folder / "statistics.csv", dynamics)),
+        (plan.statistics_every, StatisticsWriter(folder / STATISTICS, dynamics)),
         (plan.frame_every, TrajectoryWriter(folder, settings.timestep)),
         (plan.restart_every, save),
         (1, _Clock(progress, settings.timestep, restart.state.step)),
@@ -173,13 +184,26 @@ def _observers(plan: Plan, batch: Batch, state: State) -> list[Observer]:
 
 
 def _require_empty(folder: Path) -> None:
-    if (folder / "statistics.csv").exists() or (folder / "restart.safetensors").exists():
+    if (folder / RESTART).exists():
         raise ValueError(f"{folder} has a simulation already; resume it, or name another folder")
+    left = sorted(path.name for path in _written(folder))
+    if left:
+        raise ValueError(
+            f"{folder} has {', '.join(left)} but no {RESTART} to go on from; remove them, or name another folder"
+        )
 
 
-def _resumed(plan: Plan, batch: Batch) -> Restart:
-    path = plan.folder / "restart.safetensors"
-    restart = Restart.load(path, batch.positions.device)
+def _written(folder: Path) -> list[Path]:
+    """The files in a folder to which a simulation appends."""
+    return [*folder.glob("trajectory_*.extxyz"), *folder.glob(STATISTICS)]
+
+
+def _resumed(plan: Plan, origin: dict[str, str], device: torch.device) -> Restart | None:
+    """What the restart file says, the other files cut to its time; None where there is none."""
+    path = plan.folder / RESTART
+    if not path.exists():
+        return None
+    restart = Restart.load(path, device)
     changed = [
         f"{name} was {value!r}, now {new!r}"
         for (name, value), new in zip(restart.settings, dict(plan.settings).values(), strict=True)
@@ -187,13 +211,13 @@ def _resumed(plan: Plan, batch: Batch) -> Restart:
     ]
     if changed:
         raise ValueError(f"{path} is of a simulation with other settings: {'; '.join(changed)}")
-    replicas = restart.state.replicas
-    if bool((replicas >= batch.num_systems).any()) or not torch.equal(
-        select(batch, torch.isin(torch.arange(batch.num_systems, device=replicas.device), replicas)).atomic_numbers,
-        restart.state.batch.atomic_numbers,
-    ):
-        raise ValueError(f"{path} is of other structures than these, or of another number of replicas")
-    restart.cut_files(plan.folder)
+    others = [ORIGINS[name] for name, value in origin.items() if restart.origin.get(name) != value]
+    if others:
+        raise ValueError(
+            f"{path} is of another simulation: {others[0]} not those it began with. Give the same structures (file, "
+            "--index, --replicas), models and dtype, or name another folder"
+        )
+    restart.cut_files(plan.folder, _written(plan.folder))
     return restart
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from denskit.batch import Batch
 from denskit.data.files import atomic_write
@@ -59,6 +60,7 @@ class Restart:
 
     state: State
     settings: DynamicsSettings
+    origin: dict[str, str]  # of :func:`origin_of`: from what, and with which models
     failures: tuple[Failure, ...] = ()
     files: dict[str, int] = field(default_factory=dict)  # bytes of the files written so far, by name
 
@@ -66,6 +68,7 @@ class Restart:
         """Write, whole or not at all."""
         notes = {
             "settings": self.settings.model_dump(mode="json"),
+            "origin": self.origin,
             "failures": [asdict(failure) for failure in self.failures],
             "files": self.files,
         }
@@ -78,21 +81,41 @@ class Restart:
         try:
             settings = DynamicsSettings.model_validate(notes["settings"])
             failures = tuple(Failure(**failure) for failure in notes["failures"])
-            return cls(state=state, settings=settings, failures=failures, files=notes["files"])
+            return cls(state=state, settings=settings, origin=notes["origin"], failures=failures, files=notes["files"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is no restart file of this Denskit ({error!r})") from None
 
-    def cut_files(self, folder: Path) -> None:
-        """Cut what was written after the restart file off the ends of the files.
+    def cut_files(self, folder: Path, written: Iterable[Path]) -> None:
+        """Cut what was written after the restart file off the ends of the files; remove those begun after it.
+
+        written: the simulation's files that there are in the folder now.
 
         Raises ValueError for a file that is shorter than it was, or gone.
         """
+        for path in written:
+            if path.name not in self.files:
+                path.unlink()
         for name, size in self.files.items():
             path = folder / name
             found = path.stat().st_size if path.is_file() else 0
             if found < size:
                 raise ValueError(f"{path} has {found} bytes, but had {size} when the restart file was written")
             os.truncate(path, size)
+
+
+def origin_of(batch: Batch, models: Sequence[nn.Module]) -> dict[str, str]:
+    """Hashes that tell simulations apart: of each property of the structures they start from, and of the models."""
+    names = ("n_atoms", "atomic_numbers", "positions", "cell", "pbc", "fixed")
+    origin = {name: hashlib.sha256(_bytes(getattr(batch, name))).hexdigest() for name in names}
+    digest = hashlib.sha256()
+    for model in models:
+        for tensor in model.state_dict().values():
+            digest.update(_bytes(tensor))
+    return origin | {"models": digest.hexdigest()}
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().numpy().tobytes()
 
 
 def sizes_of(paths: Iterable[Path]) -> dict[str, int]:
