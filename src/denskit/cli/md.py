@@ -36,6 +36,15 @@ def md(
     statistics_every: Annotated[int, typer.Option(help="Steps between lines of statistics.csv.", min=1)] = 10,
     restart_every: Annotated[int, typer.Option(help="Steps between restart files.", min=1)] = 1000,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the restart file in the folder.")] = False,
+    committee: Annotated[
+        list[Path] | None, typer.Option(help="A further model, several times: mean forces, and their spread.")
+    ] = None,
+    uncertain: Annotated[
+        float | None, typer.Option(help="eV/Å: frames where the committee's forces spread more go to a file.", min=0)
+    ] = None,
+    stop_uncertain: Annotated[
+        bool, typer.Option("--stop-uncertain", help="End a run at its first such frame.")
+    ] = False,
     device: Device = "auto",
     dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
     skin: Annotated[float, typer.Option(help="Å, of the neighbour list.")] = 0.5,
@@ -57,6 +66,8 @@ def md(
 
       denskit md runs/mine ethanol.xyz --temperature 500 --time 20 --replicas 16 --resume
 
+      denskit md runs/a ethanol.xyz --committee runs/b --committee runs/c --time 10 --uncertain 0.3 --stop-uncertain
+
       denskit md runs/mine rmd17_ethanol.extxyz --stability --time 300 --replicas 5
     """
     if stability:
@@ -72,10 +83,12 @@ def md(
     )  # fmt: skip
     plan = Plan(
         settings=settings, steps=_steps(steps, time, timestep), folder=output, frame_every=frame_every,
-        statistics_every=statistics_every, restart_every=restart_every, bonds=bonds,
+        statistics_every=statistics_every, restart_every=restart_every, bonds=bonds, uncertain=uncertain,
+        stop_uncertain=stop_uncertain,
     )  # fmt: skip
     structures = [atoms.copy() for atoms in _read(file, index) for _ in range(replicas)]
-    _simulate(model, structures, plan, resume=resume, device=device, dtype=dtype, skin=skin, compile=compile)
+    models = [model, *(committee or [])]
+    _simulate(models, structures, plan, resume=resume, device=device, dtype=dtype, skin=skin, compile=compile)
 
 
 def _steps(steps: int | None, time: float | None, timestep: float) -> int:
@@ -105,7 +118,7 @@ def _read(file: Path, index: str) -> list[Any]:
 
 
 def _simulate(
-    model: Path,
+    models: list[Path],
     structures: list[Any],
     plan: Plan,
     *,
@@ -126,8 +139,8 @@ def _simulate(
     from denskit.training.run_folder import model_file
 
     precision = None if dtype is None else DTYPES[dtype]
-    file = model_file(model)
-    potential = load_potential(file, device=choose_device(device), dtype=precision, skin=skin, compile=compile)
+    files = [model_file(model) for model in models]
+    potential = load_potential(files, device=choose_device(device), dtype=precision, skin=skin, compile=compile)
     console = Console(soft_wrap=True)
     columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     with Interrupt(patient=False) as interrupt, Progress(*columns, console=console, transient=True) as bar:
@@ -143,8 +156,19 @@ def _simulate(
         )  # fmt: skip
     for failure in outcome.failures:
         console.print(str(failure))
+    if plan.uncertain is not None:
+        console.print(_uncertain_frames(plan))
     reached = f"{outcome.state.batch.num_systems} of {len(structures)} runs are stable"
     console.print(f"{reached}; {_ended(outcome, plan)}; wrote {plan.folder}")
+
+
+def _uncertain_frames(plan: Plan) -> str:
+    from denskit.simulation.dynamics.folder import UNCERTAIN_FRAMES
+
+    file = plan.folder / UNCERTAIN_FRAMES
+    if not file.exists():
+        return f"no frame in which forces spread by more than {plan.uncertain:g} eV/Å over the models"
+    return f"frames in which forces spread by more than {plan.uncertain:g} eV/Å over the models: {file}"
 
 
 def _ended(outcome: Outcome, plan: Plan) -> str:

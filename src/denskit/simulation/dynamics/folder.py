@@ -14,16 +14,16 @@ import torch
 from denskit.batch import Batch, select
 from denskit.data.files import atomic_write
 from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, DynamicsSettings, State
-from denskit.simulation.dynamics.loop import Outcome, Simulation, nve_drift
+from denskit.simulation.dynamics.loop import Outcome, Recorder, Simulation, nve_drift
 from denskit.simulation.dynamics.observers import BondStability, Finite, NotTooHot, Observer, find_bonds
-from denskit.simulation.dynamics.recorders import StatisticsWriter, TrajectoryWriter
+from denskit.simulation.dynamics.recorders import StatisticsWriter, TrajectoryWriter, UncertainWriter
 from denskit.simulation.dynamics.restart import Restart, origin_of, sizes_of
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 
 SHORT_RUN = 100.0  # fs without a bath, to see the drift of a model that may not conserve energy
 SECOND = 1.0  # between reports of progress
-RESTART, STATISTICS = "restart.safetensors", "statistics.csv"
+RESTART, STATISTICS, UNCERTAIN_FRAMES = "restart.safetensors", "statistics.csv", "uncertain.extxyz"
 # what a simulation began with, in words; the first that differs is said
 ORIGINS = {
     "n_atoms": "numbers of structures and atoms are",
@@ -47,6 +47,8 @@ class Plan:
     statistics_every: int = 10  # and between lines of the statistics
     restart_every: int = 1000  # and between restart files
     bonds: bool = True  # a molecule with a bond changed by more than 0.5 Å ends its run
+    uncertain: float | None = None  # eV/Å: frames on which a committee disagrees by more are written to a file
+    stop_uncertain: bool = False  # and end their run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,8 @@ def molecular_dynamics(
 ) -> Outcome:
     """Simulate structures, each a run of its own, all in one batch; write everything into ``plan.folder``.
 
-    Files: ``trajectory_<replica>.extxyz``, ``statistics.csv``, ``restart.safetensors``, ``summary.json``.
+    Files: ``trajectory_<replica>.extxyz``, ``statistics.csv``, ``restart.safetensors``, ``summary.json``; where wanted
+    ``uncertain.extxyz``.
 
     Args:
         potential: gives the forces.
@@ -85,9 +88,9 @@ def molecular_dynamics(
 
     Raises:
         ValueError: The folder has a simulation already (and not ``resume``), or its restart file is of another one, or
-            gone; an element that the model does not know; a constraint other than fixed atoms.
+            gone; an unknown element; a constraint other than fixed atoms; a threshold of spread for one model.
     """
-    folder, settings = plan.folder, plan.settings
+    folder, settings, watch = plan.folder, plan.settings, _watch(plan, potential)
     batch = batch_of(structures, potential.device)
     dynamics, origin = Dynamics(potential, settings), origin_of(batch, potential.models)
     restart = _resumed(plan, origin, batch.positions.device) if resume else None
@@ -104,6 +107,7 @@ def molecular_dynamics(
         state=restart.state,
         observers=_observers(plan, batch, restart.state),
         failures=restart.failures,
+        certain=plan.uncertain if plan.stop_uncertain else None,
         seen=bool(restart.files),  # that of the very start has none yet
     )
 
@@ -116,6 +120,7 @@ def molecular_dynamics(
     simulation.recorders = [
         (plan.statistics_every, StatisticsWriter(folder / STATISTICS, dynamics)),
         (plan.frame_every, TrajectoryWriter(folder, settings.timestep)),
+        *watch,
         (plan.restart_every, save),
         (1, _Clock(progress, settings.timestep, restart.state.step)),
     ]
@@ -183,6 +188,18 @@ def _observers(plan: Plan, batch: Batch, state: State) -> list[Observer]:
     return observers
 
 
+def _watch(plan: Plan, potential: Potential) -> list[tuple[int, Recorder]]:
+    """The recorder of frames that a committee is not certain of, if it is wanted."""
+    if plan.uncertain is None:
+        if plan.stop_uncertain:
+            raise ValueError("to end uncertain runs say what is uncertain: give the threshold (eV/Å) as well")
+        return []
+    if len(potential.models) < 2:
+        raise ValueError("one model does not know how certain it is: give a committee of two models or more")
+    writer = UncertainWriter(plan.folder / UNCERTAIN_FRAMES, plan.settings.timestep, plan.uncertain)
+    return [(Simulation.look_every, writer)]
+
+
 def _require_empty(folder: Path) -> None:
     if (folder / RESTART).exists():
         raise ValueError(f"{folder} has a simulation already; resume it, or name another folder")
@@ -195,7 +212,7 @@ def _require_empty(folder: Path) -> None:
 
 def _written(folder: Path) -> list[Path]:
     """The files in a folder to which a simulation appends."""
-    return [*folder.glob("trajectory_*.extxyz"), *folder.glob(STATISTICS)]
+    return [path for name in (STATISTICS, "trajectory_*.extxyz", UNCERTAIN_FRAMES) for path in folder.glob(name)]
 
 
 def _resumed(plan: Plan, origin: dict[str, str], device: torch.device) -> Restart | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Protocol
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,6 +22,8 @@ from denskit.simulation.dynamics.momenta import (
 from denskit.simulation.dynamics.thermostats import LangevinBath, NoseHooverChain
 from denskit.simulation.potential import Evaluation
 from denskit.units import BOLTZMANN
+
+BY_ATOM = ("masses", "momenta", "forces", "forces_std")  # the tensors of a state with a row for each atom
 
 
 class EnergyModel(Protocol):
@@ -66,6 +68,8 @@ class State:
     chain_velocities: Tensor  # [B, links] 1/fs
     heat: Tensor  # [B] eV, what the Langevin bath has put in
     conserved_at_start: Tensor  # [B] eV
+    energy_std: Tensor | None = None  # [B] eV, over the models of a committee; None: there is one
+    forces_std: Tensor | None = None  # [N, 3] eV/Å
     step: int = 0
 
     @property
@@ -81,10 +85,12 @@ class State:
     def select(self, keep: Tensor) -> State:
         """The systems where ``keep`` [B] is True."""
         atoms = keep[self.batch.system_index]
-        by_atom = {name: getattr(self, name)[atoms] for name in ("masses", "momenta", "forces")}
-        names = ("replicas", "energy", "freedom", "chain_positions", "chain_velocities", "heat", "conserved_at_start")
-        by_system = {name: getattr(self, name)[keep] for name in names}
-        return replace(self, batch=select(self.batch, keep), **by_atom, **by_system)
+        kept: dict[str, Any] = {"batch": select(self.batch, keep)}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Tensor):
+                kept[item.name] = value[atoms if item.name in BY_ATOM else keep]
+        return replace(self, **kept)
 
 
 class BrokenSystems(ValueError):
@@ -139,6 +145,7 @@ class Dynamics:
             energy=found.energy, forces=found.forces, freedom=freedom,
             chain_positions=chain[0].clone(), chain_velocities=chain[1].clone(),
             heat=torch.zeros_like(found.energy), conserved_at_start=torch.zeros_like(found.energy),
+            energy_std=found.energy_std, forces_std=found.forces_std,
         )  # fmt: skip
         return replace(state, conserved_at_start=self.conserved(state))
 
@@ -185,7 +192,8 @@ class Dynamics:
             if not bool(broken.any()):
                 raise
             raise BrokenSystems(broken) from None
-        return replace(state, batch=batch, energy=found.energy, forces=found.forces)
+        said = {name: getattr(found, name) for name in ("energy", "forces", "energy_std", "forces_std")}
+        return replace(state, batch=batch, **said)
 
     def _chain(self, state: State) -> NoseHooverChain:
         settings = self.settings

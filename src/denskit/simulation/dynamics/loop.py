@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from denskit.batch import Batch
+from denskit.simulation.dynamics.committee import UNCERTAIN, uncertain
 from denskit.simulation.dynamics.conservation import energy_drift
 from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, DynamicsSettings, EnergyModel, State
 from denskit.simulation.dynamics.observers import Instability, Observer, look
@@ -28,7 +29,8 @@ class Failure:
     reason: str
 
     def __str__(self) -> str:
-        return f"replica {self.replica} became unstable at {self.time:.4f} ps (step {self.step}): {self.reason}"
+        became = "uncertain" if self.check == UNCERTAIN else "unstable"
+        return f"replica {self.replica} became {became} at {self.time:.4f} ps (step {self.step}): {self.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +46,24 @@ class Outcome:
 class Simulation:
     """Steps systems on; one that becomes unstable is taken out of the batch, the others go on.
 
-    A system is unstable when the potential cannot follow it, or when an observer says so.
+    A system is unstable when the potential cannot follow it, or when an observer says so.  Where ``certain`` is given,
+    a system on which the models of a committee disagree by more ends as well, after it was recorded.
     """
 
     dynamics: Dynamics
     state: State
     observers: Sequence[Observer] = ()  # for the systems of the state
     look_every: int = 10  # steps between looks of the observers
+    certain: float | None = None  # eV/Å
     recorders: Sequence[tuple[int, Recorder]] = ()  # each with its interval in steps; not shown what observers ended
     failures: tuple[Failure, ...] = ()  # so far
     seen: bool = False  # whether the state was looked at and recorded before
 
     def run(self, steps: int, stop: Callable[[], bool] = lambda: False) -> Outcome:
         """Run until step number ``steps``, or until ``stop``, asked before each step, says so."""
-        if not self.seen:
+        if self.seen:
+            self._end_uncertain()  # which comes after the recorders, also those that saved the state
+        else:
             self._look()
         while self.state.step < steps and self.state.batch.num_systems:
             if stop():
@@ -84,6 +90,11 @@ class Simulation:
             for every, recorder in self.recorders:
                 if step % every == 0:
                     recorder(self.state)
+        self._end_uncertain()
+
+    def _end_uncertain(self) -> None:
+        if self.certain is not None and self.state.step % self.look_every == 0:
+            self._drop(uncertain(self.state, self.certain), self.state.step)
 
     def _drop(self, found: Sequence[Instability], step: int) -> None:
         """Take systems out of the batch; of several reasons the first observer's counts."""

@@ -12,6 +12,7 @@ import ase.units
 import torch
 from ase.calculators.singlepoint import SinglePointCalculator
 
+from denskit.simulation.dynamics.committee import spread_of
 from denskit.simulation.dynamics.integrators import Dynamics, State
 from denskit.simulation.structures import atoms_of
 from denskit.units import AMU
@@ -20,19 +21,27 @@ COLUMNS = (
     "replica", "step", "time_ps", "temperature_K", "potential_eV", "kinetic_eV", "total_eV", "conserved_eV",
     "drift_meV_per_atom",
 )  # fmt: skip
+SPREAD_COLUMNS = ("energy_std_eV", "max_forces_std_eV_per_A")  # of committees
 
 
 def snapshots(state: State, time: float) -> list[ase.Atoms]:
-    """The systems as ASE's atoms, with momenta, energies and forces; ``time`` (ps) and the replica in ``info``."""
+    """The systems as ASE's atoms, with momenta, energies and forces; ``time`` (ps) and the replica in ``info``.
+
+    Of a committee also ``energy_std`` (eV) and the largest spread of forces (eV/Å) there, and the array ``forces_std``.
+    """
     momenta = (state.momenta / AMU / ase.units.fs).cpu().numpy()  # ASE: sqrt(amu eV)
     forces, energy = state.forces.cpu().numpy(), state.energy.tolist()
     structures = atoms_of(state.batch)
+    spread = [] if state.forces_std is None else spread_of(state).tolist()
     start = 0
     for place, atoms in enumerate(structures):
         own = slice(start, start + len(atoms))
         atoms.set_momenta(momenta[own], apply_constraint=False)
         atoms.calc = SinglePointCalculator(atoms, energy=energy[place], forces=forces[own])
         atoms.info |= {"replica": int(state.replicas[place]), "step": state.step, "time_ps": time}
+        if state.energy_std is not None and state.forces_std is not None:
+            atoms.arrays["forces_std"] = state.forces_std[own].cpu().numpy()
+            atoms.info |= {"energy_std": float(state.energy_std[place]), "max_forces_std": float(spread[place])}
         start += len(atoms)
     return structures
 
@@ -52,6 +61,22 @@ class TrajectoryWriter:
 
 
 @dataclass(frozen=True)
+class UncertainWriter:
+    """Appends to a file (extxyz) the systems on which the models of a committee disagree by more than ``limit``."""
+
+    path: Path
+    timestep: float  # fs
+    limit: float  # eV/Å
+
+    def __call__(self, state: State) -> None:
+        """Write one frame of each such system."""
+        beyond = spread_of(state) > self.limit
+        if bool(beyond.any()):
+            frames = snapshots(state.select(beyond), state.step * self.timestep / 1000)
+            ase.io.write(self.path, frames, format="extxyz", append=True)
+
+
+@dataclass(frozen=True)
 class StatisticsWriter:
     """Appends a line of each system to ``statistics.csv``."""
 
@@ -64,12 +89,16 @@ class StatisticsWriter:
         drift = 1000 * (conserved - state.conserved_at_start) / state.batch.n_atoms
         kinetic = state.kinetic
         columns = [state.temperature, state.energy, kinetic, state.energy + kinetic, conserved, drift]
+        names = [*COLUMNS]
+        if state.energy_std is not None:
+            columns += [state.energy_std, spread_of(state)]
+            names += SPREAD_COLUMNS
         values = torch.stack(columns, 1).tolist()
         time = state.step * self.dynamics.settings.timestep / 1000
         new = not self.path.exists()
         with self.path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             if new:
-                writer.writerow(COLUMNS)
+                writer.writerow(names)
             for replica, row in zip(state.replicas.tolist(), values, strict=True):
                 writer.writerow([replica, state.step, time, *row])
