@@ -10,18 +10,19 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from denskit.batch import MAX_ATOMIC_NUMBER, Batch
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
 from denskit.geometry.neighbors import build_neighbors
 from denskit.geometry.so2 import CouplePlan
+from denskit.models.divided import again
 from denskit.models.scaling import Scaling
-from denskit.nn.fused import KERNELS, Kernels
+from denskit.nn.fused import KERNELS, NEEDED, KernelName, Kernels, fused_available
 from denskit.nn.fused.plan import AggregatePlan, GatePlan
 from denskit.nn.norm import EquivariantLayerNorm
 from denskit.nn.packed import PackedNorm
 from denskit.nn.radial import RADIAL_BASES
+from denskit.nn.recompute import EdgeGroup
 
 
 class ModelConfig(BaseModel):
@@ -75,6 +76,7 @@ class EdgeGraph:
     enveloped: bool  # the weights hold an envelope that falls to 0 at the cutoff
     num_atoms: int
     kernels: Kernels = KERNELS["plain"]
+    groups: Sequence[EdgeGroup] = ()  # of edges, for layers to work on one after the other; none: on all at once
 
     def couple(
         self, plan: CouplePlan, at_source: Sequence[Tensor], at_target: Sequence[Tensor], radial: Tensor
@@ -115,6 +117,9 @@ class Backbone(nn.Module, ABC):
     gauge_exact: bool  # no dependence on the choice of the rotation about an edge
     smooth: bool = False  # twice differentiable also where an atom crosses the cutoff
     checkpoint_activations: bool = False  # training keeps only what enters the blocks, and computes the rest again
+    edge_chunk: int | None = None  # edges that layers work on at once, about, keeping nothing; None: on all
+
+    kernels: KernelName = "plain"  # how the edge operations are computed; see ForceField.use_kernels
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -134,11 +139,11 @@ class Backbone(nn.Module, ABC):
     def make_head(self, irreps: str) -> nn.Module:
         """A module from Features to [N, dim]: "0" scalars, "1" vectors."""
 
-    def run_block(self, block: nn.Module, *args: Any) -> Any:
-        """``block(*args)``; with ``checkpoint_activations`` its backward computes it again, dropout included."""
+    def run_block(self, block: nn.Module, x: Tensor | Sequence[Tensor], graph: EdgeGraph, *args: Any) -> Any:
+        """``block(x, graph, *args)``; with ``checkpoint_activations`` derivatives compute it again."""
         if self.checkpoint_activations and self.training and torch.is_grad_enabled():
-            return checkpoint(block, *args, use_reentrant=False)
-        return block(*args)
+            return again(block, x, graph, *args)
+        return block(x, graph, *args)
 
     @staticmethod
     def frames_of(batch: Batch, l_max: int) -> EdgeFrames:
@@ -187,6 +192,21 @@ class ForceField(nn.Module):
     def max_neighbors(self) -> int | None:
         """Largest number of neighbours of an atom, or None."""
         return self.config.max_neighbors
+
+    def use_kernels(self, name: KernelName) -> None:
+        """Compute the edge operations of Equiformer in plain PyTorch, or by fused kernels (same numbers, to rounding).
+
+        Other models have one way of computing and ignore this.
+
+        Raises:
+            ValueError: Fused kernels asked for on a device that has none, or without the library they need.
+        """
+        device = next(self.parameters()).device
+        if name == "fused" and not fused_available(device):
+            needed = NEEDED.get(device.type)
+            hint = f"install {needed}: pip install 'denskit[fast]'" if needed else "use kernels=plain"
+            raise ValueError(f"kernels=fused: there are none for {device.type} here; {hint}")
+        self.backbone.kernels = name
 
     def no_decay_parameters(self) -> set[str]:
         """Names of the parameters that weight decay leaves alone, as published: biases, norms, the radial basis."""

@@ -16,16 +16,19 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from denskit.batch import Batch
-from denskit.geometry.edge_frame import EdgeFrames
+from denskit.geometry.edge_frame import EdgeFrames, edge_frames
 from denskit.geometry.so3 import Initialisation, SO3Linear
 from denskit.models.base import Backbone, EdgeGraph, Features, ModelConfig
+from denskit.models.divided import at_edges, at_targets, groups_of
 from denskit.models.equiformer_layers import ATTENTIONS, AttentionShape, EdgeDegreeEmbedding, FeedForward
 from denskit.nn.activation import scaled_silu
 from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import EquivariantDropout, StochasticDepth
 from denskit.nn.force_encoding import ForceEncoding
+from denskit.nn.fused import KERNELS
 from denskit.nn.norm import EquivariantLayerNorm, NoNorm
 from denskit.nn.radial import RADIAL_BASES
+from denskit.nn.recompute import EdgeGroup
 
 
 class EquiformerConfig(ModelConfig):
@@ -104,11 +107,16 @@ class Block(nn.Module):
     def forward(self, x: Sequence[Tensor], graph: EdgeGraph, batch: Batch, l_out: int) -> list[Tensor]:
         """x[l] [N, 2l+1, C_l] for all degrees to out[l] for l <= l_out."""
         depth = (batch.system_index, batch.num_systems)
-        update = self.stochastic_depth(self.attention(self.norm_1(x), graph, range(l_out + 1)), *depth)
+        update = self.stochastic_depth(attend(self.attention, self.norm_1(x), graph, range(l_out + 1)), *depth)
         x = [a + b for a, b in zip(x, update, strict=False)]
         update = self.stochastic_depth(self.feed_forward(self.norm_2(x)), *depth)
         residual = x if self.shortcut is None else self.shortcut(x)
         return [a + b for a, b in zip(residual, update, strict=False)]
+
+
+def attend(attention: nn.Module, x: Sequence[Tensor], graph: EdgeGraph, degrees: Sequence[int]) -> list[Tensor]:
+    """``attention(x, graph, degrees)``, in groups where the graph has them."""
+    return at_targets(attention, lambda part, edges: attention(part, edges, degrees), x, graph, len(degrees))
 
 
 def _norm(config: EquiformerConfig, channels: Sequence[int]) -> nn.Module:
@@ -164,7 +172,7 @@ class VectorHead(nn.Module):
 
     def forward(self, features: Features) -> Tensor:
         """Vectors [N, 3]."""
-        (vector,) = self.attention(features.nodes, features.graph, (1,))
+        (vector,) = attend(self.attention, features.nodes, features.graph, (1,))
         return vector[:, :, 0]
 
 
@@ -222,7 +230,7 @@ class Equiformer(Backbone):
         """
         graph = self._graph(batch, frames)
         scalars = self.atom_embedding[batch.atomic_numbers] + self.atom_bias
-        x = self.edge_degree(graph)
+        x = at_targets(self.edge_degree, lambda _, part: self.edge_degree(part), [], graph, self.config.l_max + 1)
         x[0] = x[0] + scalars[:, None]
         if force_input is not None:
             assert self.force_encoding is not None, "this model has no noise head, so no force encoding"
@@ -235,14 +243,33 @@ class Equiformer(Backbone):
 
     def _graph(self, batch: Batch, frames: EdgeFrames | None) -> EdgeGraph:
         assert batch.edge_index is not None, "build neighbours first"
-        frames = frames or self.frames_of(batch, self.config.l_max)
+        groups = groups_of(batch, self.edge_chunk)
+        if groups and frames is None:
+            frames, basis, weight = self._edges_in_groups(batch, groups)
+        else:
+            frames = frames or self.frames_of(batch, self.config.l_max)
+            basis, weight = self.basis(frames.length), self.edge_weight(batch, frames.length, self.envelope)
         source, target = batch.edge_index
         return EdgeGraph(
             frames=frames,
-            basis=self.basis(frames.length),
+            basis=basis,
             source=source,
             target=target,
-            weight=self.edge_weight(batch, frames.length, self.envelope),
+            weight=weight,
             enveloped=self.envelope is not None,
             num_atoms=batch.num_atoms,
+            groups=groups,
         )
+
+    def _edges_in_groups(self, batch: Batch, groups: Sequence[EdgeGroup]) -> tuple[EdgeFrames, Tensor, Tensor | None]:
+        """Frames, radial basis and weights of the edges, which keep a few hundred numbers an edge less."""
+
+        def function(_: EdgeGroup, vectors: Tensor) -> list[Tensor]:
+            with torch.autocast(vectors.device.type, enabled=False):
+                frames = edge_frames(vectors, self.config.l_max)
+            return [frames.length, frames.direction, self.basis(frames.length), *frames.wigner]
+
+        count = 3 + self.config.l_max + 1
+        length, direction, basis, *wigner = at_edges(self.basis, function, self.edge_vectors(batch), groups, count)
+        frames = EdgeFrames(length=length, direction=direction, wigner=tuple(wigner))
+        return frames, basis, self.edge_weight(batch, length, self.envelope)

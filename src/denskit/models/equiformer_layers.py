@@ -81,7 +81,7 @@ class EdgeDegreeEmbedding(nn.Module):
         assert bias is not None
         mixed[0] = mixed[0] + (bias if graph.weight is None else bias * graph.weight[:, None])
         plan = aggregate_plan(tuple(range(len(mixed))), self.product.channels_out, 0)
-        uniform = weights.new_full((len(weights), 1), self.scale)
+        uniform = weights.new_full((weights.shape[0], 1), self.scale)
         return graph.aggregate(plan, [torch.cat(mixed, -1)[:, None]], uniform)
 
 

@@ -19,6 +19,7 @@ from denskit.geometry.edge_frame import EdgeFrames
 from denskit.geometry.so2_linear import order_major, pack_wigner
 from denskit.geometry.so3 import Initialisation
 from denskit.models.base import Backbone, Features, ModelConfig
+from denskit.models.divided import at_targets, groups_of
 from denskit.models.equiformer_v2_layers import (
     Activation,
     AttentionShape,
@@ -131,6 +132,11 @@ def _attention(config: EquiformerV2Config, channels_out: int, dropout: float) ->
     return GraphAttention(_shape(config), attention)
 
 
+def _attend(attention: GraphAttention, x: Tensor, graph: PackedGraph, degrees: tuple[int, ...]) -> Tensor:
+    """``attention(x, graph, degrees)``, in groups of edges where the graph has them."""
+    return at_targets(attention, lambda part, edges: [attention(*part, edges, degrees)], [x], graph, 1)[0]
+
+
 class Block(nn.Module):
     """Pre-norm transformer block: attention, then feed-forward, each with a residual."""
 
@@ -148,7 +154,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor, graph: PackedGraph, batch: Batch, l_out: int) -> Tensor:
         """Packed x [N, (l_max + 1)^2, C] to packed features up to l_out (0 or l_max)."""
         degrees = self.degrees[: l_out + 1]
-        update = self.attention(self.norm_1(x), graph, degrees)
+        update = _attend(self.attention, self.norm_1(x), graph, degrees)
         x = x[:, : update.shape[1]] + self._drop(update, batch)
         return x + self._drop(self.feed_forward(self.norm_2(x), l_out), batch)
 
@@ -180,7 +186,7 @@ class VectorHead(nn.Module):
 
     def forward(self, features: PackedFeatures) -> Tensor:
         """Vectors [N, 3]."""
-        return self.attention(features.packed, features.graph, (1,))[:, :, 0]  # type: ignore[no-any-return]
+        return _attend(self.attention, features.packed, features.graph, (1,))[:, :, 0]
 
 
 class EquiformerV2(Backbone):
@@ -233,7 +239,7 @@ class EquiformerV2(Backbone):
             l_out: the highest degree wanted; default all.
         """
         graph = self._graph(batch, frames)
-        x = self.edge_degree(graph)
+        (x,) = at_targets(self.edge_degree, lambda _, part: [self.edge_degree(part)], [], graph, 1)
         x[:, 0] += self.atom_embedding[batch.atomic_numbers]
         if force_input is not None:
             assert self.force_encoding is not None, "this model has no noise head, so no force encoding"
@@ -267,6 +273,7 @@ class EquiformerV2(Backbone):
             weight=self.edge_weight(batch, frames.length, self.envelope),
             enveloped=self.envelope is not None,
             num_atoms=batch.num_atoms,
+            groups=groups_of(batch, self.edge_chunk),
             into=into,
             back=into * _rescaling(config.l_max, config.m_max, into),
             source_elements=batch.atomic_numbers[source],

@@ -19,6 +19,7 @@ from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames
 from denskit.geometry.so2_linear import pack_wigner
 from denskit.models.base import Backbone, ModelConfig
+from denskit.models.divided import at_targets, groups_of
 from denskit.models.escn_layers import (
     SMALL,
     ESCNFeatures,
@@ -112,7 +113,10 @@ class ESCN(Backbone):
             assert self.force_encoding is not None, "this model has no noise head, so no force encoding"
             x = x + torch.cat(self.force_encoding(force_input), 1)
         for k, layer in enumerate(self.layers):
-            update = self.run_block(layer, x, graph)
+            if graph.groups:
+                (update,) = at_targets(layer, lambda part, edges, layer=layer: [layer(*part, edges)], [x], graph, 1)
+            else:
+                update = self.run_block(layer, x, graph)
             x = update if k == 0 else x + update  # published: the first layer has no residual
         nodes = list(x.split([2 * l + 1 for l in range(self.config.l_max + 1)], 1))
         samples = self.sphere_harmonics @ x
@@ -130,6 +134,7 @@ class ESCN(Backbone):
             weight=self.edge_weight(batch, frames.length, None),
             enveloped=False,
             num_atoms=batch.num_atoms,
+            groups=groups_of(batch, self.edge_chunk),
             rotation=pack_wigner(frames.wigner, self.config.l_max, self.config.m_max),
             source_element=batch.atomic_numbers[source],
             target_element=batch.atomic_numbers[target],

@@ -141,14 +141,14 @@ class Layer(nn.Module):
         self.update = SphereUpdate(config.channels)
 
     def forward(self, x: Tensor, graph: ESCNGraph) -> Tensor:
-        """Packed features [N, (l_max + 1)^2, C] to their update."""
+        """Packed features [N, (l_max + 1)^2, C] to the update of the graph's targets, which come first among atoms."""
         source, target = graph.rotation @ x[graph.source], graph.rotation @ x[graph.target]
         messages = self.convolution(source, target, self.edge_embedding(graph))
         messages = s2_silu(messages, *_grid(self.l_max, self.m_max, True, messages))
         if graph.weight is not None:
             messages = messages * graph.weight[:, None, None]
-        summed = torch.zeros_like(x).index_add(0, graph.target, (graph.rotation.mT @ messages).to(x.dtype))
-        updated: Tensor = self.update(torch.cat((x, summed), -1), *_grid(self.l_max, self.l_max, False, x))
+        summed = graph.sum_over_edges((graph.rotation.mT @ messages).to(x.dtype))
+        updated: Tensor = self.update(torch.cat((x[: graph.num_atoms], summed), -1), *_grid(self.l_max, self.l_max, False, x))
         return updated
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from denskit.nn.fused import reference
+from denskit.nn.fused import functions, reference
 
-KernelName = Literal["plain"]
+KernelName = Literal["plain", "fused"]
+NEEDED = {"cpu": "numba", "cuda": "triton"}  # what the fused kernels of a device are written in
 
 
 @dataclass(frozen=True)
@@ -22,4 +25,13 @@ class Kernels:
     aggregate: Callable[..., list[Tensor]]
 
 
-KERNELS: dict[str, Kernels] = {"plain": Kernels(reference.couple, reference.gate, reference.aggregate)}
+KERNELS: dict[KernelName, Kernels] = {
+    "plain": Kernels(reference.couple, reference.gate, reference.aggregate),
+    "fused": Kernels(functions.couple, functions.gate, functions.aggregate),
+}
+
+
+def fused_available(device: torch.device) -> bool:
+    """Whether there are fused kernels for a device."""
+    needed = NEEDED.get(device.type)
+    return needed is not None and find_spec(needed) is not None

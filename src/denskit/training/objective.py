@@ -1,0 +1,67 @@
+"""What is minimised: from a prepared micro-batch to its loss, whoever differentiates it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from denskit.batch import Batch, Prepared
+from denskit.models.base import ForceField
+from denskit.tasks import Task
+from denskit.tasks.base import Number
+from denskit.tasks.metrics import Metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What a micro-batch gives."""
+
+    loss: Tensor  # [], divided by the counts of the whole step
+    sums: Tensor  # [number of terms] float64, of the loss terms
+    metrics: Metrics  # of the predictions, on atoms that were not corrupted
+
+
+def objective(
+    force_field: ForceField,
+    task: Task,
+    part: Prepared,
+    *,
+    counts: Tensor,
+    progress: Number,
+    autocast: AbstractContextManager,
+) -> Objective:
+    """Predict and score a micro-batch with edges, its targets in eV; ``counts`` [number of terms] are of the step."""
+    scaling = force_field.scaling
+    scaled = replace(part, targets=scaling.scale_targets(part.batch, part.targets))
+    with autocast:
+        prediction = force_field(part.batch, part.force_input if "noise" in task.heads else None)
+    terms = task.losses(prediction, scaled, progress)
+    parts = [
+        term.weight * term.sum / count.clamp(min=1).to(term.sum.dtype)
+        for term, count in zip(terms.values(), counts, strict=True)
+    ]
+    physical = scaling.unscale(part.batch, {name: prediction[name].detach() for name in ("energy", "forces")})
+    untouched = replace(part.targets, forces_mask=part.targets.forces_mask & ~part.noise_mask)
+    metrics = Metrics(part.batch.positions.device)
+    metrics.update(physical, part.batch, untouched)
+    sums = torch.stack([term.sum.detach().double() for term in terms.values()])
+    return Objective(loss=torch.stack(parts).sum(), sums=sums, metrics=metrics)
+
+
+def counts_of(task: Task, part: Prepared, progress: Number) -> Tensor:
+    """What the terms of the loss count [number of terms] float64; masks say so before anything is predicted."""
+    terms = task.losses(no_prediction(part.batch), part, progress)
+    return torch.stack([term.count.double() for term in terms.values()])
+
+
+def no_prediction(batch: Batch) -> dict[str, Tensor]:
+    """Zeros in the place of all that a model may predict for a batch."""
+    return {
+        "energy": batch.positions.new_zeros(batch.num_systems),
+        "forces": torch.zeros_like(batch.positions),
+        "noise": torch.zeros_like(batch.positions),
+        "stress": torch.zeros_like(batch.cell),
+    }
