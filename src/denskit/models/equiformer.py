@@ -259,6 +259,7 @@ class Equiformer(Backbone):
             enveloped=self.envelope is not None,
             num_atoms=batch.num_atoms,
             groups=groups,
+            kernels=KERNELS[self.kernels],
         )
 
     def _edges_in_groups(self, batch: Batch, groups: Sequence[EdgeGroup]) -> tuple[EdgeFrames, Tensor, Tensor | None]:
