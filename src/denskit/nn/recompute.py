@@ -1,0 +1,218 @@
+"""Functions that keep nothing but their inputs, in groups of edges: each derivative computes the rest again.
+
+What a layer computes on edges needs far more memory than what it reads and gives.  Here a layer is called on one group
+of edges after the other, and what lies between is forgotten.  The derivative of such a call is again such a call, of
+the function's derivative, and so on to any order.  So forces by gradient, and training through them, hold the
+intermediate values of one group at a time.  (``torch.utils.checkpoint`` holds those of all where the derivative is
+differentiated in turn: what the first derivative computes again it then keeps for the second.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Along = Literal["rows", "targets", "edges", "whole"]
+"""How groups share a tensor.  Each reads the rows of the atoms that its edges join, or of its target atoms, or of its
+edges; or the whole tensor.  A result has the rows of its targets or edges, or is added to those of others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeGroup:
+    """Some target atoms, all edges into them, and the atoms where these begin: a small graph with its own numbers."""
+
+    rows: Tensor  # [n] atoms of the batch, each once: first the targets, then the other sources
+    targets: slice  # of the batch's atoms
+    edges: slice  # of the batch's edges
+    source: Tensor  # [e] in 0 .. n - 1
+    target: Tensor  # [e] in 0 .. number of targets - 1
+
+
+def edge_groups(edge_index: Tensor, num_atoms: int, size: int) -> list[EdgeGroup]:
+    """Divide edges [2, E], sorted by target, into groups of about equal size with all edges of their targets.
+
+    size: edges that a group should have at most; it is exceeded by no more than the edges of one atom.
+    """
+    source, target = edge_index
+    size = -(-len(source) // max(1, -(-len(source) // size)))
+    degree = torch.bincount(target, minlength=num_atoms)
+    last = degree.cumsum(0)
+    counts = torch.unique_consecutive((last - degree) // max(size, 1), return_counts=True)[1].tolist()
+    ends = last.tolist()
+    atoms = torch.arange(num_atoms, device=source.device)
+    local = torch.empty_like(atoms)
+    groups = []
+    atom = edge = 0
+    for count in counts:
+        targets, edges = slice(atom, atom + count), slice(edge, ends[atom + count - 1])
+        others = torch.unique(source[edges])
+        others = others[(others < targets.start) | (others >= targets.stop)]
+        rows = torch.cat((atoms[targets], others))
+        local[rows] = atoms[: len(rows)]
+        groups.append(
+            EdgeGroup(rows=rows, targets=targets, edges=edges, source=local[source[edges]], target=target[edges] - atom)
+        )
+        atom, edge = targets.stop, edges.stop
+    return groups
+
+
+WHOLE = (None,)  # in place of groups: everything at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recomputed:
+    """A function of groups and how its tensors relate to them; called with whole tensors, it gives whole ones."""
+
+    function: Callable[..., Sequence[Tensor | None]]  # function(group, *tensors)
+    inputs: tuple[Along, ...]
+    outputs: tuple[Along, ...] | None = None  # None: all whole, however many
+    parameters: tuple[Tensor, ...]  # read by the function itself; listed, so that they can be differentiated
+    draws: bool  # random numbers
+    groups: Sequence[EdgeGroup | None] = WHOLE
+    sizes: Mapping[Along, int] = field(default_factory=dict)  # rows of whole tensors
+    surroundings: _Surroundings | None = None  # to compute again in; None: this is the first time
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Differentiable to any order."""
+        # each view is a node of the graph of its own, which can be asked whether its derivative is wanted
+        views = (x.view_as(x) for x in (*tensors, *self.parameters))
+        return _Function.apply(self, *views)  # type: ignore[no-any-return]
+
+    def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        """The same, not differentiable.  None stands for a gradient that is zero everywhere."""
+        whole: list[Tensor | None] = []
+        for group in self.groups:
+            parts = self.function(group, *(_take(group, *pair) for pair in zip(self.inputs, tensors, strict=True)))
+            whole = whole or [None] * len(parts)
+            for k, part in enumerate(parts):
+                if part is not None:
+                    whole[k] = self._put(group, self._along(k), whole[k], part)
+        return tuple(whole)
+
+    def _along(self, k: int) -> Along:
+        return "whole" if self.outputs is None else self.outputs[k]
+
+    def _put(self, group: EdgeGroup | None, along: Along, whole: Tensor | None, part: Tensor) -> Tensor:
+        if whole is None:
+            whole = part.new_zeros(part.shape if along == "whole" else (self.sizes[along], *part.shape[1:]))
+        if along == "whole":
+            return whole.add_(part)
+        assert group is not None
+        if along == "rows":
+            return whole.index_add_(0, group.rows, part)
+        whole[group.edges if along == "edges" else group.targets] = part
+        return whole
+
+    def derivative(self, needed: Sequence[int], used: Sequence[int]) -> Recomputed:
+        """From inputs and gradients of the outputs ``used`` to gradients of the inputs and parameters ``needed``."""
+        count = len(self.inputs)
+
+        def function(group: EdgeGroup | None, *given: Tensor) -> Sequence[Tensor | None]:
+            nested = torch.is_grad_enabled()  # this derivative is to be differentiated
+            with torch.enable_grad():
+                tensors = [x if nested and x.requires_grad else x.detach() for x in given[:count]]
+                for i in needed:
+                    if i < count and not tensors[i].requires_grad:
+                        tensors[i].requires_grad_()
+                wanted = [tensors[i] if i < count else self.parameters[i - count] for i in needed]
+                results = self.function(group, *tensors)
+                ends: list[Tensor] = []
+                grads: list[Tensor] = []
+                for k, grad in zip(used, given[count:], strict=True):
+                    result = results[k]
+                    if result is not None and result.requires_grad:
+                        ends.append(result)
+                        grads.append(grad)
+                if not ends:
+                    return [None] * len(wanted)
+                return torch.autograd.grad(ends, wanted, grads, create_graph=nested, allow_unused=True)
+
+        return replace(
+            self,
+            function=function,
+            inputs=(*self.inputs, *(self._along(k) for k in used)),
+            outputs=tuple(self.inputs[i] if i < count else "whole" for i in needed),
+        )
+
+
+def _take(group: EdgeGroup | None, along: Along, x: Tensor) -> Tensor:
+    if along == "whole":
+        return x
+    assert group is not None
+    if along == "rows":
+        return x.index_select(0, group.rows)
+    return x[group.edges if along == "edges" else group.targets]
+
+
+@dataclass(frozen=True)
+class _Surroundings:
+    """What a function reads besides its arguments: autocast, and the state of random numbers."""
+
+    device: torch.device
+    autocast: torch.dtype | None
+    states: tuple[Tensor, Tensor | None] | None  # of the CPU and the GPU; None where nothing is drawn
+
+    @classmethod
+    def now(cls, device: torch.device, draws: bool) -> _Surroundings:
+        kind = device.type
+        autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        if not draws:
+            return cls(device, autocast, None)
+        return cls(device, autocast, (torch.get_rng_state(), _gpu_state(device)))
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        kind = self.device.type
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.autocast(kind, dtype=self.autocast, enabled=self.autocast is not None))
+            if self.states is not None:
+                on_cpu, on_gpu = self.states
+                stack.enter_context(torch.random.fork_rng([] if on_gpu is None else [self.device]))
+                torch.set_rng_state(on_cpu)
+                if on_gpu is not None:
+                    torch.cuda.set_rng_state(on_gpu, self.device)
+            yield
+
+
+def _gpu_state(device: torch.device) -> Tensor | None:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+class _Function(torch.autograd.Function):
+    """See :class:`Recomputed`."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Recomputed, *tensors: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        inputs = tensors[: len(call.inputs)]
+        if call.surroundings is None:
+            ctx.call = replace(call, surroundings=_Surroundings.now(tensors[0].device, call.draws))
+            return call.run(inputs)
+        ctx.call = call
+        with call.surroundings.again():
+            return call.run(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        call: Recomputed = ctx.call
+        tensors = ctx.saved_tensors
+        nodes = [node for node, _ in ctx.next_functions][-len(tensors) :]
+        # not all that requires a gradient is asked for one: forces are no derivatives in parameters
+        needed = [i for i, node in enumerate(nodes) if node is not None and _is_wanted(node)]
+        used = [k for k, grad in enumerate(grads) if grad is not None]
+        out: list[Tensor | None] = [None] * len(nodes)
+        if needed and used:
+            found = call.derivative(needed, used)(*tensors[: len(call.inputs)], *(grads[k] for k in used))
+            for i, grad in zip(needed, found, strict=True):
+                out[i] = grad
+        return (None, *out)
+
+
+def _is_wanted(node: torch.autograd.graph.Node) -> bool:
+    return torch._C._will_engine_execute_node(node)
