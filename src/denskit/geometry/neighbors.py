@@ -77,20 +77,22 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
     return _with_edges(batch, edge_index, edge_shift, None)
 
 
-def dense_neighbors(batch: Batch, cutoff: float, *, max_atoms: int | None = None) -> Batch:
+def dense_neighbors(batch: Batch, cutoff: float, *, max_atoms: int | None = None, checked: bool | None = None) -> Batch:
     """The batch with all ordered pairs of atoms inside each molecule: a list of fixed size, made on the device.
 
     E = B * max_atoms * (max_atoms - 1), sorted by target, with ``edge_mask`` True where a pair exists and lies within
     the cutoff (Å).  The other rows are padding edges: they join an atom to itself.  With ``max_atoms`` given nothing
     waits for the device, so the call can be captured in a CUDA graph; None reads the largest molecule from the batch.
 
-    Molecules only, and real atoms before padding atoms.  ``max_atoms`` must be at least ``n_atoms.max()``: on the CPU
-    a violation of either raises ValueError; on other devices, where looking would mean waiting, the caller vouches
-    for it.  Atoms at one place are not looked for.
+    Molecules only, and real atoms before padding atoms.  ``max_atoms`` must be at least ``n_atoms.max()``.  With
+    ``checked`` (default: on the CPU) a violation of either raises ValueError; on other devices, where looking means
+    waiting, and in a traced graph the caller vouches for it.  Atoms at one place are not looked for.
     """
     if max_atoms is None:
         max_atoms = int(batch.n_atoms.max())
-    if batch.positions.device.type == "cpu":
+    if checked is None:
+        checked = batch.positions.device.type == "cpu"
+    if checked:
         _check_molecules(batch, max_atoms)
     device = batch.positions.device
     pair = torch.arange(max_atoms * (max_atoms - 1), device=device)

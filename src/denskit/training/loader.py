@@ -10,7 +10,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 
@@ -23,6 +23,8 @@ from denskit.data.base import Source, collate
 from denskit.models.base import ModelConfig
 from denskit.random import fold, keys_for, permuted
 from denskit.tasks import Task
+from denskit.training.buckets import Buckets, Raw, StaticPart, pinned
+from denskit.training.objective import counts_of, no_prediction
 from denskit.training.schedule import Schedule
 
 _ORDER = 0x0D3  # tells the keys of the order from those of the corruption
@@ -65,6 +67,7 @@ class StepWork:
     step: int
     parts: list[Prepared]  # micro-batches with edges, targets in eV; may be empty on a process of the last batch
     counts: Tensor  # [number of terms] float64, of this process's parts
+    static: list[StaticPart] = field(default_factory=list)  # the micro-batches of a static step, instead of both
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,8 @@ class Loader:
     rank: int = 0
     num_processes: int = 1
     threads: int = 1
+    buckets: Buckets | None = None  # of a static step
+    pin: bool = False  # static micro-batches are to be copied to a GPU
 
     def samples(self, step: int) -> np.ndarray:
         """Positions in the source of all structures of a step, over all processes."""
@@ -103,10 +108,14 @@ class Loader:
 
     def work(self, step: int) -> StepWork:
         """This process's share of a step."""
-        parts = [self._prepare(share, step) for share in self.shares(step) if len(share)]
+        shares = [share for share in self.shares(step) if len(share)]
         counts = torch.zeros(len(self.term_names), dtype=torch.float64)
+        if self.buckets is not None:
+            static = [self._fit(self.buckets, share, step) for share in shares]
+            return StepWork(step=step, parts=[], counts=counts, static=static)
+        parts = [self._prepare(self._raw(share, step), share, step) for share in shares]
         for part in parts:
-            counts += self._counts(part, self.schedule.progress(step))
+            counts += counts_of(self.task, part, self.schedule.progress(step))
         return StepWork(step=step, parts=parts, counts=counts)
 
     @cached_property
@@ -118,9 +127,8 @@ class Loader:
         """Weights of the loss terms at a moment of the training."""
         batch, targets = collate([self.source[0]], self.dtype)
         prepared = self.task.prepare(batch, targets, torch.zeros(1, dtype=torch.int64), progress)
-        return {
-            name: term.weight for name, term in self.task.losses(_no_prediction(prepared), prepared, progress).items()
-        }
+        terms = self.task.losses(no_prediction(batch), prepared, progress)
+        return {name: float(term.weight) for name, term in terms.items()}
 
     def describe(self, step: int) -> str:
         """The structures of a step, for an error message."""
@@ -144,29 +152,22 @@ class Loader:
         finally:
             threads.shutdown(cancel_futures=True)
 
-    def _prepare(self, share: np.ndarray, step: int) -> Prepared:
-        systems = [self.source[int(index)] for index in share]
-        batch, targets = collate(systems, self.dtype)
+    def _fit(self, buckets: Buckets, share: np.ndarray, step: int) -> StaticPart:
+        """A micro-batch in fixed shapes, as little done to it as the step can do itself."""
+        raw = self._raw(share, step)
+        part = buckets.fit(raw if buckets.is_dense(raw.batch) else self._prepare(raw, share, step))
+        return pinned(part) if self.pin else part
+
+    def _raw(self, share: np.ndarray, step: int) -> Raw:
+        batch, targets = collate([self.source[int(index)] for index in share], self.dtype)
         keys = keys_for(self.seed, self.schedule.epoch(step), torch.from_numpy(share))
-        prepared = self.task.prepare(batch, targets, keys, self.schedule.progress(step))
+        return Raw(batch=batch, targets=targets, keys=keys)
+
+    def _prepare(self, raw: Raw, share: np.ndarray, step: int) -> Prepared:
+        prepared = self.task.prepare(raw.batch, raw.targets, raw.keys, self.schedule.progress(step))
         try:
             edges = self.model.with_neighbors(prepared.batch)
         except ValueError as error:
-            frames = ", ".join(str(system.index) for system in systems)
+            frames = ", ".join(str(self.source[int(index)].index) for index in share)
             raise ValueError(f"{self.source.name}, a batch of frames {frames}: {error}") from None
         return replace(prepared, batch=edges)
-
-    def _counts(self, prepared: Prepared, progress: float) -> Tensor:
-        """What the terms of the loss count; the masks say so before anything is predicted."""
-        terms = self.task.losses(_no_prediction(prepared), prepared, progress)
-        return torch.stack([term.count.double() for term in terms.values()])
-
-
-def _no_prediction(prepared: Prepared) -> dict[str, Tensor]:
-    positions, cell = prepared.batch.positions, prepared.batch.cell
-    return {
-        "energy": positions.new_zeros(prepared.batch.num_systems),
-        "forces": torch.zeros_like(positions),
-        "noise": torch.zeros_like(positions),
-        "stress": torch.zeros_like(cell),
-    }

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from denskit.models.flat_graph import fold
@@ -29,7 +31,9 @@ def traced(function: Flat, inputs: Sequence[Tensor]) -> Flat:
     Raises RuntimeError where the function looks at a value (``item``, ``bool``): a step on a device would wait there.
     """
     function(*inputs)  # what is computed once and kept belongs into no graph
-    return fold(make_fx(function)(*inputs))
+    with tracing(TracingContext(FakeTensorMode())):  # one for all notes about shapes; else make_fx makes one for each
+        graph = make_fx(function)(*inputs)
+    return fold(graph)
 
 
 def recorded(step: Callable[[], None], pool: Any) -> Callable[[], None]:
