@@ -143,7 +143,10 @@ def _simulate(
     potential = load_potential(files, device=choose_device(device), dtype=precision, skin=skin, compile=compile)
     console = Console(soft_wrap=True)
     columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Interrupt(patient=False) as interrupt, Progress(*columns, console=console, transient=True) as bar:
+    with (
+        Interrupt(patient=False) as interrupt,
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
+    ):
         task = bar.add_task("starting", total=plan.steps)
 
         def show(now: Now) -> None:
@@ -160,6 +163,8 @@ def _simulate(
         console.print(_uncertain_frames(plan))
     reached = f"{outcome.state.batch.num_systems} of {len(structures)} runs are stable"
     console.print(f"{reached}; {_ended(outcome, plan)}; wrote {plan.folder}")
+    if outcome.interrupted:
+        raise typer.Exit(130)
 
 
 def _uncertain_frames(plan: Plan) -> str:

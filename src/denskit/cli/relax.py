@@ -160,7 +160,10 @@ def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSe
 def _report(folder: Any, summary: dict[str, Any]) -> None:
     parts = [f"{count} {status.replace('_', ' ')}" for status, count in summary["status"].items()]
     seconds = summary["seconds_of_last_run"]
-    typer.echo(f"{summary['structures']} structures: {', '.join(parts)}; {summary['moves']} moves, {seconds:.1f} s")
+    count = summary["structures"]
+    typer.echo(
+        f"{count} structure{'' if count == 1 else 's'}: {', '.join(parts)}; {summary['moves']} moves, {seconds:.1f} s"
+    )
     troubles = [relaxed for relaxed in folder.results() if not relaxed.sound]
     for relaxed in troubles[:10]:
         typer.echo(f"  {relaxed.index}: {relaxed.status.replace('_', ' ')}: {relaxed.message}")

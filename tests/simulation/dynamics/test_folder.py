@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 from pathlib import Path
 
 import ase
@@ -21,6 +22,7 @@ from denskit.cli import app
 from denskit.models.model_file import save_model
 from denskit.simulation.dynamics import DynamicsSettings
 from denskit.simulation.dynamics.folder import Plan, molecular_dynamics, warnings_of
+from denskit.simulation.dynamics.recorders import TrajectoryWriter
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 from denskit.units import AMU
@@ -184,7 +186,7 @@ def test_rough_models_are_warned_about_with_their_drift() -> None:
         assert "meV/atom/ps" in drift or "broke" in drift
 
 
-def test_the_program(tmp_path: Path) -> None:
+def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(tmp_path / "model.safetensors", build("envelope", torch.float64), {})
     ase.io.write(tmp_path / "water.xyz", [molecule("CH3CH2OH"), molecule("H2O")])
     common = ["md", str(tmp_path / "model.safetensors"), str(tmp_path / "water.xyz"), "-o", str(tmp_path / "run")]
@@ -196,6 +198,11 @@ def test_the_program(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "0.0015 ps (step 6)" in result.output
     assert len(rows(tmp_path / "run")) == 2 * 7
+    assert "going on from step 3 of" in result.output
+    monkeypatch.setattr(TrajectoryWriter, "__call__", lambda writer, state: signal.raise_signal(signal.SIGINT))
+    result = CliRunner().invoke(app, [*common, "--steps", "9", "--resume", "--frame-every", "7"])
+    assert result.exit_code == 130, result.output
+    assert "interrupted at 0.00175 ps (step 7): go on with --resume" in result.output
     for wrong, message in (
         (["--steps", "3", "--time", "1"], "either --steps N or --time PS"),
         ([], "either --steps N or --time PS"),

@@ -94,7 +94,9 @@ def molecular_dynamics(
     batch = batch_of(structures, potential.device)
     dynamics, origin = Dynamics(potential, settings), origin_of(batch, potential.models)
     restart = _resumed(plan, origin, batch.positions.device) if resume else None
-    if restart is None:
+    if restart is not None:
+        say(f"going on from step {restart.state.step} of {folder}")
+    else:
         if resume:
             say(f"{folder} holds no simulation yet: starting from the beginning")
         _require_empty(folder)
@@ -202,7 +204,7 @@ def _watch(plan: Plan, potential: Potential) -> list[tuple[int, Recorder]]:
 
 def _require_empty(folder: Path) -> None:
     if (folder / RESTART).exists():
-        raise ValueError(f"{folder} has a simulation already; resume it, or name another folder")
+        raise ValueError(f"{folder} has a simulation already: go on with it by --resume, or name another folder")
     left = sorted(path.name for path in _written(folder))
     if left:
         raise ValueError(
