@@ -52,6 +52,11 @@ class _Backward(torch.autograd.Function):
         return (None, None, None, *function(*ctx.layout, inputs, grads, cotangents))
 
 
+def _full(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Numbers that autocast has rounded, in single precision: kernels have no half one."""
+    return [x.float() if x.dtype in (torch.bfloat16, torch.float16) else x for x in tensors]
+
+
 def couple(
     plan: CouplePlan,
     at_source: Sequence[Tensor],
@@ -63,13 +68,14 @@ def couple(
 ) -> list[Tensor]:
     """As :func:`denskit.nn.fused.reference.couple`."""
     layout = (plan.channels, plan.l_out, plan.m_max, source, target)
-    return list(_Operation.apply("couple", layout, *at_source, *at_target, *wigner[: len(plan.channels)], radial))
+    inputs = _full([*at_source, *at_target, *wigner[: len(plan.channels)], radial])
+    return list(_Operation.apply("couple", layout, *inputs))
 
 
 def gate(plan: GatePlan, mixed: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
     """As :func:`denskit.nn.fused.reference.gate`."""
     layout = (plan.num_scalars, plan.widths, plan.num_logits, plan.m_max)
-    *grouped, logits = _Operation.apply("gate", layout, *mixed)
+    *grouped, logits = _Operation.apply("gate", layout, *_full(mixed))
     return grouped, logits
 
 
@@ -83,4 +89,5 @@ def aggregate(
 ) -> list[Tensor]:
     """As :func:`denskit.nn.fused.reference.aggregate`."""
     layout = (plan.degrees, plan.channels, plan.m_max, target, num_atoms)
-    return list(_Operation.apply("aggregate", layout, *values, attention, *wigner[: max(plan.degrees) + 1]))
+    inputs = _full([*values, attention, *wigner[: max(plan.degrees) + 1]])
+    return list(_Operation.apply("aggregate", layout, *inputs))

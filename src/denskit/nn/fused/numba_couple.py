@@ -16,193 +16,192 @@ import torch
 from torch import Tensor
 
 from denskit.geometry.so2 import CouplePlan, rows_of
-from denskit.nn.fused.numba_common import array, arrays, inner, kernel, parts_of, run_parts
-
-BLOCK, L1, M, COLUMN, WEIGHT, WIDTH, EVEN = range(7)  # columns of the table of paths
+from denskit.nn.fused.numba_common import (
+    add,
+    add_product,
+    add_scaled,
+    at,
+    dot,
+    inner,
+    kernel,
+    parts_of,
+    product,
+    run_parts,
+    scaled,
+    zero,
+)
 
 
 @cache
 def _tables(plan: CouplePlan, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Paths [P, 7], coefficients [P], first place of each degree in a buffer of all degrees, its channels."""
-    rows, coefficients = [], []
+    """Paths at one |m| each, their coefficients, degrees, the widths of the blocks.
+
+    A path's row: its block, m, the places of rows +m and -m of its l1 in a buffer of all degrees (exchanged if it is
+    odd), its first column in the block, its first radial weight, its channels.  A degree's row: its place in the
+    buffer, its channels.
+    """
+    sizes = [(2 * l + 1) * c for l, c in enumerate(plan.channels)]
+    places = [sum(sizes[:l]) for l in range(len(sizes))]
+    paths, coefficients = [], []
     for number, block in enumerate(plan.blocks):
         for path in block.paths:
-            rows.append((number, path.l1, block.m, path.column, path.weight, path.width, path.even))
-            coefficients.append(path.coefficient)
-    sizes = [(2 * l + 1) * c for l, c in enumerate(plan.channels)]
-    places = np.concatenate([[0], np.cumsum(sizes)])
+            rows = [0, 0] if block.m == 0 else [2 * block.m - 1, 2 * block.m]
+            plus, minus = (places[path.l1] + row * path.width for row in (rows if path.even else reversed(rows)))
+            paths.append((number, block.m, plus, minus, path.column, path.weight, path.width))
+            coefficients.append((path.coefficient, path.coefficient if path.even else -path.coefficient))
     number_type = np.float32 if dtype == torch.float32 else np.float64
-    return np.array(rows, np.int64), np.array(coefficients, number_type), places, np.array(plan.channels, np.int64)
+    degrees = np.array(list(zip(places, plan.channels, strict=True)), np.int64)
+    widths = np.array([block.width for block in plan.blocks], np.int64)
+    return np.array(paths, np.int64), np.array(coefficients, number_type), degrees, widths
 
 
 @inner
-def _gather(z, x, y, s, t, places):
+def _gather(z, x, y, s, t, degrees):
     """All degrees of x[s] + y[t] side by side."""
-    for l in range(len(x)):
-        a, b = x[l][s], y[l][t]
-        for k in range(a.shape[0]):
-            first = places[l] + k * a.shape[1]
-            out = z[first : first + a.shape[1]]
-            for c in range(len(out)):
-                out[c] = a[k, c] + b[k, c]
+    for l in range(len(degrees)):
+        place, width = degrees[l]
+        size = (2 * l + 1) * width
+        scaled(z, place, 1, at(x[l], z), s * size, size)
+        add(z, place, at(y[l], z), t * size, size)
 
 
 @inner
-def _scatter(z, x, y, s, t, places):
+def _scatter(z, x, y, s, t, degrees):
     """Add z to x[s] and y[t]."""
-    for l in range(len(x)):
-        a, b = x[l][s], y[l][t]
-        for k in range(a.shape[0]):
-            first = places[l] + k * a.shape[1]
-            value = z[first : first + a.shape[1]]
-            for c in range(len(value)):
-                a[k, c] += value[c]
-                b[k, c] += value[c]
+    for l in range(len(degrees)):
+        place, width = degrees[l]
+        size = (2 * l + 1) * width
+        add(at(x[l], z), s * size, z, place, size)
+        add(at(y[l], z), t * size, z, place, size)
 
 
 @inner
-def _turn(r, z, wigner, e, places, channels, m_max, fresh):
-    """R = D z, or where not fresh r += D z; only the rows of orders up to m_max."""
-    for l in range(len(channels)):
-        width, first = channels[l], places[l]
+def _turn(r, z, wigner, e, degrees, m_max):
+    """R += D z, the rows of orders up to m_max."""
+    for l in range(len(degrees)):
+        place, width = degrees[l]
+        size, matrix = 2 * l + 1, at(wigner[l], z)
         for row in range(2 * min(l, m_max) + 1):
-            out = r[first + row * width : first + (row + 1) * width]
-            if fresh:
-                out[:] = 0
-            for k in range(2 * l + 1):
-                d = wigner[l][e, row, k]
-                x = z[first + k * width : first + (k + 1) * width]
-                for c in range(width):
-                    out[c] += d * x[c]
+            for k in range(size):
+                d = matrix[np.uint64((e * size + row) * size + k)]
+                add_scaled(r, place + row * width, d, z, place + k * width, width)
 
 
 @inner
-def _turn_back(z, r, wigner, e, places, channels, m_max, fresh):
-    """Z = D^T r, or where not fresh z += D^T r."""
-    for l in range(len(channels)):
-        width, first = channels[l], places[l]
-        for k in range(2 * l + 1):
-            out = z[first + k * width : first + (k + 1) * width]
-            if fresh:
-                out[:] = 0
-            for row in range(2 * min(l, m_max) + 1):
-                d = wigner[l][e, row, k]
-                x = r[first + row * width : first + (row + 1) * width]
-                for c in range(width):
-                    out[c] += d * x[c]
+def _turn_back(z, r, wigner, e, degrees, m_max):
+    """Z += D^T r."""
+    for l in range(len(degrees)):
+        place, width = degrees[l]
+        size, matrix = 2 * l + 1, at(wigner[l], z)
+        for row in range(2 * min(l, m_max) + 1):
+            for k in range(size):
+                d = matrix[np.uint64((e * size + row) * size + k)]
+                add_scaled(z, place + k * width, d, r, place + row * width, width)
 
 
 @inner
-def _outer(out, r, z, e, places, channels, m_max):
+def _outer(out, r, z, e, degrees, m_max):
     """out[l][e] += r z^T, summed over channels; l = 0 is never turned and has no gradient."""
-    for l in range(1, len(channels)):
-        width, first = channels[l], places[l]
+    for l in range(1, len(degrees)):
+        place, width = degrees[l]
+        size, matrix = 2 * l + 1, at(out[l], z)
         for row in range(2 * min(l, m_max) + 1):
-            x = r[first + row * width : first + (row + 1) * width]
-            for k in range(2 * l + 1):
-                y = z[first + k * width : first + (k + 1) * width]
-                total = x[0] * y[0]
-                for c in range(1, width):
-                    total += x[c] * y[c]
-                out[l][e, row, k] += total
-
-
-@inner
-def _row(m, row, even):
-    """Row of a degree that row 0 (+m) or 1 (-m) of a block reads."""
-    if m == 0:
-        return 0
-    return 2 * m - 1 + (row if even else 1 - row)
+            for k in range(size):
+                total = dot(r, place + row * width, z, place + k * width, width)
+                matrix[np.uint64((e * size + row) * size + k)] += total
 
 
 @kernel
 def _forward(
-    first, last, x, y, source, target, wigner, radial, paths, coefficients, places, channels, m_max, out, buffers
-):
-    z, r = buffers[0], buffers[1]
+    first, last, x, y, source, target, wigner, radial, num_weights, paths, coefficients, degrees, widths, m_max,
+    out, room,
+):  # fmt: skip
+    z, r = room[0], room[1]
     for e in range(first, last):
-        _gather(z, x, y, source[e], target[e], places)
-        _turn(r, z, wigner, e, places, channels, m_max, True)
+        _gather(z, x, y, source[e], target[e], degrees)
+        zero(r, 0, len(r))
+        _turn(r, z, wigner, e, degrees, m_max)
         for p in range(len(paths)):
-            block, l1, m, column, weight, width, even = paths[p]
-            w = radial[e, weight : weight + width]
-            for row in range(1 if m == 0 else 2):
-                start = places[l1] + _row(m, row, even) * width
-                turned = r[start : start + width]
-                coefficient = coefficients[p] if even or row == 0 else -coefficients[p]
-                value = out[block][e, row, column : column + width]
-                for c in range(width):
-                    value[c] = coefficient * w[c] * turned[c]
+            block, m, plus, minus, column, weight, n = paths[p]
+            w, width, value = e * num_weights + weight, widths[block], at(out[block], radial)
+            if m == 0:
+                product(value, e * width + column, coefficients[p, 0], radial, w, r, plus, n)
+            else:
+                row = 2 * e * width + column
+                product(value, row, coefficients[p, 0], radial, w, r, plus, n)
+                product(value, row + width, coefficients[p, 1], radial, w, r, minus, n)
 
 
 @kernel
 def _backward(
-    first, last, x, y, source, target, wigner, radial, paths, coefficients, places, channels, m_max,
-    grads, g_x, g_y, g_wigner, g_radial, buffers,
+    first, last, x, y, source, target, wigner, radial, num_weights, paths, coefficients, degrees, widths, m_max,
+    grads, g_x, g_y, g_wigner, g_radial, room,
 ):  # fmt: skip
-    z, r, g_r = buffers[0], buffers[1], buffers[2]
+    z, r, g_r = room[0], room[1], room[2]
     for e in range(first, last):
-        _gather(z, x, y, source[e], target[e], places)
-        _turn(r, z, wigner, e, places, channels, m_max, True)
-        g_r[:] = 0
-        g_radial[e, :] = 0
+        _gather(z, x, y, source[e], target[e], degrees)
+        zero(r, 0, len(r))
+        _turn(r, z, wigner, e, degrees, m_max)
+        zero(g_r, 0, len(r))
+        zero(g_radial, e * num_weights, num_weights)
         for p in range(len(paths)):
-            block, l1, m, column, weight, width, even = paths[p]
-            w, g_w = radial[e, weight : weight + width], g_radial[e, weight : weight + width]
-            for row in range(1 if m == 0 else 2):
-                start = places[l1] + _row(m, row, even) * width
-                turned, g_turned = r[start : start + width], g_r[start : start + width]
-                coefficient = coefficients[p] if even or row == 0 else -coefficients[p]
-                g = grads[block][e, row, column : column + width]
-                for c in range(width):
-                    part = coefficient * g[c]
-                    g_turned[c] += part * w[c]
-                    g_w[c] += part * turned[c]
-        _outer(g_wigner, g_r, z, e, places, channels, m_max)
-        _turn_back(z, g_r, wigner, e, places, channels, m_max, True)
-        _scatter(z, g_x, g_y, source[e], target[e], places)
+            block, m, plus, minus, column, weight, n = paths[p]
+            w, width, g = e * num_weights + weight, widths[block], at(grads[block], radial)
+            c = coefficients[p, 0]
+            row = e * width + column if m == 0 else 2 * e * width + column
+            add_product(g_r, plus, c, g, row, radial, w, n)
+            add_product(g_radial, w, c, g, row, r, plus, n)
+            if m > 0:
+                c = coefficients[p, 1]
+                add_product(g_r, minus, c, g, row + width, radial, w, n)
+                add_product(g_radial, w, c, g, row + width, r, minus, n)
+        _outer(g_wigner, g_r, z, e, degrees, m_max)
+        zero(z, 0, len(z))
+        _turn_back(z, g_r, wigner, e, degrees, m_max)
+        _scatter(z, g_x, g_y, source[e], target[e], degrees)
+
+
+@inner
+def _second(g, d_g, i, c, w, radial, h_radial, d_radial, r, h_r, by_r, by_h_r, place, n):
+    """One row of one path in :func:`_double_backward`."""
+    add_product(by_r, place, c, g, i, h_radial, w, n)
+    add_product(by_h_r, place, c, g, i, radial, w, n)
+    add_product(d_radial, w, c, g, i, h_r, place, n)
+    product(d_g, i, c, radial, w, h_r, place, n)
+    add_product(d_g, i, c, h_radial, w, r, place, n)
 
 
 @kernel
 def _double_backward(
-    first, last, x, y, source, target, wigner, radial, paths, coefficients, places, channels, m_max,
-    grads, h_x, h_y, h_wigner, h_radial, d_x, d_y, d_wigner, d_radial, d_grads, buffers,
+    first, last, x, y, source, target, wigner, radial, num_weights, paths, coefficients, degrees, widths, m_max,
+    grads, h_x, h_y, h_wigner, h_radial, d_x, d_y, d_wigner, d_radial, d_grads, room,
 ):  # fmt: skip
-    z, r, h_z, h_r, by_r, by_h_r = buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5]
+    z, r, h_z, h_r, by_r, by_h_r = room[0], room[1], room[2], room[3], room[4], room[5]
     for e in range(first, last):
         s, t = source[e], target[e]
-        _gather(z, x, y, s, t, places)
-        _turn(r, z, wigner, e, places, channels, m_max, True)
-        _gather(h_z, h_x, h_y, s, t, places)
-        _turn(h_r, h_z, wigner, e, places, channels, m_max, True)
-        _turn(h_r, z, h_wigner, e, places, channels, m_max, False)
-        by_r[:] = 0
-        by_h_r[:] = 0
-        d_radial[e, :] = 0
+        _gather(z, x, y, s, t, degrees)
+        _gather(h_z, h_x, h_y, s, t, degrees)
+        for buffer in (r, h_r, by_r, by_h_r):
+            zero(buffer, 0, len(buffer))
+        _turn(r, z, wigner, e, degrees, m_max)
+        _turn(h_r, h_z, wigner, e, degrees, m_max)
+        _turn(h_r, z, h_wigner, e, degrees, m_max)
+        zero(d_radial, e * num_weights, num_weights)
         for p in range(len(paths)):
-            block, l1, m, column, weight, width, even = paths[p]
-            w, h_w = radial[e, weight : weight + width], h_radial[e, weight : weight + width]
-            d_w = d_radial[e, weight : weight + width]
-            for row in range(1 if m == 0 else 2):
-                start = places[l1] + _row(m, row, even) * width
-                turned, h_turned = r[start : start + width], h_r[start : start + width]
-                to_r, to_h_r = by_r[start : start + width], by_h_r[start : start + width]
-                coefficient = coefficients[p] if even or row == 0 else -coefficients[p]
-                g = grads[block][e, row, column : column + width]
-                d_g = d_grads[block][e, row, column : column + width]
-                # loops apart: with more arrays the compiler gives up proving that they do not overlap
-                for c in range(width):
-                    to_r[c] += coefficient * g[c] * h_w[c]
-                    to_h_r[c] += coefficient * g[c] * w[c]
-                for c in range(width):
-                    d_w[c] += coefficient * g[c] * h_turned[c]
-                for c in range(width):
-                    d_g[c] = coefficient * (w[c] * h_turned[c] + h_w[c] * turned[c])
-        _outer(d_wigner, by_r, z, e, places, channels, m_max)
-        _outer(d_wigner, by_h_r, h_z, e, places, channels, m_max)
-        _turn_back(z, by_r, wigner, e, places, channels, m_max, True)
-        _turn_back(z, by_h_r, h_wigner, e, places, channels, m_max, False)
-        _scatter(z, d_x, d_y, s, t, places)
+            block, m, plus, minus, column, weight, n = paths[p]
+            w, width = e * num_weights + weight, widths[block]
+            g, d_g = at(grads[block], radial), at(d_grads[block], radial)
+            i, c = e * width + column if m == 0 else 2 * e * width + column, coefficients[p, 0]
+            _second(g, d_g, i, c, w, radial, h_radial, d_radial, r, h_r, by_r, by_h_r, plus, n)
+            if m > 0:
+                i, c = i + width, coefficients[p, 1]
+                _second(g, d_g, i, c, w, radial, h_radial, d_radial, r, h_r, by_r, by_h_r, minus, n)
+        _outer(d_wigner, by_r, z, e, degrees, m_max)
+        _outer(d_wigner, by_h_r, h_z, e, degrees, m_max)
+        zero(z, 0, len(z))
+        _turn_back(z, by_r, wigner, e, degrees, m_max)
+        _turn_back(z, by_h_r, h_wigner, e, degrees, m_max)
+        _scatter(z, d_x, d_y, s, t, degrees)
 
 
 def couple_forward(
@@ -217,8 +216,7 @@ def couple_forward(
     """See :func:`denskit.nn.fused.reference.couple`."""
     out = [radial.new_empty(len(source), rows_of(block.m), block.width) for block in plan.blocks]
     inputs = _inputs(plan, at_source, at_target, source, target, wigner, radial)
-    results = arrays(out)
-    run_parts(_forward, parts_of(len(source)), lambda _: (*inputs, results, _buffers(plan, radial)))
+    run_parts(_forward, parts_of(len(source)), lambda _: (*inputs, out, _room(plan, radial)))
     return out
 
 
@@ -236,8 +234,8 @@ def couple_backward(
     inputs = _inputs(plan, at_source, at_target, source, target, wigner, radial)
     g_wigner, g_radial = [torch.zeros_like(w) for w in wigner], torch.empty_like(radial)
     parts, sums = parts_of(len(source)), _Sums(at_source, at_target)
-    given, results = arrays(grads), (arrays(g_wigner), array(g_radial))
-    run_parts(_backward, parts, lambda part: (*inputs, given, *sums.of(part), *results, _buffers(plan, radial)))
+    given, results = grads, (g_wigner, g_radial)
+    run_parts(_backward, parts, lambda part: (*inputs, given, *sums.of(part), *results, _room(plan, radial)))
     return *sums.total(), g_wigner, g_radial
 
 
@@ -260,9 +258,9 @@ def couple_double_backward(
     d_wigner, d_radial = [torch.zeros_like(w) for w in wigner], torch.empty_like(radial)
     d_grads = [torch.empty_like(grad, memory_format=torch.contiguous_format) for grad in grads]
     parts, sums = parts_of(len(source)), _Sums(at_source, at_target)
-    given = (arrays(grads), arrays(h_source), arrays(h_target), arrays(h_wigner), array(h_radial))
-    results = (arrays(d_wigner), array(d_radial), arrays(d_grads))
-    run_parts(_double_backward, parts, lambda part: (*inputs, *given, *sums.of(part), *results, _buffers(plan, radial)))
+    given = (grads, h_source, h_target, h_wigner, h_radial)
+    results = (d_wigner, d_radial, d_grads)
+    run_parts(_double_backward, parts, lambda part: (*inputs, *given, *sums.of(part), *results, _room(plan, radial)))
     return *sums.total(), d_wigner, d_radial, d_grads
 
 
@@ -273,11 +271,11 @@ class _Sums:
         self.like = (at_source, at_target)
         self.buffers: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 
-    def of(self, part: int) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    def of(self, part: int) -> tuple[list[Tensor], list[Tensor]]:
         """Zeros for one part."""
-        made = tuple([torch.zeros_like(x, memory_format=torch.contiguous_format) for x in side] for side in self.like)
+        made = [[torch.zeros_like(x, memory_format=torch.contiguous_format) for x in side] for side in self.like]
         self.buffers[part] = (made[0], made[1])
-        return arrays(made[0]), arrays(made[1])
+        return self.buffers[part]
 
     def total(self) -> tuple[list[Tensor], list[Tensor]]:
         """The sums over the parts, in their order."""
@@ -288,7 +286,7 @@ class _Sums:
         return source, target
 
 
-def _buffers(plan: CouplePlan, like: Tensor) -> np.ndarray:
+def _room(plan: CouplePlan, like: Tensor) -> np.ndarray:
     """Room for six sets of features of one edge."""
     return torch.empty(6, sum((2 * l + 1) * c for l, c in enumerate(plan.channels)), dtype=like.dtype).numpy()
 
@@ -302,6 +300,15 @@ def _inputs(
     wigner: Sequence[Tensor],
     radial: Tensor,
 ) -> tuple[Any, ...]:
-    turns = arrays(wigner[: len(plan.channels)])
-    ends = (arrays(at_source), arrays(at_target), array(source), array(target))
-    return (*ends, turns, array(radial), *_tables(plan, radial.dtype), plan.m_max)
+    turns = wigner[: len(plan.channels)]
+    return (
+        at_source,
+        at_target,
+        source,
+        target,
+        turns,
+        radial,
+        plan.num_weights,
+        *_tables(plan, radial.dtype),
+        plan.m_max,
+    )
