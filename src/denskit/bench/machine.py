@@ -1,22 +1,22 @@
-"""What the machine is and what it can do: the ceilings that times are compared with, and peak memory."""
+"""What the machine is and what it can do: the ceilings that times are compared with."""
 
 from __future__ import annotations
 
 import os
 import platform
-import resource
-import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.metadata import version
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
-MATRIX = 2048  # rows and columns of the matmul that sets the ceiling
-COPY = 1 << 26  # bytes, larger than caches
-REPEATS = 8
+from denskit.bench.peers.gauges import read_clocks
+
+MATRIX = {"cpu": 2048, "cuda": 8192}  # rows and columns of the matmul that sets the ceiling
+COPY = {"cpu": 1 << 26, "cuda": 1 << 30}  # bytes, larger than caches
+REPEATS = 3  # before and after the steps
+PACKAGES = ("torch", "numpy", "ase", "vesin", "e3nn", "numba")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,74 +26,70 @@ class Machine:
     cpu: str
     cpus: int
     threads: int
+    device: str  # "cpu", or the name of the GPU
     load: float  # of the last minute, before the benchmark: other processes at work
-    torch: str
-    e3nn: str
-    matmul_gflops: float  # best of some float32 matmuls of 2048 x 2048; processor time with one thread, else wall time
-    copy_gb_per_s: float  # best of some copies of 64 MiB, bytes read plus bytes written
+    packages: dict[str, str]  # versions of what is installed
+    matmul_gflops: float  # best of some float32 matmuls, 2048 x 2048 (GPU: 8192)
+    copy_gb_per_s: float  # best of some copies of 64 MiB (GPU: 1 GiB), bytes read plus bytes written
+
+    def measured_again(self, device: torch.device) -> Machine:
+        """With the better of the old ceilings and of new ones: other processes disturb either measurement."""
+        return replace(
+            self,
+            matmul_gflops=max(self.matmul_gflops, matmul_gflops(device)),
+            copy_gb_per_s=max(self.copy_gb_per_s, copy_gb_per_s(device)),
+        )
 
 
-def describe_machine() -> Machine:
+def describe_machine(device: torch.device) -> Machine:
     """The machine with torch's present number of threads; measures both ceilings (about a second)."""
+    load = os.getloadavg()[0]
     return Machine(
         cpu=_cpu_name(),
         cpus=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
-        load=os.getloadavg()[0],
-        torch=torch.__version__,
-        e3nn=version("e3nn"),
-        matmul_gflops=matmul_gflops(),
-        copy_gb_per_s=_copy_gb_per_s(),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        load=load,
+        packages={name: found for name in PACKAGES if (found := _version(name))},
+        matmul_gflops=matmul_gflops(device),
+        copy_gb_per_s=copy_gb_per_s(device),
     )
 
 
-def matmul_gflops() -> float:
-    """Speed of a large float32 matmul, best of a few."""
-    a, b = torch.randn(2, MATRIX, MATRIX).unbind()
-    out = torch.empty(MATRIX, MATRIX)
-    return 2 * MATRIX**3 / _best(lambda: torch.mm(a, b, out=out)) / 1e9
+def matmul_gflops(device: torch.device) -> float:
+    """Speed of a large float32 matmul, best of a few; on a GPU with torch's present precision of such products."""
+    size = MATRIX[device.type]
+    a, b = torch.randn(2, size, size, device=device).unbind()
+    out = torch.empty(size, size, device=device)
+    return 2 * size**3 / _best(lambda: torch.mm(a, b, out=out), device) / 1e9
 
 
-def _copy_gb_per_s() -> float:
-    source = torch.zeros(COPY, dtype=torch.uint8)
+def copy_gb_per_s(device: torch.device) -> float:
+    """Bytes read plus bytes written by a large copy in a second, best of a few."""
+    size = COPY[device.type]
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * COPY / _best(lambda: target.copy_(source)) / 1e9
+    return 2 * size / _best(lambda: target.copy_(source), device) / 1e9
 
 
-def _best(call: Callable[[], object]) -> float:
+def clock_name(device: torch.device, threads: int) -> str:
+    """The clock that other processes disturb least: "device" (CUDA events), "cpu" with one thread, else "wall"."""
+    if device.type == "cuda":
+        return "device"
     # processor time is not disturbed by other processes that take their turn, but adds up over threads
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    times = []
-    for _ in range(REPEATS):
-        start = clock()
-        call()
-        times.append(clock() - start)
-    return min(times)
+    return "cpu" if threads == 1 else "wall"
 
 
-def peak_memory_mb() -> float:
-    """Largest resident memory of this process so far, in MB (10^6 bytes).
-
-    Linux's VmHWM where it exists: ``ru_maxrss`` of a child also counts what its parent held when it was started.
-    """
-    kibibytes = _status("VmHWM")
-    if kibibytes is not None:
-        return kibibytes * 1024 / 1e6
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+def _best(call: Callable[[], object], device: torch.device) -> float:
+    clock = clock_name(device, torch.get_num_threads())
+    return min(read_clocks(call, device)[clock] for _ in range(REPEATS))
 
 
-def present_memory_mb() -> float:
-    """Resident memory of this process now, in MB; the peak so far where the system does not say (other than Linux)."""
-    kibibytes = _status("VmRSS")
-    return peak_memory_mb() if kibibytes is None else kibibytes * 1024 / 1e6
-
-
-def _status(name: str) -> int | None:
-    status = Path("/proc/self/status")
-    if not status.exists():
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
         return None
-    return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(f"{name}:"))
 
 
 def _cpu_name() -> str:

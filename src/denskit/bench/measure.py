@@ -1,158 +1,257 @@
-"""Time a contest: interleaved steps after warm-ups, peak memory in processes of their own, ceilings in the same run."""
+"""Measure a job: steps in turn after warm-ups, peak memory in processes of their own, ceilings in the same run."""
 
 from __future__ import annotations
 
 import multiprocessing
 import statistics
-import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import torch
 
-from denskit.bench.contest import (
-    Agreement,
-    Contest,
-    Contestant,
-    Side,
-    build_contestants,
-    compare,
-    prepare_batch,
-)
-from denskit.bench.machine import Machine, describe_machine, peak_memory_mb, present_memory_mb
+from denskit.bench import contest, dynamics, fairchem, loading, neighbors
+from denskit.bench.contender import Counted, Meeting, Own
+from denskit.bench.job import Job, Side
+from denskit.bench.machine import Machine, clock_name, describe_machine
+from denskit.bench.peers.gauges import forget_peak, peak_memory_mb, present_memory_mb
+from denskit.bench.peers.process import PeerProcess
+from denskit.bench.published import DENS_PERCENT, Fairness, fairness
+from denskit.models.base import ForceField
+from denskit.training.run_folder import environment
 
-WARM_UPS = 3
-SIDES: tuple[Side, ...] = ("theirs", "ours")
 QUARTERS = 4
+MEMORY_STEPS = 3
+WITH_MODELS = ("train", "energy_forces", "md", "dens")
+
+Notify = Callable[[str, int, int], None]  # what is being done, turns done, turns in all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a job is measured."""
+
+    threads: int = 1
+    repeats: int = 20
+    warm_ups: int = 3
+    memory: bool = True
+
+    def __post_init__(self) -> None:
+        if self.threads < 1 or self.repeats < 1 or self.warm_ups < 1:
+            raise ValueError(
+                f"threads={self.threads}, repeats={self.repeats}, warm_ups={self.warm_ups}: each must be at least 1"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Peak memory of a process that builds both models and lets one of them do three steps, in MB (10^6 bytes)."""
+    """Peak memory of a process that has one model and lets it do some steps, in MB (10^6 bytes)."""
 
-    process_mb: float  # resident at the peak: Python, libraries and all
-    steps_mb: float  # the growth above what was resident before the first step
+    process_mb: float  # resident at the peak: Python, libraries and all (on a GPU: allocated)
+    steps_mb: float  # the growth above what was held before the first step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One model's figures; times in seconds, one per step."""
+    """One side's figures; seconds of each step, by clock."""
 
-    wall: list[float]
-    cpu: list[float]
-    matmul_gflop: float  # of one step, counted
-    parameters: int
+    name: str
+    times: dict[str, list[float]]
+    first_step_s: float  # wall, with all that is compiled or cached then
+    counted: Counted | None
+    parameters: int | None
+    kernels: str | None  # of a model of ours
     memory: Memory | None
 
-    def summary(self, machine: Machine) -> dict[str, float]:
-        """Medians, minima, and the share of the measured matmul ceiling that the counted products reach."""
-        wall, cpu = statistics.median(self.wall), statistics.median(self.cpu)
-        step = cpu if machine.threads == 1 else wall  # the clock of the ceiling
+    def shares(self, machine: Machine, clock: str) -> dict[str, float]:
+        """Share of the ceilings that the counted products and traffic reach in the median step."""
+        if self.counted is None:
+            return {}
+        seconds = statistics.median(self.times[clock])
         return {
-            "wall_median_s": wall,
-            "wall_min_s": min(self.wall),
-            "cpu_median_s": cpu,
-            "cpu_min_s": min(self.cpu),
-            "share_of_matmul_ceiling": self.matmul_gflop / step / machine.matmul_gflops,
+            "matmul": self.counted.matmul_gflop / seconds / machine.matmul_gflops,
+            "copy": self.counted.traffic_gb / seconds / machine.copy_gb_per_s,
         }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """All that a contest found."""
+class Record:
+    """All that was found."""
 
-    contest: Contest
+    job: Job
+    plan: Plan
     machine: Machine
-    atoms: int
-    edges: int
-    agreement: Agreement
-    ours: Measured
-    theirs: Measured
+    facts: dict[str, Any]
+    agreement: dict[str, float] | None
+    sides: dict[Side, Measured]
+
+    @property
+    def clock(self) -> str:
+        """The robust clock: "device" on a GPU, "cpu" with one thread, else "wall"."""
+        return clock_name(torch.device(self.job.device), self.plan.threads)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times faster ours is, by medians of the robust clock; for ``dens`` the time with over without."""
+        return self.ratios().get(f"{self.clock}_median")
 
     def ratios(self) -> dict[str, float]:
-        """How many times faster (of medians; of minima; quartiles over pairs of steps) and smaller ours is."""
-        pairs = [b / a for a, b in zip(self.ours.cpu, self.theirs.cpu, strict=True)]
-        out = {
-            "cpu_median": statistics.median(self.theirs.cpu) / statistics.median(self.ours.cpu),
-            "cpu_min": min(self.theirs.cpu) / min(self.ours.cpu),
-            "wall_median": statistics.median(self.theirs.wall) / statistics.median(self.ours.wall),
-            "wall_min": min(self.theirs.wall) / min(self.ours.wall),
-        }
+        """Of medians and minima (theirs over ours; ``dens``: with over without), quartiles over pairs of steps.
+
+        Of memory: ours over theirs.
+        """
+        if len(self.sides) < 2:
+            return {}
+        ours, theirs = self.sides["ours"], self.sides["theirs"]
+        over, under = (ours, theirs) if self.job.work == "dens" else (theirs, ours)
+        out = {}
+        for clock in over.times:
+            out[f"{clock}_median"] = statistics.median(over.times[clock]) / statistics.median(under.times[clock])
+            out[f"{clock}_min"] = min(over.times[clock]) / min(under.times[clock])
+        pairs = [b / a for a, b in zip(under.times[self.clock], over.times[self.clock], strict=True)]
         if len(pairs) > 1:
-            low, _, high = statistics.quantiles(pairs, n=QUARTERS)
-            out |= {"cpu_lower_quartile": low, "cpu_upper_quartile": high}
-        if self.ours.memory and self.theirs.memory:
-            out["memory_process"] = self.ours.memory.process_mb / self.theirs.memory.process_mb
-            out["memory_steps"] = self.ours.memory.steps_mb / self.theirs.memory.steps_mb
+            out["lower_quartile"], _, out["upper_quartile"] = statistics.quantiles(pairs, n=QUARTERS)
+        if ours.memory and theirs.memory:
+            out["memory_process"] = ours.memory.process_mb / theirs.memory.process_mb
+            out["memory_steps"] = ours.memory.steps_mb / theirs.memory.steps_mb
         return out
+
+    @property
+    def fairness(self) -> Fairness | None:
+        """Whether an e3nn opponent is as fast as the published code; None where there is nothing to compare with."""
+        if "theirs" not in self.sides:
+            return None
+        seconds = statistics.median(self.sides["theirs"].times[self.clock])
+        return fairness(self.job, seconds, self.machine.matmul_gflops)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: everything measured, with summaries and ratios."""
-        data = asdict(self)
-        for side in SIDES:
-            data[side]["summary"] = getattr(self, side).summary(self.machine)
-        return data | {"ratios": self.ratios()}
+        judged = self.fairness
+        paper = DENS_PERCENT.get(self.job.model) if self.job.work == "dens" else None
+        where = environment()
+        return {
+            "job": asdict(self.job) | {"peer_python": None},
+            "plan": asdict(self.plan),
+            "commit": where["commit"] or where["packages"]["denskit"],
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": asdict(self.machine),
+            "threads": self.plan.threads,
+            "load": self.machine.load,
+            **self.facts,
+            "agreement": self.agreement,
+            "clock": self.clock,
+            "ratio": self.ratio,
+            "ratio_of": _meaning(self),
+            "ratios": self.ratios(),
+            "valid": judged.valid if judged else None,
+            "fairness": asdict(judged) if judged else None,
+            "paper_percent": paper,
+            "sides": {side: self._side(measured) for side, measured in self.sides.items()},
+        }
+
+    def _side(self, measured: Measured) -> dict[str, Any]:
+        times = measured.times[self.clock]
+        return asdict(measured) | {
+            "median_s": statistics.median(times),
+            "min_s": min(times),
+            "quartiles_s": statistics.quantiles(times, n=QUARTERS) if len(times) > 1 else None,
+            "share_of_ceiling": measured.shares(self.machine, self.clock),
+        }
 
 
-def run(contest: Contest, *, threads: int, repeats: int, memory: bool) -> Result:
-    """Measure a contest on the CPU in float32 with ``threads`` threads of torch.
+def _meaning(record: Record) -> str | None:
+    if len(record.sides) < 2:
+        return None
+    over, under = record.sides["theirs"].name, record.sides["ours"].name
+    if record.job.work == "dens":
+        over, under = under, over
+    return f"time of {over} / time of {under}"
+
+
+def run(job: Job, plan: Plan, notify: Notify = lambda what, done, total: None) -> Record:
+    """Measure a job with ``plan.threads`` threads of torch.
 
     Raises:
-        ValueError: Fewer than one thread or step, or the two models disagree.
+        ValueError: Names or numbers that make no sense, or two sides that disagree.
     """
-    if threads < 1 or repeats < 1 or contest.batch < 1:
-        raise ValueError(f"threads={threads}, repeats={repeats}, batch={contest.batch}: each must be at least 1")
-    torch.set_num_threads(threads)
-    memories = {side: _memory_of(contest, side, threads) if memory else None for side in SIDES}
-    machine = describe_machine()
-    prepared = prepare_batch(contest, torch.float32, contest.batch)
-    contestants = build_contestants(contest, torch.float32)
-    agreement = compare(contest, contestants, prepared)
-    products = {side: contestants[side].matmul_gflop(prepared) for side in SIDES}
-    times: dict[Side, list[tuple[float, float]]] = {side: [] for side in SIDES}
-    for turn in range(WARM_UPS + repeats):
-        for side in SIDES:
-            wall, cpu = time.perf_counter(), time.process_time()
-            contestants[side].step(prepared)
-            if turn >= WARM_UPS:
-                times[side].append((time.perf_counter() - wall, time.process_time() - cpu))
-
-    def measured(side: Side) -> Measured:
-        return Measured(
-            wall=[wall for wall, _ in times[side]],
-            cpu=[cpu for _, cpu in times[side]],
-            matmul_gflop=products[side],
-            parameters=contestants[side].parameters,
-            memory=memories[side],
-        )
-
-    batch = prepared.batch
-    assert batch.edge_index is not None
-    return Result(
-        contest=contest,
-        machine=machine,
-        atoms=batch.num_atoms,
-        edges=batch.edge_index.shape[1],
-        agreement=agreement,
-        ours=measured("ours"),
-        theirs=measured("theirs"),
-    )
+    torch.set_num_threads(plan.threads)
+    device = torch.device(job.device)
+    notify("building and comparing", 0, 0)
+    with assemble(job, job.sides) as meeting:
+        machine = describe_machine(device)
+        first, times = _take_turns(meeting, job.sides, plan, notify)
+        notify("counting operations", 0, 0)
+        counted = {side: one.count() if isinstance(one, Own) else None for side, one in meeting.contenders.items()}
+        machine = machine.measured_again(device)
+        sides: dict[Side, Measured] = {}
+        for side in job.sides:
+            contender = meeting.contenders[side]
+            notify(f"memory of {job.names[side]}", 0, 0)
+            sides[side] = Measured(
+                name=job.names[side],
+                times={clock: [row[clock] for row in times[side]] for clock in times[side][0]},
+                first_step_s=first[side],
+                counted=counted[side],
+                parameters=contender.parameters,
+                kernels=_kernels_of(contender),
+                memory=_memory_of(job, side, plan, contender) if plan.memory else None,
+            )
+        agreement = meeting.agreement.differences if meeting.agreement else None
+        return Record(job=job, plan=plan, machine=machine, facts=meeting.facts, agreement=agreement, sides=sides)
 
 
-def _memory_of(contest: Contest, side: Side, threads: int) -> Memory:
-    """In a fresh process: the allocator of one that has done other work keeps memory and would hide the peak."""
+def _kernels_of(contender: object) -> str | None:
+    module = contender.module if isinstance(contender, Own) else None
+    return module.backbone.kernels if isinstance(module, ForceField) else None
+
+
+def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
+    """The sides that are wanted, whatever the work."""
+    if job.work in ("train", "energy_forces") and job.against == "fairchem":
+        return fairchem.assemble(job, sides)
+    if job.work == "md":
+        return dynamics.assemble(job, sides)
+    if job.work == "loader":
+        return loading.assemble(job, sides)
+    if job.work == "neighbors":
+        return neighbors.assemble(job, sides)
+    return contest.assemble(job, sides)
+
+
+def _take_turns(
+    meeting: Meeting, sides: Sequence[Side], plan: Plan, notify: Notify
+) -> tuple[dict[Side, float], dict[Side, list[dict[str, float]]]]:
+    """Wall seconds of the first step of each side, and the clocks of those after the warm-ups."""
+    rows: dict[Side, list[dict[str, float]]] = {side: [] for side in sides}
+    total = plan.warm_ups + plan.repeats
+    for turn in range(total):
+        for side in sides:
+            rows[side].append(meeting.contenders[side].step())
+        last = ", ".join(f"{rows[side][-1]['wall']:.3g} s" for side in sides)
+        notify(f"{'warming up' if turn < plan.warm_ups else 'timing'}, last turn {last}", turn + 1, total)
+    return {side: rows[side][0]["wall"] for side in sides}, {side: rows[side][plan.warm_ups :] for side in sides}
+
+
+def _memory_of(job: Job, side: Side, plan: Plan, contender: object) -> Memory | None:
+    """A peer's process says itself; ours is measured in a fresh one, where nothing else has left memory behind."""
+    if isinstance(contender, PeerProcess):
+        return Memory(**contender.memory) if contender.memory else None
+    if job.work not in WITH_MODELS:
+        return None
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
-        return pool.submit(_measure_memory, contest, side, threads).result()
+        return pool.submit(_measure_memory, job, side, plan.threads).result()
 
 
-def _measure_memory(contest: Contest, side: Side, threads: int) -> Memory:
+def _measure_memory(job: Job, side: Side, threads: int) -> Memory:
     torch.set_num_threads(threads)
-    prepared = prepare_batch(contest, torch.float32, contest.batch)
-    contestant: Contestant = build_contestants(contest, torch.float32)[side]
-    before = present_memory_mb()
-    for _ in range(WARM_UPS):
-        contestant.step(prepared)
-    peak = peak_memory_mb()
+    device = torch.device(job.device)
+    with assemble(job, (side,)) as meeting:
+        forget_peak(device)
+        before = present_memory_mb(device)
+        for _ in range(MEMORY_STEPS):
+            meeting.contenders[side].step()
+        peak = peak_memory_mb(device)
     return Memory(process_mb=peak, steps_mb=peak - before)

@@ -1,18 +1,27 @@
-"""The batches that benchmarks run on: rattled copies of two molecules, with invented labels."""
+"""The structures that benchmarks run on, by name, with invented labels."""
 
 from __future__ import annotations
 
-from typing import Literal
+import re
 
 import ase
 import numpy as np
 import torch
-from ase.build import molecule
+from ase.build import add_adsorbate, fcc111, molecule
 
 from denskit.batch import Batch, System, Targets
 from denskit.data.base import collate
 
-SystemName = Literal["ethanol", "aspirin"]
+SYSTEMS = {
+    "ethanol": "one molecule, 9 atoms",
+    "aspirin": "one molecule, 21 atoms",
+    "liquid-N": "about N atoms of ethanol in a periodic cell, at the liquid's density (liquid-500)",
+    "slab": "carbon monoxide on a periodic copper slab, 82 atoms",
+}
+CELL = 4.6  # Å, of one ethanol molecule in the periodic systems: the density of the liquid
+RATTLE = 0.05  # Å, of every atom of every copy
+LIQUID = re.compile(r"liquid-([1-9]\d*)")
+ELEMENTS = (1, 6, 8, 29)  # of all systems
 
 ASPIRIN = ase.Atoms(  # relaxed with GFN2-xTB; Å
     "C7O3C2OH8",
@@ -27,27 +36,58 @@ ASPIRIN = ase.Atoms(  # relaxed with GFN2-xTB; Å
 )  # fmt: skip
 
 
-def benchmark_batch(name: SystemName, size: int, *, seed: int = 0) -> tuple[Batch, Targets]:
-    """``size`` copies of a molecule, each moved by normal noise of 0.05 Å, in float64, without edges.
+def structure(name: str) -> ase.Atoms:
+    """One structure as it is built.  Raises ValueError, listing the known, for another name."""
+    liquid = LIQUID.fullmatch(name)
+    if liquid:
+        atoms = molecule("CH3CH2OH")
+        atoms.set_cell([CELL, CELL, CELL])
+        atoms.pbc = True
+        return atoms.repeat(max(2, round((int(liquid[1]) / len(atoms)) ** (1 / 3))))
+    if name == "slab":
+        atoms = fcc111("Cu", (4, 4, 5), vacuum=8.0, periodic=True)
+        add_adsorbate(atoms, molecule("CO"), 1.9)
+        atoms.pbc = True
+        return atoms
+    if name in ("ethanol", "aspirin"):
+        return molecule("CH3CH2OH") if name == "ethanol" else ASPIRIN.copy()
+    known = "; ".join(f"{known} ({what})" for known, what in SYSTEMS.items())
+    raise ValueError(f"no system {name!r}; known are {known}")
 
-    Labels are normal with standard deviation 1 (eV, eV/Å): their values do not matter, that they exist does.
-    """
-    atoms = molecule("CH3CH2OH") if name == "ethanol" else ASPIRIN
+
+def structures(name: str, count: int, *, seed: int = 0) -> list[ase.Atoms]:
+    """``count`` copies of a structure, every atom of each moved by normal noise of 0.05 Å."""
     generator = np.random.default_rng(seed)
-    systems = [_rattled(atoms, generator, index) for index in range(size)]
-    return collate(systems, torch.float64)
+    copies = []
+    for _ in range(count):
+        atoms = structure(name)
+        atoms.positions += generator.normal(scale=RATTLE, size=(len(atoms), 3))
+        copies.append(atoms)
+    return copies
 
 
-def _rattled(atoms: ase.Atoms, generator: np.random.Generator, index: int) -> System:
-    n = len(atoms)
-    return System(
-        positions=atoms.positions + generator.normal(scale=0.05, size=(n, 3)),
-        atomic_numbers=atoms.numbers.astype(np.int64),
-        cell=np.zeros((3, 3)),
-        pbc=np.zeros(3, dtype=bool),
-        fixed=np.zeros(n, dtype=bool),
-        tags=np.zeros(n, dtype=np.int64),
-        energy=float(generator.normal()),
-        forces=generator.normal(size=(n, 3)),
-        index=index,
-    )
+def labelled(name: str, count: int, *, seed: int = 0) -> list[System]:
+    """The same copies with labels that are normal with standard deviation 1 (eV, eV/Å).
+
+    The values of the labels do not matter, that they exist does.
+    """
+    generator = np.random.default_rng(seed + 1)
+    return [
+        System(
+            positions=atoms.positions,
+            atomic_numbers=atoms.numbers.astype(np.int64),
+            cell=np.array(atoms.cell.array),
+            pbc=np.array(atoms.pbc),
+            fixed=np.zeros(len(atoms), dtype=bool),
+            tags=np.zeros(len(atoms), dtype=np.int64),
+            energy=float(generator.normal()),
+            forces=generator.normal(size=(len(atoms), 3)),
+            index=index,
+        )
+        for index, atoms in enumerate(structures(name, count, seed=seed))
+    ]
+
+
+def benchmark_batch(name: str, size: int, *, seed: int = 0) -> tuple[Batch, Targets]:
+    """A batch of :func:`labelled`, in float64, without edges."""
+    return collate(labelled(name, size, seed=seed), torch.float64)

@@ -1,4 +1,4 @@
-"""``denskit bench``: our models timed beside another formulation of the same functions."""
+"""``denskit bench``: speed and memory, alone and beside other programs."""
 
 from __future__ import annotations
 
@@ -7,26 +7,48 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-if TYPE_CHECKING:
-    from denskit.bench.measure import Measured, Result
+from denskit.cli.bench_output import BenchProgress, check_writable, show, write
 
-app = typer.Typer(no_args_is_help=True, help="Time our models beside an e3nn formulation of the same functions.")
+if TYPE_CHECKING:
+    from denskit.bench.job import Job
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Speed and memory, alone and beside other programs; steps are taken in turn, agreement comes first.",
+    epilog="docs/benchmarks.md says what is measured how, and how to make the environments of other programs.",
+)
 
 Model = Annotated[
-    Literal["equiformer_l2", "equiformer_l3"], typer.Option(help="The model: L_max 2 or 3, as published.")
+    str,
+    typer.Option(help="equiformer_l2, _l3, _small, _wide, equiformer_v2, equiformer_v2_gradient, escn."),
 ]
-System = Annotated[Literal["ethanol", "aspirin"], typer.Option(help="The molecule.")]
+System = Annotated[str, typer.Option(help="ethanol, aspirin, liquid-N (periodic, about N atoms), slab.")]
 Batch = Annotated[int, typer.Option(help="Structures in a batch.")]
 Against = Annotated[
-    Literal["e3nn", "e3nn-eager"], typer.Option(help="e3nn with TorchScript, or in its default mode for torch >= 2.10.")
+    str, typer.Option(help="e3nn, e3nn-eager, plain (our plain kernels), fairchem, or none: only ours is timed.")
+]
+PeerPython = Annotated[
+    str | None, typer.Option(help="The Python of the environment that the opponent lives in.", show_default=False)
+]
+Kernels = Annotated[
+    Literal["plain", "fused"] | None,
+    typer.Option(help="How ours computes; default: its own choice.", show_default=False),
 ]
 Dens = Annotated[bool, typer.Option("--dens/--no-dens", help="With or without force encoding and noise head.")]
+Layers = Annotated[int | None, typer.Option(help="Another number of layers.", show_default=False)]
+LMax = Annotated[int | None, typer.Option(help="Another highest degree.", show_default=False)]
+Cutoff = Annotated[float | None, typer.Option(help="Another cutoff, Å.", show_default=False)]
+MaxNeighbors = Annotated[
+    int | None, typer.Option(help="Another largest number of neighbours of an atom.", show_default=False)
+]
+Device = Annotated[str, typer.Option(help="cpu or cuda; on a GPU events are the clock.")]
 Threads = Annotated[int, typer.Option(help="Threads of torch; with 1 the processor time is the robust figure.")]
-Repeats = Annotated[int, typer.Option(help="Steps of each, after 3 warm-ups.")]
+Repeats = Annotated[int, typer.Option(help="Timed steps of each.")]
+WarmUps = Annotated[int, typer.Option(help="Steps of each before them.")]
 Memory = Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory too, in processes of its own.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write everything measured to this file.")]
-
-ROWS = ("CPU time, s", "wall time, s", "matmul GFLOP", "of the matmul ceiling", "peak memory, MB", "parameters")
+Json = Annotated[
+    Path | None, typer.Option("--json", help="Write everything measured to this file.", show_default=False)
+]
 
 
 @app.command()
@@ -35,18 +57,34 @@ def train(
     system: System = "ethanol",
     batch: Batch = 8,
     against: Against = "e3nn",
+    peer_python: PeerPython = None,
+    kernels: Kernels = None,
     dens: Dens = True,
+    layers: Layers = None,
+    l_max: LMax = None,
+    cutoff: Cutoff = None,
+    device: Device = "cpu",
     threads: Threads = 1,
     repeats: Repeats = 20,
+    warm_ups: WarmUps = 3,
     memory: Memory = True,
     json: Json = None,
 ) -> None:
-    """Time whole training steps: forward, forces by gradient, loss, backward, AdamW.
+    """Whole training steps: forward, forces, losses, backward, AdamW.
 
-    Example:  denskit bench train --model equiformer_l3 --system aspirin --json l3.json
+    Examples:
+
+      denskit bench train --model equiformer_l2 --system ethanol --batch 8 --against e3nn --json result.json
+
+      denskit bench train --model equiformer_l3 --system aspirin --against plain
+
+      denskit bench train --model escn --system slab --batch 1 --no-dens --against fairchem --peer-python PYTHON
     """
-    settings = dict(work="train", model=model, system=system, batch=batch, against=against, dens=dens)
-    _run(settings, threads, repeats, memory, json)
+    sizes = {"layers": layers, "l_max": l_max, "cutoff": cutoff}
+    job = _job(
+        "train", model, system, batch, against, device, peer_python=peer_python, kernels=kernels, dens=dens, **sizes
+    )
+    _measure(job, threads, repeats, warm_ups, memory, json)
 
 
 @app.command("energy_forces")
@@ -55,69 +93,230 @@ def energy_forces(
     system: System = "ethanol",
     batch: Batch = 8,
     against: Against = "e3nn",
+    peer_python: PeerPython = None,
+    kernels: Kernels = None,
     dens: Dens = True,
+    layers: Layers = None,
+    l_max: LMax = None,
+    cutoff: Cutoff = None,
+    device: Device = "cpu",
     threads: Threads = 1,
     repeats: Repeats = 20,
+    warm_ups: WarmUps = 3,
     memory: Memory = True,
     json: Json = None,
 ) -> None:
-    """Time energies and forces, as a simulation or an evaluation asks for them.
+    """Energies and forces, as an evaluation asks for them.
 
     Example:  denskit bench energy_forces --system aspirin --batch 1
     """
-    settings = dict(work="energy_forces", model=model, system=system, batch=batch, against=against, dens=dens)
-    _run(settings, threads, repeats, memory, json)
-
-
-def _run(settings: dict[str, Any], threads: int, repeats: int, memory: bool, target: Path | None) -> None:
-    import json
-    from importlib.util import find_spec
-
-    if find_spec("e3nn") is None:
-        raise ValueError("the opponent needs e3nn, which is not installed: pip install 'denskit[test]'")
-    if target is not None and not target.parent.is_dir():
-        raise ValueError(f"--json {target}: there is no folder {target.parent}; make it first")
-
-    from denskit.bench.contest import Contest
-    from denskit.bench.measure import run
-
-    result = run(Contest(**settings), threads=threads, repeats=repeats, memory=memory)
-    _show(result)
-    if target is not None:
-        target.write_text(json.dumps(result.to_dict(), indent=1) + "\n")
-
-
-def _show(result: Result) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    contest, machine, ratios = result.contest, result.machine, result.ratios()
-    console = Console(soft_wrap=True)
-    console.print(f"{machine.cpu}, {machine.threads} of {machine.cpus} CPUs, load {machine.load:.1f} before")
-    console.print(f"torch {machine.torch}, e3nn {machine.e3nn}")
-    console.print(f"matmul {machine.matmul_gflops:.0f} GFLOP/s, copy {machine.copy_gb_per_s:.0f} GB/s")
-    title = (
-        f"{contest.work}, {contest.model}, {contest.system} x {contest.batch}, DeNS {'on' if contest.dens else 'off'}"
+    sizes = {"layers": layers, "l_max": l_max, "cutoff": cutoff}
+    choices = dict(peer_python=peer_python, kernels=kernels, dens=dens)
+    _measure(
+        _job("energy_forces", model, system, batch, against, device, **choices, **sizes),
+        threads,
+        repeats,
+        warm_ups,
+        memory,
+        json,
     )
-    table = Table("median of a step (min)", contest.against, "denskit", title=title)
-    for name, theirs, ours in zip(ROWS, _cells(result.theirs, result), _cells(result.ours, result), strict=True):
-        table.add_row(name, theirs, ours)
-    console.print(table)
-    console.print(
-        f"{result.atoms} atoms, {result.edges} edges; CPU time {ratios['cpu_median']:.2f} times faster", end=""
+
+
+@app.command()
+def md(
+    model: Model = "equiformer_small",
+    system: System = "aspirin",
+    batch: Annotated[int, typer.Option("--batch", "--replicas", help="Replicas; a step moves all of them.")] = 1,
+    against: Annotated[
+        str, typer.Option(help="plain-ase, plain (our plain kernels), mace, nequip or none.")
+    ] = "plain-ase",
+    peer_python: PeerPython = None,
+    kernels: Kernels = None,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile our model, as `denskit md --compile` does.")
+    ] = False,
+    device: Device = "cpu",
+    threads: Threads = 1,
+    repeats: Repeats = 20,
+    warm_ups: WarmUps = 3,
+    memory: Memory = True,
+    json: Json = None,
+) -> None:
+    """Steps of molecular dynamics.
+
+    Against plain-ase and plain it is our loop, with all replicas in one batch; against mace and nequip all are
+    calculators of ASE with the same degrees, channels and edges, which compares time for a size, not for an accuracy.
+
+    Examples:
+
+      denskit bench md --system ethanol --replicas 16
+
+      denskit bench md --model equiformer_wide --against mace --peer-python PYTHON
+    """
+    job = _job("md", model, system, batch, against, device, peer_python=peer_python, kernels=kernels, compile=compile)
+    _measure(job, threads, repeats, warm_ups, memory, json)
+
+
+@app.command()
+def dens(
+    model: Model = "equiformer_l2",
+    system: System = "ethanol",
+    batch: Batch = 8,
+    kernels: Kernels = None,
+    layers: Layers = None,
+    device: Device = "cpu",
+    threads: Threads = 1,
+    repeats: Repeats = 20,
+    warm_ups: WarmUps = 3,
+    memory: Memory = True,
+    json: Json = None,
+) -> None:
+    """What DeNS costs: a training step with it beside one without, in time, memory and parameters.
+
+    The paper's figures: +10.5 % (Equiformer), +7.4 % (EquiformerV2), +1.5 % (eSCN) of time.
+
+    Example:  denskit bench dens --model escn --system slab --batch 1 --repeats 3 --json escn.json
+    """
+    job = _job("dens", model, system, batch, "without", device, kernels=kernels, layers=layers)
+    _measure(job, threads, repeats, warm_ups, memory, json)
+
+
+@app.command()
+def neighbors(
+    model: Model = "equiformer_l2",
+    system: System = "liquid-5000",
+    batch: Batch = 1,
+    against: Annotated[str, typer.Option(help="ase or none.")] = "ase",
+    cutoff: Cutoff = None,
+    max_neighbors: MaxNeighbors = None,
+    repeats: Repeats = 20,
+    warm_ups: WarmUps = 3,
+    json: Json = None,
+) -> None:
+    """The neighbour list of a batch, with the cutoff and the limit of a model; the edges must be ASE's.
+
+    Example:  denskit bench neighbors --model equiformer_v2 --system slab --batch 8
+    """
+    job = _job("neighbors", model, system, batch, against, "cpu", cutoff=cutoff, max_neighbors=max_neighbors)
+    _measure(job, 1, repeats, warm_ups, False, json)
+
+
+@app.command()
+def loader(
+    data: Annotated[Path | None, typer.Argument(help="Structures; default: made ones.", show_default=False)] = None,
+    model: Model = "equiformer_v2",
+    system: System = "slab",
+    batch: Batch = 8,
+    against: Annotated[str, typer.Option(help="ase (files that ASE reads) or none.")] = "ase",
+    cutoff: Cutoff = None,
+    max_neighbors: MaxNeighbors = None,
+    repeats: Repeats = 20,
+    warm_ups: WarmUps = 3,
+    json: Json = None,
+) -> None:
+    """Batches from a file, read, corrupted and with edges; also its parts, and structures a second by threads.
+
+    Example:  denskit bench loader train.extxyz --model equiformer_l2
+    """
+    file = None if data is None else str(data)
+    sizes = {"cutoff": cutoff, "max_neighbors": max_neighbors}
+    _measure(
+        _job("loader", model, system, batch, against, "cpu", data=file, **sizes), 1, repeats, warm_ups, False, json
     )
-    if "cpu_lower_quartile" in ratios:
-        console.print(f" (quartiles {ratios['cpu_lower_quartile']:.2f}, {ratios['cpu_upper_quartile']:.2f})", end="")
-    console.print(f", wall time {ratios['wall_median']:.2f} times")
 
 
-def _cells(measured: Measured, result: Result) -> list[str]:
-    summary, memory = measured.summary(result.machine), measured.memory
-    return [
-        f"{summary['cpu_median_s']:.3f} ({summary['cpu_min_s']:.3f})",
-        f"{summary['wall_median_s']:.3f} ({summary['wall_min_s']:.3f})",
-        f"{measured.matmul_gflop:.1f}",
-        f"{100 * summary['share_of_matmul_ceiling']:.0f}%",
-        f"{memory.process_mb:.0f}, {memory.steps_mb:.0f} by steps" if memory else "not measured",
-        f"{measured.parameters:,}",
-    ]
+@app.command()
+def scaling(
+    over: Annotated[Literal["atoms", "edges", "l_max", "batch"], typer.Option(help="What grows.")] = "atoms",
+    values: Annotated[
+        str | None, typer.Option(help="Sizes, such as 72,243,576; of edges: cutoffs in Å.", show_default=False)
+    ] = None,
+    work: Annotated[
+        Literal["train", "energy_forces", "md", "neighbors"], typer.Option(help="What is timed.")
+    ] = "energy_forces",
+    model: Model = "equiformer_small",
+    system: System = "liquid-72",
+    batch: Batch = 1,
+    against: Annotated[str, typer.Option(help="An opponent of that work, or none.")] = "none",
+    kernels: Kernels = None,
+    dens: Annotated[bool, typer.Option("--dens/--no-dens", help="With force encoding and noise head.")] = False,
+    device: Device = "cpu",
+    threads: Threads = 1,
+    repeats: Repeats = 5,
+    warm_ups: WarmUps = 1,
+    memory: Memory = False,
+    json: Json = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the costs as this PNG file.", show_default=False)] = None,
+) -> None:
+    """The cost of a step as atoms, edges, degrees or batches grow.
+
+    Examples:
+
+      denskit bench scaling --over atoms --values 72,243,576 --plot atoms.png
+
+      denskit bench scaling --over l_max --values 2,3 --model equiformer_l2 --system ethanol --against e3nn
+    """
+    check_writable(json, plot)
+    from denskit.analysis.benchmarks import plot_scaling
+    from denskit.bench.measure import Plan
+    from denskit.bench.scaling import AXES, run_all
+
+    sizes = AXES[over][1] if values is None else _numbers(values)
+    job = _job(work, model, system, batch, against, device, kernels=kernels, dens=dens)
+    plan = Plan(threads=threads, repeats=repeats, warm_ups=warm_ups, memory=memory)
+    with BenchProgress() as notify:
+        data = run_all(job, over, sizes, plan, notify).to_dict()
+    for record in data["records"]:
+        show(record)
+    typer.echo(f"{data['ratio_of']}: {data['ratio']:.2f}")
+    write(data, json)
+    if plot is not None:
+        typer.echo(f"Wrote {plot_scaling(data, plot)}")
+
+
+@app.command()
+def report(
+    files: Annotated[list[Path], typer.Argument(help="What --json wrote.", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for the table and the plots.", show_default=False)
+    ],
+) -> None:
+    """Records as a Markdown table, and plots of scalings.
+
+    Example:  denskit bench report results/*.json --output results
+    """
+    from denskit.analysis.benchmarks import write_report
+
+    for path in write_report(files, output):
+        typer.echo(f"Wrote {path}")
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--values {text}: numbers with commas between them are wanted, such as 72,243") from None
+
+
+def _job(work: Any, model: str, system: str, batch: int, against: str, device: str, **choices: Any) -> Job:
+    """The job, with names and device checked before anything is built."""
+    from denskit.bench.job import Job
+    from denskit.bench.models import config_of
+    from denskit.bench.systems import structure
+    from denskit.training.distributed import choose_device
+
+    device = str(choose_device(device))
+    job = Job(work=work, model=model, system=system, batch=batch, against=against, device=device, **choices)
+    config_of(job)
+    structure(system)
+    return job
+
+
+def _measure(job: Job, threads: int, repeats: int, warm_ups: int, memory: bool, json: Path | None) -> None:
+    check_writable(json)
+    from denskit.bench.measure import Plan, run
+
+    with BenchProgress() as notify:
+        data = run(job, Plan(threads=threads, repeats=repeats, warm_ups=warm_ups, memory=memory), notify).to_dict()
+    show(data)
+    write(data, json)
