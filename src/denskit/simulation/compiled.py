@@ -88,6 +88,7 @@ class CompiledModel:
             found = self.model(_batch(given), outputs=self.outputs)
             return tuple(found[name] for name in self.outputs)
 
+        outputs_of(*inputs)  # what models keep must be made before: what is made under tracing is not a number
         graph = fold(make_fx(outputs_of)(*inputs))
         if self.backend == "eager":
             return graph
