@@ -45,10 +45,12 @@ class Potential:
         skin: Å; 0 looks for neighbours at every call.
         stress: whether calls compute the stress; then all systems must be periodic in three directions.
         compile: compile the models, at the first call and when shapes change; for many calls with the same systems.
+        edge_chunk: work on groups of about so many edges, one after the other, for systems that do not fit into memory
+            (see docs/scaling.md); None: on all at once.
 
     Raises:
-        ValueError: No model, models in different dtypes or on different devices, a negative skin, or a stress asked
-            of models whose forces are no gradients.
+        ValueError: No model, models in different dtypes or on different devices, a negative skin, a stress asked
+            of models whose forces are no gradients, or groups of edges in compiled models.
     """
 
     def __init__(
@@ -58,19 +60,22 @@ class Potential:
         skin: float = 0.5,
         stress: bool = False,
         compile: bool = False,
+        edge_chunk: int | None = None,
     ) -> None:
         given = [models] if isinstance(models, ForceField) else list(models)
         if not given:
             raise ValueError("a potential needs at least one model; none was given")
         if not skin >= 0:
             raise ValueError(f"skin is {skin} Å; give 0 or more")
+        if edge_chunk is not None and (edge_chunk < 1 or compile):
+            raise ValueError(f"edge_chunk is {edge_chunk}; give at least 1, and no compile, whose graph is one piece")
         if stress and any(model.config.forces == "direct" for model in given):
             raise ValueError(DIRECT)
         kinds = {(parameter.dtype, parameter.device) for model in given for parameter in model.parameters()}
         if len(kinds) != 1:
             raise ValueError(f"models must share one dtype and one device; found {sorted(map(str, kinds))}")
         self.dtype, self.device = kinds.pop()
-        self.models = [_frozen(model) for model in given]
+        self.models = [_frozen(model, edge_chunk) for model in given]
         self.cutoff = max(model.cutoff for model in given)
         self.skin = skin
         self.stress = stress
@@ -166,7 +171,7 @@ class Potential:
         origin = batch.positions.index_select(0, first.clamp(max=max(batch.num_atoms - 1, 0)))
         relative = batch.positions - origin.index_select(0, batch.system_index)
         batch = replace(batch, positions=relative.to(self.dtype), cell=batch.cell.to(self.dtype))
-        if self._compiled is not None:  # shapes must stay: edges are masked
+        if self._compiled is not None and self.device.type != "cpu":  # counting edges would make the device wait
             return replace(batch, edge_index=found.edge_index, edge_shift=found.edge_shift, edge_mask=keep)
         rows = keep.nonzero()[:, 0]
         index, shift = found.edge_index.index_select(1, rows), found.edge_shift.index_select(0, rows)
@@ -193,21 +198,25 @@ def load_potential(
     skin: float = 0.5,
     stress: bool = False,
     compile: bool = False,
+    edge_chunk: int | None = None,
 ) -> Potential:
     """A potential from one or several model files; dtype: default that of the files.
 
     Raises FileNotFoundError or ValueError as :func:`load_model` and :class:`Potential` do.
     """
     files = [paths] if isinstance(paths, str | Path) else list(paths)
-    return Potential([load_model(path, device, dtype) for path in files], skin=skin, stress=stress, compile=compile)
+    models = [load_model(path, device, dtype) for path in files]
+    return Potential(models, skin=skin, stress=stress, compile=compile, edge_chunk=edge_chunk)
 
 
 def _outputs(stress: bool) -> tuple[str, ...]:
     return ("energies", "forces", "stress") if stress else ("energies", "forces")
 
 
-def _frozen(model: ForceField) -> ForceField:
-    return copy.deepcopy(model).eval().requires_grad_(False)
+def _frozen(model: ForceField, edge_chunk: int | None) -> ForceField:
+    frozen = copy.deepcopy(model).eval().requires_grad_(False)
+    frozen.backbone.edge_chunk = edge_chunk
+    return frozen
 
 
 def _committee(results: Sequence[Evaluation]) -> Evaluation:
