@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import ase.io
 import numpy as np
 import pytest
 import torch
@@ -64,8 +66,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[ForceField, Path
 
 
 def test_programs_run_without_denskit(exported: tuple[ForceField, Path], tmp_path: Path) -> None:
-    import ase.io
-
     model, path = exported
     silicon = bulk("Si", cubic=True).repeat((2, 1, 1))
     silicon.rattle(0.05, seed=0)
@@ -87,6 +87,49 @@ def test_programs_run_without_denskit(exported: tuple[ForceField, Path], tmp_pat
     stress = model.predict(build_neighbors(batch_of([silicon]), 4.0))["stress"][0]
     assert np.abs(found["stress_2"] - stress.numpy()).max() < 1e-6  # positions were rounded in the file
     assert METADATA == "denskit.json"
+
+
+# a model of scalars alone: with vectors the compiler would take three times as long
+SCALARS = {
+    "channels": (2,), "feature_channels": (2,), "head_channels": (2,), "ffn_channels": (2,), "attention": "none",
+    "messages": "linear", "norm": "none",
+}  # fmt: skip
+
+# the same for a compiled one
+ALONE_COMPILED = ALONE.replace(
+    """program = torch.export.load(sys.argv[1], extra_files=extra).module()
+cutoff = json.loads(extra["denskit.json"])["cutoff"]""",
+    """program = torch._inductor.aoti_load_package(sys.argv[1])
+cutoff = json.loads(program.get_metadata()["denskit.json"])["cutoff"]""",
+)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+def test_compiled_programs_run_without_denskit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In about half a minute."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))  # nothing of an earlier run
+    model = small(**SCALARS)
+    export_model(model, tmp_path / "model.pt2", compiled=True)
+    structures = [molecule("CH3CH2OH"), molecule("H2"), bulk("Si", cubic=True)]
+    ase.io.write(tmp_path / "in.extxyz", structures)
+    files = [str(tmp_path / name) for name in ("model.pt2", "in.extxyz", "out.npz")]
+    done = subprocess.run([sys.executable, "-c", ALONE_COMPILED, *files], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = np.load(tmp_path / "out.npz", allow_pickle=False)
+    for place, atoms in enumerate(ase.io.read(tmp_path / "in.extxyz", ":")):
+        wanted = Potential(model, skin=0.0)(batch_of([atoms]))
+        assert abs(found[f"energy_{place}"] - float(wanted.energy[0])) < ORACLE64 * abs(float(wanted.energy[0]))
+        assert np.abs(found[f"forces_{place}"] - wanted.forces.numpy()).max() < ORACLE64
+
+
+def test_without_a_compiler_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: object, **kwargs: object) -> object:
+        raise RuntimeError("no C++ compiler\nfurther lines")
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fails)
+    with pytest.raises(ValueError, match=r"cannot compile the program \(RuntimeError: no C\+\+ compiler\); it needs"):
+        export_model(small(**SCALARS), tmp_path / "model.pt2", compiled=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_direct_forces_are_exported_too(tmp_path: Path) -> None:

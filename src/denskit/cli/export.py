@@ -13,10 +13,19 @@ def export(
     output: Annotated[Path, typer.Argument(help="The .pt2 file to write.", show_default=False)],
     device: Annotated[str, typer.Option(help="auto, cpu or cuda: where the program will run.")] = "cpu",
     dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
+    aot: Annotated[
+        bool, typer.Option("--aot", help="Compile by AOTInductor for this processor: minutes, needs a C++ compiler.")
+    ] = False,
 ) -> None:
     """Write energy and forces as a program for torch.export.load: no Denskit needed, any number of atoms and edges.
 
-    Example:  denskit export runs/mine mine.pt2
+    With --aot a compiled one, for torch._inductor.aoti_load_package or C++.
+
+    Examples:
+
+      denskit export runs/mine mine.pt2
+
+      denskit export runs/mine mine_compiled.pt2 --aot
     """
     from denskit.models.model_file import load_model
     from denskit.simulation.calculator import DTYPES
@@ -25,8 +34,8 @@ def export(
     from denskit.training.run_folder import model_file
 
     force_field = load_model(model_file(model), choose_device(device), dtype and DTYPES[dtype])
-    found = export_model(force_field, output)
+    found = export_model(force_field, output, compiled=aot)
     typer.echo(
         f"Wrote {output}: {', '.join(found['outputs'])} of one structure, {found['weights']} on {found['device']}; "
-        f"neighbours within {found['cutoff']:g} Å are an input"
+        f"neighbours within {found['cutoff']:g} Å are an input{'; compiled' if aot else ''}"
     )

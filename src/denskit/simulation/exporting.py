@@ -28,11 +28,11 @@ INPUTS = {
     "edge_index": "[2, E] int64, row 0 the neighbour, row 1 the atom it belongs to; both directions of every pair",
     "edge_shift": "[E, 3] int64, cells: vector = positions[neighbour] + shift @ cell - positions[atom]",
 }
-METADATA = "denskit.json"  # of the file's extra files
+METADATA = "denskit.json"  # of the file's extra files, of a compiled one's metadata
 AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative to the largest force, program against model
 
 
-def export_model(model: ForceField, path: Path) -> dict[str, Any]:
+def export_model(model: ForceField, path: Path, *, compiled: bool = False) -> dict[str, Any]:
     """Write the program; returns the metadata that is stored in it.
 
     It is checked before it is written: on another structure than the one it was traced with, of another size, it must
@@ -41,12 +41,15 @@ def export_model(model: ForceField, path: Path) -> dict[str, Any]:
     Args:
         model: any force field; it stays as it is.
         path: ``.pt2``.
+        compiled: by AOTInductor, to a library for this kind of processor, which takes minutes and a C++ compiler.
 
-    Raises ValueError for another suffix, and for a model whose operations depend on the number of atoms or edges.
+    Raises ValueError for another suffix, for a model whose operations depend on the number of atoms or edges, and where
+    compiling fails.
     """
     if path.suffix != ".pt2":
         raise ValueError(f"{path}: exported programs are .pt2 files; give such a name")
     program = _Program(copy.deepcopy(model).eval().requires_grad_(False))
+    program.model.use_kernels("plain")  # operations of torch alone
     traced_with, other = (_example(model, count) for count in (6, 9))
     try:
         with torch.no_grad():
@@ -64,8 +67,28 @@ def export_model(model: ForceField, path: Path) -> dict[str, Any]:
     _check_agreement(found, wanted, program.dtype)
     metadata = _metadata(model, program)
     with atomic_write(path) as temporary:
-        torch.export.save(exported, temporary, extra_files={METADATA: json.dumps(metadata)})
+        if compiled:
+            _compile(exported, temporary, metadata)
+            # only this library runs: the check above was of the program that it was made from
+            library = torch._inductor.aoti_load_package(str(temporary))
+            _check_agreement(tuple(library(*other)), wanted, program.dtype)
+        else:
+            torch.export.save(exported, temporary, extra_files={METADATA: json.dumps(metadata)})
     return metadata
+
+
+def _compile(exported: torch.export.ExportedProgram, path: Path, metadata: dict[str, Any]) -> None:
+    """Write the package of AOTInductor; raises ValueError where it fails."""
+    options = {"aot_inductor.metadata": {METADATA: json.dumps(metadata)}}
+    try:
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=options)
+    except Exception as error:  # each part of a compiler raises what it happens to raise
+        first_line = str(error).strip().split("\n")[0][:200]
+        reason = f"{type(error).__name__}: {first_line}"
+        raise ValueError(
+            f"AOTInductor of torch {torch.__version__} cannot compile the program ({reason}); it needs a C++ compiler, "
+            "g++ or clang++. The program itself can be exported without compiling"
+        ) from error
 
 
 class _Program(nn.Module):

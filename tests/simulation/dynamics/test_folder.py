@@ -69,6 +69,26 @@ def test_an_interrupted_run_ends_as_one_that_was_not(potential: Potential, tmp_p
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes(), name
 
 
+def test_a_compiled_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The traced graph without a compiler; also where it has other room for edges after the restart."""
+    monkeypatch.setattr(torch, "compile", lambda graph, **kwargs: graph)
+    shapes = []
+
+    def run(folder: Path, steps: int, resume: bool) -> None:
+        potential = Potential(build("envelope_no_attention", torch.float64), compile=True)
+        molecular_dynamics(potential, STRUCTURES, plan(folder, steps), resume=resume, say=lambda text: None)
+        assert potential._compiled is not None
+        shapes.append(potential._compiled[0]._shapes)
+
+    run(tmp_path / "whole", 12, resume=False)
+    run(tmp_path / "parts", 8, resume=False)
+    monkeypatch.setattr("denskit.simulation.compiled.SPARE", 1.6)
+    run(tmp_path / "parts", 12, resume=True)
+    assert shapes[0] == shapes[1] != shapes[2]
+    for path in (tmp_path / "whole").iterdir():
+        assert path.read_bytes() == (tmp_path / "parts" / path.name).read_bytes(), path.name
+
+
 def test_files_say_what_happened(potential: Potential, tmp_path: Path) -> None:
     outcome = molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 12, ensemble="nve"))
     found = rows(tmp_path)
