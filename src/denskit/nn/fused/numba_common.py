@@ -27,7 +27,10 @@ EDGES_PER_PART = 1024  # below this a second thread costs more than it gains
 HUGE = 1 << 60  # the length that arrays made of addresses claim: kernels know where they end
 
 # without numba's reference counts (_nrt): kernels allocate nothing, and every array they touch is held by the caller
-kernel = numba.njit(fastmath=FAST, nogil=True, cache=True, error_model="numpy", boundscheck=False, _nrt=False)
+COMPILATION: dict[str, Any] = dict(
+    fastmath=FAST, nogil=True, cache=True, error_model="numpy", boundscheck=False, _nrt=False
+)
+kernel = numba.njit(**COMPILATION)
 inner = kernel
 
 

@@ -217,7 +217,7 @@ def _like_inputs_and_grads(*arguments: Any) -> list[Tensor]:
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (*inputs, *grads)]
 
 
-OPERATIONS = {
+OPERATIONS: dict[str, tuple[Callable[..., list[Tensor]], ...]] = {
     "couple": (_couple, _couple_backward, _couple_double_backward, _couple_shapes),
     "gate": (_gate, _gate_backward, _gate_double_backward, _gate_shapes),
     "aggregate": (_aggregate, _aggregate_backward, _aggregate_double_backward, _aggregate_shapes),
