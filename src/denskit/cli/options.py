@@ -11,4 +11,8 @@ Fixed = Annotated[
     Literal["file", "tags", "none"] | None,
     typer.Option(help="Fixed atoms of OC20 and OC22 objects; default: as in training.", show_default=False),
 ]
+Kernels = Annotated[
+    Literal["auto", "plain", "fused"],
+    typer.Option(help="Equiformer's edge operations: plain PyTorch, fused kernels (denskit[fast]), or these if any."),
+]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")]

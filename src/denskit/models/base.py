@@ -17,7 +17,7 @@ from denskit.geometry.neighbors import build_neighbors
 from denskit.geometry.so2 import CouplePlan
 from denskit.models.divided import again
 from denskit.models.scaling import Scaling
-from denskit.nn.fused import KERNELS, NEEDED, KernelName, Kernels, fused_available
+from denskit.nn.fused import KERNELS, KernelName, Kernels, choose_kernels
 from denskit.nn.fused.plan import AggregatePlan, GatePlan
 from denskit.nn.norm import EquivariantLayerNorm
 from denskit.nn.packed import PackedNorm
@@ -119,7 +119,7 @@ class Backbone(nn.Module, ABC):
     checkpoint_activations: bool = False  # training keeps only what enters the blocks, and computes the rest again
     edge_chunk: int | None = None  # edges that layers work on at once, about, keeping nothing; None: on all
 
-    kernels: KernelName = "plain"  # how the edge operations are computed; see ForceField.use_kernels
+    kernels: Literal["plain", "fused"] = "plain"  # how the edge operations are computed; see ForceField.use_kernels
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -194,19 +194,15 @@ class ForceField(nn.Module):
         return self.config.max_neighbors
 
     def use_kernels(self, name: KernelName) -> None:
-        """Compute the edge operations of Equiformer in plain PyTorch, or by fused kernels (same numbers, to rounding).
+        """Compute the edge operations of Equiformer in plain PyTorch ("plain"), by fused kernels of the present device
+        ("fused"), or by these where there are any ("auto"): the same numbers, to rounding.
 
         Other models have one way of computing and ignore this.
 
         Raises:
             ValueError: Fused kernels asked for on a device that has none, or without the library they need.
         """
-        device = next(self.parameters()).device
-        if name == "fused" and not fused_available(device):
-            needed = NEEDED.get(device.type)
-            hint = f"install {needed}: pip install 'denskit[fast]'" if needed else "use kernels=plain"
-            raise ValueError(f"kernels=fused: there are none for {device.type} here; {hint}")
-        self.backbone.kernels = name
+        self.backbone.kernels = choose_kernels(name, next(self.parameters()).device)
 
     def no_decay_parameters(self) -> set[str]:
         """Names of the parameters that weight decay leaves alone, as published: biases, norms, the radial basis."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from denskit.batch import Batch, System
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
+from denskit.nn.fused import KernelName
 from denskit.simulation.compiled import CompiledModel
 from denskit.simulation.neighbor_list import Candidates, unusable
 
@@ -47,6 +48,7 @@ class Potential:
         compile: compile the models, at the first call and when shapes change; for many calls with the same systems.
         edge_chunk: work on groups of about so many edges, one after the other, for systems that do not fit into memory
             (see docs/scaling.md); None: on all at once.
+        kernels: see :meth:`ForceField.use_kernels`.
 
     Raises:
         ValueError: No model, models in different dtypes or on different devices, a negative skin, a stress asked
@@ -61,6 +63,7 @@ class Potential:
         stress: bool = False,
         compile: bool = False,
         edge_chunk: int | None = None,
+        kernels: KernelName = "auto",
     ) -> None:
         given = [models] if isinstance(models, ForceField) else list(models)
         if not given:
@@ -75,7 +78,7 @@ class Potential:
         if len(kinds) != 1:
             raise ValueError(f"models must share one dtype and one device; found {sorted(map(str, kinds))}")
         self.dtype, self.device = kinds.pop()
-        self.models = [_frozen(model, edge_chunk) for model in given]
+        self.models = [_frozen(model, edge_chunk, kernels) for model in given]
         self.cutoff = max(model.cutoff for model in given)
         self.skin = skin
         self.stress = stress
@@ -199,6 +202,7 @@ def load_potential(
     stress: bool = False,
     compile: bool = False,
     edge_chunk: int | None = None,
+    kernels: KernelName = "auto",
 ) -> Potential:
     """A potential from one or several model files; dtype: default that of the files.
 
@@ -206,16 +210,17 @@ def load_potential(
     """
     files = [paths] if isinstance(paths, str | Path) else list(paths)
     models = [load_model(path, device, dtype) for path in files]
-    return Potential(models, skin=skin, stress=stress, compile=compile, edge_chunk=edge_chunk)
+    return Potential(models, skin=skin, stress=stress, compile=compile, edge_chunk=edge_chunk, kernels=kernels)
 
 
 def _outputs(stress: bool) -> tuple[str, ...]:
     return ("energies", "forces", "stress") if stress else ("energies", "forces")
 
 
-def _frozen(model: ForceField, edge_chunk: int | None) -> ForceField:
+def _frozen(model: ForceField, edge_chunk: int | None, kernels: KernelName) -> ForceField:
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
     frozen.backbone.edge_chunk = edge_chunk
+    frozen.use_kernels(kernels)
     return frozen
 
 

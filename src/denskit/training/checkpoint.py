@@ -33,7 +33,8 @@ MAY_CHANGE = frozenset(
         f"training.{name}"
         for name in (
             "epochs", "max_steps", "lr", "min_lr", "evaluate_every", "evaluate_structures", "evaluate_batch_size",
-            "log_every", "checkpoint_every", "final", "prefetch", "loader_threads", "activation_checkpointing", "step",
+            "log_every", "checkpoint_every", "final", "prefetch", "loader_threads", "activation_checkpointing",
+            "edge_chunk", "step", "kernels",
         )
     }
 )  # fmt: skip

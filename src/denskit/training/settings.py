@@ -149,11 +149,19 @@ class TrainingConfig(BaseModel):
     amp: Literal["none", "bf16", "fp16"] = "none"
     """Half precision where it does no harm (autocast), for direct forces only; fp16 (as published for OC20) scales the
     loss and skips steps that overflow."""
+    tf32: bool = False
+    """Matrix products of float32 from 10 bits of each number, on NVIDIA GPUs (TF32); elsewhere without effect."""
     step: Literal["eager", "traced", "inductor", "cuda_graph"] = "eager"
     """How a step is made: eager; or in fixed shapes, as a flat graph ("traced"), compiled ("inductor"), or captured and
     repeated without the host (CUDA: "cuda_graph"; elsewhere eager)."""
+    kernels: Literal["auto", "plain", "fused"] = "auto"
+    """Edge operations of Equiformer in plain PyTorch, by fused kernels (CPU: the extra denskit[fast]; GPU: Triton), or
+    auto: by these where there are any. The same numbers, to rounding."""
     activation_checkpointing: bool = False
     """Compute the inside of each block again in the backward pass instead of keeping it: less memory, more time."""
+    edge_chunk: int | None = Field(None, ge=1)
+    """Work on groups of about so many edges, one after the other, and compute them again for derivatives: memory for
+    large systems; null: on all at once."""
     scale: Literal["energy_std", "force_rms"] | FixedScale = "energy_std"
     """Unit of the model's energies: their standard deviation (published for MD17), the root mean square force, or given
     numbers: {energy_shift: -0.755, energy_scale: 2.887, force_scale: 2.887}."""
@@ -196,6 +204,8 @@ class TrainingConfig(BaseModel):
             )
         if self.amp != "none" and self.dtype == "float64":
             raise ValueError(f"amp={self.amp} with dtype=float64 asks for half and double precision; choose one")
+        if self.tf32 and self.dtype == "float64":
+            raise ValueError("tf32=true is for products of float32, and dtype=float64 has none; choose one")
         if parse_interval(self.evaluate_every).unit == "minute":
             raise ValueError(f"evaluate_every={self.evaluate_every}: give steps or epochs, so that runs are repeatable")
         return self
@@ -271,6 +281,11 @@ class RunConfig(BaseModel):
             raise ValueError(
                 f"training.step={training.step} with activation_checkpointing=true: a flat graph keeps what it needs; "
                 "choose one"
+            )
+        if training.edge_chunk is not None:
+            raise ValueError(
+                f"training.step={training.step} with edge_chunk={training.edge_chunk}: groups of edges change from "
+                "batch to batch, and a flat graph is one; choose one"
             )
         drawn = [name for name in _DRAWN if getattr(self.model, name, 0) > 0]
         if drawn:

@@ -50,8 +50,8 @@ from denskit.training.window import Window
 
 _DROPOUT = 0xD20  # tells the seeds of dropout from those of the order and the corruption
 _SMALLER = (
-    "lower training.batch_size, divide it with training.accumulate, or set training.activation_checkpointing=true; on "
-    "one process of several, use more of them"
+    "lower training.batch_size, divide it with training.accumulate, or set training.activation_checkpointing=true or "
+    "training.edge_chunk=4096; on one process of several, use more of them"
 )
 _FEWER = "lower training.evaluate_batch_size"
 _BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
@@ -118,12 +118,14 @@ class Trainer:
         if self.data.valid is not None:
             check_known_elements(force_field, self.data.valid)
         force_field.backbone.checkpoint_activations = training.activation_checkpointing
+        force_field.backbone.edge_chunk = training.edge_chunk
         self.force_field: ForceField = force_field.to(device)
+        self.force_field.use_kernels(training.kernels)
         self.group.copy_from_first([*force_field.parameters(), *force_field.buffers()])
         parameters = [parameter for parameter in force_field.parameters() if parameter.requires_grad]
         self.optimizer = build_optimizer(force_field, training)
         self.gradients = Gradients(parameters)
-        self.precision = Precision(training.amp, device)
+        self.precision = Precision(training.amp, device, tf32=training.tf32)
         decay = training.ema_decay
         self.average = None if decay is None else WeightAverage(parameters, decay, warmup=training.ema_warmup)
         mode, said = usable_mode(training.step, self.group)
@@ -230,7 +232,7 @@ class Trainer:
         sums, metrics = torch.zeros_like(counts), Metrics(device)
         for part in work.parts:
             check_measured(self.force_field, part.batch, self.data.train.name)
-            with memory_named(part.batch, _SMALLER):
+            with memory_named(part.batch, _SMALLER), self.precision.products():
                 sums += self._backward(part.to(device), counts, metrics)
         self.group.add(self.gradients.flat)
         self.precision.unscale(self.optimizer)
@@ -258,7 +260,8 @@ class Trainer:
             learning_rate=self.schedule.learning_rate(self.step),
             blend=0.0 if self.average is None else self.average.weight(self.step + 1),
         )
-        static.run(work.static, now)
+        with self.precision.products():
+            static.run(work.static, now)
         self.step += 1
         self.window.steps += 1
         asked = float(self.interrupt.signal != 0)
@@ -425,6 +428,8 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
     numbers = sum(parameter.numel() for parameter in trainer.force_field.parameters())
     amp = config.training.amp
     precision = config.training.dtype if amp == "none" else f"{config.training.dtype} with {amp} where it does no harm"
+    if config.training.tf32:
+        precision += " and products in TF32" if trainer.precision.tf32 else " (TF32 is for NVIDIA GPUs)"
     by = f"best: the smallest {_BEST_BY[config.training.best_by]} on the validation split"
     return [
         *trainer.messages,

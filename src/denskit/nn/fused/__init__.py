@@ -12,7 +12,7 @@ from torch import Tensor
 
 from denskit.nn.fused import functions, reference
 
-KernelName = Literal["plain", "fused"]
+KernelName = Literal["auto", "plain", "fused"]
 NEEDED = {"cpu": "numba", "cuda": "triton"}  # what the fused kernels of a device are written in
 
 
@@ -25,10 +25,27 @@ class Kernels:
     aggregate: Callable[..., list[Tensor]]
 
 
-KERNELS: dict[KernelName, Kernels] = {
+KERNELS: dict[str, Kernels] = {
     "plain": Kernels(reference.couple, reference.gate, reference.aggregate),
     "fused": Kernels(functions.couple, functions.gate, functions.aggregate),
 }
+
+
+def choose_kernels(name: KernelName, device: torch.device) -> Literal["plain", "fused"]:
+    """The kernels to use on a device; "auto": fused ones where there are any.
+
+    Raises:
+        ValueError: Fused kernels asked for on a device that has none, or without the library they need.
+    """
+    if name == "plain":
+        return "plain"
+    if fused_available(device):
+        return "fused"
+    if name == "auto":
+        return "plain"
+    needed = NEEDED.get(device.type)
+    hint = f"install {needed}: pip install 'denskit[fast]'" if needed else "use kernels=plain"
+    raise ValueError(f"kernels=fused: there are none for {device.type} here; {hint}")
 
 
 def fused_available(device: torch.device) -> bool:
