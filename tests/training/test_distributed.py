@@ -32,14 +32,15 @@ OVERRIDES = [
 
 
 @pytest.fixture(scope="module")
-def one_and_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Folders with the results of one process and of two, started at the same time."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders with the results of one process, of two, and of two with static steps, started at the same time."""
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    folders, running = [], []
-    for name, launcher in (("one", []), ("two", torchrun)):
-        folders.append(tmp_path_factory.mktemp(name))
-        command = [sys.executable, *launcher, str(WORKER), str(TINY), str(folders[-1]), str(STEPS), *OVERRIDES]
+    runs = {"one": ([], "eager"), "two": (torchrun, "eager"), "static": (torchrun, "traced")}
+    folders, running = {name: tmp_path_factory.mktemp(name) for name in runs}, []
+    for name, (launcher, mode) in runs.items():
+        settings = [*OVERRIDES, f"training.step={mode}"]
+        command = [sys.executable, *launcher, str(WORKER), str(TINY), str(folders[name]), str(STEPS), *settings]
         running.append(subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True))
     try:
         for process in running:
@@ -48,7 +49,7 @@ def one_and_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     finally:
         for process in running:
             process.terminate()
-    return folders[0], folders[1]
+    return folders
 
 
 def test_one_of_two_has_no_corrupted_atom_in_the_first_step() -> None:
@@ -61,9 +62,10 @@ def test_one_of_two_has_no_corrupted_atom_in_the_first_step() -> None:
     assert len(loader.samples(6)) == 1  # 19 structures in batches of 3: one process has nothing to do in that step
 
 
-def test_two_processes_do_what_one_does(one_and_two: tuple[Path, Path]) -> None:
-    one = torch.load(one_and_two[0] / "rank0.pt", weights_only=True)
-    ranks = [torch.load(one_and_two[1] / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+@pytest.mark.parametrize("two", ["two", "static"])
+def test_two_processes_do_what_one_does(results: dict[str, Path], two: str) -> None:
+    one = torch.load(results["one"] / "rank0.pt", weights_only=True)
+    ranks = [torch.load(results[two] / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
     assert torch.equal(ranks[0]["gradients"], ranks[1]["gradients"])
     size = one["gradients"].square().mean().sqrt()
     assert size > 0
@@ -72,8 +74,9 @@ def test_two_processes_do_what_one_does(one_and_two: tuple[Path, Path]) -> None:
     torch.testing.assert_close(ranks[0]["terms"][:, 0], one["terms"][:, 0], rtol=SAME_LOSS64, atol=0)
 
 
-def test_a_whole_run_of_two_writes_what_one_writes(one_and_two: tuple[Path, Path]) -> None:
-    runs = [folder / "run" for folder in one_and_two]
+@pytest.mark.parametrize("two", ["two", "static"])
+def test_a_whole_run_of_two_writes_what_one_writes(results: dict[str, Path], two: str) -> None:
+    runs = [results[name] / "run" for name in ("one", two)]
     rows = [list(csv.DictReader((run / "metrics.csv").open())) for run in runs]
     assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]] == ["10", "20"]
     for name in ("train_loss", "train_forces_mae_meV_per_A", "valid_forces_mae_meV_per_A", "valid_energy_rmse_meV"):

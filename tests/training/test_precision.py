@@ -6,9 +6,11 @@ import csv
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from denskit.data import load_data
 from denskit.training.config import RunConfig
@@ -101,6 +103,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tiny: Tiny, amp: str) -> None:
     [
         (["training.amp=bf16"], "model.forces=gradient: the derivative of energies rounded"),
         ([DIRECT, "training.amp=fp16", "training.dtype=float64"], "half and double precision"),
+        (["training.tf32=true", "training.dtype=float64"], "products of float32"),
     ],
 )
 def test_precision_that_cannot_be_is_refused(tiny: Tiny, overrides: list[str], message: str) -> None:
@@ -179,3 +182,44 @@ def test_files(tiny: Tiny, tmp_path: Path) -> None:
     run = train(tiny(DIRECT, "training.amp=bf16", "training.max_steps=2"))
     assert "float32 with bf16 where it does no harm" in (run / "train.log").read_text()
     assert (run / "model.safetensors").is_file()
+
+
+class _TF32(TorchDispatchMode):
+    """What a GPU does in TF32: the numbers that enter matrix products are rounded to 10 bits, sums are in float32."""
+
+    PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm"})
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        if name in self.PRODUCTS:
+            first = len(args) - 2
+            args = (*args[:first], *(self.rounded(factor) for factor in args[first:]))
+        return func(*args, **(kwargs or {}))
+
+    @staticmethod
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+@pytest.mark.parametrize("forces", ["direct", "gradient"])
+def test_gradients_in_tf32_are_those_of_float32_to_its_rounding(tiny: Tiny, forces: str) -> None:
+    """Also where they are second derivatives: 10 bits through the products alone."""
+    config = tiny(f"model.forces={forces}")
+    exact = _gradients(config)
+    with _TF32():
+        rounded = _gradients(config)
+    difference = torch.linalg.vector_norm(rounded - exact) / torch.linalg.vector_norm(exact)
+    assert 1e-5 < difference < 5e-3
+
+
+def test_tf32_is_for_training_on_gpus_alone(tiny: Tiny) -> None:
+    """The setting of the process is what it was outside, and on the CPU inside, too."""
+    before = torch.get_float32_matmul_precision()
+    inside = []
+    for device in ("cuda", "cpu"):
+        with Precision("none", torch.device(device), tf32=True).products():
+            inside.append(torch.get_float32_matmul_precision())
+    assert inside == ["high", before]
+    assert torch.get_float32_matmul_precision() == before
+    run = train(tiny("training.tf32=true", "training.max_steps=1"))
+    assert "float32 (TF32 is for NVIDIA GPUs)" in (run / "train.log").read_text()

@@ -1,7 +1,9 @@
-"""Half precision in training: where it is used, the loss scale of float16, and the steps that overflow."""
+"""Less precision in training: half precision and TF32, the loss scale of float16, and the steps that overflow."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -17,15 +19,28 @@ class Precision:
     bfloat16 has float32's range.  float16 has not: the loss is multiplied by a scale before the backward pass and the
     gradients divided by it afterwards (Micikevicius et al. 2018).  Where they overflow nevertheless, the step is
     skipped and the scale halved; after 2000 steps without that it is doubled.
+
+    ``tf32``: matrix products of float32 on CUDA devices read 10 bits of each number instead of 23, and sum in float32.
     """
 
-    def __init__(self, amp: Literal["none", "bf16", "fp16"], device: torch.device) -> None:
+    def __init__(self, amp: Literal["none", "bf16", "fp16"], device: torch.device, *, tf32: bool = False) -> None:
+        self.tf32 = tf32 and device.type == "cuda"
         self.device, self.dtype, self.enabled = device.type, _DTYPES[amp], amp != "none"
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp == "fp16")
 
     def autocast(self) -> torch.autocast:
         """Inside, matrix products are in half precision where that is asked for."""
         return torch.autocast(self.device, dtype=self.dtype, enabled=self.enabled)
+
+    @contextmanager
+    def products(self) -> Iterator[None]:
+        """Inside, matrix products of float32, also those of derivatives, are in TF32 where that is asked for."""
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if self.tf32 else before)
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of a loss [], scaled until :meth:`unscale`."""

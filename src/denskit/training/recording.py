@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -33,7 +33,12 @@ def traced(function: Flat, inputs: Sequence[Tensor]) -> Flat:
     function(*inputs)  # what is computed once and kept belongs into no graph
     with tracing(TracingContext(FakeTensorMode())):  # one for all notes about shapes; else make_fx makes one for each
         graph = make_fx(function)(*inputs)
-    return fold(graph)
+    graph = fold(graph)
+    for node in graph.graph.nodes:
+        if node.op == "get_attr" and not isinstance(constant := getattr(graph, node.target), nn.Parameter):
+            # an index that PyTorch would copy to the device each time, which no capture allows
+            setattr(graph, node.target, constant.to(inputs[0].device))
+    return graph
 
 
 def recorded(step: Callable[[], None], pool: Any) -> Callable[[], None]:

@@ -12,6 +12,7 @@ import operator
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -22,9 +23,10 @@ SHORTEST, USUAL, LONGEST = 60, 120, 400  # operations of a region
 LOOK_BACK = 6  # operations that decide whether a region ends
 
 Flat = Callable[..., Sequence[Tensor]]
+Backend = str | Callable[..., Any]  # as torch.compile takes it
 
 
-def compiled(flat: Flat, inputs: Sequence[Tensor], say: Callable[[str], None]) -> Flat:
+def compiled(flat: Flat, inputs: Sequence[Tensor], say: Callable[[str], None], backend: Backend = "inductor") -> Flat:
     """The graph of :func:`denskit.training.recording.traced` for inputs of these shapes, compiled.
 
     Where the compiler fails (no C++ compiler) a warning says so, and the graph is used as it is.
@@ -33,7 +35,7 @@ def compiled(flat: Flat, inputs: Sequence[Tensor], say: Callable[[str], None]) -
         # regions must not write into what other regions read
         graph = make_fx(functionalize(flat, remove="mutations"))(*inputs)
     graph.graph.eliminate_dead_code()
-    outer, kinds, regions = _in_regions(graph)
+    outer, kinds, regions = _in_regions(graph, backend)
     say(f"compiling {kinds} kinds of regions; they make up the {regions} regions of the step")
     try:
         with torch.no_grad():
@@ -48,15 +50,15 @@ def compiled(flat: Flat, inputs: Sequence[Tensor], say: Callable[[str], None]) -
 class _Region(nn.Module):
     """Compiles a graph when it is first called."""
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, backend: Backend) -> None:
         super().__init__()
-        self.run = torch.compile(fx.GraphModule({}, graph), dynamic=False, fullgraph=True)
+        self.run = torch.compile(fx.GraphModule({}, graph), backend=backend, dynamic=False, fullgraph=True)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         return self.run(*inputs)
 
 
-def _in_regions(graph: fx.GraphModule) -> tuple[fx.GraphModule, int, int]:
+def _in_regions(graph: fx.GraphModule, backend: Backend) -> tuple[fx.GraphModule, int, int]:
     """The same graph made of calls of regions; the numbers of kinds and of calls."""
     outer = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
@@ -73,7 +75,7 @@ def _in_regions(graph: fx.GraphModule) -> tuple[fx.GraphModule, int, int]:
         inner, key = _graph_of(region, given, made)
         if key not in kinds:
             kinds[key] = f"region_{len(kinds)}"
-            root.add_module(kinds[key], _Region(inner))
+            root.add_module(kinds[key], _Region(inner, backend))
         call = outer.call_module(kinds[key], tuple(values[node] for node in given))
         for number, node in enumerate(made):
             values[node] = outer.call_function(operator.getitem, (call, number))
