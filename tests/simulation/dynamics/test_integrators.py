@@ -11,6 +11,7 @@ import pytest
 import torch
 from ase.build import molecule
 from ase.md.verlet import VelocityVerlet
+from ase.optimize import BFGS
 
 from contract.variants import build
 from denskit.batch import Batch
@@ -100,6 +101,29 @@ def test_temperature_has_the_canonical_mean_and_variance(ensemble: str) -> None:
     assert state.freedom.tolist() == [freedom] * 300
     assert float(temperature.mean()) == pytest.approx(400, rel=0.02)
     assert float(temperature.var()) == pytest.approx(2 * 400**2 / freedom, rel=0.1)
+
+
+@pytest.mark.parametrize(("ensemble", "freedom"), [("nvt", 6), ("langevin", 9)])
+def test_a_models_temperature_has_the_canonical_mean_and_variance(ensemble: str, freedom: int) -> None:
+    """As above, of 64 replicas in the minimum of a force field; without a bath half of mean and variance would be left.
+
+    The statistical errors are 2% and 9%.
+    """
+    model = build("envelope_no_attention", torch.float64)
+    atoms = molecule("H2O")
+    atoms.calc = DenskitCalculator(model)
+    assert BFGS(atoms, logfile=None).run(fmax=0.01, steps=200)
+    chosen = settings(ensemble=ensemble, relaxation_time=10.0, friction=0.1)
+    dynamics = Dynamics(Potential(model), chosen)
+    state = stepped(dynamics, dynamics.start(molecules(64, atoms)), 100)
+    assert state.freedom.tolist() == [freedom] * 64
+    found = []
+    for _ in range(50):
+        state = stepped(dynamics, state, 4)
+        found.append(state.temperature)
+    temperature = torch.stack(found)
+    assert float(temperature.mean()) == pytest.approx(300, rel=0.06)
+    assert float(temperature.var()) == pytest.approx(2 * 300**2 / freedom, rel=0.25)
 
 
 def test_a_nose_hoover_chain_keeps_momentum_and_what_it_conserves() -> None:
