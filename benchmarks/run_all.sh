@@ -43,6 +43,7 @@ part_fused() {
     bench fused-train-l3-ethanol train --model equiformer_l3 --against plain --threads "$threads"
     bench fused-train-l2-aspirin train --system aspirin --against plain --repeats 10 --threads "$threads"
     bench fused-forces-l2-aspirin-1 energy_forces --system aspirin --batch 1 --against plain --threads "$threads"
+    bench e3nn-fused-traced-train-l2-ethanol train --kernels fused --step traced --threads "$threads"
     bench e3nn-fused-train-l2-ethanol train --kernels fused --threads "$threads"
     bench e3nn-fused-train-l3-ethanol train --model equiformer_l3 --kernels fused --threads "$threads"
     bench e3nn-fused-train-l2-aspirin train --system aspirin --kernels fused --repeats 10 --threads "$threads"
@@ -106,6 +107,8 @@ part_peers() {
                 bench "$peer-$system-$kernels" md --model equiformer_wide --system "$system" --against "$peer" \
                     --peer-python "$python" --kernels "$kernels" --repeats 10 --threads "$threads"
             done
+            bench "$peer-compiled-$system" md --model equiformer_wide --system "$system" --against "$peer-compiled" \
+                --compile --peer-python "$python" --repeats 10 --threads "$threads"
         done
     done
 }

@@ -60,6 +60,13 @@ def test_train_alone_with_its_memory(tmp_path: Path) -> None:
     assert 0 < record["sides"]["ours"]["share_of_ceiling"]["matmul"] < 1
 
 
+def test_train_in_steps_of_fixed_shapes(tmp_path: Path) -> None:
+    record, _ = bench(tmp_path, f"train {SMALL} --layers 1 --step traced --against none --no-memory")
+    assert record["sides"]["ours"]["name"] == "denskit traced"
+    assert record["agreement"]["loss of a traced step (float32)"] < 1e-5
+    assert record["sides"]["ours"]["counted"]["matmul_gflop"] > 0
+
+
 def test_md_beside_a_plain_loop(tmp_path: Path) -> None:
     record, _ = bench(tmp_path, "md --system ethanol --replicas 2 --no-memory")
     assert record["structures"] == 2
@@ -153,6 +160,7 @@ def test_mistakes_are_said_before_anything_is_measured(tmp_path: Path) -> None:
         "energy_forces --against tensorflow": "e3nn-eager",
         "md --against mace": "--peer-python",
         "train --batch 0": "batch=0",
+        "train --step cuda_graph --against none": "needs a CUDA device",
         "scaling --values 72": "no scaling",
         "scaling --values a,b": "numbers",
         "scaling --over batch --values 1.5,2": "whole numbers",

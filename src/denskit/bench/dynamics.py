@@ -149,11 +149,11 @@ def _among_calculators(job: Job, sides: Sequence[Side], atoms: list[ase.Atoms], 
     wanted: dict[str, Any] = {
         "structures": [plain(atoms[0])], "elements": numbers, "cutoff": config.cutoff, "l_max": config.l_max,
         "channels": config.channels[0], "layers": config.num_layers, "device": job.device,
-        "threads": torch.get_num_threads(), "timestep": SHORT,
+        "threads": torch.get_num_threads(), "timestep": SHORT, "compile": job.against.endswith("-compiled"),
     }  # fmt: skip
     if "theirs" in sides:
         assert job.peer_python is not None, "a job checks this"
-        peer = PeerProcess(job.against, job.peer_python, wanted)
+        peer = PeerProcess(job.against.removesuffix("-compiled"), job.peer_python, wanted)
         meeting.contenders["theirs"] = peer
         meeting.resources.callback(peer.close)
     if "ours" in sides:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from denskit.nn.fused import KernelName
+from denskit.training.static_step import StepMode
 
 Work = Literal["train", "energy_forces", "md", "loader", "neighbors", "dens"]
 Side = Literal["ours", "theirs"]
@@ -14,7 +15,7 @@ Side = Literal["ours", "theirs"]
 MAY_MEET: dict[Work, tuple[str, ...]] = {
     "train": ("e3nn", "e3nn-eager", "plain", "fairchem", "none"),
     "energy_forces": ("e3nn", "e3nn-eager", "plain", "fairchem", "none"),
-    "md": ("plain-ase", "plain", "mace", "nequip", "none"),
+    "md": ("plain-ase", "plain", "mace", "mace-compiled", "nequip", "nequip-compiled", "none"),
     "loader": ("ase", "none"),
     "neighbors": ("ase", "none"),
     "dens": ("without",),
@@ -25,13 +26,15 @@ PEERS = {
     "plain": "our own model on plain kernels",
     "plain-ase": "a plain ASE loop with our model, one structure after the other",
     "fairchem": "fairchem-core 1.10.0, in an environment of its own",
-    "mace": "MACE, in an environment of its own",
-    "nequip": "NequIP, in an environment of its own",
+    "mace": "MACE, in an environment of its own, eager",
+    "mace-compiled": "the same through torch.compile",
+    "nequip": "NequIP, in an environment of its own, eager",
+    "nequip-compiled": "the same through AOTInductor",
     "ase": "ASE's reader and neighbour list",
     "without": "the same model without DeNS",
     "none": "nobody: only ours is timed",
 }
-ELSEWHERE = ("fairchem", "mace", "nequip")  # run in a Python of their own
+ELSEWHERE = ("fairchem", "mace", "mace-compiled", "nequip", "nequip-compiled")  # run in a Python of their own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,7 @@ class Job:
     l_max: int | None = None
     cutoff: float | None = None  # Å
     max_neighbors: int | None = None
+    step: Literal["eager"] | StepMode = "eager"  # how ours makes a training step, as ``training.step``
     compile: bool = False  # molecular dynamics only
     device: str = "cpu"
     peer_python: str | None = None
@@ -66,6 +70,8 @@ class Job:
             raise ValueError(f"{self.work} has no opponent {self.against!r}; known are {listed}")
         if self.batch < 1:
             raise ValueError(f"batch={self.batch}: at least 1 structure is wanted")
+        if self.step != "eager" and (self.work != "train" or self.against == "fairchem"):
+            raise ValueError(f"step={self.step} is a way of training, and not against fairchem; take step=eager")
         if self.against in ELSEWHERE and self.peer_python is None:
             raise ValueError(
                 f"--against {self.against} runs in an environment of its own: name its Python with --peer-python "
@@ -87,5 +93,6 @@ class Job:
         """What the sides are called."""
         if self.work == "dens":
             return {"ours": "with DeNS", "theirs": "without"}
-        ours = "denskit" if self.our_kernels is None else f"denskit {self.our_kernels}"
+        choices = (self.our_kernels, None if self.step == "eager" else self.step)
+        ours = " ".join(["denskit", *filter(None, choices)])
         return {"ours": ours} if self.against == "none" else {"ours": ours, "theirs": self.against}

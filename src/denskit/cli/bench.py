@@ -60,6 +60,9 @@ def train(
     peer_python: PeerPython = None,
     kernels: Kernels = None,
     dens: Dens = True,
+    step: Annotated[
+        Literal["eager", "traced", "inductor", "cuda_graph"], typer.Option(help="How ours is made, as training.step.")
+    ] = "eager",
     layers: Layers = None,
     l_max: LMax = None,
     cutoff: Cutoff = None,
@@ -80,10 +83,9 @@ def train(
 
       denskit bench train --model escn --system slab --batch 1 --no-dens --against fairchem --peer-python PYTHON
     """
-    sizes = {"layers": layers, "l_max": l_max, "cutoff": cutoff}
-    job = _job(
-        "train", model, system, batch, against, device, peer_python=peer_python, kernels=kernels, dens=dens, **sizes
-    )
+    choices = dict(peer_python=peer_python, kernels=kernels, dens=dens, step=step)
+    sizes = dict(layers=layers, l_max=l_max, cutoff=cutoff)
+    job = _job("train", model, system, batch, against, device, **choices, **sizes)
     _measure(job, threads, repeats, warm_ups, memory, json)
 
 
@@ -128,7 +130,8 @@ def md(
     system: System = "aspirin",
     batch: Annotated[int, typer.Option("--batch", "--replicas", help="Replicas; a step moves all of them.")] = 1,
     against: Annotated[
-        str, typer.Option(help="plain-ase, plain (our plain kernels), mace, nequip or none.")
+        str,
+        typer.Option(help="plain-ase, plain (our plain kernels), mace, mace-compiled, nequip, nequip-compiled, none."),
     ] = "plain-ase",
     peer_python: PeerPython = None,
     kernels: Kernels = None,

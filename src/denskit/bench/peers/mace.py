@@ -9,7 +9,10 @@ from .serving import Step
 
 
 def build(job: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
-    """Two layers and correlation order 3, as usual; as many channels of each degree as asked."""
+    """Two layers and correlation order 3, as usual; as many channels of each degree as asked.
+
+    Eager, as its calculator runs a model that it is given, or with ``job["compile"]`` by ``torch.compile``.
+    """
     import numpy as np
     import torch
     from e3nn import o3
@@ -28,5 +31,8 @@ def build(job: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
         gate=torch.nn.functional.silu, atomic_inter_scale=1.0, atomic_inter_shift=0.0,
     )  # fmt: skip
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    calculator = MACECalculator(models=[model.float()], device=job["device"], default_dtype="float32")
+    mode = "default" if job["compile"] else None
+    calculator = MACECalculator(
+        models=[model.float()], device=job["device"], default_dtype="float32", compile_mode=mode
+    )
     return verlet(job, calculator), {"parameters": parameters}
