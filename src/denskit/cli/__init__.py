@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typer
 
+from denskit.allocator import keep_freed_memory
 from denskit.cli.bench import app as bench_app
 from denskit.cli.data import app as data_app
 from denskit.cli.demo import demo
@@ -47,6 +48,14 @@ app = typer.Typer(
 [bold]denskit VERB --help[/bold] shows what a verb takes, with examples.
 """,
 )
+
+
+@app.callback()
+def prepare() -> None:
+    """Every verb works on large tensors that come and go."""
+    keep_freed_memory()
+
+
 app.command()(train)
 app.command()(evaluate)
 app.command()(predict)

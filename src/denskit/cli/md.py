@@ -48,6 +48,9 @@ def md(
     device: Device = "auto",
     dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
     skin: Annotated[float, typer.Option(help="Å, of the neighbour list.")] = 0.5,
+    edge_chunk: Annotated[
+        int | None, typer.Option(help="Edges worked on at once, for systems that do not fit into memory.", min=1)
+    ] = None,
     compile: Annotated[
         bool, typer.Option("--compile", help="Compile the model first: minutes, for long runs.")
     ] = False,
@@ -88,7 +91,8 @@ def md(
     )  # fmt: skip
     structures = [atoms.copy() for atoms in _read(file, index) for _ in range(replicas)]
     models = [model, *(committee or [])]
-    _simulate(models, structures, plan, resume=resume, device=device, dtype=dtype, skin=skin, compile=compile)
+    made = {"skin": skin, "compile": compile, "edge_chunk": edge_chunk}
+    _simulate(models, structures, plan, resume=resume, device=device, dtype=dtype, **made)
 
 
 def _steps(steps: int | None, time: float | None, timestep: float) -> int:
@@ -125,8 +129,7 @@ def _simulate(
     resume: bool,
     device: str,
     dtype: str | None,
-    skin: float,
-    compile: bool,
+    **made: Any,
 ) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -140,7 +143,7 @@ def _simulate(
 
     precision = None if dtype is None else DTYPES[dtype]
     files = [model_file(model) for model in models]
-    potential = load_potential(files, device=choose_device(device), dtype=precision, skin=skin, compile=compile)
+    potential = load_potential(files, device=choose_device(device), dtype=precision, **made)
     console = Console(soft_wrap=True)
     columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     with (

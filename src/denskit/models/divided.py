@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames
-from denskit.nn.recompute import EdgeGroup, Recomputed, edge_groups
+from denskit.nn.recompute import Along, EdgeGroup, Recomputed, edge_groups
 
 if TYPE_CHECKING:
     from denskit.models.base import EdgeGraph
@@ -59,10 +59,12 @@ def at_targets(
     def of_group(group: EdgeGroup, *tensors: Tensor) -> Sequence[Tensor]:
         return function(list(tensors[: len(x)]), _with_edges(graph, tensors[len(x) :], group))
 
+    rows: list[Along] = ["rows"] * len(x)
+    others: list[Along] = ["edges"] * len(edges)
     call = Recomputed(
         function=of_group,
-        inputs=("rows",) * len(x) + ("edges",) * len(edges),
-        outputs=("targets",) * count,
+        inputs=[*rows, *others],
+        outputs=["targets"] * count,
         parameters=_parameters(layer, graph),
         draws=layer.training,
         groups=graph.groups,
@@ -81,8 +83,8 @@ def at_edges(
     """``function(group, x)`` in groups: from what edges have, [E, ...], to ``count`` other tensors of edges."""
     call = Recomputed(
         function=function,
-        inputs=("edges",),
-        outputs=("edges",) * count,
+        inputs=["edges"],
+        outputs=["edges"] * count,
         parameters=tuple(layer.parameters()),
         draws=False,
         groups=groups,
@@ -107,7 +109,7 @@ def again(block: nn.Module, x: Tensor | Sequence[Tensor], graph: EdgeGraph, *arg
 
     call = Recomputed(
         function=function,
-        inputs=("whole",) * (len(features) + len(edges)),
+        inputs=["whole"] * (len(features) + len(edges)),
         parameters=_parameters(block, graph),
         draws=block.training,
     )

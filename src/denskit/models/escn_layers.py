@@ -148,7 +148,8 @@ class Layer(nn.Module):
         if graph.weight is not None:
             messages = messages * graph.weight[:, None, None]
         summed = graph.sum_over_edges((graph.rotation.mT @ messages).to(x.dtype))
-        updated: Tensor = self.update(torch.cat((x[: graph.num_atoms], summed), -1), *_grid(self.l_max, self.l_max, False, x))
+        both = torch.cat((x[: graph.num_atoms], summed), -1)
+        updated: Tensor = self.update(both, *_grid(self.l_max, self.l_max, False, x))
         return updated
 
 

@@ -69,8 +69,8 @@ class Recomputed:
     """A function of groups and how its tensors relate to them; called with whole tensors, it gives whole ones."""
 
     function: Callable[..., Sequence[Tensor | None]]  # function(group, *tensors)
-    inputs: tuple[Along, ...]
-    outputs: tuple[Along, ...] | None = None  # None: all whole, however many
+    inputs: Sequence[Along]
+    outputs: Sequence[Along] | None = None  # None: all whole, however many
     parameters: tuple[Tensor, ...]  # read by the function itself; listed, so that they can be differentiated
     draws: bool  # random numbers
     groups: Sequence[EdgeGroup | None] = WHOLE
@@ -136,7 +136,7 @@ class Recomputed:
             self,
             function=function,
             inputs=(*self.inputs, *(self._along(k) for k in used)),
-            outputs=tuple(self.inputs[i] if i < count else "whole" for i in needed),
+            outputs=[self.inputs[i] if i < count else "whole" for i in needed],
         )
 
 
@@ -205,10 +205,10 @@ class _Function(torch.autograd.Function):
         nodes = [node for node, _ in ctx.next_functions][-len(tensors) :]
         # not all that requires a gradient is asked for one: forces are no derivatives in parameters
         needed = [i for i, node in enumerate(nodes) if node is not None and _is_wanted(node)]
-        used = [k for k, grad in enumerate(grads) if grad is not None]
+        given = {k: grad for k, grad in enumerate(grads) if grad is not None}
         out: list[Tensor | None] = [None] * len(nodes)
-        if needed and used:
-            found = call.derivative(needed, used)(*tensors[: len(call.inputs)], *(grads[k] for k in used))
+        if needed and given:
+            found = call.derivative(needed, list(given))(*tensors[: len(call.inputs)], *given.values())
             for i, grad in zip(needed, found, strict=True):
                 out[i] = grad
         return (None, *out)
