@@ -9,14 +9,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
+from denskit.geometry.so2 import CouplePlan, couple_plan
+from denskit.nn.fused.plan import aggregate_plan, gate_plan
 
 CASES = Path(__file__).with_name("triton_cases.py")
 
+compiled = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="TRITON_INTERPRET=1: nothing is compiled"
+)
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed (extra: test, on Linux)")
 
 
@@ -40,3 +49,71 @@ def test_interpreted(operation: str) -> None:
 @pytest.mark.parametrize("operation", ["couple", "gate", "aggregate"])
 def test_on_a_gpu(operation: str) -> None:
     run(operation)
+
+
+def example(plan: CouplePlan, edges: int) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor, list[Tensor], Tensor]:
+    """Arguments of couple."""
+    at, ends = [torch.randn(3, 2 * l + 1, c) for l, c in enumerate(plan.channels)], torch.zeros(edges, dtype=torch.long)
+    wigner = [torch.randn(edges, 2 * l + 1, 2 * l + 1) for l in range(len(plan.channels))]
+    return at, at, ends, ends, wigner, torch.randn(edges, plan.num_weights)
+
+
+@compiled
+def test_tensors_of_a_processor_are_refused() -> None:
+    """The kernels themselves would say that no driver is active."""
+    couple = pytest.importorskip("denskit.nn.fused.triton_couple")
+    plan = couple_plan((2, 2), 1, 1)
+    with pytest.raises(ValueError, match="CUDA devices, these tensors are on cpu"):
+        couple.couple_forward(plan, *example(plan, 2))
+
+
+@compiled
+def test_kernels_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The interpreter runs what the compiler refuses; the compiler needs no GPU, only its name."""
+    couple, gate, aggregate = (
+        pytest.importorskip(f"denskit.nn.fused.triton_{name}") for name in ("couple", "gate", "aggregate")
+    )
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    done: list[str] = []
+    for module in (couple, gate, aggregate):
+        monkeypatch.setattr(module, "launch", partial(compile_only, done))
+    plan = couple_plan((8, 4), 1, 1)
+    at, _, _, target, wigner, radial = inputs = example(plan, 2)
+    out = couple.couple_forward(plan, *inputs)
+    couple.couple_backward(plan, *inputs, out)
+    couple.couple_double_backward(plan, *inputs, out, at, at, wigner, radial)
+    plan_of_gate = gate_plan(8, (4,), 3, 1)
+    mixed = [torch.randn(2, 1, 15), torch.randn(2, 1, 4), torch.randn(2, 2, 4)]
+    gated = gate.gate_forward(plan_of_gate, mixed)
+    gate.gate_backward(plan_of_gate, mixed, gated)
+    gate.gate_double_backward(plan_of_gate, mixed, gated, mixed)
+    plan_of_sums, attention = aggregate_plan((0, 1), (8, 4), 1), torch.randn(2, 2)
+    values = [torch.randn(2, 1, 12), torch.randn(2, 2, 4)]
+    sums = aggregate.aggregate_forward(plan_of_sums, values, attention, target, 3, wigner)
+    aggregate.aggregate_backward(plan_of_sums, values, attention, target, wigner, sums)
+    both = (values, attention, target, wigner, sums, values, attention, wigner)
+    aggregate.aggregate_double_backward(plan_of_sums, *both)
+    assert done == ["_forward", "_backward", "_double_backward"] * 3
+
+
+def compile_only(done: list[str], kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+    """What launch takes, to machine code for an A100."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    options = {"num_warps": constants.pop("num_warps"), "enable_fp_fusion": True}
+    signature = dict(zip(kernel.arg_names, map(kind, arguments), strict=False)) | dict.fromkeys(constants, "constexpr")
+    source = ASTSource(kernel, signature, constexprs=constants)
+    made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=options)
+    assert "cubin" in made.asm and made.metadata.shared == 0
+    done.append(kernel.__name__)
+
+
+def kind(argument: Any) -> Any:
+    """The type of an argument as the compiler writes it."""
+    if isinstance(argument, tuple):
+        return tuple(map(kind, argument))
+    if isinstance(argument, int):
+        return "i32"
+    return "*i64" if argument.dtype == torch.int64 else "*fp32"
