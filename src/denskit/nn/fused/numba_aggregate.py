@@ -12,17 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denskit.nn.fused.numba_common import (
-    add_scaled,
-    at,
-    dot,
-    inner,
-    kernel,
-    parts_of,
-    run_parts,
-    scaled,
-    zero,
-)
+from denskit.nn.fused.numba_common import inner, kernel, parts_of, run_parts
+from denskit.nn.fused.numba_rows import add_scaled, at, dot, scaled, zero
 from denskit.nn.fused.plan import AggregatePlan
 
 

@@ -1,8 +1,7 @@
-"""What the CPU kernels share: compilation, arithmetic on short rows, and the loops over edges in parts.
+"""What the CPU kernels share: compilation, arguments, and the loops over edges in parts.
 
-Kernels work on flat arrays and say where each row begins: slices would cost more than the short rows they hold, and an
-unsigned place needs no test for negative numbers.  Lists of tensors arrive as arrays of their addresses, so that one
-compiled kernel serves any number of degrees.
+Kernels work on flat arrays and say where each row begins (see numba_rows).  Lists of tensors arrive as arrays of their
+addresses, so that one compiled kernel serves any number of degrees.
 """
 
 from __future__ import annotations
@@ -16,15 +15,11 @@ from typing import Any
 import numba
 import numpy as np
 import torch
-from numba.core import types
-from numba.extending import intrinsic
-from numba.np.arrayobj import populate_array
 from torch import Tensor
 
 # reordering sums and fused multiply-add let loops over channels use vector instructions; NaN and inf stay what they are
 FAST = {"contract", "reassoc", "nsz", "arcp"}
 EDGES_PER_PART = 1024  # below this a second thread costs more than it gains
-HUGE = 1 << 60  # the length that arrays made of addresses claim: kernels know where they end
 
 # without numba's reference counts (_nrt): kernels allocate nothing, and every array they touch is held by the caller
 COMPILATION: dict[str, Any] = dict(
@@ -69,82 +64,3 @@ def run_parts(
     futures = [_pool(len(parts)).submit(call, function, *part, arguments(k)) for k, part in enumerate(parts)]
     for future in futures:
         future.result()
-
-
-# --- inside kernels --------------------------------------------------------------------------------------------------
-
-
-@intrinsic
-def at(typing: Any, address: Any, like: Any) -> Any:
-    """The flat array at an address, with numbers as in the array ``like``."""
-    assert isinstance(address, types.Integer)
-    array = types.Array(like.dtype, 1, "C")
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number = context.get_data_type(like.dtype)
-        size = context.get_constant(types.intp, context.get_abi_sizeof(number))
-        made = context.make_array(array)(context, builder)
-        data = builder.inttoptr(arguments[0], number.as_pointer())
-        length = context.get_constant(types.intp, HUGE)
-        populate_array(made, data=data, shape=[length], strides=[size], itemsize=size, meminfo=None)
-        return made._getvalue()
-
-    return array(address, like), generate
-
-
-@inner
-def add(out, o, x, i, n):
-    """out[o:] += x[i:], n numbers."""
-    o, i = np.uint64(o), np.uint64(i)
-    for c in range(np.uint64(n)):
-        out[o + c] += x[i + c]
-
-
-@inner
-def add_scaled(out, o, a, x, i, n):
-    """out[o:] += a x[i:], n numbers."""
-    o, i = np.uint64(o), np.uint64(i)
-    for c in range(np.uint64(n)):
-        out[o + c] += a * x[i + c]
-
-
-@inner
-def scaled(out, o, a, x, i, n):
-    """out[o:] = a x[i:], n numbers."""
-    o, i = np.uint64(o), np.uint64(i)
-    for c in range(np.uint64(n)):
-        out[o + c] = a * x[i + c]
-
-
-@inner
-def product(out, o, a, x, i, y, j, n):
-    """out[o:] = a x[i:] y[j:], n numbers."""
-    o, i, j = np.uint64(o), np.uint64(i), np.uint64(j)
-    for c in range(np.uint64(n)):
-        out[o + c] = a * x[i + c] * y[j + c]
-
-
-@inner
-def add_product(out, o, a, x, i, y, j, n):
-    """out[o:] += a x[i:] y[j:], n numbers."""
-    o, i, j = np.uint64(o), np.uint64(i), np.uint64(j)
-    for c in range(np.uint64(n)):
-        out[o + c] += a * x[i + c] * y[j + c]
-
-
-@inner
-def dot(x, i, y, j, n):
-    """x[i:] . y[j:], n > 0 numbers."""
-    i, j = np.uint64(i), np.uint64(j)
-    total = x[i] * y[j]
-    for c in range(np.uint64(1), np.uint64(n)):
-        total += x[i + c] * y[j + c]
-    return total
-
-
-@inner
-def zero(out, o, n):
-    """out[o:] = 0, n numbers."""
-    o = np.uint64(o)
-    for c in range(np.uint64(n)):
-        out[o + c] = 0

@@ -16,20 +16,8 @@ import torch
 from torch import Tensor
 
 from denskit.geometry.so2 import CouplePlan, rows_of
-from denskit.nn.fused.numba_common import (
-    add,
-    add_product,
-    add_scaled,
-    at,
-    dot,
-    inner,
-    kernel,
-    parts_of,
-    product,
-    run_parts,
-    scaled,
-    zero,
-)
+from denskit.nn.fused.numba_common import inner, kernel, parts_of, run_parts
+from denskit.nn.fused.numba_rows import add, add_product, add_scaled, at, dot, product, scaled, zero
 
 
 @cache

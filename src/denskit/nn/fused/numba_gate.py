@@ -11,7 +11,8 @@ from torch import Tensor
 
 from denskit.geometry.so2 import rows_of
 from denskit.nn.activation import SIGMOID_FACTOR, SILU_FACTOR
-from denskit.nn.fused.numba_common import at, inner, kernel, parts_of, product, run_parts, scaled, zero
+from denskit.nn.fused.numba_common import inner, kernel, parts_of, run_parts
+from denskit.nn.fused.numba_rows import add_quadruple, add_triple, at, product, scaled, zero
 from denskit.nn.fused.plan import GatePlan
 
 
@@ -36,166 +37,83 @@ def _sizes(plan: GatePlan) -> np.ndarray:
 
 
 @inner
-def _sigmoid(s, x, i, n):
-    """s = 1 / (1 + exp(-x[i:])), n numbers."""
-    i = np.uint64(i)
+def _silu_gradient(out, o, factor, g, j, x, i, s, k, n):
+    """out[o:] = factor g silu'(x), n numbers; s are the sigmoids of x."""
+    o, i, j, k = np.uint64(o), np.uint64(i), np.uint64(j), np.uint64(k)
     for c in range(np.uint64(n)):
-        s[c] = 1 / (1 + np.exp(-x[i + c]))
+        out[o + c] = factor * g[j + c] * s[k + c] * (1 + x[i + c] * (1 - s[k + c]))
 
 
 @inner
-def _silu(out, o, factor, x, i, s, n):
-    """out[o:] = factor x s."""
-    o, i = np.uint64(o), np.uint64(i)
+def _silu_curvature(out, o, factor, g, j, h, x, s, k, n):
+    """out[o:] = factor g h silu''(x), n numbers; h and x begin where out does."""
+    o, j, k = np.uint64(o), np.uint64(j), np.uint64(k)
     for c in range(np.uint64(n)):
-        out[o + c] = factor * x[i + c] * s[c]
-
-
-@inner
-def _silu_gradient(out, o, factor, g, j, x, i, s, n):
-    """out[o:] = factor g silu'(x)."""
-    o, i, j = np.uint64(o), np.uint64(i), np.uint64(j)
-    for c in range(np.uint64(n)):
-        out[o + c] = factor * g[j + c] * s[c] * (1 + x[i + c] * (1 - s[c]))
-
-
-@inner
-def _silu_curvature(out, o, factor, g, j, h, x, i, s, n):
-    """out[o:] = factor g h silu''(x); h begins where x does."""
-    o, i, j = np.uint64(o), np.uint64(i), np.uint64(j)
-    for c in range(np.uint64(n)):
-        bend = s[c] * (1 - s[c]) * (2 + x[i + c] * (1 - 2 * s[c]))
-        out[o + c] = factor * g[j + c] * h[i + c] * bend
-
-
-@inner
-def _slopes(slope, bend, factor, s, first, n):
-    """Factor sigmoid' and factor sigmoid'' from sigmoids."""
-    first = np.uint64(first)
-    for c in range(np.uint64(n)):
-        slope[c] = factor * s[first + c] * (1 - s[first + c])
-        bend[c] = slope[c] * (1 - 2 * s[first + c])
+        bend = s[k + c] * (1 - s[k + c]) * (2 + x[o + c] * (1 - 2 * s[k + c]))
+        out[o + c] = factor * g[j + c] * h[o + c] * bend
 
 
 @kernel
-def _forward(first, last, mixed, table, outputs, sizes, silu, sigmoid, out, logits, room):
-    s = room[0]
+def _forward(first, last, mixed, table, outputs, sizes, silu, sigmoid, s, out, logits):
     scalars, gates, passed, total = sizes
+    x, y = at(mixed[0], s), at(out[0], s)
     for e in range(first, last):
-        x = e * total
-        _sigmoid(s, at(mixed[0], room), x, scalars + gates)
-        _silu(at(out[0], room), e * outputs[0], silu, at(mixed[0], room), x, s, scalars)
-        scaled(logits, e * passed, 1, at(mixed[0], room), x + scalars + gates, passed)
+        sigmoids = e * (scalars + gates)
+        product(y, e * outputs[0], silu, x, e * total, s, sigmoids, scalars)
+        scaled(logits, e * passed, 1, x, e * total + scalars + gates, passed)
         for p in range(len(table)):
             block, m, column, gate, n = table[p]
+            v, gated = at(mixed[block], s), at(out[m], s)
             for row in range(1 if m == 0 else 2):
                 k = e if m == 0 else 2 * e + row
-                product(
-                    at(out[m], room),
-                    k * outputs[m] + column,
-                    sigmoid,
-                    s,
-                    scalars + gate,
-                    at(mixed[block], room),
-                    k * n,
-                    n,
-                )
+                product(gated, k * outputs[m] + column, sigmoid, s, sigmoids + scalars + gate, v, k * n, n)
 
 
 @kernel
-def _backward(first, last, mixed, table, outputs, sizes, silu, sigmoid, grads, g_logits, g_mixed, room):
-    s, slope, bend = room[0], room[1], room[2]
+def _backward(first, last, mixed, table, outputs, sizes, silu, sigmoid, s, slope, grads, g_logits, g_mixed):
     scalars, gates, passed, total = sizes
+    x, g_x = at(mixed[0], s), at(g_mixed[0], s)
     for e in range(first, last):
-        x = e * total
-        _sigmoid(s, at(mixed[0], room), x, scalars + gates)
-        _silu_gradient(
-            at(g_mixed[0], room), x, silu, at(grads[0], room), e * outputs[0], at(mixed[0], room), x, s, scalars
-        )
-        zero(at(g_mixed[0], room), x + scalars, gates)
-        scaled(at(g_mixed[0], room), x + scalars + gates, 1, g_logits, e * passed, passed)
-        _slopes(slope, bend, sigmoid, s, scalars, gates)
+        sigmoids, i = e * (scalars + gates), e * total
+        _silu_gradient(g_x, i, silu, at(grads[0], s), e * outputs[0], x, i, s, sigmoids, scalars)
+        zero(g_x, i + scalars, gates)
+        scaled(g_x, i + scalars + gates, 1, g_logits, e * passed, passed)
         for p in range(len(table)):
             block, m, column, gate, n = table[p]
-            v, g_v, g_y = at(mixed[block], room), at(g_mixed[block], room), at(grads[m], room)
+            v, g_v, g_y = at(mixed[block], s), at(g_mixed[block], s), at(grads[m], s)
             for row in range(1 if m == 0 else 2):
                 k = e if m == 0 else 2 * e + row
                 y = k * outputs[m] + column
-                product(g_v, k * n, sigmoid, g_y, y, s, scalars + gate, n)
-                _add_triple(at(g_mixed[0], room), x + scalars + gate, g_y, y, v, k * n, slope, gate, n)
-
-
-@inner
-def _add_triple(out, o, x, i, y, j, z, k, n):
-    """out[o:] += x[i:] y[j:] z[k:], n numbers."""
-    o, i, j, k = np.uint64(o), np.uint64(i), np.uint64(j), np.uint64(k)
-    for c in range(np.uint64(n)):
-        out[o + c] += x[i + c] * y[j + c] * z[k + c]
-
-
-@inner
-def _second(d_v, d_y, g_y, v, h_v, h_g, slope, s, factor, place, y, h, gate, sigmoids, n):
-    """Gradients of one row's gated features and of the gradients that came to them; see :func:`_double_backward`."""
-    place, y, h = np.uint64(place), np.uint64(y), np.uint64(h)
-    gate, sigmoids = np.uint64(gate), np.uint64(sigmoids)
-    for c in range(np.uint64(n)):
-        d_v[place + c] = h_g[h + c] * slope[gate + c] * g_y[y + c]
-    for c in range(np.uint64(n)):
-        d_y[y + c] = factor * h_v[place + c] * s[sigmoids + c] + h_g[h + c] * slope[gate + c] * v[place + c]
-
-
-@inner
-def _add_curved(out, o, g_y, y, h_v, v, place, h_g, slope, bend, gate, n):
-    """out[o:] += g_y (slope h_v + bend h_g v); h_g begins where out does."""
-    o, y, place, gate = np.uint64(o), np.uint64(y), np.uint64(place), np.uint64(gate)
-    for c in range(np.uint64(n)):
-        out[o + c] += g_y[y + c] * (slope[gate + c] * h_v[place + c] + bend[gate + c] * h_g[o + c] * v[place + c])
+                product(g_v, k * n, sigmoid, g_y, y, s, sigmoids + scalars + gate, n)
+                add_triple(g_x, i + scalars + gate, 1, g_y, y, v, k * n, slope, e * gates + gate, n)
 
 
 @kernel
 def _double_backward(
-    first, last, mixed, table, outputs, sizes, silu, sigmoid, grads, h_mixed, d_mixed, d_grads, d_logits, room
+    first, last, mixed, table, outputs, sizes, silu, sigmoid, s, slope, bend, grads, h_mixed,
+    d_mixed, d_grads, d_logits,
 ):  # fmt: skip
-    s, slope, bend = room[0], room[1], room[2]
     scalars, gates, passed, total = sizes
+    x, h_x, d_x = at(mixed[0], s), at(h_mixed[0], s), at(d_mixed[0], s)
     for e in range(first, last):
-        x = e * total
-        _sigmoid(s, at(mixed[0], room), x, scalars + gates)
-        _silu_gradient(
-            at(d_grads[0], room), e * outputs[0], silu, at(h_mixed[0], room), x, at(mixed[0], room), x, s, scalars
-        )
-        _silu_curvature(
-            at(d_mixed[0], room),
-            x,
-            silu,
-            at(grads[0], room),
-            e * outputs[0],
-            at(h_mixed[0], room),
-            at(mixed[0], room),
-            x,
-            s,
-            scalars,
-        )
-        zero(at(d_mixed[0], room), x + scalars, gates + passed)
-        scaled(d_logits, e * passed, 1, at(h_mixed[0], room), x + scalars + gates, passed)
-        _slopes(slope, bend, sigmoid, s, scalars, gates)
+        sigmoids, i, top = e * (scalars + gates), e * total, e * outputs[0]
+        _silu_gradient(at(d_grads[0], s), top, silu, h_x, i, x, i, s, sigmoids, scalars)
+        _silu_curvature(d_x, i, silu, at(grads[0], s), top, h_x, x, s, sigmoids, scalars)
+        zero(d_x, i + scalars, gates + passed)
+        scaled(d_logits, e * passed, 1, h_x, i + scalars + gates, passed)
         for p in range(len(table)):
             block, m, column, gate, n = table[p]
-            v, h_v, d_v, g_y, d_y = (
-                at(mixed[block], room),
-                at(h_mixed[block], room),
-                at(d_mixed[block], room),
-                at(grads[m], room),
-                at(d_grads[m], room),
-            )
-            h = x + scalars + gate
+            v, h_v, d_v = at(mixed[block], s), at(h_mixed[block], s), at(d_mixed[block], s)
+            g_y, d_y, h, g = at(grads[m], s), at(d_grads[m], s), i + scalars + gate, e * gates + gate
             for row in range(1 if m == 0 else 2):
-                k = e if m == 0 else 2 * e + row
-                y = k * outputs[m] + column
-                _second(
-                    d_v, d_y, g_y, v, h_v, at(h_mixed[0], room), slope, s, sigmoid, k * n, y, h, gate, scalars + gate, n
-                )
-                _add_curved(at(d_mixed[0], room), h, g_y, y, h_v, v, k * n, at(h_mixed[0], room), slope, bend, gate, n)
+                k = (e if m == 0 else 2 * e + row) * n
+                y = (e if m == 0 else 2 * e + row) * outputs[m] + column
+                zero(d_v, k, n)
+                add_triple(d_v, k, 1, h_x, h, slope, g, g_y, y, n)
+                product(d_y, y, sigmoid, h_v, k, s, sigmoids + scalars + gate, n)
+                add_triple(d_y, y, 1, h_x, h, slope, g, v, k, n)
+                add_triple(d_x, h, 1, slope, g, g_y, y, h_v, k, n)
+                add_quadruple(d_x, h, 1, bend, g, g_y, y, h_x, h, v, k, n)
 
 
 def gate_forward(plan: GatePlan, mixed: Sequence[Tensor]) -> list[Tensor]:
@@ -203,17 +121,17 @@ def gate_forward(plan: GatePlan, mixed: Sequence[Tensor]) -> list[Tensor]:
     edges = len(mixed[0])
     out = [mixed[0].new_empty(edges, rows_of(m), plan.width(m)) for m in range(plan.m_max + 1)]
     logits = mixed[0].new_empty(edges, plan.num_logits)
-    inputs, results = _inputs(plan, mixed), (out, logits)
-    run_parts(_forward, parts_of(edges), lambda _: (*inputs, *results, _room(plan, mixed[0])))
+    inputs = (*_inputs(plan, mixed), _sigmoids(plan, mixed[0]))
+    run_parts(_forward, parts_of(edges), lambda _: (*inputs, out, logits))
     return [*out, logits]
 
 
 def gate_backward(plan: GatePlan, mixed: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
     """Gradients with respect to mixed."""
     g_mixed = [x.new_empty(x.shape) for x in mixed]
-    inputs, results = _inputs(plan, mixed), g_mixed
-    given = (grads[:-1], grads[-1])
-    run_parts(_backward, parts_of(len(mixed[0])), lambda _: (*inputs, *given, results, _room(plan, mixed[0])))
+    sigmoids = _sigmoids(plan, mixed[0])
+    inputs = (*_inputs(plan, mixed), sigmoids, _slopes(plan, sigmoids)[0], grads[:-1], grads[-1])
+    run_parts(_backward, parts_of(len(mixed[0])), lambda _: (*inputs, g_mixed))
     return g_mixed
 
 
@@ -222,19 +140,26 @@ def gate_double_backward(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Gradients of :func:`gate_backward` with respect to mixed and grads."""
     d_mixed, d_grads = [x.new_empty(x.shape) for x in mixed], [x.new_empty(x.shape) for x in grads]
-    inputs, given = _inputs(plan, mixed), (grads[:-1], h_mixed)
+    sigmoids = _sigmoids(plan, mixed[0])
+    inputs = (*_inputs(plan, mixed), sigmoids, *_slopes(plan, sigmoids), grads[:-1], h_mixed)
     results = (d_mixed, d_grads[:-1], d_grads[-1])
-    run_parts(_double_backward, parts_of(len(mixed[0])), lambda _: (*inputs, *given, *results, _room(plan, mixed[0])))
+    run_parts(_double_backward, parts_of(len(mixed[0])), lambda _: (*inputs, *results))
     return d_mixed, d_grads
 
 
 def _inputs(plan: GatePlan, mixed: Sequence[Tensor]) -> tuple[object, ...]:
-    number = (
-        np.float32 if mixed[0].dtype == torch.float32 else np.float64
-    )  # factors of another precision would make the arithmetic theirs
-    return (mixed, *_tables(plan), number(SILU_FACTOR), number(SIGMOID_FACTOR))
+    # factors of another precision would make the arithmetic theirs
+    number = np.float32 if mixed[0].dtype == torch.float32 else np.float64
+    return (list(mixed), *_tables(plan), number(SILU_FACTOR), number(SIGMOID_FACTOR))
 
 
-def _room(plan: GatePlan, like: Tensor) -> np.ndarray:
-    """Room for the sigmoids of one edge and their derivatives."""
-    return like.new_empty(3, plan.num_scalars + sum(plan.widths)).numpy()
+def _sigmoids(plan: GatePlan, first: Tensor) -> Tensor:
+    """Sigmoids [E, scalars + gates]: PyTorch's are in vector instructions."""
+    return torch.sigmoid(first[:, 0, : plan.num_scalars + sum(plan.widths)])
+
+
+def _slopes(plan: GatePlan, sigmoids: Tensor) -> tuple[Tensor, Tensor]:
+    """First and second derivatives [E, gates] of the scaled sigmoids of the gates."""
+    gates = sigmoids[:, plan.num_scalars :]
+    slope = gates * (1 - gates) * SIGMOID_FACTOR
+    return slope, slope * (1 - 2 * gates)
