@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from denskit.cli.options import Device
+from denskit.cli.options import Device, Kernels
 
 if TYPE_CHECKING:
     from denskit.simulation.dynamics.folder import Plan
@@ -48,6 +48,7 @@ def md(
     device: Device = "auto",
     dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
     skin: Annotated[float, typer.Option(help="Å, of the neighbour list.")] = 0.5,
+    kernels: Kernels = "auto",
     edge_chunk: Annotated[
         int | None, typer.Option(help="Edges worked on at once, for systems that do not fit into memory.", min=1)
     ] = None,
@@ -91,7 +92,7 @@ def md(
     )  # fmt: skip
     structures = [atoms.copy() for atoms in _read(file, index) for _ in range(replicas)]
     models = [model, *(committee or [])]
-    made = {"skin": skin, "compile": compile, "edge_chunk": edge_chunk}
+    made = {"skin": skin, "compile": compile, "edge_chunk": edge_chunk, "kernels": kernels}
     _simulate(models, structures, plan, resume=resume, device=device, dtype=dtype, **made)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from denskit.cli.options import Deterministic, Device, Fixed
+from denskit.cli.options import Deterministic, Device, Fixed, Kernels
 
 if TYPE_CHECKING:
     from denskit.simulation.relaxation import RelaxationSettings, Structures
@@ -42,6 +42,7 @@ def relax(
     dtype: Annotated[
         Literal["float32", "float64"] | None, typer.Option(help="Of the model; default: the file's.")
     ] = None,
+    kernels: Kernels = "auto",
     fixed: Fixed = None,
     deterministic: Deterministic = False,
 ) -> None:
@@ -77,6 +78,7 @@ def relax(
         device=choose_device(device),
         dtype=None if dtype is None else getattr(torch, dtype),
         stress=settings.cell is not None,
+        kernels=kernels,
     )
     source: Structures = open_unchecked(file, reading(model, file, fixed))[0]
     if first_frames:
