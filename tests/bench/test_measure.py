@@ -91,7 +91,8 @@ def test_an_opponent_slower_than_the_published_code_makes_the_ratio_void() -> No
 
 
 @pytest.mark.parametrize(
-    "change", [{"batch": 4}, {"dens": False}, {"against": "plain"}, {"layers": 2}, {"system": "slab"}]
+    "change",
+    [{"batch": 4}, {"dens": False}, {"against": "plain"}, {"layers": 2}, {"system": "slab"}, {"device": "cuda"}],
 )
 def test_without_a_published_time_nothing_is_judged(change: dict[str, object]) -> None:
     assert fairness(replace(TRAIN, **change), 1.0, 100.0) is None

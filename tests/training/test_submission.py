@@ -164,7 +164,7 @@ def test_two_processes_judge_and_predict_each_structure_once(five: Slabs, tmp_pa
     found = torch.load(tmp_path / "errors.pt", weights_only=True)
     expected = evaluate_splits(model, {"id": five})
     assert found.keys() == expected.keys()
-    assert found["id"] == pytest.approx(expected["id"], rel=1e-6)
+    assert found["id"] == pytest.approx(expected["id"], rel=1e-5, abs=1e-6)  # float32 in batches of other sizes
     write_submission(model, five, tmp_path / "one.npz")
     one, two = _load(tmp_path / "one.npz"), _load(tmp_path / "two.npz")
     assert one["ids"].tolist() == two["ids"].tolist()

@@ -7,6 +7,7 @@ root mean square.  Without that agreement there are no times.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -86,7 +87,9 @@ def _make_static(job: Job, ours: Contestant, meeting: Meeting) -> None:
     """Our side with steps in fixed shapes; their loss must be that of an eager step."""
     assert job.step != "eager" and isinstance(ours.module, ForceField)
     eager = float(ours.loss(ours.predict(ours.prepared)).detach())
+    begin = time.perf_counter()
     step, loss = static_step(job.step, ours.module, ours.task, ours.prepared, system=job.system, seed=TASK_SEED)
+    meeting.facts["compile_s"] = time.perf_counter() - begin
     name = f"loss of a {job.step} step (float32)"
     found = Agreement(differences={name: abs(loss - eager) / abs(eager)}, tolerance={name: TOLERANCE_32})
     found.check()

@@ -7,6 +7,7 @@ every step, one replica after the other.  Against MACE and NequIP all sides are 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -83,7 +84,10 @@ def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
     for side in sides:
         mine = "plain" if side == "theirs" and job.against == "plain" else job.our_kernels
         model = _model(job, mine)
+        begin = time.perf_counter()
         step, forces[side] = _plain_loop(model, atoms) if _is_plain_loop(job, side) else _our_loop(job, model, atoms)
+        if side == "ours" and job.compile:
+            meeting.facts["compile_s"] = time.perf_counter() - begin
         meeting.contenders[side] = Own(step, device, model, counts=not job.compile)
     if len(sides) == 2:
         rms = float(np.sqrt(np.mean(forces["theirs"] ** 2)))

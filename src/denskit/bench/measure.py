@@ -115,7 +115,8 @@ class Record:
             out["lower_quartile"], _, out["upper_quartile"] = statistics.quantiles(pairs, n=QUARTERS)
         if ours.memory and theirs.memory:
             out["memory_process"] = ours.memory.process_mb / theirs.memory.process_mb
-            out["memory_steps"] = ours.memory.steps_mb / theirs.memory.steps_mb
+            if theirs.memory.steps_mb > 0:
+                out["memory_steps"] = ours.memory.steps_mb / theirs.memory.steps_mb
         return out
 
     @property

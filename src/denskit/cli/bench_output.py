@@ -100,6 +100,8 @@ def _times(values: list[float]) -> str:
 
 def _verdict(data: dict[str, Any]) -> list[str]:
     lines, ratios, fairness = [], data["ratios"], data["fairness"]
+    if "compile_s" in data:
+        lines.append(f"compiled before the first step: {data['compile_s']:.3g} s")
     if data["agreement"]:
         lines.append("agreement: " + ", ".join(f"{name} {value:.1e}" for name, value in data["agreement"].items()))
     if data["ratio"] is not None:

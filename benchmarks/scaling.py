@@ -1,0 +1,184 @@
+"""Energy and forces of one periodic system of 1,000 to 100,000 edges: time of an edge, neighbours, peak memory.
+
+The systems are ethanol at the density of the liquid, atoms displaced at random.  Sizes and settings take turns, on one
+thread; what counts is the smallest processor time, for other processes only add to it.  Memory is what the peak of a
+fresh process grows by in its first evaluation.
+
+    python benchmarks/scaling.py --kernels fused --chunks none,8192 --json scaling.json --plot docs/images/scaling.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from ase.build import molecule
+
+from denskit.allocator import keep_freed_memory
+from denskit.batch import Batch
+from denskit.models import ForceField, build_force_field
+from denskit.models.equiformer import EquiformerConfig
+from denskit.models.scaling import Scaling
+from denskit.simulation.neighbor_list import Candidates
+from denskit.simulation.structures import batch_of
+
+CELL = 4.6  # Å, of one molecule
+REPEATS = {1: (1, 1, 2), 3: (2, 2, 2), 10: (3, 3, 3), 30: (4, 4, 4), 100: (6, 6, 6)}  # by thousands of edges, about
+SKIN = 0.5  # Å
+SMALL = EquiformerConfig(
+    num_layers=3, channels=(64, 32, 16), feature_channels=(128, 64, 32), head_channels=(16, 8, 4),
+    ffn_channels=(128, 64, 32), envelope=True,
+)  # fmt: skip
+
+
+def build(kernels: str) -> ForceField:
+    """Random weights."""
+    torch.manual_seed(0)
+    model = build_force_field(SMALL, heads={}, scaling=Scaling(elements=[1, 6, 8])).eval().requires_grad_(False)
+    model.use_kernels(kernels)
+    return model
+
+
+def liquid(size: int) -> Batch:
+    """A system of about ``size`` thousand edges, without them."""
+    atoms = molecule("CH3CH2OH", cell=[CELL] * 3, pbc=True).repeat(REPEATS[size])
+    atoms.rattle(0.05, seed=1)
+    return batch_of([atoms]).to(dtype=torch.float32)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Processor time."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def evaluate(model: ForceField, batch: Batch, chunk: int | None) -> None:
+    """Energy and forces."""
+    model.backbone.edge_chunk = chunk
+    with torch.no_grad():
+        model(batch, outputs=("energies", "forces"))
+
+
+def update(candidates: Candidates, batch: Batch) -> None:
+    """What a step does between two searches: are the edges complete, and which are within the cutoff."""
+    assert candidates.hold(batch)
+    keep = candidates.within(candidates.squared_distances(batch.positions), SMALL.cutoff, None, True)
+    candidates.batch.edge_index.index_select(1, keep.nonzero()[:, 0])
+
+
+def times(sizes: list[int], chunks: list[int | None], kernels: str, turns: int) -> list[dict[str, object]]:
+    """Microseconds an edge, each setting at each size in turn."""
+    model = build(kernels)
+    batches = {size: SMALL.with_neighbors(liquid(size)) for size in sizes}
+    candidates = {size: Candidates.find(batch, SMALL.cutoff, SKIN) for size, batch in batches.items()}
+    found: dict[tuple[int, str], list[float]] = {}
+    for turn in range(-1, turns):
+        for size, batch in batches.items():
+            works = {f"edge_chunk {chunk}": lambda c=chunk, b=batch: evaluate(model, b, c) for chunk in chunks}
+            works["search"] = lambda b=batch: SMALL.with_neighbors(b)
+            works["search with skin"] = lambda b=batch: Candidates.find(b, SMALL.cutoff, SKIN)
+            works["update"] = lambda b=batch, c=candidates[size]: update(c, b)
+            for label, work in works.items():
+                spent = seconds(work)
+                if turn >= 0:
+                    found.setdefault((size, label), []).append(1e6 * spent / batch.edge_index.shape[1])
+    return [
+        {"atoms": batches[size].num_atoms, "edges": batches[size].edge_index.shape[1], "kernels": kernels,
+         "what": label, "min_us": min(values), "median_us": statistics.median(values)}
+        for (size, label), values in found.items()
+    ]  # fmt: skip
+
+
+def peak() -> float:
+    """MiB of this process."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def memory(size: int, chunk: int | None, kernels: str) -> None:
+    """Print the growth of the peak, MiB; called in a fresh process."""
+    model, batch = build(kernels), SMALL.with_neighbors(liquid(size))
+    evaluate(model, SMALL.with_neighbors(liquid(min(REPEATS))), chunk)  # libraries and compiled kernels
+    before = peak()
+    evaluate(model, batch, chunk)
+    print(json.dumps({"edges": batch.edge_index.shape[1], "edge_chunk": chunk, "MiB": peak() - before}))
+
+
+def memories(sizes: list[int], chunks: list[int | None], kernels: str) -> list[dict[str, object]]:
+    """Peaks of fresh processes."""
+    rows = []
+    for size in sizes:
+        for chunk in chunks:
+            command = [sys.executable, __file__, "--memory", str(size), str(chunk), "--kernels", kernels]
+            rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    return rows
+
+
+def plot(document: dict[str, list[dict[str, object]]], path: Path) -> None:
+    """Time of an edge and memory against edges."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+    for rows, axes, key, y in (
+        (document["times"], left, "what", "min_us"), (document["memory"], right, "edge_chunk", "MiB"),
+    ):  # fmt: skip
+        for label in dict.fromkeys(row[key] for row in rows):
+            chosen = [row for row in rows if row[key] == label]
+            name = label if key == "what" else f"edge_chunk {label}"
+            axes.loglog([row["edges"] for row in chosen], [row[y] for row in chosen], "o-", label=name, markersize=3)
+        axes.set_xlabel("edges")
+        axes.legend(fontsize=7)
+    left.set_ylabel("µs an edge, one thread")
+    right.set_ylabel("peak memory, MiB")
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="1,3,10,30,100", help="thousands of edges")
+    parser.add_argument("--chunks", default="none,8192")
+    parser.add_argument("--kernels", default="plain")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--keep", action="store_true", help="keep freed memory, as the denskit command does")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.keep:
+        assert keep_freed_memory()
+    if options.memory:
+        size, chunk = options.memory
+        memory(int(size), None if chunk == "None" else int(chunk), options.kernels)
+        return
+    sizes = [int(size) for size in options.sizes.split(",")]
+    chunks = [None if chunk == "none" else int(chunk) for chunk in options.chunks.split(",")]
+    load = os.getloadavg()
+    document = {
+        "torch": torch.__version__, "kernels": options.kernels, "keep": options.keep, "load_before": load,
+        "times": times(sizes, chunks, options.kernels, options.turns),
+        "memory": memories(sizes, chunks, options.kernels), "load_after": os.getloadavg(),
+    }  # fmt: skip
+    for row in [*document["times"], *document["memory"]]:
+        print(json.dumps(row))
+    if options.json:
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    if options.plot:
+        plot(document, options.plot)
+
+
+if __name__ == "__main__":
+    main()
