@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from denskit.nn.fused.numba_common import inner, kernel, parts_of, run_parts
-from denskit.nn.fused.numba_rows import add_scaled, at, dot, scaled, zero
+from denskit.nn.fused.numba_rows import add_total, fill, outer, turn, turn_back, zero
+from denskit.nn.fused.numba_vectors import Code, Lanes, at, operation
 from denskit.nn.fused.plan import AggregatePlan
 
 
@@ -32,53 +34,78 @@ def _place(e, row, m, column, widths):
     return e * widths[0] + column if m == 0 else (2 * e + (row + 1) % 2) * widths[m] + column
 
 
-@inner
-def _turn(out, x, t, wigner, e, l, rows, width):
-    """out[row] = sum_k D[row, k] x[t, k]."""
-    size = 2 * l + 1
-    zero(out, 0, rows * width)
-    for row in range(rows):
-        for k in range(size):
-            d = wigner[np.uint64((e * size + row) * size + k)]
-            add_scaled(out, row * width, d, x, (t * size + k) * width, width)
+@operation
+def weigh(code: Code, out: Any, o: Any, a: Any, x: Any, i: Any, n: Any) -> None:
+    """Out = a x, n numbers; a from its beginning."""
+    code.along(n, lambda lanes: lanes.store(lanes.mul(lanes.load(a, code.whole(0)), lanes.load(x, i)), out, o))
+
+
+@operation
+def weigh_backward(
+    code: Code, g_x: Any, v: Any, weighted: Any, i: Any, total: Any, a: Any, x: Any, u: Any, n: Any
+) -> None:  # fmt: skip
+    """Of a x with the gradient u: that of x; a x once more; and what is added to that of a."""
+    zero_place = code.whole(0)
+
+    def body(lanes: Lanes) -> None:
+        weight, value, gradient = lanes.load(a, zero_place), lanes.load(x, v), lanes.load(u, i)
+        lanes.store(lanes.mul(weight, gradient), g_x, v)
+        lanes.store(lanes.mul(weight, value), weighted, i)
+        lanes.add_to(total, zero_place, lanes.mul(value, gradient))
+
+    code.along(n, body)
+
+
+@operation
+def weigh_double_backward(
+    code: Code, d_x: Any, v: Any, weighted: Any, changed: Any, i: Any, total: Any, a: Any, h_a: Any,
+    x: Any, h_x: Any, u: Any, h_u: Any, n: Any,
+) -> None:  # fmt: skip
+    """Of ``weigh_backward``, where u changes by h_u: the gradient of x, a x, its change, what is added to that of a."""
+    zero_place = code.whole(0)
+
+    def body(lanes: Lanes) -> None:
+        weight, h_weight = lanes.load(a, zero_place), lanes.load(h_a, zero_place)
+        value, h_value = lanes.load(x, v), lanes.load(h_x, v)
+        gradient, h_gradient = lanes.load(u, i), lanes.load(h_u, i)
+        lanes.store(lanes.add(lanes.mul(h_weight, gradient), lanes.mul(weight, h_gradient)), d_x, v)
+        lanes.store(lanes.mul(weight, value), weighted, i)
+        lanes.store(lanes.add(lanes.mul(weight, h_value), lanes.mul(h_weight, value)), changed, i)
+        lanes.add_to(total, zero_place, lanes.add(lanes.mul(h_value, gradient), lanes.mul(value, h_gradient)))
+
+    code.along(n, body)
 
 
 @inner
-def _turn_back(out, t, x, wigner, e, l, rows, width):
-    """out[t, k] += sum_row D[row, k] x[row]."""
-    size = 2 * l + 1
-    for row in range(rows):
-        for k in range(size):
-            d = wigner[np.uint64((e * size + row) * size + k)]
-            add_scaled(out, (t * size + k) * width, d, x, row * width, width)
+def _spread(out, attention, e, heads, size):
+    """The weights of an edge's heads, each ``size`` times."""
+    for head in range(heads):
+        fill(out, head * size, attention, e * heads + head, size)
 
 
 @inner
-def _outer(out, e, x, y, t, l, rows, width):
-    """out[e, row, k] += x[row] . y[t, k]."""
-    size = 2 * l + 1
-    for row in range(rows):
-        for k in range(size):
-            total = dot(x, row * width, y, (t * size + k) * width, width)
-            out[np.uint64((e * size + row) * size + k)] += total
+def _gather_heads(out, e, total, heads, size):
+    """Add sums over the channels of each head."""
+    for head in range(heads):
+        add_total(out, e * heads + head, total, head * size, size)
 
 
 @kernel
 def _forward(
     first, last, values, attention, heads, target, wigner, degrees, columns, widths, m_max, out, room
 ):  # fmt: skip
-    weighted = room[0]
+    weighted, a = room[0], room[1]
     for e in range(first, last):
         for n in range(len(degrees)):
             l, width = degrees[n]
-            rows, size = 2 * min(l, m_max) + 1, width // heads
+            rows, size = 2 * min(l, m_max) + 1, 2 * l + 1
+            _spread(a, attention, e, heads, width // heads)
             for row in range(rows):
                 m = (row + 1) // 2
                 v = _place(e, row, m, columns[n, m], widths)
-                for head in range(heads):
-                    a = attention[np.uint64(e * heads + head)]
-                    scaled(weighted, row * width + head * size, a, at(values[m], attention), v + head * size, size)
-            _turn_back(at(out[n], attention), target[e], weighted, at(wigner[l], attention), e, l, rows, width)
+                weigh(weighted, row * width, a, at(values[m], attention), v, width)
+            to, turns = at(out[n], attention), at(wigner[l], attention)
+            turn_back(to, target[e] * size * width, weighted, 0, turns, e * size * size, rows, size, width)
 
 
 @kernel
@@ -86,27 +113,25 @@ def _backward(
     first, last, values, attention, heads, target, wigner, degrees, columns, widths, m_max,
     grads, g_values, g_attention, g_wigner, room,
 ):  # fmt: skip
-    weighted, u = room[0], room[1]
+    weighted, u, a, total = room[0], room[1], room[2], room[3]
     for e in range(first, last):
         zero(g_attention, e * heads, heads)
         for n in range(len(degrees)):
             l, width = degrees[n]
-            rows, size = 2 * min(l, m_max) + 1, width // heads
-            _turn(u, at(grads[n], attention), target[e], at(wigner[l], attention), e, l, rows, width)
+            rows, size = 2 * min(l, m_max) + 1, 2 * l + 1
+            g, place, matrix = at(grads[n], attention), target[e] * size * width, e * size * size
+            _spread(a, attention, e, heads, width // heads)
+            zero(total, 0, width)
+            zero(u, 0, rows * width)
+            turn(u, 0, g, place, at(wigner[l], attention), matrix, rows, size, width)
             for row in range(rows):
                 m = (row + 1) // 2
-                x, g_x, v = (
-                    at(values[m], attention),
-                    at(g_values[m], attention),
-                    _place(e, row, m, columns[n, m], widths),
-                )
-                for head in range(heads):
-                    k, a = head * size, attention[np.uint64(e * heads + head)]
-                    scaled(g_x, v + k, a, u, row * width + k, size)
-                    scaled(weighted, row * width + k, a, x, v + k, size)
-                    g_attention[np.uint64(e * heads + head)] += dot(x, v + k, u, row * width + k, size)
+                v = _place(e, row, m, columns[n, m], widths)
+                x, g_x = at(values[m], attention), at(g_values[m], attention)
+                weigh_backward(g_x, v, weighted, row * width, total, a, x, u, width)
+            _gather_heads(g_attention, e, total, heads, width // heads)
             if l:
-                _outer(at(g_wigner[l], attention), e, weighted, at(grads[n], attention), target[e], l, rows, width)
+                outer(at(g_wigner[l], attention), matrix, weighted, 0, g, place, rows, size, width)
 
 
 @kernel
@@ -114,33 +139,32 @@ def _double_backward(
     first, last, values, attention, heads, target, wigner, degrees, columns, widths, m_max,
     grads, h_values, h_attention, h_wigner, d_values, d_attention, d_wigner, d_grads, room,
 ):  # fmt: skip
-    weighted, changed, u, h_u = room[0], room[1], room[2], room[3]
+    weighted, u, a, total = room[0], room[1], room[2], room[3]
+    changed, h_u, h_a = room[4], room[5], room[6]
     for e in range(first, last):
-        t = target[e]
         zero(d_attention, e * heads, heads)
         for n in range(len(degrees)):
             l, width = degrees[n]
-            rows, size = 2 * min(l, m_max) + 1, width // heads
-            _turn(u, at(grads[n], attention), t, at(wigner[l], attention), e, l, rows, width)
-            _turn(h_u, at(grads[n], attention), t, at(h_wigner[l], attention), e, l, rows, width)
+            rows, size = 2 * min(l, m_max) + 1, 2 * l + 1
+            g, d_g, place = at(grads[n], attention), at(d_grads[n], attention), target[e] * size * width
+            turns, h_turns, matrix = at(wigner[l], attention), at(h_wigner[l], attention), e * size * size
+            _spread(a, attention, e, heads, width // heads)
+            _spread(h_a, h_attention, e, heads, width // heads)
+            zero(total, 0, width)
+            zero(u, 0, rows * width)
+            zero(h_u, 0, rows * width)
+            turn(u, 0, g, place, turns, matrix, rows, size, width)
+            turn(h_u, 0, g, place, h_turns, matrix, rows, size, width)
             for row in range(rows):
                 m = (row + 1) // 2
+                v, i = _place(e, row, m, columns[n, m], widths), row * width
                 x, h_x, d_x = at(values[m], attention), at(h_values[m], attention), at(d_values[m], attention)
-                v = _place(e, row, m, columns[n, m], widths)
-                for head in range(heads):
-                    k, i = v + head * size, row * width + head * size
-                    a, h_a = attention[np.uint64(e * heads + head)], h_attention[np.uint64(e * heads + head)]
-                    scaled(d_x, k, h_a, u, i, size)
-                    add_scaled(d_x, k, a, h_u, i, size)
-                    total = dot(h_x, k, u, i, size) + dot(x, k, h_u, i, size)
-                    d_attention[np.uint64(e * heads + head)] += total
-                    scaled(weighted, i, a, x, k, size)
-                    scaled(changed, i, a, h_x, k, size)
-                    add_scaled(changed, i, h_a, x, k, size)
-            _turn_back(at(d_grads[n], attention), t, changed, at(wigner[l], attention), e, l, rows, width)
-            _turn_back(at(d_grads[n], attention), t, weighted, at(h_wigner[l], attention), e, l, rows, width)
+                weigh_double_backward(d_x, v, weighted, changed, i, total, a, h_a, x, h_x, u, h_u, width)
+            _gather_heads(d_attention, e, total, heads, width // heads)
+            turn_back(d_g, place, changed, 0, turns, matrix, rows, size, width)
+            turn_back(d_g, place, weighted, 0, h_turns, matrix, rows, size, width)
             if l:
-                _outer(at(d_wigner[l], attention), e, changed, at(grads[n], attention), t, l, rows, width)
+                outer(at(d_wigner[l], attention), matrix, changed, 0, g, place, rows, size, width)
 
 
 def aggregate_forward(
@@ -214,6 +238,6 @@ def _inputs(
 
 
 def _room(plan: AggregatePlan, like: Tensor) -> np.ndarray:
-    """Room for four sets of rows of one degree of one edge."""
+    """Room for seven sets of rows of one degree of one edge."""
     sizes = [(2 * l + 1) * c for l, c in zip(plan.degrees, plan.channels, strict=True)]
-    return torch.empty(4, max(sizes), dtype=like.dtype).numpy()
+    return torch.empty(7, max(sizes), dtype=like.dtype).numpy()

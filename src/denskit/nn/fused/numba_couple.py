@@ -17,7 +17,8 @@ from torch import Tensor
 
 from denskit.geometry.so2 import CouplePlan, rows_of
 from denskit.nn.fused.numba_common import inner, kernel, parts_of, run_parts
-from denskit.nn.fused.numba_rows import add, add_product, add_scaled, at, dot, product, scaled, zero
+from denskit.nn.fused.numba_rows import add, add_two, outer, turn, turn_back, zero
+from denskit.nn.fused.numba_vectors import Code, Lanes, at, operation
 
 
 @cache
@@ -43,14 +44,101 @@ def _tables(plan: CouplePlan, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarra
     return np.array(paths, np.int64), np.array(coefficients, number_type), degrees, widths
 
 
+@operation
+def path(code: Code, y: Any, i: Any, c: Any, radial: Any, w: Any, r: Any, plus: Any, n: Any) -> None:
+    """A path at m = 0: y = c w r."""
+
+    def body(lanes: Lanes) -> None:
+        lanes.store(lanes.mul(lanes.all(c), lanes.load(radial, w), lanes.load(r, plus)), y, i)
+
+    code.along(n, body)
+
+
+@operation
+def path_pair(
+    code: Code, y: Any, i: Any, width: Any, c: Any, d: Any, radial: Any, w: Any, r: Any, plus: Any, minus: Any, n: Any
+) -> None:  # fmt: skip
+    """A path at m > 0: rows of +m with the coefficient c, rows of -m, ``width`` further on, with d."""
+
+    def body(lanes: Lanes) -> None:
+        weight = lanes.load(radial, w)
+        for factor, of, to in ((c, plus, i), (d, minus, code.place(i, 1, width))):
+            lanes.store(lanes.mul(lanes.all(factor), weight, lanes.load(r, of)), y, to)
+
+    code.along(n, body)
+
+
+@operation
+def path_backward(
+    code: Code, g: Any, i: Any, c: Any, radial: Any, w: Any, r: Any, plus: Any, g_radial: Any, g_r: Any, n: Any
+) -> None:  # fmt: skip
+    """Add what ``path`` gives to the gradients of w and r."""
+    code.along(n, lambda lanes: _backward_rows(lanes, radial, w, r, g_radial, g_r, g, [(c, plus, i)]))
+
+
+@operation
+def path_pair_backward(
+    code: Code, g: Any, i: Any, width: Any, c: Any, d: Any, radial: Any, w: Any, r: Any, plus: Any, minus: Any,
+    g_radial: Any, g_r: Any, n: Any,
+) -> None:  # fmt: skip
+    """Add what ``path_pair`` gives to the gradients of w and r."""
+    rows = [(c, plus, i), (d, minus, code.place(i, 1, width))]
+    code.along(n, lambda lanes: _backward_rows(lanes, radial, w, r, g_radial, g_r, g, rows))
+
+
+def _backward_rows(
+    lanes: Lanes, radial: Any, w: Any, r: Any, g_radial: Any, g_r: Any, g: Any, rows: Sequence[tuple[Any, Any, Any]]
+) -> None:  # fmt: skip
+    weight, total = lanes.load(radial, w), lanes.load(g_radial, w)
+    for factor, of, place in rows:
+        gradient = lanes.mul(lanes.all(factor), lanes.load(g, place))
+        lanes.add_to(g_r, of, lanes.mul(gradient, weight))
+        total = lanes.add(total, lanes.mul(gradient, lanes.load(r, of)))
+    lanes.store(total, g_radial, w)
+
+
+@operation
+def path_double_backward(
+    code: Code, g: Any, d_g: Any, i: Any, c: Any, radial: Any, h_radial: Any, d_radial: Any, w: Any,
+    r: Any, h_r: Any, by_r: Any, by_h_r: Any, plus: Any, n: Any,
+) -> None:  # fmt: skip
+    """Of ``path_backward``: the gradient of g, and what is added to those of w, r and h_r."""
+    arrays = (g, d_g, radial, h_radial, d_radial, w, r, h_r, by_r, by_h_r)
+    code.along(n, lambda lanes: _double_backward_rows(lanes, arrays, [(c, plus, i)]))
+
+
+@operation
+def path_pair_double_backward(
+    code: Code, g: Any, d_g: Any, i: Any, width: Any, c: Any, d: Any, radial: Any, h_radial: Any, d_radial: Any, w: Any,
+    r: Any, h_r: Any, by_r: Any, by_h_r: Any, plus: Any, minus: Any, n: Any,
+) -> None:  # fmt: skip
+    """Of ``path_pair_backward``; see ``path_double_backward``."""
+    arrays = (g, d_g, radial, h_radial, d_radial, w, r, h_r, by_r, by_h_r)
+    rows = [(c, plus, i), (d, minus, code.place(i, 1, width))]
+    code.along(n, lambda lanes: _double_backward_rows(lanes, arrays, rows))
+
+
+def _double_backward_rows(lanes: Lanes, arrays: Sequence[Any], rows: Sequence[tuple[Any, Any, Any]]) -> None:
+    g, d_g, radial, h_radial, d_radial, w, r, h_r, by_r, by_h_r = arrays
+    weight, h_weight, total = (lanes.load(array, w) for array in (radial, h_radial, d_radial))
+    for factor, of, place in rows:
+        scale = lanes.all(factor)
+        gradient, h = lanes.mul(scale, lanes.load(g, place)), lanes.load(h_r, of)
+        lanes.add_to(by_r, of, lanes.mul(gradient, h_weight))
+        lanes.add_to(by_h_r, of, lanes.mul(gradient, weight))
+        total = lanes.add(total, lanes.mul(gradient, h))
+        both = lanes.add(lanes.mul(weight, h), lanes.mul(h_weight, lanes.load(r, of)))
+        lanes.store(lanes.mul(scale, both), d_g, place)
+    lanes.store(total, d_radial, w)
+
+
 @inner
 def _gather(z, x, y, s, t, degrees):
     """All degrees of x[s] + y[t] side by side."""
     for l in range(len(degrees)):
         place, width = degrees[l]
         size = (2 * l + 1) * width
-        scaled(z, place, 1, at(x[l], z), s * size, size)
-        add(z, place, at(y[l], z), t * size, size)
+        add_two(z, place, at(x[l], z), s * size, at(y[l], z), t * size, size)
 
 
 @inner
@@ -67,36 +155,24 @@ def _scatter(z, x, y, s, t, degrees):
 def _turn(r, z, wigner, e, degrees, m_max):
     """R += D z, the rows of orders up to m_max."""
     for l in range(len(degrees)):
-        place, width = degrees[l]
-        size, matrix = 2 * l + 1, at(wigner[l], z)
-        for row in range(2 * min(l, m_max) + 1):
-            for k in range(size):
-                d = matrix[np.uint64((e * size + row) * size + k)]
-                add_scaled(r, place + row * width, d, z, place + k * width, width)
+        (place, width), size = degrees[l], 2 * l + 1
+        turn(r, place, z, place, at(wigner[l], z), e * size * size, 2 * min(l, m_max) + 1, size, width)
 
 
 @inner
 def _turn_back(z, r, wigner, e, degrees, m_max):
     """Z += D^T r."""
     for l in range(len(degrees)):
-        place, width = degrees[l]
-        size, matrix = 2 * l + 1, at(wigner[l], z)
-        for row in range(2 * min(l, m_max) + 1):
-            for k in range(size):
-                d = matrix[np.uint64((e * size + row) * size + k)]
-                add_scaled(z, place + k * width, d, r, place + row * width, width)
+        (place, width), size = degrees[l], 2 * l + 1
+        turn_back(z, place, r, place, at(wigner[l], z), e * size * size, 2 * min(l, m_max) + 1, size, width)
 
 
 @inner
 def _outer(out, r, z, e, degrees, m_max):
     """out[l][e] += r z^T, summed over channels; l = 0 is never turned and has no gradient."""
     for l in range(1, len(degrees)):
-        place, width = degrees[l]
-        size, matrix = 2 * l + 1, at(out[l], z)
-        for row in range(2 * min(l, m_max) + 1):
-            for k in range(size):
-                total = dot(r, place + row * width, z, place + k * width, width)
-                matrix[np.uint64((e * size + row) * size + k)] += total
+        (place, width), size = degrees[l], 2 * l + 1
+        outer(at(out[l], z), e * size * size, r, place, z, place, 2 * min(l, m_max) + 1, size, width)
 
 
 @kernel
@@ -112,12 +188,11 @@ def _forward(
         for p in range(len(paths)):
             block, m, plus, minus, column, weight, n = paths[p]
             w, width, value = e * num_weights + weight, widths[block], at(out[block], radial)
+            c, d = coefficients[p]
             if m == 0:
-                product(value, e * width + column, coefficients[p, 0], radial, w, r, plus, n)
+                path(value, e * width + column, c, radial, w, r, plus, n)
             else:
-                row = 2 * e * width + column
-                product(value, row, coefficients[p, 0], radial, w, r, plus, n)
-                product(value, row + width, coefficients[p, 1], radial, w, r, minus, n)
+                path_pair(value, 2 * e * width + column, width, c, d, radial, w, r, plus, minus, n)
 
 
 @kernel
@@ -135,28 +210,16 @@ def _backward(
         for p in range(len(paths)):
             block, m, plus, minus, column, weight, n = paths[p]
             w, width, g = e * num_weights + weight, widths[block], at(grads[block], radial)
-            c = coefficients[p, 0]
-            row = e * width + column if m == 0 else 2 * e * width + column
-            add_product(g_r, plus, c, g, row, radial, w, n)
-            add_product(g_radial, w, c, g, row, r, plus, n)
-            if m > 0:
-                c = coefficients[p, 1]
-                add_product(g_r, minus, c, g, row + width, radial, w, n)
-                add_product(g_radial, w, c, g, row + width, r, minus, n)
+            c, d = coefficients[p]
+            if m == 0:
+                path_backward(g, e * width + column, c, radial, w, r, plus, g_radial, g_r, n)
+            else:
+                i = 2 * e * width + column
+                path_pair_backward(g, i, width, c, d, radial, w, r, plus, minus, g_radial, g_r, n)
         _outer(g_wigner, g_r, z, e, degrees, m_max)
         zero(z, 0, len(z))
         _turn_back(z, g_r, wigner, e, degrees, m_max)
         _scatter(z, g_x, g_y, source[e], target[e], degrees)
-
-
-@inner
-def _second(g, d_g, i, c, w, radial, h_radial, d_radial, r, h_r, by_r, by_h_r, place, n):
-    """One row of one path in :func:`_double_backward`."""
-    add_product(by_r, place, c, g, i, h_radial, w, n)
-    add_product(by_h_r, place, c, g, i, radial, w, n)
-    add_product(d_radial, w, c, g, i, h_r, place, n)
-    product(d_g, i, c, radial, w, h_r, place, n)
-    add_product(d_g, i, c, h_radial, w, r, place, n)
 
 
 @kernel
@@ -179,11 +242,17 @@ def _double_backward(
             block, m, plus, minus, column, weight, n = paths[p]
             w, width = e * num_weights + weight, widths[block]
             g, d_g = at(grads[block], radial), at(d_grads[block], radial)
-            i, c = e * width + column if m == 0 else 2 * e * width + column, coefficients[p, 0]
-            _second(g, d_g, i, c, w, radial, h_radial, d_radial, r, h_r, by_r, by_h_r, plus, n)
-            if m > 0:
-                i, c = i + width, coefficients[p, 1]
-                _second(g, d_g, i, c, w, radial, h_radial, d_radial, r, h_r, by_r, by_h_r, minus, n)
+            c, d = coefficients[p]
+            if m == 0:
+                i = e * width + column
+                path_double_backward(
+                    g, d_g, i, c, radial, h_radial, d_radial, w, r, h_r, by_r, by_h_r, plus, n
+                )  # fmt: skip
+            else:
+                i = 2 * e * width + column
+                path_pair_double_backward(
+                    g, d_g, i, width, c, d, radial, h_radial, d_radial, w, r, h_r, by_r, by_h_r, plus, minus, n
+                )  # fmt: skip
         _outer(d_wigner, by_r, z, e, degrees, m_max)
         _outer(d_wigner, by_h_r, h_z, e, degrees, m_max)
         zero(z, 0, len(z))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from denskit.geometry.so2 import rows_of
 from denskit.nn.activation import SIGMOID_FACTOR, SILU_FACTOR
-from denskit.nn.fused.numba_common import inner, kernel, parts_of, run_parts
-from denskit.nn.fused.numba_rows import add_quadruple, add_triple, at, product, scaled, zero
+from denskit.nn.fused.numba_common import kernel, parts_of, run_parts
+from denskit.nn.fused.numba_rows import copy, zero
+from denskit.nn.fused.numba_vectors import Code, Lanes, at, operation
 from denskit.nn.fused.plan import GatePlan
 
 
@@ -36,21 +38,101 @@ def _sizes(plan: GatePlan) -> np.ndarray:
     return np.array((plan.num_scalars, gates, plan.num_logits, plan.num_scalars + gates + plan.num_logits), np.int64)
 
 
-@inner
-def _silu_gradient(out, o, factor, g, j, x, i, s, k, n):
-    """out[o:] = factor g silu'(x), n numbers; s are the sigmoids of x."""
-    o, i, j, k = np.uint64(o), np.uint64(i), np.uint64(j), np.uint64(k)
-    for c in range(np.uint64(n)):
-        out[o + c] = factor * g[j + c] * s[k + c] * (1 + x[i + c] * (1 - s[k + c]))
+@operation
+def scaled_product(code: Code, out: Any, o: Any, factor: Any, x: Any, i: Any, y: Any, j: Any, n: Any) -> None:
+    """Out = factor x y, n numbers."""
+    code.along(n, lambda lanes: lanes.store(lanes.mul(lanes.all(factor), lanes.load(x, i), lanes.load(y, j)), out, o))
 
 
-@inner
-def _silu_curvature(out, o, factor, g, j, h, x, s, k, n):
-    """out[o:] = factor g h silu''(x), n numbers; h and x begin where out does."""
-    o, j, k = np.uint64(o), np.uint64(j), np.uint64(k)
-    for c in range(np.uint64(n)):
-        bend = s[k + c] * (1 - s[k + c]) * (2 + x[o + c] * (1 - 2 * s[k + c]))
-        out[o + c] = factor * g[j + c] * h[o + c] * bend
+def _silu_slope(lanes: Lanes, factor: Any, x: Any, s: Any) -> Any:
+    """Factor silu'(x), where s = sigmoid(x)."""
+    return lanes.mul(lanes.all(factor), s, lanes.add(lanes.all(1.0), lanes.mul(x, lanes.sub(lanes.all(1.0), s))))
+
+
+def _sigmoid_slope(lanes: Lanes, factor: Any, s: Any) -> Any:
+    """Factor times the derivative of the sigmoid s."""
+    return lanes.mul(lanes.all(factor), s, lanes.sub(lanes.all(1.0), s))
+
+
+@operation
+def silu_backward(
+    code: Code, out: Any, o: Any, factor: Any, g: Any, j: Any, x: Any, i: Any, s: Any, k: Any, n: Any
+) -> None:  # fmt: skip
+    """Out = factor g silu'(x), n numbers; s are the sigmoids of x."""
+
+    def body(lanes: Lanes) -> None:
+        slope = _silu_slope(lanes, factor, lanes.load(x, i), lanes.load(s, k))
+        lanes.store(lanes.mul(lanes.load(g, j), slope), out, o)
+
+    code.along(n, body)
+
+
+@operation
+def silu_double_backward(
+    code: Code, d_g: Any, j: Any, d_x: Any, i: Any, factor: Any, g: Any, h: Any, x: Any, s: Any, k: Any, n: Any
+) -> None:  # fmt: skip
+    """d_g = factor h silu'(x) and d_x = factor g h silu''(x); g begins where d_g does, h and x where d_x does."""
+
+    def body(lanes: Lanes) -> None:
+        value, sigmoid, change = lanes.load(x, i), lanes.load(s, k), lanes.load(h, i)
+        one, two = lanes.all(1.0), lanes.all(2.0)
+        lanes.store(lanes.mul(change, _silu_slope(lanes, factor, value, sigmoid)), d_g, j)
+        bend = lanes.add(two, lanes.mul(value, lanes.sub(one, lanes.mul(two, sigmoid))))
+        slope = _sigmoid_slope(lanes, factor, sigmoid)
+        lanes.store(lanes.mul(lanes.load(g, j), change, slope, bend), d_x, i)
+
+    code.along(n, body)
+
+
+@operation
+def gate_rows_backward(
+    code: Code, g_v: Any, g_x: Any, h: Any, factor: Any, g: Any, y: Any, width: Any, v: Any, k: Any, s: Any, i: Any,
+    rows: Any, n: Any,
+) -> None:  # fmt: skip
+    """Of rows v times one gate: their gradient, and what is added to that of the gate before the sigmoid."""
+
+    def body(lanes: Lanes) -> None:
+        sigmoid = lanes.load(s, i)
+        scaled, total = lanes.mul(lanes.all(factor), sigmoid), lanes.variable(lanes.all(0.0))
+
+        def row_of(row: Any) -> None:
+            gradient, place = lanes.load(g, code.place(y, row, width)), code.place(k, row, n)
+            lanes.store(lanes.mul(gradient, scaled), g_v, place)
+            lanes.increase(total, lanes.mul(gradient, lanes.load(v, place)))
+
+        code.times(rows, row_of)
+        lanes.add_to(g_x, h, lanes.mul(lanes.value(total), _sigmoid_slope(lanes, factor, sigmoid)))
+
+    code.along(n, body)
+
+
+@operation
+def gate_rows_double_backward(
+    code: Code, d_v: Any, d_y: Any, d_x: Any, h_x: Any, h: Any, factor: Any, g: Any, y: Any, width: Any,
+    v: Any, h_v: Any, k: Any, s: Any, i: Any, rows: Any, n: Any,
+) -> None:  # fmt: skip
+    """Of ``gate_rows_backward``: gradients of v and g, and what is added to that of the gate."""
+
+    def body(lanes: Lanes) -> None:
+        sigmoid, change = lanes.load(s, i), lanes.load(h_x, h)
+        slope = _sigmoid_slope(lanes, factor, sigmoid)
+        bend = lanes.mul(slope, lanes.sub(lanes.all(1.0), lanes.mul(lanes.all(2.0), sigmoid)))
+        scaled, moved = lanes.mul(lanes.all(factor), sigmoid), lanes.mul(change, slope)
+        by_h_v, by_v = lanes.variable(lanes.all(0.0)), lanes.variable(lanes.all(0.0))
+
+        def row_of(row: Any) -> None:
+            at_y, at_v = code.place(y, row, width), code.place(k, row, n)
+            gradient, value, turned = lanes.load(g, at_y), lanes.load(v, at_v), lanes.load(h_v, at_v)
+            lanes.store(lanes.mul(moved, gradient), d_v, at_v)
+            lanes.store(lanes.add(lanes.mul(scaled, turned), lanes.mul(moved, value)), d_y, at_y)
+            lanes.increase(by_h_v, lanes.mul(gradient, turned))
+            lanes.increase(by_v, lanes.mul(gradient, value))
+
+        code.times(rows, row_of)
+        first = lanes.mul(slope, lanes.value(by_h_v))
+        lanes.add_to(d_x, h, lanes.add(first, lanes.mul(bend, change, lanes.value(by_v))))
+
+    code.along(n, body)
 
 
 @kernel
@@ -59,61 +141,55 @@ def _forward(first, last, mixed, table, outputs, sizes, silu, sigmoid, s, out, l
     x, y = at(mixed[0], s), at(out[0], s)
     for e in range(first, last):
         sigmoids = e * (scalars + gates)
-        product(y, e * outputs[0], silu, x, e * total, s, sigmoids, scalars)
-        scaled(logits, e * passed, 1, x, e * total + scalars + gates, passed)
+        scaled_product(y, e * outputs[0], silu, x, e * total, s, sigmoids, scalars)
+        copy(logits, e * passed, x, e * total + scalars + gates, passed)
         for p in range(len(table)):
             block, m, column, gate, n = table[p]
             v, gated = at(mixed[block], s), at(out[m], s)
             for row in range(1 if m == 0 else 2):
                 k = e if m == 0 else 2 * e + row
-                product(gated, k * outputs[m] + column, sigmoid, s, sigmoids + scalars + gate, v, k * n, n)
+                scaled_product(gated, k * outputs[m] + column, sigmoid, s, sigmoids + scalars + gate, v, k * n, n)
 
 
 @kernel
-def _backward(first, last, mixed, table, outputs, sizes, silu, sigmoid, s, slope, grads, g_logits, g_mixed):
+def _backward(first, last, mixed, table, outputs, sizes, silu, sigmoid, s, grads, g_logits, g_mixed):
     scalars, gates, passed, total = sizes
     x, g_x = at(mixed[0], s), at(g_mixed[0], s)
     for e in range(first, last):
         sigmoids, i = e * (scalars + gates), e * total
-        _silu_gradient(g_x, i, silu, at(grads[0], s), e * outputs[0], x, i, s, sigmoids, scalars)
+        silu_backward(g_x, i, silu, at(grads[0], s), e * outputs[0], x, i, s, sigmoids, scalars)
         zero(g_x, i + scalars, gates)
-        scaled(g_x, i + scalars + gates, 1, g_logits, e * passed, passed)
+        copy(g_x, i + scalars + gates, g_logits, e * passed, passed)
         for p in range(len(table)):
             block, m, column, gate, n = table[p]
-            v, g_v, g_y = at(mixed[block], s), at(g_mixed[block], s), at(grads[m], s)
-            for row in range(1 if m == 0 else 2):
-                k = e if m == 0 else 2 * e + row
-                y = k * outputs[m] + column
-                product(g_v, k * n, sigmoid, g_y, y, s, sigmoids + scalars + gate, n)
-                add_triple(g_x, i + scalars + gate, 1, g_y, y, v, k * n, slope, e * gates + gate, n)
+            rows = 1 if m == 0 else 2
+            gate_rows_backward(
+                at(g_mixed[block], s), g_x, i + scalars + gate, sigmoid, at(grads[m], s),
+                rows * e * outputs[m] + column, outputs[m], at(mixed[block], s), rows * e * n,
+                s, sigmoids + scalars + gate, rows, n,
+            )  # fmt: skip
 
 
 @kernel
 def _double_backward(
-    first, last, mixed, table, outputs, sizes, silu, sigmoid, s, slope, bend, grads, h_mixed,
-    d_mixed, d_grads, d_logits,
+    first, last, mixed, table, outputs, sizes, silu, sigmoid, s, grads, h_mixed, d_mixed, d_grads, d_logits,
 ):  # fmt: skip
     scalars, gates, passed, total = sizes
     x, h_x, d_x = at(mixed[0], s), at(h_mixed[0], s), at(d_mixed[0], s)
     for e in range(first, last):
         sigmoids, i, top = e * (scalars + gates), e * total, e * outputs[0]
-        _silu_gradient(at(d_grads[0], s), top, silu, h_x, i, x, i, s, sigmoids, scalars)
-        _silu_curvature(d_x, i, silu, at(grads[0], s), top, h_x, x, s, sigmoids, scalars)
+        g, d_g = at(grads[0], s), at(d_grads[0], s)
+        silu_double_backward(d_g, top, d_x, i, silu, g, h_x, x, s, sigmoids, scalars)
         zero(d_x, i + scalars, gates + passed)
-        scaled(d_logits, e * passed, 1, h_x, i + scalars + gates, passed)
+        copy(d_logits, e * passed, h_x, i + scalars + gates, passed)
         for p in range(len(table)):
             block, m, column, gate, n = table[p]
-            v, h_v, d_v = at(mixed[block], s), at(h_mixed[block], s), at(d_mixed[block], s)
-            g_y, d_y, h, g = at(grads[m], s), at(d_grads[m], s), i + scalars + gate, e * gates + gate
-            for row in range(1 if m == 0 else 2):
-                k = (e if m == 0 else 2 * e + row) * n
-                y = (e if m == 0 else 2 * e + row) * outputs[m] + column
-                zero(d_v, k, n)
-                add_triple(d_v, k, 1, h_x, h, slope, g, g_y, y, n)
-                product(d_y, y, sigmoid, h_v, k, s, sigmoids + scalars + gate, n)
-                add_triple(d_y, y, 1, h_x, h, slope, g, v, k, n)
-                add_triple(d_x, h, 1, slope, g, g_y, y, h_v, k, n)
-                add_quadruple(d_x, h, 1, bend, g, g_y, y, h_x, h, v, k, n)
+            rows = 1 if m == 0 else 2
+            gate_rows_double_backward(
+                at(d_mixed[block], s), at(d_grads[m], s), d_x, h_x, i + scalars + gate, sigmoid, at(grads[m], s),
+                rows * e * outputs[m] + column, outputs[m], at(mixed[block], s), at(h_mixed[block], s), rows * e * n,
+                s, sigmoids + scalars + gate, rows, n,
+            )  # fmt: skip
 
 
 def gate_forward(plan: GatePlan, mixed: Sequence[Tensor]) -> list[Tensor]:
@@ -129,8 +205,7 @@ def gate_forward(plan: GatePlan, mixed: Sequence[Tensor]) -> list[Tensor]:
 def gate_backward(plan: GatePlan, mixed: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
     """Gradients with respect to mixed."""
     g_mixed = [x.new_empty(x.shape) for x in mixed]
-    sigmoids = _sigmoids(plan, mixed[0])
-    inputs = (*_inputs(plan, mixed), sigmoids, _slopes(plan, sigmoids)[0], grads[:-1], grads[-1])
+    inputs = (*_inputs(plan, mixed), _sigmoids(plan, mixed[0]), grads[:-1], grads[-1])
     run_parts(_backward, parts_of(len(mixed[0])), lambda _: (*inputs, g_mixed))
     return g_mixed
 
@@ -140,8 +215,7 @@ def gate_double_backward(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Gradients of :func:`gate_backward` with respect to mixed and grads."""
     d_mixed, d_grads = [x.new_empty(x.shape) for x in mixed], [x.new_empty(x.shape) for x in grads]
-    sigmoids = _sigmoids(plan, mixed[0])
-    inputs = (*_inputs(plan, mixed), sigmoids, *_slopes(plan, sigmoids), grads[:-1], h_mixed)
+    inputs = (*_inputs(plan, mixed), _sigmoids(plan, mixed[0]), grads[:-1], h_mixed)
     results = (d_mixed, d_grads[:-1], d_grads[-1])
     run_parts(_double_backward, parts_of(len(mixed[0])), lambda _: (*inputs, *results))
     return d_mixed, d_grads
@@ -156,10 +230,3 @@ def _inputs(plan: GatePlan, mixed: Sequence[Tensor]) -> tuple[object, ...]:
 def _sigmoids(plan: GatePlan, first: Tensor) -> Tensor:
     """Sigmoids [E, scalars + gates]: PyTorch's are in vector instructions."""
     return torch.sigmoid(first[:, 0, : plan.num_scalars + sum(plan.widths)])
-
-
-def _slopes(plan: GatePlan, sigmoids: Tensor) -> tuple[Tensor, Tensor]:
-    """First and second derivatives [E, gates] of the scaled sigmoids of the gates."""
-    gates = sigmoids[:, plan.num_scalars :]
-    slope = gates * (1 - gates) * SIGMOID_FACTOR
-    return slope, slope * (1 - 2 * gates)
