@@ -83,7 +83,7 @@ def test_without_a_compiler_the_graph_is_used_and_a_warning_says_so(monkeypatch:
     def fails(*args: object, **kwargs: object) -> object:
         raise RuntimeError("no C++ compiler\nfurther lines")
 
-    monkeypatch.setattr(torch, "compile", lambda graph, **kwargs: fails)
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fails)
     model = build("envelope_no_attention", torch.float64, stress="none")
     potential = Potential(model, compile=True)
     batch = batch_of([molecule("H2O")])

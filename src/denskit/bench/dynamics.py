@@ -82,8 +82,7 @@ def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
     device = torch.device(job.device)
     forces: dict[Side, np.ndarray] = {}
     for side in sides:
-        mine = "plain" if side == "theirs" and job.against == "plain" else job.our_kernels
-        model = _model(job, mine)
+        model = _model(job, "plain" if side == "theirs" else job.our_kernels)
         begin = time.perf_counter()
         step, forces[side] = _plain_loop(model, atoms) if _is_plain_loop(job, side) else _our_loop(job, model, atoms)
         if side == "ours" and job.compile:

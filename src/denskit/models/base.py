@@ -119,7 +119,7 @@ class Backbone(nn.Module, ABC):
     checkpoint_activations: bool = False  # training keeps only what enters the blocks, and computes the rest again
     edge_chunk: int | None = None  # edges that layers work on at once, about, keeping nothing; None: on all
 
-    kernels: Literal["plain", "fused"] = "plain"  # how the edge operations are computed; see ForceField.use_kernels
+    kernels: Literal["plain", "fused", "for_compiler"] = "plain"  # see ForceField.use_kernels
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -7,12 +7,14 @@ are left.  Edges are padded, so that shapes stay while neighbours come and go.
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
 
 import torch
-from torch import Tensor
+import torch._inductor
+from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from denskit.batch import Batch
@@ -44,8 +46,9 @@ def padded(batch: Batch, capacity: int) -> Batch:
 class CompiledModel:
     """Calls a frozen model through a graph that is traced and compiled when shapes change.
 
-    Where the compiler fails (no C++ compiler, an operation that it does not know) the traced graph is used as it is,
-    and a warning says so.
+    On CPUs AOTInductor makes a library of it, so that no Python is left between the operations of a step; on GPUs
+    TorchInductor makes kernels, which a CUDA graph repeats.  Where the compiler fails (no C++ compiler, an operation
+    that it does not know) the traced graph is used as it is, and a warning says so.
 
     Args:
         model: in evaluation mode, its parameters without gradients; it must not change any more.
@@ -68,14 +71,15 @@ class CompiledModel:
         inputs = _inputs(padded(batch, self._capacity))
         shapes = tuple(tensor.shape for tensor in inputs)
         if self._graph is None or shapes != self._shapes:
-            self._graph, self._shapes = self._compiled(inputs), shapes
+            self._graph, self._shapes = None, shapes
         return dict(zip(self.outputs, self._run(inputs), strict=True))
 
     def _run(self, inputs: Inputs) -> Inputs:
-        assert self._graph is not None
         try:
+            if self._graph is None:
+                self._graph = self._compiled(inputs)
             return self._graph(*inputs)
-        except Exception as error:  # each part of a compiler raises what it happens to raise, at the first call
+        except Exception as error:  # each part of a compiler raises what it happens to raise, some at the first call
             if self.backend == "eager":
                 raise
             warnings.warn(f"not compiled, and so slower: {type(error).__name__}: {_first_line(error)}", stacklevel=5)
@@ -84,16 +88,37 @@ class CompiledModel:
             return self._graph(*inputs)
 
     def _compiled(self, inputs: Inputs) -> Callable[..., Inputs]:
+        if self.backend == "eager":
+            return self._traced(inputs)
+        if inputs[0].is_cuda:
+            # a step is hundreds of small kernels
+            return torch.compile(self._traced(inputs), backend=self.backend, dynamic=False, mode="reduce-overhead")
+        kernels = self.model.backbone.kernels
+        try:
+            if kernels == "fused":
+                self.model.backbone.kernels = "for_compiler"
+            graph = self._traced(inputs)
+        finally:
+            self.model.backbone.kernels = kernels
+        return _library(graph, inputs)
+
+    def _traced(self, inputs: Inputs) -> fx.GraphModule:
         def outputs_of(*given: Tensor) -> Inputs:
             found = self.model(_batch(given), outputs=self.outputs)
             return tuple(found[name] for name in self.outputs)
 
         outputs_of(*inputs)  # what models keep must be made before: what is made under tracing is not a number
-        graph = fold(make_fx(outputs_of)(*inputs))
-        if self.backend == "eager":
-            return graph
-        mode = "reduce-overhead" if inputs[0].is_cuda else None  # CUDA graphs: a step is hundreds of small kernels
-        return torch.compile(graph, backend=self.backend, dynamic=False, mode=mode)
+        return fold(make_fx(outputs_of)(*inputs))
+
+
+def _library(graph: fx.GraphModule, inputs: Inputs) -> Callable[..., Inputs]:
+    """The graph, compiled for tensors of these shapes on this processor."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
+        exported = torch.export.export(graph, inputs)
+        path = torch._inductor.aoti_compile_and_package(exported, package_path=f"{folder}/step.pt2")
+        library = torch._inductor.aoti_load_package(path)
+    return lambda *given: tuple(library(*given))
 
 
 def _inputs(batch: Batch) -> Inputs:

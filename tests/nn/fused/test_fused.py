@@ -60,7 +60,7 @@ def _double() -> object:
 @pytest.mark.parametrize(
     ("channels", "m_max", "edges"),
     [((5,), 0, 7), ((4, 3), 1, 7), ((6, 4, 3), 2, 9), ((6, 4, 3), 0, 9), ((3, 5, 2, 4), 3, 6), ((3, 5, 2, 4), 1, 6),
-     ((4, 3), 1, 0)],
+     ((4, 3), 1, 0), ((20, 16, 11), 2, 5), ((3, 2, 2, 2, 9), 2, 4)],  # rows of more than eight numbers; l = 4
 )  # fmt: skip
 def test_couple(channels: tuple[int, ...], m_max: int, edges: int) -> None:
     degrees = len(channels)
@@ -81,7 +81,8 @@ def test_couple(channels: tuple[int, ...], m_max: int, edges: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scalars", "widths", "logits", "m_max"), [(6, (), 4, 0), (5, (4,), 3, 1), (6, (4, 3), 0, 2), (6, (4, 3), 8, 0)]
+    ("scalars", "widths", "logits", "m_max"),
+    [(6, (), 4, 0), (5, (4,), 3, 1), (6, (4, 3), 0, 2), (6, (4, 3), 8, 0), (20, (16, 11), 9, 2)],
 )
 def test_gate(scalars: int, widths: tuple[int, ...], logits: int, m_max: int) -> None:
     plan, edges = gate_plan(scalars, widths, logits, m_max), 6
@@ -102,7 +103,8 @@ def test_gate(scalars: int, widths: tuple[int, ...], logits: int, m_max: int) ->
 @pytest.mark.parametrize(
     ("degrees", "channels", "heads", "m_max", "edges"),
     [((0,), (4,), 2, 0, 7), ((1,), (6,), 3, 1, 7), ((0, 1, 2), (8, 4, 4), 2, 2, 9), ((0, 1, 2), (3, 5, 2), 1, 0, 9),
-     ((0, 2, 3), (4, 8, 4), 4, 3, 5), ((0, 1), (4, 2), 2, 1, 0)],
+     ((0, 2, 3), (4, 8, 4), 4, 3, 5), ((0, 1), (4, 2), 2, 1, 0),
+     ((0, 1, 2), (40, 36, 22), 2, 2, 5), ((4,), (10,), 1, 2, 4)],
 )  # fmt: skip
 def test_aggregate(degrees: tuple[int, ...], channels: tuple[int, ...], heads: int, m_max: int, edges: int) -> None:
     plan = aggregate_plan(degrees, channels, m_max)

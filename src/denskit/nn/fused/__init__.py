@@ -28,6 +28,8 @@ class Kernels:
 KERNELS: dict[str, Kernels] = {
     "plain": Kernels(reference.couple, reference.gate, reference.aggregate),
     "fused": Kernels(functions.couple, functions.gate, functions.aggregate),
+    # a compiler joins elementwise operations to its own
+    "for_compiler": Kernels(functions.couple, reference.gate, functions.aggregate),
 }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denskit.nn.fused.numba_common import inner, kernel, parts_of, run_parts
+from denskit.nn.fused.numba_common import inner, kernel, parts_of, room, run_parts
 from denskit.nn.fused.numba_rows import add_total, fill, outer, turn, turn_back, zero
 from denskit.nn.fused.numba_vectors import Code, Lanes, at, operation
 from denskit.nn.fused.plan import AggregatePlan
@@ -240,4 +240,4 @@ def _inputs(
 def _room(plan: AggregatePlan, like: Tensor) -> np.ndarray:
     """Room for seven sets of rows of one degree of one edge."""
     sizes = [(2 * l + 1) * c for l, c in zip(plan.degrees, plan.channels, strict=True)]
-    return torch.empty(7, max(sizes), dtype=like.dtype).numpy()
+    return room(7, max(sizes), like)

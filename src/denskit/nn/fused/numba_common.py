@@ -37,7 +37,7 @@ def call(function: Callable[..., None], first: int, last: int, arguments: Sequen
 
 def _argument(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.contiguous().view(-1).numpy()
+        return value.contiguous().numpy().reshape(-1)
     if isinstance(value, list):
         return np.array([x.data_ptr() for x in value], np.uint64)
     return value
@@ -46,6 +46,11 @@ def _argument(value: Any) -> Any:
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="denskit-kernel")
+
+
+def room(rows: int, size: int, like: Tensor) -> np.ndarray:
+    """Rows of numbers in the precision of a tensor, for what a kernel needs in between."""
+    return np.empty((rows, size), np.float32 if like.dtype == torch.float32 else np.float64)
 
 
 def parts_of(edges: int) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from denskit.geometry.so2 import CouplePlan, rows_of
-from denskit.nn.fused.numba_common import inner, kernel, parts_of, run_parts
+from denskit.nn.fused.numba_common import inner, kernel, parts_of, room, run_parts
 from denskit.nn.fused.numba_rows import add, add_two, outer, turn, turn_back, zero
 from denskit.nn.fused.numba_vectors import Code, Lanes, at, operation
 
@@ -345,7 +345,7 @@ class _Sums:
 
 def _room(plan: CouplePlan, like: Tensor) -> np.ndarray:
     """Room for six sets of features of one edge."""
-    return torch.empty(6, sum((2 * l + 1) * c for l, c in enumerate(plan.channels)), dtype=like.dtype).numpy()
+    return room(6, sum((2 * l + 1) * c for l, c in enumerate(plan.channels)), like)
 
 
 def _inputs(
