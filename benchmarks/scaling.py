@@ -1,15 +1,16 @@
 """Energy and forces of one periodic system of 1,000 to 100,000 edges: time of an edge, neighbours, peak memory.
 
 The systems are ethanol at the density of the liquid, atoms displaced at random.  Sizes and settings take turns, on one
-thread; what counts is the smallest processor time, for other processes only add to it.  Memory is what the peak of a
-fresh process grows by in its first evaluation.
+thread, small systems several times a turn; what counts is the smallest processor time, for other processes only add to
+it.  Memory is what the peak of a fresh process grows by in its first evaluation.
 
-    python benchmarks/scaling.py --kernels fused --chunks none,8192 --json scaling.json --plot docs/images/scaling.png
+    python benchmarks/scaling.py --keep --kernels plain,fused --json scaling.json --plot docs/images/scaling.png
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -75,26 +76,35 @@ def update(candidates: Candidates, batch: Batch) -> None:
     candidates.batch.edge_index.index_select(1, keep.nonzero()[:, 0])
 
 
-def times(sizes: list[int], chunks: list[int | None], kernels: str, turns: int) -> list[dict[str, object]]:
+def label(kernels: str, chunk: int | None) -> str:
+    """Name of a setting."""
+    return f"{kernels}, edge_chunk {chunk}" if chunk else kernels
+
+
+def times(sizes: list[int], chunks: list[int | None], kernels: list[str], turns: int) -> list[dict[str, object]]:
     """Microseconds an edge, each setting at each size in turn."""
-    model = build(kernels)
+    models = {kind: build(kind) for kind in kernels}
     batches = {size: SMALL.with_neighbors(liquid(size)) for size in sizes}
     candidates = {size: Candidates.find(batch, SMALL.cutoff, SKIN) for size, batch in batches.items()}
     found: dict[tuple[int, str], list[float]] = {}
     for turn in range(-1, turns):
         for size, batch in batches.items():
-            works = {f"edge_chunk {chunk}": lambda c=chunk, b=batch: evaluate(model, b, c) for chunk in chunks}
+            works: dict[str, Callable[[], object]] = {
+                label(kind, chunk): lambda m=model, c=chunk, b=batch: evaluate(m, b, c)
+                for kind, model in models.items()
+                for chunk in chunks
+            }
             works["search"] = lambda b=batch: SMALL.with_neighbors(b)
             works["search with skin"] = lambda b=batch: Candidates.find(b, SMALL.cutoff, SKIN)
             works["update"] = lambda b=batch, c=candidates[size]: update(c, b)
-            for label, work in works.items():
+            for what, work in [*works.items()] * max(1, 10 // size):
                 spent = seconds(work)
                 if turn >= 0:
-                    found.setdefault((size, label), []).append(1e6 * spent / batch.edge_index.shape[1])
+                    found.setdefault((size, what), []).append(1e6 * spent / batch.edge_index.shape[1])
     return [
-        {"atoms": batches[size].num_atoms, "edges": batches[size].edge_index.shape[1], "kernels": kernels,
-         "what": label, "min_us": min(values), "median_us": statistics.median(values)}
-        for (size, label), values in found.items()
+        {"atoms": batches[size].num_atoms, "edges": batches[size].edge_index.shape[1], "what": what,
+         "min_us": min(values), "median_us": statistics.median(values)}
+        for (size, what), values in found.items()
     ]  # fmt: skip
 
 
@@ -110,16 +120,17 @@ def memory(size: int, chunk: int | None, kernels: str) -> None:
     evaluate(model, SMALL.with_neighbors(liquid(min(REPEATS))), chunk)  # libraries and compiled kernels
     before = peak()
     evaluate(model, batch, chunk)
-    print(json.dumps({"edges": batch.edge_index.shape[1], "edge_chunk": chunk, "MiB": peak() - before}))
+    print(json.dumps({"edges": batch.edge_index.shape[1], "what": label(kernels, chunk), "MiB": peak() - before}))
 
 
-def memories(sizes: list[int], chunks: list[int | None], kernels: str) -> list[dict[str, object]]:
+def memories(sizes: list[int], chunks: list[int | None], kernels: list[str], keep: bool) -> list[dict[str, object]]:
     """Peaks of fresh processes."""
     rows = []
-    for size in sizes:
-        for chunk in chunks:
-            command = [sys.executable, __file__, "--memory", str(size), str(chunk), "--kernels", kernels]
-            rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    larger = [size for size in sizes if size > min(REPEATS)]  # than the one that warms up
+    for size, chunk, kind in itertools.product(larger, chunks, kernels):
+        command = [sys.executable, __file__, "--memory", str(size), str(chunk), "--kernels", kind]
+        command += ["--keep"] if keep else []
+        rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
     return rows
 
 
@@ -131,13 +142,10 @@ def plot(document: dict[str, list[dict[str, object]]], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
-    for rows, axes, key, y in (
-        (document["times"], left, "what", "min_us"), (document["memory"], right, "edge_chunk", "MiB"),
-    ):  # fmt: skip
-        for label in dict.fromkeys(row[key] for row in rows):
-            chosen = [row for row in rows if row[key] == label]
-            name = label if key == "what" else f"edge_chunk {label}"
-            axes.loglog([row["edges"] for row in chosen], [row[y] for row in chosen], "o-", label=name, markersize=3)
+    for rows, axes, y in ((document["times"], left, "min_us"), (document["memory"], right, "MiB")):
+        for what in dict.fromkeys(row["what"] for row in rows):
+            chosen = [row for row in rows if row["what"] == what]
+            axes.loglog([row["edges"] for row in chosen], [row[y] for row in chosen], "o-", label=what, markersize=3)
         axes.set_xlabel("edges")
         axes.legend(fontsize=7)
     left.set_ylabel("µs an edge, one thread")
@@ -150,7 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="1,3,10,30,100", help="thousands of edges")
     parser.add_argument("--chunks", default="none,8192")
-    parser.add_argument("--kernels", default="plain")
+    parser.add_argument("--kernels", default="plain", help="plain, fused or plain,fused")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--keep", action="store_true", help="keep freed memory, as the denskit command does")
     parser.add_argument("--json", type=Path)
@@ -166,11 +174,12 @@ def main() -> None:
         return
     sizes = [int(size) for size in options.sizes.split(",")]
     chunks = [None if chunk == "none" else int(chunk) for chunk in options.chunks.split(",")]
+    kernels = options.kernels.split(",")
     load = os.getloadavg()
     document = {
-        "torch": torch.__version__, "kernels": options.kernels, "keep": options.keep, "load_before": load,
-        "times": times(sizes, chunks, options.kernels, options.turns),
-        "memory": memories(sizes, chunks, options.kernels), "load_after": os.getloadavg(),
+        "torch": torch.__version__, "keep": options.keep, "load_before": load,
+        "times": times(sizes, chunks, kernels, options.turns),
+        "memory": memories(sizes, chunks, kernels, options.keep), "load_after": os.getloadavg(),
     }  # fmt: skip
     for row in [*document["times"], *document["memory"]]:
         print(json.dumps(row))

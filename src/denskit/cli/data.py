@@ -85,7 +85,7 @@ def generate(
     equilibration: Annotated[float, typer.Option(help="fs before the first frame.")] = 1000.0,
     seed: Annotated[int, typer.Option(help="Of velocities and thermostat.")] = 0,
 ) -> None:
-    """Make a dataset by molecular dynamics with GFN2-xTB (needs: pip install 'denskit[xtb]').
+    """Make a dataset by molecular dynamics with GFN2-xTB (needs: pip install 'denskit\\[xtb]').
 
     Example:  denskit data generate ethanol --frames 2000 -o ethanol.npz
     """
