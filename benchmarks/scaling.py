@@ -2,9 +2,11 @@
 
 The systems are ethanol at the density of the liquid, atoms displaced at random.  Sizes and settings take turns, on one
 thread, small systems several times a turn; what counts is the smallest processor time, for other processes only add to
-it.  Memory is what the peak of a fresh process grows by in its first evaluation.
+it.  Memory is what the peak of a fresh process grows by in its first evaluation.  With --work train a step is forward,
+forces, a loss of energies and forces, and its gradient.
 
     python benchmarks/scaling.py --keep --kernels plain,fused --json scaling.json --plot docs/images/scaling.png
+    python benchmarks/scaling.py --keep --kernels plain,fused --work train --sizes 10 --chunks none,8192,blocks
 """
 
 from __future__ import annotations
@@ -40,10 +42,11 @@ SMALL = EquiformerConfig(
 )  # fmt: skip
 
 
-def build(kernels: str) -> ForceField:
+def build(kernels: str, work: str) -> ForceField:
     """Random weights."""
     torch.manual_seed(0)
-    model = build_force_field(SMALL, heads={}, scaling=Scaling(elements=[1, 6, 8])).eval().requires_grad_(False)
+    model = build_force_field(SMALL, heads={}, scaling=Scaling(elements=[1, 6, 8]))
+    model.train(work == "train").requires_grad_(work == "train")
     model.use_kernels(kernels)
     return model
 
@@ -62,11 +65,15 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def evaluate(model: ForceField, batch: Batch, chunk: int | None) -> None:
-    """Energy and forces."""
-    model.backbone.edge_chunk = chunk
-    with torch.no_grad():
-        model(batch, outputs=("energies", "forces"))
+def evaluate(model: ForceField, batch: Batch, setting: str) -> None:
+    """Energy and forces; in training mode also the gradient of a loss."""
+    model.backbone.edge_chunk = int(setting) if setting.isdecimal() else None
+    model.backbone.checkpoint_activations = setting == "blocks"
+    with torch.set_grad_enabled(model.training):
+        found = model(batch, outputs=("energies", "forces"))
+    if model.training:
+        model.zero_grad()
+        (found["energies"].sum() + found["forces"].square().sum()).backward()
 
 
 def update(candidates: Candidates, batch: Batch) -> None:
@@ -76,14 +83,16 @@ def update(candidates: Candidates, batch: Batch) -> None:
     candidates.batch.edge_index.index_select(1, keep.nonzero()[:, 0])
 
 
-def label(kernels: str, chunk: int | None) -> str:
+def label(kernels: str, setting: str) -> str:
     """Name of a setting."""
-    return f"{kernels}, edge_chunk {chunk}" if chunk else kernels
+    if setting == "none":
+        return kernels
+    return f"{kernels}, " + ("blocks computed again" if setting == "blocks" else f"edge_chunk {setting}")
 
 
-def times(sizes: list[int], chunks: list[int | None], kernels: list[str], turns: int) -> list[dict[str, object]]:
+def times(sizes: list[int], chunks: list[str], kernels: list[str], work: str, turns: int) -> list[dict[str, object]]:
     """Microseconds an edge, each setting at each size in turn."""
-    models = {kind: build(kind) for kind in kernels}
+    models = {kind: build(kind, work) for kind in kernels}
     batches = {size: SMALL.with_neighbors(liquid(size)) for size in sizes}
     candidates = {size: Candidates.find(batch, SMALL.cutoff, SKIN) for size, batch in batches.items()}
     found: dict[tuple[int, str], list[float]] = {}
@@ -97,8 +106,8 @@ def times(sizes: list[int], chunks: list[int | None], kernels: list[str], turns:
             works["search"] = lambda b=batch: SMALL.with_neighbors(b)
             works["search with skin"] = lambda b=batch: Candidates.find(b, SMALL.cutoff, SKIN)
             works["update"] = lambda b=batch, c=candidates[size]: update(c, b)
-            for what, work in [*works.items()] * max(1, 10 // size):
-                spent = seconds(work)
+            for what, step in [*works.items()] * max(1, 10 // size):
+                spent = seconds(step)
                 if turn >= 0:
                     found.setdefault((size, what), []).append(1e6 * spent / batch.edge_index.shape[1])
     return [
@@ -114,22 +123,21 @@ def peak() -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
-def memory(size: int, chunk: int | None, kernels: str) -> None:
+def memory(size: int, chunk: str, kernels: str, work: str) -> None:
     """Print the growth of the peak, MiB; called in a fresh process."""
-    model, batch = build(kernels), SMALL.with_neighbors(liquid(size))
+    model, batch = build(kernels, work), SMALL.with_neighbors(liquid(size))
     evaluate(model, SMALL.with_neighbors(liquid(min(REPEATS))), chunk)  # libraries and compiled kernels
     before = peak()
     evaluate(model, batch, chunk)
     print(json.dumps({"edges": batch.edge_index.shape[1], "what": label(kernels, chunk), "MiB": peak() - before}))
 
 
-def memories(sizes: list[int], chunks: list[int | None], kernels: list[str], keep: bool) -> list[dict[str, object]]:
-    """Peaks of fresh processes."""
+def memories(sizes: list[int], chunks: list[str], kernels: list[str], shared: list[str]) -> list[dict[str, object]]:
+    """Peaks of fresh processes, which are given the shared options too."""
     rows = []
     larger = [size for size in sizes if size > min(REPEATS)]  # than the one that warms up
     for size, chunk, kind in itertools.product(larger, chunks, kernels):
-        command = [sys.executable, __file__, "--memory", str(size), str(chunk), "--kernels", kind]
-        command += ["--keep"] if keep else []
+        command = [sys.executable, __file__, "--memory", str(size), chunk, "--kernels", kind, *shared]
         rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
     return rows
 
@@ -157,7 +165,8 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="1,3,10,30,100", help="thousands of edges")
-    parser.add_argument("--chunks", default="none,8192")
+    parser.add_argument("--chunks", default="none,8192", help="none, values of edge_chunk, blocks (checkpointing)")
+    parser.add_argument("--work", choices=["forces", "train"], default="forces")
     parser.add_argument("--kernels", default="plain", help="plain, fused or plain,fused")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--keep", action="store_true", help="keep freed memory, as the denskit command does")
@@ -170,16 +179,16 @@ def main() -> None:
         assert keep_freed_memory()
     if options.memory:
         size, chunk = options.memory
-        memory(int(size), None if chunk == "None" else int(chunk), options.kernels)
+        memory(int(size), chunk, options.kernels, options.work)
         return
     sizes = [int(size) for size in options.sizes.split(",")]
-    chunks = [None if chunk == "none" else int(chunk) for chunk in options.chunks.split(",")]
-    kernels = options.kernels.split(",")
+    chunks, kernels = options.chunks.split(","), options.kernels.split(",")
+    shared = ["--work", options.work, *(["--keep"] if options.keep else [])]
     load = os.getloadavg()
     document = {
-        "torch": torch.__version__, "keep": options.keep, "load_before": load,
-        "times": times(sizes, chunks, kernels, options.turns),
-        "memory": memories(sizes, chunks, kernels, options.keep), "load_after": os.getloadavg(),
+        "torch": torch.__version__, "keep": options.keep, "work": options.work, "load_before": load,
+        "times": times(sizes, chunks, kernels, options.work, options.turns),
+        "memory": memories(sizes, chunks, kernels, shared), "load_after": os.getloadavg(),
     }  # fmt: skip
     for row in [*document["times"], *document["memory"]]:
         print(json.dumps(row))
