@@ -91,6 +91,7 @@ class Batch(_Tensors):
     edge_index: Tensor | None = None  # [2, E] int64, row 0 source j (neighbour), row 1 target i (centre)
     edge_shift: Tensor | None = None  # [E, 3] int64, cell shifts of the source
     edge_mask: Tensor | None = None  # [E] bool, True for real edges; None: all are
+    edge_pairs: Tensor | None = None  # [E/2, 2] int64, rows of each edge and its reverse; None: models look themselves
 
     @property
     def num_systems(self) -> int:

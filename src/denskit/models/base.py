@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from denskit.batch import MAX_ATOMIC_NUMBER, Batch
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
+from denskit.geometry.edge_pairs import to_edges
 from denskit.geometry.neighbors import build_neighbors
 from denskit.geometry.so2 import CouplePlan
 from denskit.models.divided import again
@@ -23,6 +24,7 @@ from denskit.nn.norm import EquivariantLayerNorm
 from denskit.nn.packed import PackedNorm
 from denskit.nn.radial import RADIAL_BASES
 from denskit.nn.recompute import EdgeGroup
+from denskit.nn.s2_activation import grid_kernels
 
 
 class ModelConfig(BaseModel):
@@ -69,7 +71,7 @@ class EdgeGraph:
     """The edges of a batch with all that models need of them, computed once per forward."""
 
     frames: EdgeFrames
-    basis: Tensor  # [E, num_basis]
+    basis: Tensor  # [E, num_basis]; [E/2, num_basis] where pairs are known
     source: Tensor  # [E]
     target: Tensor  # [E]
     weight: Tensor | None  # [E] in [0, 1]: envelope times mask; None where all edges count fully
@@ -77,6 +79,13 @@ class EdgeGraph:
     num_atoms: int
     kernels: Kernels = KERNELS["plain"]
     groups: Sequence[EdgeGroup] = ()  # of edges, for layers to work on one after the other; none: on all at once
+    pairs: Tensor | None = None  # [E/2, 2] rows of each edge and its reverse
+    pair: Tensor | None = None  # [E] for each edge the row of its pair
+
+    def radial(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """A function of the radial basis for all edges [E, C]; computed once for an edge and its reverse."""
+        values = function(self.basis)
+        return values if self.pairs is None or self.pair is None else to_edges(values, self.pairs, self.pair)
 
     def couple(
         self, plan: CouplePlan, at_source: Sequence[Tensor], at_target: Sequence[Tensor], radial: Tensor
@@ -197,7 +206,8 @@ class ForceField(nn.Module):
         """Compute the edge operations of Equiformer in plain PyTorch ("plain"), by fused kernels of the present device
         ("fused"), or by these where there are any ("auto"): the same numbers, to rounding.
 
-        Other models have one way of computing and ignore this.
+        So too, on CUDA devices, the grid activations of EquiformerV2 and eSCN in single and double precision.  Whatever
+        else there is has one way of computing and ignores this.
 
         Raises:
             ValueError: Fused kernels asked for on a device that has none, or without the library they need.
@@ -265,8 +275,9 @@ class ForceField(nn.Module):
         used = [name for name in self.heads if name in wanted or name == "energy"]
         l_out = max(int(self.head_irreps[name][-1]) for name in used)
         # a vector head is an attention of its own: it reads all degrees
-        features = self.backbone(batch, force_input, frames, l_out=0 if l_out == 0 else None)
-        out = {name: self.heads[name](features) for name in used}
+        with grid_kernels(self.backbone.kernels):
+            features = self.backbone(batch, force_input, frames, l_out=0 if l_out == 0 else None)
+            out = {name: self.heads[name](features) for name in used}
         # sums and what leaves the model are never in half precision
         out = {name: value.to(batch.positions.dtype) for name, value in out.items()}
         out["energies"] = torch.where(batch.atom_mask, out["energy"][:, 0], 0)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
+from denskit.geometry.edge_pairs import edge_pairs, pair_of_edge
 from denskit.geometry.so3 import Initialisation, SO3Linear
 from denskit.models.base import Backbone, EdgeGraph, Features, ModelConfig
 from denskit.models.divided import at_edges, at_targets, groups_of
@@ -244,11 +245,13 @@ class Equiformer(Backbone):
     def _graph(self, batch: Batch, frames: EdgeFrames | None) -> EdgeGraph:
         assert batch.edge_index is not None, "build neighbours first"
         groups = groups_of(batch, self.edge_chunk)
+        pairs = None if groups else edge_pairs(batch)
         if groups and frames is None:
             frames, basis, weight = self._edges_in_groups(batch, groups)
         else:
             frames = frames or self.frames_of(batch, self.config.l_max)
-            basis, weight = self.basis(frames.length), self.edge_weight(batch, frames.length, self.envelope)
+            basis = self.basis(frames.length if pairs is None else frames.length.index_select(0, pairs[:, 0]))
+            weight = self.edge_weight(batch, frames.length, self.envelope)
         source, target = batch.edge_index
         return EdgeGraph(
             frames=frames,
@@ -260,6 +263,8 @@ class Equiformer(Backbone):
             num_atoms=batch.num_atoms,
             groups=groups,
             kernels=KERNELS[self.kernels],
+            pairs=pairs,
+            pair=None if pairs is None else pair_of_edge(pairs),
         )
 
     def _edges_in_groups(self, batch: Batch, groups: Sequence[EdgeGroup]) -> tuple[EdgeFrames, Tensor, Tensor | None]:

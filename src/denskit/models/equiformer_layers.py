@@ -65,24 +65,27 @@ class EdgeDegreeEmbedding(nn.Module):
 
     def forward(self, graph: EdgeGraph) -> list[Tensor]:
         """out[l] [N, 2l+1, C_l]."""
-        device = graph.basis.device
-        used = torch.cat([torch.arange(r.start, r.stop, device=device) for r in self.positions])
-        hidden = self.radial.hidden(graph.basis)
-        weights = F.linear(hidden, self.radial.output.weight[used], self.radial.offset[used])
+        value = graph.radial(self._mixed)
         if graph.weight is not None:
-            weights = weights * graph.weight[:, None]
-        (constant,) = self.constant([torch.ones(1, 1, 1, dtype=weights.dtype, device=device)])
+            value = value * graph.weight[:, None]
+        degrees = tuple(range(len(self.positions)))
+        plan = aggregate_plan(degrees, self.product.channels_out, 0)
+        uniform = value.new_full((value.shape[0], 1), self.scale)
+        return graph.aggregate(plan, [value[:, None]], uniform)
+
+    def _mixed(self, basis: Tensor) -> Tensor:
+        """Radial basis to the component m = 0 of all degrees side by side."""
+        used = torch.cat([torch.arange(r.start, r.stop, device=basis.device) for r in self.positions])
+        weights = F.linear(self.radial.hidden(basis), self.radial.output.weight[used], self.radial.offset[used])
+        (constant,) = self.constant([weights.new_ones(1, 1, 1)])
         mixed = []
         for l, part in enumerate(weights.split(self.num_scalars, -1)):
             # c_0 of (0, l -> l) is sqrt((2 l + 1)(2 l + 1)) * w3j(0, l, l) = sqrt(2 l + 1)
             matrix = constant[0].mT * self.product.weights[l][: self.num_scalars] * (2 * l + 1) ** 0.5
             mixed.append(part @ matrix)
-        bias = self.product.bias
-        assert bias is not None
-        mixed[0] = mixed[0] + (bias if graph.weight is None else bias * graph.weight[:, None])
-        plan = aggregate_plan(tuple(range(len(mixed))), self.product.channels_out, 0)
-        uniform = weights.new_full((weights.shape[0], 1), self.scale)
-        return graph.aggregate(plan, [torch.cat(mixed, -1)[:, None]], uniform)
+        assert self.product.bias is not None
+        mixed[0] = mixed[0] + self.product.bias
+        return torch.cat(mixed, -1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +157,7 @@ class _GatedMessages(nn.Module):
     ) -> tuple[list[Tensor], Tensor]:
         """Values of the degrees asked (as AggregatePlan has them), and what the logits are made of, [E, num_logits]."""
         m_max = max(degrees)
-        coupled = graph.couple(self.first.plan(m_max), at_source, at_target, self.radial(graph.basis))
+        coupled = graph.couple(self.first.plan(m_max), at_source, at_target, graph.radial(self.radial))
         plan = gate_plan(self.num_scalars, self.widths, self.num_logits, m_max)
         gated, logits = graph.gate(plan, self.first(coupled, m_max))
         return self.second(gated, degrees), logits
@@ -188,7 +191,7 @@ class _LinearMessages(_Attention):
     def _mixed(self, x: Sequence[Tensor], graph: EdgeGraph, m_max: int) -> dict[tuple[int, int], Tensor]:
         """(l, m) -> [E, 1 or 2, C_l] in the edge frames."""
         plan = self.product.plan(m_max)
-        coupled = graph.couple(plan, self.merge_source(x), self.merge_target(x), self.radial(graph.basis))
+        coupled = graph.couple(plan, self.merge_source(x), self.merge_target(x), graph.radial(self.radial))
         mixed = self.product(coupled, m_max)
         return {(block.l3, block.m): part for block, part in zip(plan.blocks, mixed, strict=True)}
 
@@ -282,7 +285,7 @@ def _mlp_attention(logits: Tensor, vector: Tensor, graph: EdgeGraph) -> Tensor:
 
 def _uniform_weights(graph: EdgeGraph, average_degree: float) -> Tensor:
     """Weights [E, 1] of a plain sum."""
-    weight = graph.basis.new_ones(graph.basis.shape[0]) if graph.weight is None else graph.weight
+    weight = graph.basis.new_ones(graph.source.shape[0]) if graph.weight is None else graph.weight
     return weight[:, None] * average_degree**-0.5
 
 

@@ -35,11 +35,16 @@ def padded(batch: Batch, capacity: int) -> Batch:
     assert missing >= 0, (capacity, edges)
     mask = batch.atom_mask.new_ones(edges) if batch.edge_mask is None else batch.edge_mask
     last = batch.edge_index.new_full((2, missing), batch.num_atoms - 1)
+    pairs = batch.edge_pairs
+    if pairs is not None:
+        assert missing % 2 == 0, "pairs of padding edges"
+        pairs = torch.cat((pairs, torch.arange(edges, capacity, device=pairs.device).view(-1, 2)))
     return replace(
         batch,
         edge_index=torch.cat((batch.edge_index, last), 1),
         edge_shift=torch.cat((batch.edge_shift, batch.edge_shift.new_zeros(missing, 3))),
         edge_mask=torch.cat((mask, mask.new_zeros(missing))),
+        edge_pairs=pairs,
     )
 
 
@@ -100,7 +105,7 @@ class CompiledModel:
             graph = self._traced(inputs)
         finally:
             self.model.backbone.kernels = kernels
-        return _library(graph, inputs)
+        return library_of(graph, inputs)
 
     def _traced(self, inputs: Inputs) -> fx.GraphModule:
         def outputs_of(*given: Tensor) -> Inputs:
@@ -111,7 +116,7 @@ class CompiledModel:
         return fold(make_fx(outputs_of)(*inputs))
 
 
-def _library(graph: fx.GraphModule, inputs: Inputs) -> Callable[..., Inputs]:
+def library_of(graph: fx.GraphModule, inputs: Inputs) -> Callable[..., Inputs]:
     """The graph, compiled for tensors of these shapes on this processor."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
@@ -122,11 +127,13 @@ def _library(graph: fx.GraphModule, inputs: Inputs) -> Callable[..., Inputs]:
 
 
 def _inputs(batch: Batch) -> Inputs:
-    return tuple(getattr(batch, item.name) for item in fields(batch))
+    """All tensors of a padded batch; pairs of edges, which may be unknown, are the last."""
+    values = [getattr(batch, item.name) for item in fields(batch)]
+    return tuple(value for value in values if value is not None)
 
 
 def _batch(inputs: Inputs) -> Batch:
-    return Batch(**{item.name: value for item, value in zip(fields(Batch), inputs, strict=True)})
+    return Batch(**{item.name: value for item, value in zip(fields(Batch), inputs, strict=False)})
 
 
 def _first_line(error: Exception) -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch, select
+from denskit.geometry.edge_pairs import edge_pairs
 from denskit.geometry.neighbors import SAME_PLACE, TIE, build_neighbors
 
 
@@ -18,6 +19,7 @@ class Candidates:
     batch: Batch  # positions and cell are copies in float64
     offset: Tensor  # [E, 3] Å, shift @ cell of every edge
     reach: float  # Å, half of the skin: how far atoms may move before an edge can be missing
+    pairs: Tensor | None  # [E/2, 2] rows of each edge and its reverse; None on a GPU
 
     @classmethod
     def find(cls, batch: Batch, cutoff: float, skin: float) -> Candidates:
@@ -27,7 +29,7 @@ class Candidates:
         assert found.edge_index is not None and found.edge_shift is not None
         cell = found.cell[found.system_index[found.edge_index[1]]]
         offset = torch.einsum("ei,eij->ej", found.edge_shift.double(), cell)
-        return cls(batch=found, offset=offset, reach=skin / 2)
+        return cls(batch=found, offset=offset, reach=skin / 2, pairs=edge_pairs(found))
 
     def hold(self, batch: Batch) -> bool:
         """Whether the edges are still complete: same systems and cells, and no atom has gone farther than the reach."""
@@ -69,6 +71,16 @@ class Candidates:
         next_one = inside & (rank == max_neighbors)
         bound = squared.new_full((atoms,), torch.inf).index_put((target[next_one],), squared[next_one] + TIE)
         return inside & (squared <= bound[target])
+
+    def pairs_within(self, keep: Tensor) -> Tensor | None:
+        """:func:`edge_pairs` of the edges to keep [E], where they are still in pairs."""
+        if self.pairs is None:
+            return None
+        kept = keep[self.pairs]
+        both = kept[:, 0]
+        if not torch.equal(both, kept[:, 1]):
+            return None
+        return (keep.cumsum(0) - 1)[self.pairs[both]]
 
     def broken(self, squared: Tensor) -> Tensor:
         """Which systems [B] have two atoms at one place."""

@@ -178,7 +178,8 @@ class Potential:
             return replace(batch, edge_index=found.edge_index, edge_shift=found.edge_shift, edge_mask=keep)
         rows = keep.nonzero()[:, 0]
         index, shift = found.edge_index.index_select(1, rows), found.edge_shift.index_select(0, rows)
-        return replace(batch, edge_index=index, edge_shift=shift, edge_mask=None)
+        pairs = candidates.pairs_within(keep)
+        return replace(batch, edge_index=index, edge_shift=shift, edge_mask=None, edge_pairs=pairs)
 
     def _evaluate(self, number: int, batch: Batch, stress: bool) -> Evaluation:
         model = self.models[number]

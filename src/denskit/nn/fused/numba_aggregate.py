@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from denskit.nn.fused.numba_common import inner, kernel, parts_of, room, run_parts

@@ -1,0 +1,87 @@
+"""Edges and their reverses: what depends on the distance alone is the same for both, and so is computed once.
+
+Neighbour lists hold every pair of atoms twice, i -> j and j -> i.  The radial functions of Equiformer see nothing but
+the distance, and are a fifth of its arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+from denskit.batch import Batch
+
+SHIFT_BITS, ATOM_BITS = 10, 16  # of the keys that edges are found by: 3 shifts and 2 atoms in 62 bits
+
+
+def edge_pairs(batch: Batch) -> Tensor | None:
+    """Rows [E/2, 2] of each edge and its reverse; None where that is not known without waiting or searching long.
+
+    That is: on a GPU, in a traced graph, for edges that are not sorted as ``build_neighbors`` leaves them, that are not
+    in pairs (max_neighbors, padding), and for huge batches.
+    """
+    if batch.edge_pairs is not None:
+        return batch.edge_pairs
+    if batch.positions.device.type != "cpu" or _traced():
+        return None
+    assert batch.edge_index is not None and batch.edge_shift is not None, "build neighbours first"
+    source, target = batch.edge_index
+    shift, edges = batch.edge_shift, len(source)
+    limit = 1 << (SHIFT_BITS - 1)
+    if edges == 0 or edges % 2 or batch.num_atoms >= 1 << ATOM_BITS or int(shift.abs().max()) >= limit:
+        return None
+    places = torch.tensor([1 << 2 * SHIFT_BITS, 1 << SHIFT_BITS, 1])
+    atoms = 1 << 3 * SHIFT_BITS
+    key = ((target << ATOM_BITS) + source) * atoms + ((shift + limit) * places).sum(1)
+    wanted = ((source << ATOM_BITS) + target) * atoms + ((limit - shift) * places).sum(1)
+    order = wanted.argsort()
+    if not bool((key[1:] > key[:-1]).all()) or not torch.equal(wanted[order], key):
+        return None
+    # the reverse of edge order[k] is edge k
+    rows = torch.arange(edges)
+    reverse = torch.empty_like(order).scatter_(0, order, rows)
+    first = (rows < reverse).nonzero()[:, 0]
+    return torch.stack((first, reverse[first]), 1)
+
+
+def pair_of_edge(pairs: Tensor) -> Tensor:
+    """For each edge [E] the row of its pair."""
+    numbers = torch.arange(len(pairs), device=pairs.device)
+    return torch.empty_like(pairs).view(-1).scatter(0, pairs.view(-1), numbers.repeat_interleave(2))
+
+
+def to_edges(x: Tensor, pairs: Tensor, pair: Tensor) -> Tensor:
+    """What pairs have, [E/2, C], for each of their edges, [E, C]; differentiable to any order."""
+    return _ToEdges.apply(x, pairs, pair)
+
+
+class _ToEdges(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, pairs: Tensor, pair: Tensor) -> Tensor:
+        ctx.save_for_backward(pairs, pair)
+        return x.index_select(0, pair)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _ToPairs.apply(grad, *ctx.saved_tensors), None, None
+
+
+class _ToPairs(torch.autograd.Function):
+    """Sums over the two edges of each pair: two copies and a sum, where index_add would add row by row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, pairs: Tensor, pair: Tensor) -> Tensor:
+        ctx.save_for_backward(pairs, pair)
+        return x.index_select(0, pairs[:, 0]) + x.index_select(0, pairs[:, 1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _ToEdges.apply(grad, *ctx.saved_tensors), None, None
+
+
+def _traced() -> bool:
+    """Whether operations are written down rather than done, so that nothing may depend on values."""
+    return torch.compiler.is_compiling() or get_proxy_mode() is not None
