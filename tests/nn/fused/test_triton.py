@@ -1,7 +1,7 @@
 """The Triton kernels in processes of their own: under Triton's interpreter anywhere, compiled where there is a GPU.
 
-The cases are in triton_cases.py.  Triton reads TRITON_INTERPRET when it is first imported, and any other test may have
-imported it in this process.
+The cases are in triton_cases.py and triton_s2_cases.py.  Triton reads TRITON_INTERPRET when it is first imported, and
+any other test may have imported it in this process.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from denskit.geometry.so2 import CouplePlan, couple_plan
+from denskit.nn.fused.functions import s2_silu
 from denskit.nn.fused.plan import aggregate_plan, gate_plan
 
-CASES = Path(__file__).with_name("triton_cases.py")
+CASES = [Path(__file__).with_name(name) for name in ("triton_cases.py", "triton_s2_cases.py")]
+OPERATIONS = ["couple", "gate", "aggregate", "s2"]
 
 compiled = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="TRITON_INTERPRET=1: nothing is compiled"
@@ -31,22 +33,23 @@ pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is n
 
 def run(operation: str, **variables: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TRITON_"))}
-    command = [sys.executable, "-m", "pytest", str(CASES), "-q", "-k", f"test_{operation}", "-p", "no:cacheprovider"]
+    options = ["-q", "-k", f"test_{operation}", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *map(str, CASES), *options]
     finished = subprocess.run(
-        command, env=environment | variables, cwd=CASES.parents[3], capture_output=True, text=True, check=False
+        command, env=environment | variables, cwd=CASES[0].parents[3], capture_output=True, text=True, check=False
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert " passed" in finished.stdout and "skipped" not in finished.stdout, finished.stdout
 
 
-@pytest.mark.parametrize("operation", ["couple", "gate", "aggregate"])
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_interpreted(operation: str) -> None:
     run(operation, TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("operation", ["couple", "gate", "aggregate"])
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_on_a_gpu(operation: str) -> None:
     run(operation)
 
@@ -96,8 +99,33 @@ def test_kernels_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert done == ["_forward", "_backward", "_double_backward"] * 3
 
 
-def compile_only(done: list[str], kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-    """What launch takes, to machine code for an A100."""
+@compiled
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kernels_of_grids_compile(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """For the messages of EquiformerV2, in the shared memory that GPUs since the A100 have for a block."""
+    s2 = pytest.importorskip("denskit.nn.fused.triton_s2")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    done: list[str] = []
+    monkeypatch.setattr(s2, "launch", partial(compile_only, done, shared=96 * 1024))
+    x, grad = torch.randn(2, 29, 64, dtype=dtype), torch.randn(2, 28, 64, dtype=dtype)
+    grids = torch.randn(324, 29, dtype=dtype), torch.randn(28, 324, dtype=dtype)
+    s2.s2_forward(*grids, x)
+    s2.s2_backward(*grids, x, grad)
+    s2.s2_double_backward(*grids, x, grad, x)
+    assert done == ["_forward", "_backward", "_double_backward"]
+
+
+@compiled
+def test_grids_of_a_processor_are_refused() -> None:
+    """The operator is there for the interpreter."""
+    with pytest.raises(ValueError, match="CUDA devices, these tensors are on cpu"):
+        s2_silu(torch.randn(2, 4, 3), torch.randn(9, 4), torch.randn(4, 9))
+
+
+def compile_only(
+    done: list[str], kernel: Any, grid: tuple[int, ...], *arguments: Any, shared: int = 0, **constants: Any
+) -> None:
+    """What launch takes, to machine code for an A100; ``shared``: bytes of shared memory that it may need."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -106,7 +134,7 @@ def compile_only(done: list[str], kernel: Any, grid: tuple[int, ...], *arguments
     signature = dict(zip(kernel.arg_names, map(kind, arguments), strict=False)) | dict.fromkeys(constants, "constexpr")
     source = ASTSource(kernel, signature, constexprs=constants)
     made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=options)
-    assert "cubin" in made.asm and made.metadata.shared == 0
+    assert "cubin" in made.asm and made.metadata.shared <= shared
     done.append(kernel.__name__)
 
 
@@ -116,4 +144,4 @@ def kind(argument: Any) -> Any:
         return tuple(map(kind, argument))
     if isinstance(argument, int):
         return "i32"
-    return "*i64" if argument.dtype == torch.int64 else "*fp32"
+    return {torch.int64: "*i64", torch.float32: "*fp32", torch.float64: "*fp64"}[argument.dtype]

@@ -1,7 +1,7 @@
-"""``torch.ops.denskit``: the three edge operations, their derivatives and second derivatives as operators of PyTorch.
+"""``torch.ops.denskit``: edge operations and sphere grids, their derivatives and second derivatives as operators.
 
 Operators are what tracing and compilation see; a device's kernels are imported when first needed (numba on CPUs, Triton
-on GPUs).  Every operation has a layout and indices first and then lists of tensors:
+on GPUs).  Every operation has a layout, indices or constant matrices first and then lists of tensors:
 
 - ``name(layout..., inputs) -> outputs``
 - ``name_backward(layout..., inputs, grads) -> gradients of inputs``
@@ -25,8 +25,10 @@ LAYOUTS = {
     "couple": "int[] channels, int l_out, int m_max, Tensor source, Tensor target",
     "gate": "int num_scalars, int[] widths, int num_logits, int m_max",
     "aggregate": "int[] degrees, int[] channels, int m_max, Tensor target, SymInt num_atoms",
+    "s2_activation": "Tensor to_grid, Tensor from_grid",
 }
 DEVICES = {"CPU": "numba", "CUDA": "triton"}
+TRITON_ONLY = ("s2_activation",)  # on a CPU Triton's interpreter runs them; without it they say what is missing
 Tensors = Sequence[Tensor]
 
 
@@ -199,6 +201,30 @@ def _aggregate_shapes(
     return [like.new_empty(num_atoms, 2 * l + 1, c) for l, c in zip(degrees, channels, strict=True)]
 
 
+# --- s2_activation: the one input is the coefficients ----------------------------------------------------------------
+
+
+def _s2_activation(kernels: str, to_grid: Tensor, from_grid: Tensor, inputs: Tensors) -> list[Tensor]:
+    return [_kernel(kernels, "s2", "forward")(to_grid, from_grid, *inputs)]
+
+
+def _s2_activation_backward(
+    kernels: str, to_grid: Tensor, from_grid: Tensor, inputs: Tensors, grads: Tensors
+) -> list[Tensor]:
+    return [_kernel(kernels, "s2", "backward")(to_grid, from_grid, *inputs, *grads)]
+
+
+def _s2_activation_double_backward(
+    kernels: str, to_grid: Tensor, from_grid: Tensor, inputs: Tensors, grads: Tensors, cotangents: Tensors
+) -> list[Tensor]:
+    return list(_kernel(kernels, "s2", "double_backward")(to_grid, from_grid, *inputs, *grads, *cotangents))
+
+
+def _s2_activation_shapes(to_grid: Tensor, from_grid: Tensor, inputs: Tensors) -> list[Tensor]:
+    (x,) = inputs
+    return [x.new_empty(x.shape[0], from_grid.shape[0], x.shape[2])]
+
+
 # --- registration ----------------------------------------------------------------------------------------------------
 
 
@@ -221,6 +247,7 @@ OPERATIONS: dict[str, tuple[Callable[..., list[Tensor]], ...]] = {
     "couple": (_couple, _couple_backward, _couple_double_backward, _couple_shapes),
     "gate": (_gate, _gate_backward, _gate_double_backward, _gate_shapes),
     "aggregate": (_aggregate, _aggregate_backward, _aggregate_double_backward, _aggregate_shapes),
+    "s2_activation": (_s2_activation, _s2_activation_backward, _s2_activation_double_backward, _s2_activation_shapes),
 }
 LIBRARY = torch.library.Library("denskit", "DEF")
 
@@ -228,7 +255,7 @@ LIBRARY = torch.library.Library("denskit", "DEF")
 def _register(name: str, tensors: str, function: Callable[..., Any], shapes: Callable[..., Any], layout: str) -> None:
     LIBRARY.define(f"{name}({layout}, {tensors}) -> Tensor[]")
     for device, kernels in DEVICES.items():
-        LIBRARY.impl(name, partial(function, kernels), device)
+        LIBRARY.impl(name, partial(function, "triton" if name.startswith(TRITON_ONLY) else kernels), device)
     torch.library.register_fake(f"denskit::{name}", shapes, lib=LIBRARY)
 
 

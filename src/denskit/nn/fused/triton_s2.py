@@ -2,7 +2,7 @@
 
 The reference is :func:`denskit.nn.s2_activation.s2_silu` without a linear layer.  A column is a pair of a row (an edge
 or an atom) and a channel: its coefficients become values at points, and these coefficients again, whatever the other
-columns are.  One program does 16 to 128 columns for all points, 32 points at a time, and adds up the coefficients of
+columns are.  One program does 16 to 128 columns for all points, 16 points at a time, and adds up the coefficients of
 the result meanwhile.  So values at points exist in registers and shared memory only; derivatives compute them again.
 
 Matrices A [P, K] to the points and B [K', P] back are small, read by all programs, and stay in the caches.  Products
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from denskit.nn.fused.triton_common import launch
 
-POINTS = tl.constexpr(32)  # at a time
+POINTS = tl.constexpr(16)  # at a time; with more, registers spill
 TILE = 4096  # numbers of the coefficients of a program's columns, padding included
 
 
@@ -33,12 +33,6 @@ def _coefficients(
     k = tl.arange(0, PADDED)[:, None]
     start = column // C * (SIZE * C) + column % C
     return x + start[None, :] + k * C, (k < SIZE) & (column < num_columns)[None, :]
-
-
-@triton.jit
-def _tile(matrix: tl.tensor, first_row: int, first_column: int, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> tl.tuple:
-    """Row and column numbers of a tile."""
-    return first_row + tl.arange(0, ROWS)[:, None], first_column + tl.arange(0, COLUMNS)[None, :]
 
 
 @triton.jit
@@ -176,9 +170,7 @@ def s2_backward(to_grid: Tensor, from_grid: Tensor, x: Tensor, grad: Tensor) -> 
     return grad_x
 
 
-def s2_double_backward(
-    to_grid: Tensor, from_grid: Tensor, x: Tensor, grad: Tensor, h: Tensor
-) -> tuple[Tensor, Tensor]:
+def s2_double_backward(to_grid: Tensor, from_grid: Tensor, x: Tensor, grad: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of x and grad from that (h) of what s2_backward returned."""
     x_grad, grad_grad = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, grad))
     _launch(_double_backward, TILE // 2, to_grid, from_grid, x, grad, h, x_grad, grad_grad)
