@@ -53,7 +53,7 @@ def md(
         int | None, typer.Option(help="Edges worked on at once, for systems that do not fit into memory.", min=1)
     ] = None,
     compile: Annotated[
-        bool, typer.Option("--compile", help="Compile the model first: minutes, for long runs.")
+        bool, typer.Option("--compile", help="Compile the model first (a minute or more, C++ compiler): for long runs.")
     ] = False,
     stability: Annotated[
         bool, typer.Option("--stability", help="MD17's stability protocol; FILE holds the reference frames.")
@@ -146,6 +146,8 @@ def _simulate(
     files = [model_file(model) for model in models]
     potential = load_potential(files, device=choose_device(device), dtype=precision, **made)
     console = Console(soft_wrap=True)
+    if made["compile"]:
+        console.print("compiling the model before the first step: one to several minutes")
     columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     with (
         Interrupt(patient=False) as interrupt,
