@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("settings", nargs="*")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     torch.set_num_threads(1)
     table: dict[str, dict[str, float]] = {}
     for kind in ("gradient", "direct"):

@@ -136,7 +136,7 @@ def memories(sizes: list[int], chunks: list[str], kernels: list[str], shared: li
     """Peaks of fresh processes, which are given the shared options too."""
     rows = []
     larger = [size for size in sizes if size > min(REPEATS)]  # than the one that warms up
-    for size, chunk, kind in itertools.product(larger, chunks, kernels):
+    for size, kind, chunk in itertools.product(larger, kernels, chunks):
         command = [sys.executable, __file__, "--memory", str(size), chunk, "--kernels", kind, *shared]
         rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
     return rows

@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", default=["traced"])
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     torch.set_num_threads(1)
     modes = ["eager", *arguments.modes]
     trainers = {mode: trainer_of(arguments.preset, arguments.settings, mode) for mode in modes}
