@@ -204,7 +204,7 @@ class ForceField(nn.Module):
 
     def use_kernels(self, name: KernelName) -> None:
         """Compute the edge operations of Equiformer in plain PyTorch ("plain"), by fused kernels of the present device
-        ("fused"), or by these where there are any ("auto"): the same numbers, to rounding.
+        ("fused"), or by these on CPUs, if installed ("auto"): the same numbers, to rounding.
 
         So too, on CUDA devices, the grid activations of EquiformerV2 and eSCN in single and double precision.  Whatever
         else there is has one way of computing and ignores this.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from denskit.geometry.edge_frame import edge_frames
 from denskit.geometry.so2 import couple_plan
-from denskit.nn.fused import functions, fused_available, reference
+from denskit.nn.fused import choose_kernels, functions, fused_available, reference
 from denskit.nn.fused.plan import aggregate_plan, gate_plan
 
 pytestmark = pytest.mark.skipif(not fused_available(torch.device("cpu")), reason="numba is not installed")
@@ -123,3 +123,8 @@ def test_aggregate(degrees: tuple[int, ...], channels: tuple[int, ...], heads: i
         of(functions.aggregate),
         [*values, torch.rand(edges, heads), *frames(edges, max(degrees))[1:]],
     )
+
+
+def test_auto_takes_kernels_where_they_have_run() -> None:
+    assert choose_kernels("auto", torch.device("cpu")) == "fused"
+    assert choose_kernels("auto", torch.device("cuda")) == "plain"
