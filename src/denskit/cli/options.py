@@ -14,7 +14,7 @@ Fixed = Annotated[
 Kernels = Annotated[
     Literal["auto", "plain", "fused"],
     typer.Option(
-        help="Equiformer's edge operations: plain PyTorch, fused kernels (denskit\\[fast]), or auto: these on CPUs, if any."
+        help="Edge operations: plain PyTorch, fused kernels (denskit\\[fast]), or auto: these on CPUs, if any."
     ),
 ]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")]
