@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -99,20 +100,47 @@ def test_kernels_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert done == ["_forward", "_backward", "_double_backward"] * 3
 
 
-@compiled
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_kernels_of_grids_compile(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """For the messages of EquiformerV2, in the shared memory that GPUs since the A100 have for a block."""
+@pytest.fixture
+def tf32() -> Iterator[None]:
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+def compiled_precisions(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, folder: Path) -> set[str]:
+    """Of the products in the kernels for the messages of EquiformerV2, all of which compile.
+
+    They fit into the shared memory that GPUs since the A100 have for a block.
+    """
     s2 = pytest.importorskip("denskit.nn.fused.triton_s2")
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     done: list[str] = []
-    monkeypatch.setattr(s2, "launch", partial(compile_only, done, shared=96 * 1024))
+    precisions = set()
+
+    def launch(*arguments: Any, **constants: Any) -> None:
+        precisions.add(constants["PRECISION"])
+        compile_only(done, *arguments, shared=96 * 1024, **constants)
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+    monkeypatch.setattr(s2, "launch", launch)
     x, grad = torch.randn(2, 29, 64, dtype=dtype), torch.randn(2, 28, 64, dtype=dtype)
     grids = torch.randn(324, 29, dtype=dtype), torch.randn(28, 324, dtype=dtype)
     s2.s2_forward(*grids, x)
     s2.s2_backward(*grids, x, grad)
     s2.s2_double_backward(*grids, x, grad, x)
     assert done == ["_forward", "_backward", "_double_backward"]
+    return precisions
+
+
+@compiled
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kernels_of_grids_compile(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert compiled_precisions(dtype, monkeypatch, tmp_path) == {"ieee"}
+
+
+@compiled
+@pytest.mark.usefixtures("tf32")
+def test_kernels_of_grids_follow_the_precision_of_products(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert compiled_precisions(torch.float32, monkeypatch, tmp_path) == {"tf32"}
 
 
 @compiled

@@ -6,7 +6,8 @@ columns are.  One program does 16 to 128 columns for all points, 16 points at a 
 the result meanwhile.  So values at points exist in registers and shared memory only; derivatives compute them again.
 
 Matrices A [P, K] to the points and B [K', P] back are small, read by all programs, and stay in the caches.  Products
-are in full precision (no TF32).  Coefficients are padded with zeros to a power of two of at least 16.
+of float32 are in the precision that PyTorch has for them on GPUs: full, or TF32 where that is allowed.  Coefficients
+are padded with zeros to a power of two of at least 16.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def _from_grid(from_grid: tl.tensor, first: int, K: tl.constexpr, KP: tl.constex
 
 
 @triton.jit
-def _product(a: tl.tensor, b: tl.tensor) -> tl.tensor:
-    return tl.dot(a, b, input_precision="ieee", out_dtype=b.dtype)
+def _product(a: tl.tensor, b: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
+    return tl.dot(a, b, input_precision=PRECISION, out_dtype=b.dtype)
 
 
 @triton.jit
@@ -73,13 +74,14 @@ def _forward(
     KP_IN: tl.constexpr,
     KP_OUT: tl.constexpr,
     N: tl.constexpr,
+    PRECISION: tl.constexpr,
 ) -> None:
     at, mask = _coefficients(x, num_columns, C, K_IN, KP_IN, N)
     coefficients = tl.load(at, mask=mask, other=0.0)
     total = tl.zeros((KP_OUT, N), coefficients.dtype)
     for first in range(0, P, POINTS):
-        values = _product(_to_grid(to_grid, first, K_IN, KP_IN, P), coefficients)
-        total += _product(_from_grid(from_grid, first, K_OUT, KP_OUT, P), values * _sigmoid(values))
+        values = _product(_to_grid(to_grid, first, K_IN, KP_IN, P), coefficients, PRECISION)
+        total += _product(_from_grid(from_grid, first, K_OUT, KP_OUT, P), values * _sigmoid(values), PRECISION)
     at, mask = _coefficients(out, num_columns, C, K_OUT, KP_OUT, N)
     tl.store(at, total, mask=mask)
 
@@ -99,6 +101,7 @@ def _backward(
     KP_IN: tl.constexpr,
     KP_OUT: tl.constexpr,
     N: tl.constexpr,
+    PRECISION: tl.constexpr,
 ) -> None:
     """A^T (silu'(A x) u) with u = B^T grad."""
     at, mask = _coefficients(x, num_columns, C, K_IN, KP_IN, N)
@@ -108,10 +111,10 @@ def _backward(
     total = tl.zeros((KP_IN, N), coefficients.dtype)
     for first in range(0, P, POINTS):
         a = _to_grid(to_grid, first, K_IN, KP_IN, P)
-        values = _product(a, coefficients)
-        u = _product(tl.trans(_from_grid(from_grid, first, K_OUT, KP_OUT, P)), incoming)
+        values = _product(a, coefficients, PRECISION)
+        u = _product(tl.trans(_from_grid(from_grid, first, K_OUT, KP_OUT, P)), incoming, PRECISION)
         s = _sigmoid(values)
-        total += _product(tl.trans(a), u * s * (1 + values * (1 - s)))
+        total += _product(tl.trans(a), u * s * (1 + values * (1 - s)), PRECISION)
     at, mask = _coefficients(grad_x, num_columns, C, K_IN, KP_IN, N)
     tl.store(at, total, mask=mask)
 
@@ -133,6 +136,7 @@ def _double_backward(
     KP_IN: tl.constexpr,
     KP_OUT: tl.constexpr,
     N: tl.constexpr,
+    PRECISION: tl.constexpr,
 ) -> None:
     """With v = A h: of x A^T (silu''(A x) u v), of grad B (silu'(A x) v)."""
     at, mask = _coefficients(x, num_columns, C, K_IN, KP_IN, N)
@@ -146,10 +150,12 @@ def _double_backward(
     for first in range(0, P, POINTS):
         a = _to_grid(to_grid, first, K_IN, KP_IN, P)
         b = _from_grid(from_grid, first, K_OUT, KP_OUT, P)
-        values, v, u = _product(a, coefficients), _product(a, cotangent), _product(tl.trans(b), incoming)
+        values = _product(a, coefficients, PRECISION)
+        v = _product(a, cotangent, PRECISION)
+        u = _product(tl.trans(b), incoming, PRECISION)
         s = _sigmoid(values)
-        total_grad += _product(b, v * s * (1 + values * (1 - s)))
-        total_x += _product(tl.trans(a), u * v * s * (1 - s) * (2 + values * (1 - 2 * s)))
+        total_grad += _product(b, v * s * (1 + values * (1 - s)), PRECISION)
+        total_x += _product(tl.trans(a), u * v * s * (1 - s) * (2 + values * (1 - 2 * s)), PRECISION)
     at, mask = _coefficients(x_grad, num_columns, C, K_IN, KP_IN, N)
     tl.store(at, total_x, mask=mask)
     at_grad, mask_grad = _coefficients(grad_grad, num_columns, C, K_OUT, KP_OUT, N)
@@ -194,5 +200,6 @@ def _launch(kernel: Any, tile: int, to_grid: Tensor, from_grid: Tensor, x: Tenso
         KP_IN=padded[0],
         KP_OUT=padded[1],
         N=columns,
+        PRECISION="tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee",
         num_warps=4,
     )
