@@ -11,7 +11,7 @@ on GPUs).  Every operation has a layout, indices or constant matrices first and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -228,6 +228,7 @@ def _s2_activation_shapes(to_grid: Tensor, from_grid: Tensor, inputs: Tensors) -
 # --- registration ----------------------------------------------------------------------------------------------------
 
 
+@cache
 def _kernel(kernels: str, operation: str, derivative: str) -> Callable[..., Any]:
     module = import_module(f"denskit.nn.fused.{kernels}_{operation}")
     return getattr(module, f"{operation}_{derivative}")  # type: ignore[no-any-return]
