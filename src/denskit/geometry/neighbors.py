@@ -120,6 +120,7 @@ def _with_edges(batch: Batch, edge_index: Tensor, edge_shift: Tensor, edge_mask:
         edge_index=edge_index.to(device),
         edge_shift=edge_shift.to(device),
         edge_mask=None if edge_mask is None else edge_mask.to(device),
+        edge_pairs=None,
     )
 
 

@@ -102,7 +102,12 @@ class DeNS:
         encoded = noise_mask[:, None] & self.config.force_encoding
         return Prepared(
             batch=replace(
-                batch, positions=batch.positions + displacement, edge_index=None, edge_shift=None, edge_mask=None
+                batch,
+                positions=batch.positions + displacement,
+                edge_index=None,
+                edge_shift=None,
+                edge_mask=None,
+                edge_pairs=None,
             ),
             targets=targets,
             force_input=torch.where(encoded, targets.forces, torch.zeros_like(targets.forces)),
