@@ -36,7 +36,7 @@ from denskit.units import AMU
 TIMESTEP = 0.5  # fs
 SHORT = 0.1  # fs, beside other models: forces of random weights may be large
 TEMPERATURE = 300.0  # K, of the start
-TOLERANCE = 1e-5  # of the rms force, float32
+TOLERANCE = 5e-5  # of the rms force, float32: sides round positions each in their way, and large cells have large ones
 
 
 class PlainCalculator(Calculator):
