@@ -73,6 +73,7 @@ def test_md_beside_a_plain_loop(tmp_path: Path) -> None:
     assert record["structures"] == 2
     assert record["agreement"]["forces (float32)"] < 1e-5
     assert record["ratio"] > 0
+    assert [record["sides"][side]["kernels"] for side in ("ours", "theirs")] == ["fused", "plain"]
 
 
 def test_dens_beside_none(tmp_path: Path) -> None:

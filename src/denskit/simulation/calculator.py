@@ -17,6 +17,7 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from denskit.batch import Batch
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
+from denskit.nn.fused import KernelName
 from denskit.simulation.potential import DIRECT, Evaluation, Potential
 from denskit.simulation.structures import batch_of
 
@@ -37,6 +38,7 @@ class DenskitCalculator(Calculator):
         skin: Å; neighbours are searched within cutoff + skin and kept until an atom has moved skin / 2.
         compile: as in :class:`Potential`, for many calls with the same atoms; calls that ask for a stress run the model
             as it is.
+        kernels: see :meth:`ForceField.use_kernels`.
 
     Raises:
         FileNotFoundError: No such model file.
@@ -53,13 +55,14 @@ class DenskitCalculator(Calculator):
         dtype: str | torch.dtype | None = None,
         skin: float = 0.5,
         compile: bool = False,
+        kernels: KernelName = "auto",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         wanted = _dtype(dtype)
         given = [model] if isinstance(model, str | Path | ForceField) else list(model)
         models = [_loaded(one, device, wanted) for one in given]
-        self._potential = Potential(models, skin=skin, compile=compile)
+        self._potential = Potential(models, skin=skin, compile=compile, kernels=kernels)
         self._kept: ase.Atoms | None = None  # of which the batch was made
         self._batch: Batch | None = None
 
