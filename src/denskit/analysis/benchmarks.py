@@ -125,7 +125,7 @@ def plot_scaling(data: dict[str, Any], output: Path) -> Path:
             costs = [1e3 * record["sides"][side]["median_s"] / (record[per] if per else 1) for record in records]
             axes.plot(sizes, costs, marker="o", color=colour, label=records[0]["sides"][side]["name"])
         axes.set(xlabel=LABELS[over], ylabel=f"ms per {per.removesuffix('s')}" if per else "ms per step")
-        axes.set(ylim=(0, None))
+        axes.set(ylim=(0, 1.05 * axes.get_ylim()[1]))  # room above the first point
         if over != "l_max" and per is None:
             axes.set(xlim=(0, None))
         axes.legend(frameon=False)
