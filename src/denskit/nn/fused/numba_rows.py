@@ -75,8 +75,7 @@ def turn(
     def unknown() -> None:
         def pair(row: Any, k: Any) -> None:
             factor = _element(code, matrix, code.place(d, row, size), k)
-            to, of = code.place(o, row, n), code.place(i, k, n)
-            code.along(n, lambda lanes: lanes.add_to(out, to, lanes.mul(lanes.all(factor), lanes.load(x, of))))
+            _add_row(code, out, code.place(o, row, n), factor, x, code.place(i, k, n), n)
 
         _pairs(code, rows, size, pair)
 
@@ -108,8 +107,7 @@ def turn_back(
     def unknown() -> None:
         def pair(row: Any, k: Any) -> None:
             factor = _element(code, matrix, code.place(d, row, size), k)
-            to, of = code.place(o, k, n), code.place(i, row, n)
-            code.along(n, lambda lanes: lanes.add_to(out, to, lanes.mul(lanes.all(factor), lanes.load(x, of))))
+            _add_row(code, out, code.place(o, k, n), factor, x, code.place(i, row, n), n)
 
         _pairs(code, rows, size, pair)
 
@@ -148,6 +146,10 @@ def outer(
         _pairs(code, rows, size, pair)
 
     code.one_of(size, UNROLLED, known, unknown)
+
+
+def _add_row(code: Code, out: Any, o: Any, factor: Any, x: Any, i: Any, n: Any) -> None:
+    code.along(n, lambda lanes: lanes.add_to(out, o, lanes.mul(lanes.all(factor), lanes.load(x, i))))
 
 
 def _pairs(code: Code, rows: Any, size: Any, body: Callable[[Any, Any], None]) -> None:
