@@ -27,7 +27,7 @@ from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import EquivariantDropout, StochasticDepth
 from denskit.nn.force_encoding import ForceEncoding
 from denskit.nn.fused import KERNELS
-from denskit.nn.norm import EquivariantLayerNorm, NoNorm
+from denskit.nn.norm import LAYER_NORMS, NoNorm
 from denskit.nn.radial import RADIAL_BASES
 from denskit.nn.recompute import EdgeGroup
 
@@ -49,7 +49,11 @@ class EquiformerConfig(ModelConfig):
     radial_hidden: tuple[int, ...] = Field((64, 64), description="hidden layers of the radial functions")
     attention: Literal["mlp", "dot_product", "none"] = Field("mlp", description="how messages are weighted")
     messages: Literal["nonlinear", "linear"] = Field("nonlinear", description="one or two tensor products a message")
-    norm: Literal["layer", "none"] = Field("layer", description="normalisation of node features in the blocks")
+    norm: Literal["layer", "merged", "none"] = Field(
+        "layer",
+        description="normalisation of node features: merged has one scale for all degrees and is smooth at symmetric "
+        "sites; layer is the published one, which is not",
+    )
     initialisation: Initialisation = Field("normal", description="distribution of the initial weights")
     envelope: bool = Field(False, description="smooth at the cutoff (the published model is not)")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of attention weights")
@@ -79,7 +83,7 @@ class EquiformerConfig(ModelConfig):
             raise ValueError("dot-product attention has linear messages; set messages=linear or attention=mlp")
         if self.attention == "none" and self.attention_dropout > 0:
             raise ValueError("attention_dropout would be ignored with attention=none; set it to 0")
-        if self.norm == "layer" and min(self.channels) < 2:
+        if self.norm != "none" and min(self.channels) < 2:
             raise ValueError(f"layer norm needs at least 2 channels a degree, found channels={self.channels}")
         return self
 
@@ -121,7 +125,7 @@ def attend(attention: nn.Module, x: Sequence[Tensor], graph: EdgeGraph, degrees:
 
 
 def _norm(config: EquiformerConfig, channels: Sequence[int]) -> nn.Module:
-    return EquivariantLayerNorm(channels) if config.norm == "layer" else NoNorm()
+    return NoNorm() if config.norm == "none" else LAYER_NORMS[config.norm](channels)
 
 
 def _attention(
@@ -202,7 +206,8 @@ class Equiformer(Backbone):
         self.feature_channels = config.feature_channels if keeps_vectors else config.feature_channels[:1]
         outputs = [channels] * (config.num_layers - 1) + [self.feature_channels]
         self.blocks = nn.ModuleList(Block(config, out) for out in outputs)
-        self.norm = EquivariantLayerNorm(self.feature_channels)  # kept in all variants
+        final = "layer" if config.norm == "none" else config.norm  # kept in all variants
+        self.norm = LAYER_NORMS[final](self.feature_channels)
         self.output_dropout = EquivariantDropout(config.output_dropout)
 
     def make_head(self, irreps: str) -> nn.Module:

@@ -31,9 +31,30 @@ class EquivariantLayerNorm(nn.Module):
         return out
 
 
+class MergedLayerNorm(EquivariantLayerNorm):
+    """Layer norm with one scale for all degrees (EquiformerV3's merged layer norm).
+
+    x_l / sqrt(mean over degrees of (mean over channels and orders of x_l^2) + eps) * weight_l; scalars are centred
+    first and get a bias.  Degrees that vanish by symmetry (l = 1 at the carbon of CH4, at every atom of a perfect
+    crystal) are divided by the scalars' scale, so the norm is smooth there, which the layer norm is not.
+    """
+
+    def forward(self, x: Sequence[Tensor]) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] to the same shapes; degrees absent from x are left out."""
+        centred = [x[0] - x[0].mean(-1, keepdim=True), *x[1:]]
+        squares = torch.stack([x_l.square().mean((1, 2), keepdim=True) for x_l in centred])
+        scale = (squares.mean(0) + self.eps).rsqrt()
+        out = [x_l * (scale * weight) for x_l, weight in zip(centred, self.weights, strict=False)]
+        out[0] = out[0] + self.bias
+        return out
+
+
 class NoNorm(nn.Module):
     """Stands where a layer norm would: the paper's variant without layer normalisation."""
 
     def forward(self, x: Sequence[Tensor]) -> list[Tensor]:
         """The features as they are."""
         return list(x)
+
+
+LAYER_NORMS: dict[str, type[EquivariantLayerNorm]] = {"layer": EquivariantLayerNorm, "merged": MergedLayerNorm}
