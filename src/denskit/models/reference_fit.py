@@ -36,10 +36,9 @@ class ReferenceFit:
         for left_out, value in (("structure", self.error_left_out), ("composition", self.error_new_composition)):
             if np.isfinite(value):
                 error += f", {1000 * value:.3g} on a {left_out} left out"
-        messages = [
-            f"references: fitted per atom to {self.compositions} compositions, ridge {self.strength:.2g} by "
-            f"leave-one-out; {error}"
-        ]
+        ridge = f", ridge {self.strength:.2g} by leave-one-out" if self.strength else ""
+        plural = "s" if self.compositions > 1 else ""
+        messages = [f"references: fitted per atom to {self.compositions} composition{plural}{ridge}; {error}"]
         free = [symbol for symbol, known in zip(table, self.determined, strict=True) if not known]
         if free:
             example = ", ".join(f"{symbol}: {energy:.1f}" for symbol, energy in list(table.items())[:2])

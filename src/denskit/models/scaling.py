@@ -191,9 +191,9 @@ def fit_scaling(
 def describe(scaling: Scaling, origin: str) -> str:
     """One line with references, shift and scales; ``origin`` says where the references are from."""
     values = scaling.to_dict()
-    table = listed(values["references"]) or "none"
+    table = f"{listed(values['references'])} eV" if values["references"] else "none"
     return (
-        f"references ({origin}): {table} eV; shift {values['energy_shift']:.4f} eV a structure; scale of energies "
+        f"references ({origin}): {table}; shift {values['energy_shift']:.4f} eV a structure; scale of energies "
         f"{values['energy_scale']:.6g} eV, of forces {values['force_scale']:.6g} eV/Å"
     )
 
