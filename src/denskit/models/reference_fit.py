@@ -32,20 +32,21 @@ class ReferenceFit:
 
     def messages(self, table: Mapping[str, float]) -> list[str]:
         """How the references of the elements, K symbols with eV, were found; a warning names those not determined."""
-        error = f"rms error {1000 * self.error:.3g} meV an atom"
+        error = f"rms error {1000 * self.error:.4g} meV an atom"
         for left_out, value in (("structure", self.error_left_out), ("composition", self.error_new_composition)):
             if np.isfinite(value):
-                error += f", {1000 * value:.3g} on a {left_out} left out"
+                error += f", {1000 * value:.4g} on a {left_out} left out"
         ridge = f", ridge {self.strength:.2g} by leave-one-out" if self.strength else ""
         plural = "s" if self.compositions > 1 else ""
         messages = [f"references: fitted per atom to {self.compositions} composition{plural}{ridge}; {error}"]
         free = [symbol for symbol, known in zip(table, self.determined, strict=True) if not known]
         if free:
             example = ", ".join(f"{symbol}: {energy:.1f}" for symbol, energy in list(table.items())[:2])
+            example += ", ..." if len(table) > 2 else ""
             messages.append(
                 f"warning: the compositions do not determine the references of {' '.join(free)}, which take what the "
                 "elements have in common. Energies of other compositions will be wrong by a constant. Where you know "
-                f"the energies of the elements, give all in eV: 'data.references={{{example}, ...}}', or a .json file"
+                f"the energies of the elements, give all in eV: 'data.references={{{example}}}', or a .json file"
             )
         return messages
 

@@ -160,8 +160,12 @@ class _Constants:
     def _fit(self, name: str, rows: np.ndarray, elements: list[int]) -> list[str]:
         fit = fit_references(self.counts[rows][:, elements].astype(np.float64), self.left[rows])
         self._add(elements, fit.references)
-        table = dict(zip((chemical_symbols[z] for z in elements), fit.references.tolist(), strict=True))
-        return [f"{name}: {listed(table)} eV", *fit.messages(table)]
+        symbols = [chemical_symbols[z] for z in elements]
+        found, whole = (
+            dict(zip(symbols, energies.tolist(), strict=True))
+            for energies in (fit.references, self.scaling.references[elements])
+        )
+        return [f"{name}: {listed(found)} eV", *fit.messages(whole)]
 
     def _without(self, elements: list[int]) -> np.ndarray:
         """Which of the structures [S] have none of some elements."""
@@ -180,12 +184,12 @@ class _Constants:
             f"before training: labels less predictions of {len(per_atom)} training structures "
             f"{round(1000 * per_atom.mean(), 1) + 0.0} meV an atom on average, {1000 * per_atom.std():.1f} about that"
         )
-        offset = float(per_atom[old if old.any() else ...].mean())
-        if abs(offset) < OFFSET:
+        offset = float((per_atom[old if old.any() else ...] ** 2).mean() ** 0.5)
+        if offset < OFFSET:
             return [said]
         return [
             said,
-            f"warning: the data's energies lie {offset:.3f} eV an atom from the trained model's: another level of "
-            "theory, or structures unlike those that it knows. data.references=fit corrects the references of the "
-            "elements (energies of earlier structures move along)",
+            f"warning: the data's energies lie {offset:.3f} eV an atom (root mean square) from the trained model's: "
+            "another level of theory, or structures unlike those that it knows. data.references=fit corrects the "
+            "references of the elements (energies of earlier structures move along)",
         ]
