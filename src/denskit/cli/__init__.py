@@ -12,7 +12,7 @@ from denskit.cli.bench import app as bench_app
 from denskit.cli.data import app as data_app
 from denskit.cli.demo import demo
 from denskit.cli.doctor import doctor
-from denskit.cli.errors import FriendlyGroup
+from denskit.cli.errors import FriendlyGroup, show_warnings_plainly
 from denskit.cli.evaluate import evaluate
 from denskit.cli.export import export
 from denskit.cli.import_ import import_
@@ -52,8 +52,9 @@ app = typer.Typer(
 
 @app.callback()
 def prepare() -> None:
-    """Every verb works on large tensors that come and go."""
+    """Every verb works on large tensors that come and go, and prints warnings as one line."""
     keep_freed_memory()
+    show_warnings_plainly()
 
 
 app.command()(train)
