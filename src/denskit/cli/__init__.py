@@ -22,6 +22,7 @@ from denskit.cli.predict import predict
 from denskit.cli.presets import app as presets_app
 from denskit.cli.relax import relax
 from denskit.cli.report import report
+from denskit.cli.study import study
 from denskit.cli.submission import app as submission_app
 from denskit.cli.train import train
 
@@ -59,6 +60,7 @@ def prepare() -> None:
 
 app.command()(train)
 app.command()(evaluate)
+app.command()(study)
 app.command()(predict)
 app.command()(relax)
 app.command("import")(import_)

@@ -26,7 +26,6 @@ from denskit.nn.radial import RADIAL_BASES
 from denskit.nn.recompute import EdgeGroup
 from denskit.nn.s2_activation import grid_kernels
 
-
 SYMMETRIC_SITES = (
     "this model's layer norm (as published) divides features that vanish by symmetry: near symmetric sites (perfect "
     "crystals, CH4, CO2) forces are wrong by orders of magnitude. Do not use it there"
