@@ -9,6 +9,7 @@ import typer
 
 from denskit.allocator import keep_freed_memory
 from denskit.cli.bench import app as bench_app
+from denskit.cli.compare import compare
 from denskit.cli.data import app as data_app
 from denskit.cli.demo import demo
 from denskit.cli.doctor import doctor
@@ -61,6 +62,7 @@ def prepare() -> None:
 app.command()(train)
 app.command()(evaluate)
 app.command()(study)
+app.command()(compare)
 app.command()(predict)
 app.command()(relax)
 app.command("import")(import_)

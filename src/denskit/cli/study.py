@@ -99,9 +99,9 @@ def _run(study: StudyConfig, source: Path, folder: StudyFolder, processes: int, 
     from denskit.analysis.study_plots import plot_study_results
     from denskit.cli.study_progress import Progress
     from denskit.evaluation.study.question import advice
-    from denskit.evaluation.study.results import as_csv, collect
+    from denskit.evaluation.study.results import collect
     from denskit.evaluation.study.running import run_all
-    from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich
+    from denskit.evaluation.study.tables import as_rich, write_tables
 
     costs = _costs(study, source, folder)
     for line in [*_announce(study, folder, costs, processes), *advice(study, costs)]:
@@ -122,13 +122,11 @@ def _run(study: StudyConfig, source: Path, folder: StudyFolder, processes: int, 
     for job in failed:
         typer.echo(f"FAILED: {job.run.label}, seed {job.run.seed}: see {folder.log(job.run)}", err=True)
     results = collect(study, folder)
-    for name, text in (("md", as_markdown(results)), ("csv", as_csv(results)), ("tex", as_latex(results))):
-        (folder.path / f"table.{name}").write_text(text, encoding="utf-8")
-    plots = plot_study_results(results, folder.path)
+    written = [*write_tables(results, folder.path), *plot_study_results(results, folder.path)]
     from rich.console import Console
 
     Console().print(*as_rich(results), sep="\n")
-    typer.echo(f"Wrote table.md, table.csv, table.tex and {', '.join(path.name for path in plots)} to {folder.path}")
+    typer.echo(f"Wrote {', '.join(path.name for path in written)} to {folder.path}")
     if failed:
         raise typer.Exit(1)
 

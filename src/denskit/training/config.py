@@ -54,6 +54,8 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
     changed_length = [name for name in _LENGTHS if (changes.get("training") or {}).get(name) is not None]
     if len(changed_length) == 1:
         base["training"] = {k: v for k, v in (base.get("training") or {}).items() if k not in _LENGTHS}
+    if ((changes.get("data") or {}).get("split") or {}).get("file") is not None:  # says all about the split
+        base["data"] = {key: value for key, value in (base.get("data") or {}).items() if key != "split"}
     merged = _merge(base, changes)
     merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
     merged.setdefault("output", _default_output(str(preset_or_path), merged))

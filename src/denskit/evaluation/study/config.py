@@ -87,10 +87,19 @@ class StudyRun:
 
     def config(self, output: Path, more: Mapping[str, Any] | None = None) -> RunConfig:
         """The configuration of the run.  Raises ValueError for settings that no run has."""
-        settings = {**self.settings, **(more or {})}
+        settings = dict(dotted({**self.settings, **(more or {})}))
         if "data.split.file" in settings:  # it replaces whatever divides the data
             settings = {key: value for key, value in settings.items() if not _divides(key)}
         return load_config(self.base, [*overrides(settings), f"output={output}"])
+
+
+def dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings, some of them nested, as (dotted key, value)."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from dotted(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _divides(key: str) -> bool:

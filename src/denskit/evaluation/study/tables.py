@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from rich.table import Column as RichColumn
 from rich.table import Table
 
-from denskit.evaluation.study.results import FORCES, METRICS, Column, Results, Row
+from denskit.evaluation.study.results import FORCES, METRICS, Column, Results, Row, as_csv
 from denskit.evaluation.study.statistics import Difference, Mean
 
 _LATEX = str.maketrans({"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", "Å": r"\AA{}", "³": "$^3$"})
@@ -107,3 +108,12 @@ def as_rich(results: Results) -> list[Table | str]:
             table.add_row(*([row.point] if row.point else []), row.variant, *errors, *changes)
         tables.append(table)
     return [*tables, _NOTE.format(reference=results.reference)]
+
+
+def write_tables(results: Results, folder: Path) -> list[Path]:
+    """Write table.md, table.csv (every run) and table.tex; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {"table.md": as_markdown(results), "table.csv": as_csv(results), "table.tex": as_latex(results)}
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in texts]
