@@ -12,7 +12,7 @@ from denskit.data import LoadedData
 from denskit.data.base import Source, evenly
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
-from denskit.models.scaling import fit_scaling
+from denskit.models.scaling import Scaling, fit_scaling
 from denskit.tasks import Task
 from denskit.training.fine_tuning import fine_tuned
 from denskit.training.settings import FixedScale, RunConfig
@@ -41,12 +41,24 @@ def initial_force_field(
             gradient_forces=config.model.forces == "gradient",
             more_elements=_unseen(data, config) if len(measured) < len(data.train) else (),
         )
-        torch.manual_seed(config.seed)
-        force_field = build_force_field(config.model, heads=task.heads, scaling=scaling)
-        force_field.to(getattr(torch, config.training.dtype))
+        force_field = _seeded(config, task.heads, scaling).to(getattr(torch, config.training.dtype))
     if len(measured) < len(data.train):
         messages.append(f"the above is of {len(measured)} evenly spaced structures of {len(data.train)}")
     return force_field, messages
+
+
+@torch.no_grad()
+def _seeded(config: RunConfig, heads: dict[str, str], scaling: Scaling) -> ForceField:
+    """Random weights; those that a model without further heads has too are the same, so that tasks compare in pairs."""
+    torch.manual_seed(config.seed)
+    force_field = build_force_field(config.model, heads=heads, scaling=scaling)
+    if heads:
+        torch.manual_seed(config.seed)
+        plain = dict(build_force_field(config.model, heads={}, scaling=scaling).named_parameters())
+        for name, parameter in force_field.named_parameters():
+            if name in plain and plain[name].shape == parameter.shape:
+                parameter.copy_(plain[name])
+    return force_field
 
 
 def check_known_elements(force_field: ForceField, source: Source) -> None:
