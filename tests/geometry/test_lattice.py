@@ -69,7 +69,7 @@ def test_skewed_cells_equal_ase(seed: int, n: int, pbc: Pbc, cutoff: float) -> N
 def test_cells_of_one_lattice_have_the_same_neighbors(
     seed: int, n: int, pbc: Pbc, size: int, count: int, far: int, height: float
 ) -> None:
-    """Skewed as much as one likes, atoms millions of cells outside: ASE's edges in the compact cell, shifts converted."""
+    """Skewed as one likes, atoms millions of cells outside: ASE's edges in the compact cell, shifts converted."""
     atoms = compact(seed, n, pbc, height)
     there, back = shears(seed, pbc, size, count)
     assume(resolved(there, back))
@@ -108,7 +108,7 @@ def test_the_short_basis_is_one_and_is_short(seed: int, k: int, size: int, count
 
 
 def test_flat_skewed_cell() -> None:
-    """(2, 2, 0.001) is a diagonal and 0.001 Å more: planes lie 0.001 Å apart, and the search is that of this lattice."""
+    """(2, 2, 0.001) is a diagonal and 0.001 Å more: planes 0.001 Å apart, found as in a cell that says so."""
     skewed = ase.Atoms("H", cell=[[2, 0, 0], [0, 2, 0], [2, 2, 1e-3]], pbc=True)
     plain = ase.Atoms("H", cell=[[2, 0, 0], [0, 2, 0], [0, 0, 1e-3]], pbc=True)
     edges = edge_list(build_neighbors(make_batch(plain), 1.5))

@@ -24,7 +24,7 @@ from denskit.bench.baseline_layers import DepthwiseProduct, Gate, PlainLinear, R
 
 
 class _Product(nn.Module):
-    """Depthwise tensor product and linear layer, under the published names; weights by radius unless they are shared."""
+    """Depthwise tensor product and linear layer, published names; weights by radius unless shared."""
 
     def __init__(self, pre: Irreps, harmonics: Irreps, out: Irreps, radial: Sequence[int] | None) -> None:
         super().__init__()
@@ -118,10 +118,10 @@ class Oracle(nn.Module):
 
     def __init__(self, settings: Mapping[str, Any], kind: str, dens: bool, seed: int) -> None:
         super().__init__()
-        node, feature = Irreps(settings["irreps_node_embedding"]), Irreps(settings["irreps_feature"])
+        l_max = Irreps(settings["irreps_node_embedding"]).lmax
         config = BaselineConfig(
             node=settings["irreps_node_embedding"], feature=settings["irreps_feature"], head=settings["irreps_head"],
-            feed_forward=settings["irreps_mlp_mid"], l_max=node.lmax, layers=settings["num_layers"],
+            feed_forward=settings["irreps_mlp_mid"], l_max=l_max, layers=settings["num_layers"],
             heads=settings["num_heads"], basis=settings["number_of_basis"], radial=tuple(settings["fc_neurons"]),
             cutoff=settings["max_radius"], dens=dens,
         )  # fmt: skip

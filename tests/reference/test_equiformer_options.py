@@ -99,7 +99,7 @@ def assert_near(actual: Tensor, expected: Tensor, floor: float = 0.0, name: str 
 
 
 @pytest.mark.parametrize(
-    ("attention", "option", "dens", "settings"), CASES, ids=[f"{a}-{o}-{'dens' if d else 'plain'}" for a, o, d, _ in CASES]
+    ("attention", "option", "dens", "settings"), CASES, ids=[f"{a}-{o}-{d}" for a, o, d, _ in CASES]
 )
 def test_is_the_published_function(attention: str, option: str, dens: bool, settings: dict[str, Any]) -> None:
     kind, nonlinear = ATTENTIONS[attention]

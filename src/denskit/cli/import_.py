@@ -76,7 +76,7 @@ def import_(
 
 
 def _settings(name: str) -> ModelConfig | dict[str, Any]:
-    """The model's settings of a YAML file (of its section ``model``, if it has one), ours or published, or of a preset."""
+    """The model's settings, ours or published, of a YAML file (of its section ``model``, if any) or of a preset."""
     import yaml
 
     from denskit.models import MODELS

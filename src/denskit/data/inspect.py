@@ -190,14 +190,15 @@ def _forces(frames: Frames, found: Inspection) -> None:
 
 
 def _geometry(frames: Frames, compositions: np.ndarray, found: Inspection) -> None:
-    distances, refused = [], {}
+    distances, refused, why = [], [], ""
     for index in np.linspace(0, len(frames) - 1, min(SAMPLE, len(frames)), dtype=int):
         try:
             distances.append(_closest(frames, int(index)))
         except ValueError as error:
-            refused[int(index)] = str(error)
+            refused.append(int(index))
+            why = why or str(error)
     if refused:
-        found.wrong.append(f"no neighbours can be found in {numbers(np.array(list(refused)))}: {min(refused.items())[1]}")
+        found.wrong.append(f"no neighbours can be found in {numbers(np.array(refused))}: {why}")
     nearest = min(distances, default=np.inf)
     found.closest = nearest if nearest < LOOK else None
     if len(frames) > SAMPLE:
@@ -220,9 +221,8 @@ def _geometry(frames: Frames, compositions: np.ndarray, found: Inspection) -> No
 
 def _closest(frames: Frames, index: int) -> float:
     atoms = slice(frames.starts[index], frames.starts[index + 1])
-    return nearest_distance(
-        frames.positions[atoms], frames.cell[index], frames.pbc[index], radius=LOOK, cutoff=CUTOFF, name=f"frame {index}"
-    )
+    positions, cell, pbc = frames.positions[atoms], frames.cell[index], frames.pbc[index]
+    return nearest_distance(positions, cell, pbc, radius=LOOK, cutoff=CUTOFF, name=f"frame {index}")
 
 
 def _duplicates(frames: Frames) -> np.ndarray:

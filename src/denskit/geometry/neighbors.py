@@ -21,9 +21,9 @@ from denskit.geometry.lattice import LARGEST, SAME_PLACE, Box, box_of
 TIE = 0.01  # Å^2: OC20's tolerance for neighbours as far as the last one kept
 SPARSE = 0.015  # atoms per Å^3: a fourth of a solid's, what an atom on a surface sees of one
 GROWTH = 1.4  # of the search radius, where it did not hold enough neighbours
-MOST_EDGES = 2e7  # of one structure: memory for them is about 6 GB
+MOST_EDGES = 2e7  # of one structure: 3 GB while they are sorted
 MOST_PAIRS = 1e8  # of a dense list, made in one piece
-MOST_STEPS = 1e9  # of vesin from cell to cell: about ten seconds
+MOST_STEPS = 1e9  # of vesin from cell to cell: about five seconds
 MOST_CELLS = 1e5  # of vesin's list, however large the box
 
 
@@ -100,8 +100,8 @@ def dense_neighbors(batch: Batch, cutoff: float, *, max_atoms: int | None = None
     pairs = batch.num_systems * max_atoms * (max_atoms - 1)
     if pairs > MOST_PAIRS:
         raise ValueError(
-            f"dense_neighbors makes all {pairs:.1e} pairs of {batch.num_systems} molecules of up to {max_atoms} atoms; at "
-            f"most {MOST_PAIRS:.0e} are possible: use build_neighbors, or fewer molecules a batch."
+            f"dense_neighbors makes all {pairs:.1e} pairs of {batch.num_systems} molecules of up to {max_atoms} atoms, "
+            f"and {MOST_PAIRS:.0e} are the limit: use build_neighbors, or fewer molecules a batch."
         )
     if checked is None:
         checked = batch.positions.device.type == "cpu"
@@ -158,14 +158,19 @@ def nearest_distance(
     atoms at one place.
     """
     box = box_of(positions, cell, pbc, cutoff, name)
-    radius = max(radius, np.linalg.norm(box.rows, axis=1).max() / LARGEST)
-    return float(_within(radius, box, name).distance.min(initial=math.inf))
+    distance = _within(max(radius, _least_radius(box)), box, name).distance
+    return float(distance.min(initial=math.inf, where=distance < radius))
+
+
+def _least_radius(box: Box) -> float:
+    """Å, within which vesin can search a box."""
+    return float(np.linalg.norm(box.rows, axis=1).max() / LARGEST)
 
 
 def _system_edges(rule: _Rule, positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, name: str) -> _Edges:
     """All edges of one system in their final order."""
     box = box_of(positions, cell, pbc, rule.cutoff, name)
-    radius = rule.first_radius(np.linalg.norm(box.rows, axis=1).max() / LARGEST)
+    radius = rule.first_radius(_least_radius(box))
     while True:
         edges = _within(radius, box, name)
         too_near = np.flatnonzero(edges.distance < SAME_PLACE)
@@ -204,17 +209,16 @@ def _check_cost(radius: float, box: Box, name: str) -> None:
     if n * n * images <= MOST_EDGES and steps <= MOST_STEPS:
         return
     # atoms of one cell see each other, and those around them lie as densely
-    place = (box.positions @ np.linalg.inv(box.rows) % 1 * cells).astype(np.int64)
-    number = np.ravel_multi_index(tuple(np.minimum(place, cells - 1).astype(np.int64).T), cells.astype(np.int64))
-    crowd = np.unique(number, return_counts=True)[1].astype(np.float64)
+    place = np.minimum(box.positions @ np.linalg.inv(box.rows) % 1 * cells, cells - 1).astype(np.int64)
+    crowds = np.unique(place, axis=0, return_counts=True)[1].astype(np.float64)
     volume = abs(np.linalg.det(box.rows)) / cells.prod()
-    edges = float((crowd**2).sum()) * 4 / 3 * math.pi * radius**3 / volume
+    edges = float((crowds**2).sum()) * 4 / 3 * math.pi * radius**3 / volume
     if edges > MOST_EDGES or steps > MOST_STEPS:
         raise ValueError(
-            f"{name}: about {edges:.1e} neighbours within {radius:.3g} Å and {steps:.0e} steps to find them; at most "
-            f"{MOST_EDGES:.0e} and {MOST_STEPS:.0e} are possible. It has {n} atoms, up to {crowd.max(initial=0):.0f} of them "
-            f"within about {radius:.3g} Å, in a box whose faces are {heights.min():.2g} to {heights.max():.3g} Å apart. Check "
-            f"positions, cell, their unit and the cutoff."
+            f"{name}: about {edges:.1e} neighbours within {radius:.3g} Å and {steps:.0e} steps to find them; "
+            f"{MOST_EDGES:.0e} and {MOST_STEPS:.0e} are the limits. It has {n} atoms, up to "
+            f"{crowds.max(initial=0):.0f} of them within about {radius:.3g} Å, in a box whose faces are "
+            f"{heights.min():.2g} to {heights.max():.3g} Å apart. Check positions, cell, their unit and the cutoff."
         )
 
 

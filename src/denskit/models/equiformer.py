@@ -91,7 +91,7 @@ class EquiformerConfig(ModelConfig):
                     f"{key} has {len(value)} degrees and channels has {len(self.channels)}; give one number a degree"
                 )
         if min(self.messages_of(self.channels)) < 1:
-            raise ValueError(f"messages need at least 1 channel a degree, found message_channels={self.message_channels}")
+            raise ValueError(f"message_channels is {self.message_channels}; at least 1 channel a degree is wanted")
         if self.attention == "dot_product" and self.messages == "nonlinear":
             raise ValueError("dot-product attention has linear messages; set messages=linear or attention=mlp")
         if self.attention == "none" and self.attention_dropout > 0:

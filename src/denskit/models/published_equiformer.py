@@ -19,6 +19,7 @@ from denskit.geometry.so2 import paths_to
 from denskit.models.equiformer import EquiformerConfig
 from denskit.nn.radial import RADIAL_BASES
 
+
 class _Source:
     """A published state dict that knows which of its entries were used."""
 

@@ -103,8 +103,8 @@ def config_of_equiformer(settings: Mapping[str, Any], state: Mapping[str, Tensor
 def detect_equiformer(state: Mapping[str, Tensor]) -> EquiformerConfig:
     """The configuration of a published MD17 Equiformer (L_max 2 or 3, any attention and basis), from its tensors.
 
-    They do not show ``rescale_degree``, which is taken to be off, nor the cutoff of the Gaussian and Bessel bases, which
-    is taken to be 5 Å.
+    They do not show ``rescale_degree``, the cutoff of the Gaussian and Bessel bases, and the number of heads of the
+    dot-product attention; these are taken to be off, 5 Å and 4.
 
     Raises:
         ValueError: Not a published Equiformer, or one of other sizes (then a configuration must be given).
@@ -143,7 +143,7 @@ def _check_options(settings: Mapping[str, Any], state: Mapping[str, Tensor]) -> 
     """ValueError for what Denskit does not have."""
     unknown = sorted(settings.keys() - _TAKEN - _ONE_VALUE.keys() - _WITHOUT_EFFECT)
     if unknown:
-        raise ValueError(f"the published settings have {unknown[0]!r}, an option that Denskit's Equiformer does not have")
+        raise ValueError(f"the published settings have {unknown[0]!r}, which Denskit's Equiformer does not have")
     for key, value in _ONE_VALUE.items():
         if settings.get(key, value) != value:
             raise ValueError(f"the published settings have {key}={settings[key]!r}; Denskit's Equiformer has {value!r}")
