@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from denskit.data.files import new_file
+
 
 class BenchProgress:
     """One line on standard error that says what is going on; called with a text, turns done and turns in all."""
@@ -32,10 +34,12 @@ class BenchProgress:
 
 
 def check_writable(*files: Path | None) -> None:
-    """Raise ValueError for a file whose folder is not there, before anything is measured."""
+    """Raise ValueError for a file that exists, or whose folder is not there, before anything is measured."""
     for file in files:
         if file is not None and not file.parent.is_dir():
             raise ValueError(f"{file}: there is no folder {file.parent}; make it first")
+        if file is not None:
+            new_file(file)
 
 
 def write(data: dict[str, Any], file: Path | None) -> None:

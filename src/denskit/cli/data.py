@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from denskit.cli.convert import convert, verify
+from denskit.cli.options import Force
 
 if TYPE_CHECKING:
     from denskit.data.inspect import Inspection
@@ -84,13 +85,16 @@ def generate(
     timestep: Annotated[float, typer.Option(help="fs.")] = 0.5,
     equilibration: Annotated[float, typer.Option(help="fs before the first frame.")] = 1000.0,
     seed: Annotated[int, typer.Option(help="Of velocities and thermostat.")] = 0,
+    force: Force = False,
 ) -> None:
     """Make a dataset by molecular dynamics with GFN2-xTB (needs: pip install 'denskit\\[xtb]').
 
     Example:  denskit data generate ethanol --frames 2000 -o ethanol.npz
     """
     from denskit.data import generate as generation
+    from denskit.data.files import new_file
 
+    new_file(out, inputs=[molecule], force=force)
     trajectory = generation.generate(
         molecule,
         frames=frames,
