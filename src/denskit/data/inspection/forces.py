@@ -17,8 +17,8 @@ LARGE, ABSURD = 50.0, 500.0  # eV/Å
 NET, DRIFT = 0.05, 0.01  # of the forces' rms, per atom: something is missing; converged loosely
 LEAST_DRIFT = 0.004  # eV/Å
 LARGE_RMS = 8.0  # eV/Å, of half of the frames; molecules at 500 K have about 1, liquids at 3000 K about 2
-SYMMETRIC = 0.02  # of the distances' sum: how far an atom may be from a centre of its neighbours
-LOOKED_AT = 100  # frames
+SYMMETRIC = 0.002  # of the distances' sum: how far an atom may be from a centre of its neighbours
+LOOKED_AT = 300  # frames
 # Bonds of H to C, N and O: force constants are 25 to 50 eV/Å^2 whatever the molecule
 STIFFNESS = 33.0  # eV/Å^2
 BONDED = 1.3  # Å

@@ -35,7 +35,7 @@ def too_near(sample: Sample) -> Iterator[Finding]:
     also = [place for place, given in zip(rest, geometry, strict=True) if close_pair(*given, within=SHORTEST)]
     wrong = np.unique(np.concatenate([nearest.frame[near], np.array(also, dtype=np.int64)]))
     if len(wrong):
-        least = nearest.distance[near].min(initial=SHORTEST)
+        least = nearest.distance[near].min(initial=SHORTEST if also else np.inf)
         found, means = f"atoms only {least:.3g} Å apart", "atoms on top of each other: nearer than any bond"
         yield sample.finding("problem", found, means, "Remove these frames", of=wrong)
 

@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from denskit.data.frames import LABELS
 from denskit.data.inspection.finding import Finding
-from denskit.data.inspection.pairs import fingerprints, lattices
 from denskit.data.inspection.sample import Sample
 from denskit.data.inspection.work import with_forces
 from denskit.units import HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
-FEWEST = 6  # frames of one composition, to speak of groups
-ENERGY_GAP = 0.1  # eV an atom
-WIDTHS = 10.0  # deviations of the wider group, by which groups lie apart
-CROSSING = 0.2  # of a group's frames have their nearest frame in the other group, where geometry does not divide them
 SCATTER = 2.0  # eV an atom, around a sum over the elements: cohesion varies by less
 FAR = 3.0  # eV an atom, and
 DEVIATIONS = 12.0  # robust deviations from that sum
@@ -63,50 +57,17 @@ def energy_groups(sample: Sample) -> Iterator[Finding]:
     compared = with_forces(sample)
     if compared is not None and compared.clear and not compared.fine:
         return  # all energies are on another scale, which is said already
-    found = [split for group in sample.groups if (split := _split(sample, group)) is not None]
-    if not found:
+    if not sample.splits:
         return
-    few = np.concatenate([smaller for smaller, _ in found])
     energy = sample.frames.energy
-    apart = [abs(np.median(energy[smaller]) - np.median(energy[larger])) for smaller, larger in found]
-    ratios = [np.median(energy[smaller]) / np.median(energy[larger]) for smaller, larger in found]
+    medians = np.array([[np.median(energy[few]), np.median(energy[many])] for few, many in sample.splits])
     yield sample.finding(
         "problem",
-        f"energies of like frames are up to {max(apart):.4g} eV apart at one composition",
-        _mixture(float(np.median(ratios))) or "labels of two methods, or wrong ones",
+        f"energies of like frames are up to {np.abs(np.diff(medians)).max():.4g} eV apart at one composition",
+        _mixture(float(np.median(medians[:, 0] / medians[:, 1]))) or "labels of two methods, or wrong ones",
         "Remove these frames or the others, or correct their energies",
-        of=few,
+        of=np.concatenate([few for few, _ in sample.splits]),
     )
-
-
-def _split(sample: Sample, group: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """The smaller and the larger part of frames [F] of one composition, where a gap divides their energies that does
-    not divide their geometries."""
-    frames = sample.frames
-    group = group[frames.has["energy"][group]]
-    if len(group) < FEWEST:
-        return None
-    values = frames.energy[group] / frames.n_atoms[group[0]]
-    order = np.argsort(values)
-    gaps = np.diff(values[order])
-    cut = int(gaps.argmax()) + 1
-    low, high = order[:cut], order[cut:]
-    if gaps[cut - 1] < max(ENERGY_GAP, WIDTHS * max(values[low].std(), values[high].std())):
-        return None
-    few, many = (low, high) if len(low) < len(high) else (high, low)
-    return (group[few], group[many]) if _crossing(sample, group, group[few]) >= CROSSING else None
-
-
-def _crossing(sample: Sample, group: np.ndarray, few: np.ndarray) -> float:
-    """Share of the frames ``few`` whose nearest frame in the ``group`` is not one of them."""
-    frames = sample.frames
-    pbc = frames.pbc[group[0]]
-    atoms = frames.starts[group][:, None] + np.arange(frames.n_atoms[group[0]])
-    prints = fingerprints(frames.positions[atoms], lattices(frames.cell[group], pbc), pbc)
-    of_few = np.isin(group, few)
-    _, near = cKDTree(prints).query(prints[of_few], k=2)
-    nearest = np.where(near[:, 0] == np.flatnonzero(of_few), near[:, 1], near[:, 0])
-    return float((~of_few[nearest]).mean())
 
 
 def _mixture(ratio: float) -> str:
@@ -122,7 +83,7 @@ def energy_sums(sample: Sample) -> Iterator[Finding]:
     frames = sample.frames
     has = np.flatnonzero(frames.has["energy"])
     elements, places = np.unique(frames.atomic_numbers, return_inverse=True)
-    if len(has) < 3 * len(elements) + FEWEST or len(sample.groups) < 2:
+    if len(has) < 3 * len(elements) + 6 or len(sample.groups) < 2:
         return
     share = np.zeros((len(frames), len(elements)))
     np.add.at(share, (np.repeat(np.arange(len(frames)), frames.n_atoms), places), 1)

@@ -56,3 +56,11 @@ def meaning(factor: float, meanings: Meanings) -> tuple[str, str]:
         return "energies and these labels are of different units or methods", "Compare them with the calculations"
     named = [known[value][0] for value in likely if far[value] < far[likely[0]] + _CLOSE_CALL and known[value][0]]
     return ", or ".join(named), known[likely[0]][1]
+
+
+def reversed_in_sign(advice: str, label: str) -> str:
+    """The advice, and to change the sign of a label as well."""
+    multiply = f"Multiply the {label} of the file by "
+    if advice.startswith(multiply):
+        return advice.replace(multiply, f"{multiply}-")
+    return f"{multiply}-1" + (f". {advice}" if advice else "")

@@ -13,7 +13,7 @@ from denskit.data.frames import Frames
 from denskit.geometry.neighbors import build_neighbors
 
 REACH = 6.0  # Å, of the search: about what models see
-FRAMES = 500  # looked at
+FRAMES = 250  # looked at
 
 
 @dataclass(frozen=True)

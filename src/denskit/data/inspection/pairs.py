@@ -77,14 +77,17 @@ def _pairs(frames: Frames, group: np.ndarray) -> list[np.ndarray]:
     pbc = frames.pbc[group[0]]
     lattice = lattices(frames.cell[group], pbc)
     first, second = _candidates(fingerprints(positions, lattice, pbc))
-    moved, turned, strain = _displacements(positions, forces, lattice, pbc, first, second)
+    fixed = frames.fixed[atoms]
+    moved, turned, strain = _displacements(positions, forces, fixed, lattice, pbc, first, second)
+    unknown = fixed & ~forces.any(axis=2)  # [G, n] constraints have set these forces to zero
+    told = ~(unknown[first] & (np.linalg.norm(moved, axis=2) > SAME)).any(axis=1)
     push = [-(f * moved).sum(axis=(1, 2)) for f in (forces[first], turned)]
     stretch = np.abs(strain).max(axis=(1, 2))
     volume = np.abs(np.linalg.det(lattice)) * pbc.all()
     virial = volume[:, None, None] * np.where(frames.has["stress"][group, None, None], frames.stress[group], np.nan)
     pull = [np.where(stretch < UNSTRAINED, 0, (v * strain).sum(axis=(1, 2))) for v in (virial[first], virial[second])]
     distance = np.linalg.norm(moved, axis=2).max(axis=1)
-    near = (distance < NEAR) & (stretch < STRAINED) & ((distance > SAME) | (stretch > UNSTRAINED))
+    near = told & (distance < NEAR) & (stretch < STRAINED) & ((distance > SAME) | (stretch > UNSTRAINED))
     columns = {
         "first": group[first],
         "second": group[second],
@@ -142,6 +145,7 @@ def _candidates(prints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _displacements(
     positions: np.ndarray,
     forces: np.ndarray,
+    fixed: np.ndarray,
     lattice: np.ndarray,
     pbc: np.ndarray,
     first: np.ndarray,
@@ -158,4 +162,8 @@ def _displacements(
     stretch = np.linalg.solve(lattice[first], lattice[second])
     strain = (stretch + stretch.transpose(0, 2, 1)) / 2 - np.eye(3)
     moved = _wrapped(positions[second] - positions[first] @ stretch, lattice[second], pbc)
-    return moved - moved.mean(axis=1, keepdims=True), forces[second], strain
+    still = fixed[first] | ~fixed[first].any(
+        axis=1, keepdims=True
+    )  # a common shift means nothing: of fixed atoms, if any
+    shift = (moved * still[:, :, None]).sum(axis=1) / still.sum(axis=1)[:, None]
+    return moved - shift[:, None], forces[second], strain

@@ -10,11 +10,12 @@ from typing import Literal
 import numpy as np
 
 from denskit.batch import MAX_ATOMIC_NUMBER, System
-from denskit.data.base import Source
+from denskit.data.base import Source, Subset
 from denskit.data.frames import LABELS, Frames, mask_not_finite
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.nearest import Nearest, nearest_of
 from denskit.data.inspection.pairs import Pairs, lattices, pairs_of
+from denskit.data.inspection.split import energy_split
 
 OUTSIDE = 1e6  # Å: coordinates beyond are those of an exploded simulation
 UNREADABLE = 5  # records whose errors are shown
@@ -61,9 +62,19 @@ class Sample:
         return sorted((np.array(group) for group in kinds.values()), key=len, reverse=True)
 
     @cached_property
+    def splits(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Frames of one composition whose energies fall into two groups without a reason: the smaller, the larger."""
+        found = (energy_split(self.frames, group) for group in self.groups)
+        return [split for split in found if split is not None]
+
+    @cached_property
     def pairs(self) -> Pairs:
-        """Pairs of frames that differ by little."""
-        return pairs_of(self.frames, self.groups)
+        """Pairs of frames that differ by little, of one group of energies."""
+        pairs = pairs_of(self.frames, self.groups)
+        odd = np.zeros(len(self.frames), dtype=bool)
+        for few, _ in self.splits:
+            odd[few] = True
+        return pairs.take(odd[pairs.first] == odd[pairs.second])
 
     @cached_property
     def nearest(self) -> Nearest:
@@ -93,6 +104,8 @@ def sample_of(source: Source, count: int) -> tuple[Sample, list[Finding]]:
     """
     if isinstance(source, Frames):
         return _sound(source, np.arange(len(source)), len(source))
+    if isinstance(source, Subset):
+        source = Subset(source.source, np.sort(source.indices), source.name)
     begin = np.linspace(0, max(len(source) - 2, 0), max(count // 2, 1)).astype(np.int64)
     places = np.unique(np.concatenate([begin, begin + 1]))
     chosen = np.arange(len(source)) if len(source) <= count else places[places < len(source)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from denskit.data.inspection.finding import Finding
-from denskit.data.inspection.meanings import FORCES_MEAN, STRESS_MEANS, Meanings, meaning
+from denskit.data.inspection.meanings import FORCES_MEAN, STRESS_MEANS, Meanings, meaning, reversed_in_sign
 from denskit.data.inspection.pairs import UNSTRAINED, Pairs
 from denskit.data.inspection.sample import Sample
 
@@ -141,7 +141,7 @@ def energies_and_forces(sample: Sample) -> Iterator[Finding]:
         means, advice = meaning(found.factor, {**FORCES_MEAN, **_per_atom(sample, found)})
         if found.factor < 0:
             means = "the forces have the wrong sign (gradients?)" + (f", and {means}" if means else "")
-            advice = "Multiply the forces of the file by -1" + (f". {advice}" if advice else "")
+            advice = reversed_in_sign(advice, "forces")
         yield sample.finding("problem", f"-F.dx is {found.factor:.3g} times dE over {found.told}", means, advice)
     elif found.near and len(wrong := _wrong_frames(found)):
         yield sample.finding(
@@ -166,7 +166,7 @@ def energies_and_stress(sample: Sample) -> Iterator[Finding]:
     means, advice = meaning(found.factor, {**STRESS_MEANS, volume: virial})
     if found.factor < 0 and "virial" not in means:
         means = "the stress has the wrong sign (ASE's is positive under tension)" + (f", and {means}" if means else "")
-        advice = "Multiply the stress of the file by -1" + (f". {advice}" if advice else "")
+        advice = reversed_in_sign(advice, "stress")
     told = f"V stress : strain is {found.factor:.3g} times dE over {found.told}, in different cells"
     yield sample.finding("problem", told, means, advice)
 
