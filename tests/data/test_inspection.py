@@ -210,8 +210,8 @@ FAULTS: list[tuple[str, Callable[[], list[ase.Atoms]], Spoil, str, str]] = [
     ("element", ethanol, on(3, _element), "atomic numbers outside 1 to 118 .frame 3", "Remove"),
     ("flat cell", copper, on(3, _flat), "periodic directions without independent cell vectors .frame 3", "Remove"),
     ("one frame", ethanol, _one, "only 1 frame in the file", "too few to train on"),
-    ("twin", ethanol, _twin, "1 frames have the geometry of an earlier frame .frame 7", "random split"),
-    ("two labels", ethanol, _other_twin, "geometry of an earlier frame, but other labels .frame 7", "two methods"),
+    ("twin", ethanol, _twin, "the geometry of an earlier frame again .frame 7", "random split"),
+    ("two labels", ethanol, _other_twin, "geometry of an earlier frame with other labels .frame 7", "two methods"),
     ("all fixed", ethanol, on(5, lambda a: a.set_constraint(FixAtoms(range(9)))), "all atoms are fixed in 1", "constraints"),
     ("atoms", ethanol, _single_atoms, "3 frames are single atoms", "data.references=isolated"),
 ]  # fmt: skip

@@ -153,5 +153,5 @@ def _rows(found: Inspection) -> dict[str, str]:
         "forces, rms component": text(found.force_rms, "eV/Å"),
         "forces, largest norm": text(found.force_max, "eV/Å"),
         "stress, rms component": text(found.stress_rms, "eV/Å^3", 6),
-        "closest atoms": text(found.closest, "Å"),
+        f"closest atoms (of {found.searched} frames)": text(found.closest, "Å"),
     }

@@ -35,9 +35,9 @@ def too_near(sample: Sample) -> Iterator[Finding]:
     also = [place for place, given in zip(rest, geometry, strict=True) if close_pair(*given, within=SHORTEST)]
     wrong = np.unique(np.concatenate([nearest.frame[near], np.array(also, dtype=np.int64)]))
     if len(wrong):
-        least = nearest.distance[near].min(initial=SHORTEST if also else np.inf)
-        found, means = f"atoms only {least:.3g} Å apart", "atoms on top of each other: nearer than any bond"
-        yield sample.finding("problem", found, means, "Remove these frames", of=wrong)
+        apart = f"only {nearest.distance[near].min():.3g}" if near.any() else f"less than {SHORTEST:g}"
+        means = "atoms on top of each other, nearer than any bond"
+        yield sample.finding("problem", f"atoms {apart} Å apart", means, "Remove these frames", of=wrong)
 
 
 def far_away(sample: Sample) -> Iterator[Finding]:
@@ -90,7 +90,7 @@ def twins(sample: Sample) -> Iterator[Finding]:
     if different:
         yield sample.finding(
             "problem",
-            f"{len(different)} frames have the geometry of an earlier frame, but other labels",
+            "the geometry of an earlier frame with other labels",
             "two methods, or calculations that did not converge",
             "Remove one of each",
             of=np.array(different),
@@ -98,7 +98,7 @@ def twins(sample: Sample) -> Iterator[Finding]:
     if again:
         yield sample.finding(
             "note",
-            f"{len(again)} frames have the geometry of an earlier frame",
+            "the geometry of an earlier frame again",
             "a random split may put twins on both sides",
             "Remove them, or divide by data.split.mode=blocks or data.group_key=KEY",
             of=np.array(again),

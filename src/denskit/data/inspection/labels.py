@@ -55,7 +55,7 @@ def constant(sample: Sample) -> Iterator[Finding]:
 def energy_groups(sample: Sample) -> Iterator[Finding]:
     """Energies of one composition in two groups, though the frames of both are alike."""
     compared = with_forces(sample)
-    if compared is not None and compared.clear and not compared.fine:
+    if compared is not None and compared.clear and not compared.fine and abs(np.log(abs(compared.factor))) > 0.5:
         return  # all energies are on another scale, which is said already
     if not sample.splits:
         return

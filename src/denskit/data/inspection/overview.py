@@ -38,7 +38,8 @@ class Inspection:
     force_rms: float | None  # per component
     force_max: float | None  # norm
     stress_rms: float | None
-    closest: float | None  # Å; None: no atom has another near it
+    closest: float | None  # Å, between atoms of ``searched`` frames; None: no atom has another near it
+    searched: int
     findings: list[Finding]
 
     @property
@@ -78,6 +79,7 @@ def overview(path: str | Path, sample: Sample, notes: list[str], findings: list[
         force_max=float(np.linalg.norm(forces, axis=1).max()) if len(forces) else None,
         stress_rms=float(np.sqrt((stress**2).mean())) if len(stress) else None,
         closest=float(closest) if np.isfinite(closest) else None,
+        searched=len(np.unique(sample.nearest.frame)),
         findings=findings,
     )
 
