@@ -199,10 +199,11 @@ FAULTS: list[tuple[str, Callable[[], list[ase.Atoms]], Spoil, str, str]] = [
     ("drift", ethanol, on(8, lambda a: a.calc.results["forces"].__iadd__(0.015)), "not quite add up.*frame 8", "loose"),
     ("large", ethanol, on(6, _large), "forces up to 70. eV/Å .frame 6", "exploded"),
     ("wrong energy", copper, on(11, lambda a: a.calc.results.update(energy=900.0)), "energies up to .*frame 11", "wrong"),
+    ("free atoms", copper, on(11, lambda a: a.calc.results.update(energy=18.0)), "energies up to .*frame 11", "free"),
     ("far", ethanol, on(2, lambda a: a.positions[0].__iadd__(1e5)), "parts of structures are up to 1e[+]05.*frame 2", "flown"),
     ("overlap", ethanol, on(1, lambda a: a.positions.__setitem__(2, a.positions[1] + 0.2)), "0.346 Å apart .frame 1.:", "top"),
     ("one place", copper, on(1, lambda a: a.positions.__setitem__(2, a.positions[1])), "at one place.*frame 1.", ""),
-    ("squeezed", copper, on(1, lambda a: a.positions.__setitem__(2, a.positions[1] + 0.7)), "1.21 Å apart .frame 1.", ""),
+    ("squeezed", copper, on(1, lambda a: a.positions.__setitem__(2, a.positions[1] + 0.7)), "1.21 Å apart, less than half of a bond .frame 1.", "far from equilibrium"),
     ("in Bohr", copper, lambda f: [a.set_cell(a.cell / BOHR, scale_atoms=True) for a in f][:0], "half of the atoms", "Bohr"),
     ("NaN place", ethanol, on(3, lambda a: a.positions[0].fill(np.nan)), "positions or cell are NaN.* .frame 3", "Remove"),
     ("exploded", ethanol, on(3, _wild_numbers), "coordinates beyond 1e[+]06 Å.* .frame 3", "Remove"),
@@ -215,7 +216,7 @@ FAULTS: list[tuple[str, Callable[[], list[ase.Atoms]], Spoil, str, str]] = [
     ("all fixed", ethanol, on(5, lambda a: a.set_constraint(FixAtoms(range(9)))), "all atoms are fixed in 1", "constraints"),
     ("atoms", ethanol, _single_atoms, "3 frames are single atoms", "data.references=isolated"),
 ]  # fmt: skip
-NOTES = {"drift", "twin", "atoms"}
+NOTES = {"drift", "twin", "atoms", "squeezed", "free atoms"}
 
 
 @pytest.mark.parametrize(("frames", "spoil", "found", "means"), [f[1:] for f in FAULTS], ids=[f[0] for f in FAULTS])

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
 from denskit.data.inspection import forces, geometry, labels, stress, work
@@ -52,7 +54,8 @@ def inspect_file(path: str | Path, config: DataConfig | None = None) -> Inspecti
     """
     source, notes = open_unchecked(path, config or DataConfig())
     sample, findings = sample_of(source, SAMPLE)
-    return overview(path, sample, notes, findings + _checked(sample))
+    with np.errstate(all="ignore"):
+        return overview(path, sample, notes, _sorted(findings + _checked(sample)))
 
 
 def findings_of(source: Source) -> list[Finding]:
@@ -62,7 +65,8 @@ def findings_of(source: Source) -> list[Finding]:
 
 
 def _checked(sample: Sample) -> list[Finding]:
-    return _sorted([finding for check in CHECKS for finding in check(sample)])
+    with np.errstate(all="ignore"):  # labels may be 1e300: what is not finite agrees with nothing
+        return _sorted([finding for check in CHECKS for finding in check(sample)])
 
 
 def _sorted(findings: list[Finding]) -> list[Finding]:

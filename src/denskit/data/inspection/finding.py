@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 SHOWN = 5  # frames that are named one by one
 
@@ -25,10 +25,6 @@ class Finding:
         means = f": {self.means}" if self.means else ""
         advice = f". {self.advice}" if self.advice else ""
         return f"{self.severity}: {self.found}{where}{means}{advice}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def named(frames: Sequence[int]) -> str:

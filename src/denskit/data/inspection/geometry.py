@@ -13,7 +13,7 @@ from denskit.data.inspection.nearest import REACH
 from denskit.data.inspection.pairs import lattices
 from denskit.data.inspection.sample import Sample
 
-OVERLAP = 0.5  # of the sum of covalent radii; sound data, at 2000 K and under pressure, stay above 0.56
+OVERLAP, SQUEEZED = 0.3, 0.5  # of the sum of covalent radii; structures at 2000 K stay above 0.56
 SHORTEST = 0.6  # Å: shorter than any bond (H2 is 0.74)
 GONE = 20.0  # Å between parts of a structure
 TWIN_ENERGY, TWIN_FORCE = 2e-3, 0.1  # eV an atom, eV/Å
@@ -38,6 +38,10 @@ def too_near(sample: Sample) -> Iterator[Finding]:
         apart = f"only {nearest.distance[near].min():.3g}" if near.any() else f"less than {SHORTEST:g}"
         means = "atoms on top of each other, nearer than any bond"
         yield sample.finding("problem", f"atoms {apart} Å apart", means, "Remove these frames", of=wrong)
+    squeezed = ~near & (nearest.ratio < SQUEEZED)
+    if squeezed.any():
+        found = f"atoms {nearest.distance[squeezed].min():.3g} Å apart, less than half of a bond"
+        yield sample.finding("note", found, "structures far from equilibrium", of=np.unique(nearest.frame[squeezed]))
 
 
 def far_away(sample: Sample) -> Iterator[Finding]:

@@ -12,9 +12,9 @@ from denskit.data.inspection.sample import Sample
 from denskit.data.inspection.work import with_forces
 from denskit.units import HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
-SCATTER = 2.0  # eV an atom, around a sum over the elements: cohesion varies by less
-FAR = 3.0  # eV an atom, and
-DEVIATIONS = 12.0  # robust deviations from that sum
+SCATTER = 3.0  # eV an atom, around a sum over the elements: cohesion varies by less
+FAR, BEYOND = 3.0, 10.0  # eV an atom from that sum: as free atoms may be; more than any cohesion
+DEVIATIONS = 12.0  # robust ones, at least
 
 
 def absent(sample: Sample) -> Iterator[Finding]:
@@ -26,7 +26,7 @@ def absent(sample: Sample) -> Iterator[Finding]:
         yield sample.finding("note", f"no frame has energy or forces{seen}", "nothing to train on", name)
         return
     for label in ("energy", "forces"):
-        lacking = ~frames.has[label]
+        lacking = ~frames.has[label] & ~sample.not_finite[label]
         if lacking.all():
             advice = f"Name the field with data.{label}_key=KEY, or train without: task.{label}_weight=0"
             yield sample.finding("problem", f"no frame has {label}{seen}", "training wants both", advice)
@@ -99,11 +99,12 @@ def energy_sums(sample: Sample) -> Iterator[Finding]:
         return
     far = np.abs(left) > max(FAR, DEVIATIONS * deviation)
     if far.any():
+        beyond = np.abs(left).max() > BEYOND
         yield sample.finding(
-            "problem",
+            "problem" if beyond else "note",
             f"energies up to {np.abs(left).max():.3g} eV an atom from a sum over the elements (others {deviation:.2g})",
-            "wrong labels, or another method or unit",
-            "Remove these frames, or correct their energies",
+            "wrong labels, or another method or unit" if beyond else "free atoms and torn bonds, or wrong labels",
+            "Remove these frames, or correct their energies" if beyond else "",
             of=has[far],
         )
 

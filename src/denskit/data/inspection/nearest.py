@@ -36,7 +36,7 @@ def nearest_of(frames: Frames) -> Nearest:
         try:
             distance, ratio = _of_frame(frames, place)
         except ValueError as error:
-            refused[place] = str(error).partition(": ")[2]  # without the number of the system in its batch
+            refused[place] = str(error).removeprefix("System 0 of the batch: ")
             continue
         parts.append((np.full(len(distance), place), np.arange(len(distance)), distance, ratio))
     whole, real = np.zeros(0, dtype=np.int64), np.zeros(0)

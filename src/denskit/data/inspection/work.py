@@ -97,7 +97,8 @@ def with_stress(sample: Sample, forces: Comparison | None) -> Comparison | None:
 
 def _strained(sample: Sample) -> Pairs:
     pairs = sample.pairs
-    return pairs.take((pairs.strain > 10 * UNSTRAINED) & (pairs.distance < CLOSE) & np.isfinite(pairs.by_stress))
+    finite = np.isfinite(pairs.rise + pairs.by_forces + pairs.by_stress)
+    return pairs.take((pairs.strain > 10 * UNSTRAINED) & (pairs.distance < CLOSE) & finite)
 
 
 def _together(pairs: Pairs) -> tuple[Comparison | None, Comparison | None]:
@@ -114,7 +115,7 @@ def _together(pairs: Pairs) -> tuple[Comparison | None, Comparison | None]:
     if left.std() > LEFT * pairs.rise.std():
         return None, None
     errors = np.full(2, np.inf)
-    errors[shown] = left.std() * np.sqrt(np.diag(np.linalg.inv(scaled.T @ scaled))) / sizes[shown]
+    errors[shown] = left.std() * np.sqrt(np.diag(np.linalg.pinv(scaled.T @ scaled))) / sizes[shown]
     found: list[Comparison | None] = [None, None]
     for one in np.flatnonzero(np.abs(slopes) > CERTAIN * errors):
         rest = left + work[:, one] * slopes[one]
@@ -175,9 +176,8 @@ def nothing_compared(sample: Sample) -> Iterator[Finding]:
     """Without near frames, signs and units of forces and stress are not checked."""
     labelled = sample.frames.has["energy"] & sample.frames.has["forces"]
     if labelled.sum() > 1 and with_forces(sample) is None and with_stress(sample, None) is None:
-        yield sample.finding(
-            "note", "no frames near enough to compare energies with forces: their signs and units were not checked so"
-        )
+        found = "no frames are near enough to compare energies with forces"
+        yield sample.finding("note", found, "signs and units were judged by sizes alone")
 
 
 def _wrong_frames(found: Comparison) -> np.ndarray:
