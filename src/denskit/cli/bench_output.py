@@ -10,8 +10,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from denskit.data.files import new_file
-
 
 class BenchProgress:
     """One line on standard error that says what is going on; called with a text, turns done and turns in all."""
@@ -35,6 +33,8 @@ class BenchProgress:
 
 def check_writable(*files: Path | None) -> None:
     """Raise ValueError for a file that exists, or whose folder is not there, before anything is measured."""
+    from denskit.data.files import new_file
+
     for file in files:
         if file is not None and not file.parent.is_dir():
             raise ValueError(f"{file}: there is no folder {file.parent}; make it first")

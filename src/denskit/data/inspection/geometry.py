@@ -10,7 +10,6 @@ import numpy as np
 from denskit.data.frames import close_pair
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.nearest import REACH
-from denskit.data.inspection.pairs import lattices
 from denskit.data.inspection.sample import Sample
 
 OVERLAP, SQUEEZED = 0.3, 0.5  # of the sum of covalent radii; structures at 2000 K stay above 0.56
@@ -23,7 +22,8 @@ STRETCHED = 1.6  # times the sum of covalent radii, in half of the frames: no bo
 def unsearchable(sample: Sample) -> Iterator[Finding]:
     """Frames in which no neighbours can be searched."""
     for place, reason in sample.nearest.refused.items():
-        yield sample.finding("problem", reason, of=np.array([place]))
+        if sample.gaps[place] <= GONE:
+            yield sample.finding("problem", reason, of=np.array([place]))
 
 
 def too_near(sample: Sample) -> Iterator[Finding]:
@@ -46,14 +46,7 @@ def too_near(sample: Sample) -> Iterator[Finding]:
 
 def far_away(sample: Sample) -> Iterator[Finding]:
     """Parts of a structure that have flown away along open directions; atoms without neighbours."""
-    frames = sample.frames
-    gaps = np.zeros(len(frames))
-    for group in sample.groups:
-        pbc = frames.pbc[group[0]]
-        atoms = frames.starts[group][:, None] + np.arange(frames.n_atoms[group[0]])
-        across = lattices(frames.cell[group], pbc)[:, ~pbc]  # unit vectors
-        heights = np.sort(frames.positions[atoms] @ across.transpose(0, 2, 1), axis=1)
-        gaps[group] = np.diff(heights, axis=1).max(axis=(1, 2), initial=0.0)
+    frames, gaps = sample.frames, sample.gaps
     if (gaps > GONE).any():
         found = f"parts of structures are up to {gaps.max():.4g} Å apart"
         means = "atoms have flown away, as in an exploded simulation"

@@ -42,6 +42,18 @@ class Sample:
         norms = np.linalg.norm(self.frames.forces, axis=1)
         return np.where(self.frames.has["forces"], np.maximum.reduceat(norms, self.frames.starts[:-1]), np.nan)
 
+    @cached_property
+    def gaps(self) -> np.ndarray:
+        """Largest gap (Å) between the atoms of each frame [B] along its open directions."""
+        frames, gaps = self.frames, np.zeros(len(self.frames))
+        for group in self.groups:
+            pbc = frames.pbc[group[0]]
+            atoms = frames.starts[group][:, None] + np.arange(frames.n_atoms[group[0]])
+            across = lattices(frames.cell[group], pbc)[:, ~pbc]  # unit vectors
+            heights = np.sort(frames.positions[atoms] @ across.transpose(0, 2, 1), axis=1)
+            gaps[group] = np.diff(heights, axis=1).max(axis=(1, 2), initial=0.0)
+        return gaps
+
     def wrapped(self, place: int, vectors: np.ndarray) -> np.ndarray:
         """Vectors [..., 3] (Å) in a frame to the nearest image (exact where they are short against the cell)."""
         pbc = self.frames.pbc[place]
