@@ -306,6 +306,15 @@ def test_energies_far_apart_are_no_fault_where_structures_are(tmp_path: Path) ->
     assert not [finding for finding in inspected(tmp_path, frames) if "like frames" in finding.found]
 
 
+def test_a_few_huge_forces_are_no_other_unit(tmp_path: Path) -> None:
+    frames = copper()
+    _large(frames[6])
+    assert np.sqrt(np.mean([atoms.get_forces() ** 2 for atoms in frames])) > 20
+    found = [str(finding) for finding in inspected(tmp_path, frames)]
+    assert any("forces up to 7" in line and "frame 6" in line for line in found)
+    assert not [line for line in found if "kcal" in line]
+
+
 def test_a_trajectory_is_recognised(tmp_path: Path) -> None:
     frames, start = [], molecule("CH4").positions
     for time in range(60):
