@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from data.published import new_object, pickled, s2ef, write_lmdb, write_s2ef
 from denskit.data import DataConfig, LoadedData, load_data
-from denskit.data.inspect import inspect_file
+from denskit.data.inspection import inspect_file
 from denskit.models.scaling import fit_scaling
 
 
@@ -193,18 +193,18 @@ def test_shards_are_inspected(tmp_path: Path) -> None:
     assert found.frames == 7
     assert found.labels == {"energy": 5, "forces": 5, "stress": 0}
     assert found.fixed_atoms == 5
-    assert any("record 5 is damaged" in problem for problem in found.wrong)
-    assert any("record 6 does not say which atoms are fixed" in problem for problem in found.wrong)
+    assert any("record 5 is damaged" in problem for problem in map(str, found.problems))
+    assert any("record 6 does not say which atoms are fixed" in problem for problem in map(str, found.problems))
     broken = write_lmdb(tmp_path / "b.lmdb", [b"damage"], length=1)
     with pytest.raises(ValueError, match="b.lmdb, record 0 is damaged"):
         inspect_file(broken)
 
 
 def test_many_shards_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("denskit.data.inspect.SAMPLE", 4)
+    monkeypatch.setattr("denskit.data.inspection.SAMPLE", 4)
     for number in range(3):
         write_s2ef(tmp_path / f"data.{number:04d}.lmdb", 5, 5 * number)
     found = inspect_file(tmp_path)
     assert found.frames == 15
     assert found.labels["energy"] == 4
-    assert any("looked at 4 evenly spaced records of 15" in note for note in found.notes)
+    assert any("4 of 15 structures were looked at" in note.found for note in found.findings)

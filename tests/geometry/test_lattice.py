@@ -6,15 +6,14 @@ import itertools
 
 import ase
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from denskit.geometry.lattice import short_basis
-from denskit.geometry.neighbors import build_neighbors, nearest_distance
+from denskit.geometry.neighbors import build_neighbors
 from geometry.test_neighbors import Edge, ase_edges, edge_list, make_batch
 
-from tolerances import EXACT64, ORACLE64
+from tolerances import EXACT64
 
 Pbc = tuple[bool, bool, bool]
 PERIODIC = st.tuples(st.booleans(), st.booleans(), st.booleans())
@@ -115,16 +114,3 @@ def test_flat_skewed_cell() -> None:
     assert len(edges) == 2998
     expected = sorted((0, 0, x - z, y - z, z) for _, _, x, y, z in edges)
     assert sorted(edge_list(build_neighbors(make_batch(skewed), 1.5))) == expected
-
-
-@settings(max_examples=30)
-@given(seed=st.integers(0, 10**6), n=st.integers(1, 6), pbc=PERIODIC)
-def test_nearest_distance(seed: int, n: int, pbc: Pbc) -> None:
-    atoms = compact(seed, n, pbc, 3.0)
-    atoms.set_cell(shears(seed, pbc, 2, 2)[0] @ atoms.cell.array)
-    batch = build_neighbors(make_batch(atoms), 5.0)
-    expected = float(batch.edge_vectors().norm(dim=1).min()) if batch.edge_vectors().numel() else np.inf
-    found = nearest_distance(
-        atoms.positions, atoms.cell.array, np.array(pbc), radius=5.0, cutoff=5.0, name="this structure"
-    )
-    assert found == pytest.approx(expected, rel=ORACLE64)

@@ -32,10 +32,14 @@ class BenchProgress:
 
 
 def check_writable(*files: Path | None) -> None:
-    """Raise ValueError for a file whose folder is not there, before anything is measured."""
+    """Raise ValueError for a file that exists, or whose folder is not there, before anything is measured."""
+    from denskit.data.files import new_file
+
     for file in files:
         if file is not None and not file.parent.is_dir():
             raise ValueError(f"{file}: there is no folder {file.parent}; make it first")
+        if file is not None:
+            new_file(file)
 
 
 def write(data: dict[str, Any], file: Path | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from denskit.cli.convert import convert, verify
+from denskit.cli.options import Force
 
 if TYPE_CHECKING:
-    from denskit.data.inspect import Inspection
+    from denskit.data.inspection import Inspection
 
 app = typer.Typer(help="Fetch, inspect, convert and make data.", no_args_is_help=True)
 app.command()(convert)
@@ -53,12 +55,15 @@ def inspect(
     fixed: Annotated[str, typer.Option(help="Fixed atoms of OC20 objects: file, tags or none.")] = "file",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print what a file holds: labels, units, ranges, duplicates, and what looks wrong.
+    """Print what a file holds, and what looks wrong with it: a line for each problem and each note.
+
+    Energies are compared with forces and stress between near frames, which shows wrong signs and units. Exit code 1:
+    there are problems.
 
     Example:  denskit data inspect mine.extxyz
     """
     from denskit.data import DataConfig
-    from denskit.data.inspect import inspect_file
+    from denskit.data.inspection import inspect_file
 
     keys = {
         "energy_key": energy_key,
@@ -72,6 +77,8 @@ def inspect(
         typer.echo(json.dumps(found.to_dict(), indent=2))
     else:
         _print(found)
+    if found.problems:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -84,13 +91,16 @@ def generate(
     timestep: Annotated[float, typer.Option(help="fs.")] = 0.5,
     equilibration: Annotated[float, typer.Option(help="fs before the first frame.")] = 1000.0,
     seed: Annotated[int, typer.Option(help="Of velocities and thermostat.")] = 0,
+    force: Force = False,
 ) -> None:
     """Make a dataset by molecular dynamics with GFN2-xTB (needs: pip install 'denskit\\[xtb]').
 
     Example:  denskit data generate ethanol --frames 2000 -o ethanol.npz
     """
     from denskit.data import generate as generation
+    from denskit.data.files import new_file
 
+    new_file(out, inputs=[molecule], force=force)
     trajectory = generation.generate(
         molecule,
         frames=frames,
@@ -105,40 +115,43 @@ def generate(
 
 
 def _print(found: Inspection) -> None:
-    from denskit.data.inspect import LOOK
+    table = Table("what", "found", title=found.file, title_justify="left")
+    for row in _rows(found).items():
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    lines = [*(f"note: {note}" for note in found.notes), *map(str, found.findings)]
+    lines += ["frames are counted from 0"] * any(finding.frames for finding in found.findings)
+    for line in lines:
+        if console.is_terminal:  # wrapped between words; one line each where another program reads
+            line = fill(line, console.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        style = "bold yellow" if line.startswith("problem") else None
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+    if not found.problems:
+        console.print("no problem found", style="green")
 
+
+def _rows(found: Inspection) -> dict[str, str]:
     def text(values: tuple[float, float, float] | float | None, unit: str, digits: int = 4) -> str:
         if values is None:
             return "-"
-        if isinstance(values, float):
-            return f"{values:.{digits}f} {unit}"
-        return f"{values[0]:.{digits}f} / {values[1]:.{digits}f} / {values[2]:.{digits}f} {unit}"
+        numbers = (values,) if isinstance(values, float) else values
+        return f"{' / '.join(f'{number:.{digits}f}' for number in numbers)} {unit}".strip()
 
-    table = Table("what", "found", title=found.file, title_justify="left")
-    rows = {
-        "frames": str(found.frames),
+    looked_at = "" if found.looked_at == found.frames else f" ({found.looked_at} looked at)"
+    return {
+        "frames": f"{found.frames}{looked_at}",
         "elements (atoms)": ", ".join(f"{symbol} {count}" for symbol, count in found.elements.items()),
         "compositions": str(found.compositions),
         "atoms a frame (min / mean / max)": text(found.atoms, "", 1),
         "periodic directions (frames)": ", ".join(f"{axes} {count}" for axes, count in found.periodicity.items()),
         "fixed atoms": str(found.fixed_atoms),
-        **{f"frames with {label}": str(count) for label, count in found.labels.items()},
+        "frames with a label": ", ".join(f"{label} {count}" for label, count in found.labels.items()),
         "energy (min / mean / max)": text(found.energy, "eV"),
         "energy an atom (min / mean / max)": text(found.energy_per_atom, "eV"),
         "energy, deviation in a composition": text(found.energy_std, "eV"),
         "forces, rms component": text(found.force_rms, "eV/Å"),
         "forces, largest norm": text(found.force_max, "eV/Å"),
         "stress, rms component": text(found.stress_rms, "eV/Å^3", 6),
-        "closest atoms": f"beyond {LOOK:g} Å" if found.closest is None else text(found.closest, "Å"),
-        "repeated geometries": str(found.duplicates),
+        f"closest atoms (of {found.searched} frames)": text(found.closest, "Å"),
     }
-    for row in rows.items():
-        table.add_row(*row)
-    console = Console()
-    console.print(table)
-    for note in found.notes:
-        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
-    for problem in found.wrong:
-        console.print(f"looks wrong: {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-    if not found.wrong:
-        console.print("nothing looks wrong", style="green")

@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from denskit.cli.options import Deterministic, Device, Fixed
+from denskit.cli.options import Deterministic, Device, Fixed, Force
 from denskit.cli.sets import named_sets, print_table
+
+SETS, PARITY = "sets.json", "parity.png"
 
 
 def evaluate(
@@ -39,6 +41,7 @@ def evaluate(
         float | None,
         typer.Option(help="Also ps of MD17's stability protocol, judged by the same structures; published: 300."),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Judge a model: energy, force and stress errors, in a table and (for a run) in test.json and parity.png.
 
@@ -52,6 +55,7 @@ def evaluate(
 
       torchrun --nproc-per-node 4 -m denskit evaluate runs/mine --data id=val_id --data ood_ads=val_ood_ads
     """
+    from denskit.data.files import new_file
     from denskit.training.determinism import use_deterministic_algorithms
     from denskit.training.distributed import join_processes
     from denskit.training.evaluate import evaluate as evaluate_model
@@ -67,6 +71,10 @@ def evaluate(
         raise ValueError(f"give data.test={file} or --data, not both")
     if stability is not None and (sets or not (output or model.is_dir())):
         raise ValueError("--stability wants one set of structures, of one molecule, and a run folder or --output")
+    written = _written(split, several=bool(sets))
+    if output is not None:
+        for name in written:
+            new_file(output / name, force=force)
     settings: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size, "fixed": fixed}
     settings["processes"] = join_processes(device)
     if sets:
@@ -84,24 +92,27 @@ def evaluate(
     if output is None and (file is not None or not model.is_dir()):
         return
     parity = {"file": file, "checkpoint": checkpoint, "device": device, "fixed": fixed}
-    _write(results, output or model, None if sets else split, model, parity)
+    _write(results, output or model, written, model, parity)
+
+
+def _written(split: str, *, several: bool) -> list[str]:
+    """Names of the files: the table as JSON, and for the test structures a parity plot."""
+    return [SETS] if several else ["test.json", PARITY] if split == "test" else [f"{split}.json"]
 
 
 def _write(
-    results: dict[str, dict[str, float]], folder: Path, split: str | None, model: Path, parity: dict[str, Any]
+    results: dict[str, dict[str, float]], folder: Path, names: list[str], model: Path, parity: dict[str, Any]
 ) -> None:
-    """The table as JSON, and for the test structures a parity plot; ``split`` is None where there are several sets."""
     folder.mkdir(parents=True, exist_ok=True)
-    name = "sets.json" if split is None else f"{split}.json"
-    found = results if split is None else results["error"]
-    (folder / name).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    if split == "test":
+    found = results if names == [SETS] else results["error"]
+    (folder / names[0]).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    if PARITY in names:
         from denskit.analysis.plots import plot_parity
         from denskit.analysis.predictions import predictions_of
 
         pairs = predictions_of(model, **parity)
-        plot_parity(pairs.energy, pairs.forces, folder / "parity.png", title=f"{model.name}, test structures")
-    typer.echo(f"Wrote {name}{' and parity.png' if split == 'test' else ''} to {folder}")
+        plot_parity(pairs.energy, pairs.forces, folder / PARITY, title=f"{model.name}, test structures")
+    typer.echo(f"Wrote {' and '.join(names)} to {folder}")
 
 
 def _test_file(overrides: list[str]) -> str | None:

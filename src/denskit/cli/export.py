@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from denskit.cli.options import Force
+
 
 def export(
     model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
@@ -16,6 +18,7 @@ def export(
     aot: Annotated[
         bool, typer.Option("--aot", help="Compile by AOTInductor for this processor: minutes, needs a C++ compiler.")
     ] = False,
+    force: Force = False,
 ) -> None:
     """Write energy and forces as a program for torch.export.load: no Denskit needed, any number of atoms and edges.
 
@@ -27,13 +30,16 @@ def export(
 
       denskit export runs/mine mine_compiled.pt2 --aot
     """
+    from denskit.data.files import new_file
     from denskit.models.model_file import load_model
     from denskit.simulation.calculator import DTYPES
     from denskit.simulation.exporting import export_model
     from denskit.training.distributed import choose_device
     from denskit.training.run_folder import model_file
 
-    force_field = load_model(model_file(model), choose_device(device), dtype and DTYPES[dtype])
+    weights = model_file(model)
+    new_file(output, inputs=[weights], force=force)
+    force_field = load_model(weights, choose_device(device), dtype and DTYPES[dtype])
     found = export_model(force_field, output, compiled=aot)
     typer.echo(
         f"Wrote {output}: {', '.join(found['outputs'])} of one structure, {found['weights']} on {found['device']}; "

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from denskit.cli.options import Force
+
 if TYPE_CHECKING:
     from denskit.models.base import ModelConfig
     from denskit.models.scaling import Scaling
@@ -32,6 +34,7 @@ def import_(
         str | None,
         typer.Option(help="YAML with the model's settings, published or Denskit's, or a preset, if the file has none."),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Import a published checkpoint, with the same energies, forces and noise.
 
@@ -46,10 +49,13 @@ def import_(
 
       denskit import mine.pth.tar --data md17_aspirin.npz --model equiformer_dens_L@2.yml
     """
+    from denskit.data.files import new_file
     from denskit.models.equiformer import EquiformerConfig
     from denskit.models.model_file import save_model
     from denskit.models.published import import_checkpoint
 
+    output = output or Path(checkpoint.name.split(".")[0] + ".safetensors")
+    new_file(output, inputs=[path for path in (checkpoint, data, references) if path is not None], force=force)
     scaling = None
     if data is not None and (mean, std, elements) == (None, None, None):
         scaling = _scaling_of(data)
@@ -66,7 +72,6 @@ def import_(
         )
     if scaling is None:
         force_field.scaling = _changed(force_field.scaling, elements, references)
-    output = output or Path(checkpoint.name.split(".")[0] + ".safetensors")
     save_model(output, force_field, {"imported_from": checkpoint.name})
     count = sum(parameter.numel() for parameter in force_field.parameters())
     typer.echo(

@@ -18,3 +18,4 @@ Kernels = Annotated[
     ),
 ]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]

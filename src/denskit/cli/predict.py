@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from denskit.cli.options import Deterministic, Device, Fixed
+from denskit.cli.options import Deterministic, Device, Fixed, Force
 from denskit.cli.sets import named_sets
 
 
@@ -30,10 +30,12 @@ def predict(
     batch_size: Annotated[int, typer.Option(help="Structures at a time.", min=1)] = 32,
     fixed: Fixed = None,
     deterministic: Deterministic = False,
+    force: Force = False,
 ) -> None:
     """Predict energies (eV), forces (eV/Å) and, if the model has it, stress (eV/Å^3).
 
-    Labels that the file has are kept in extxyz as REF_energy, REF_forces and REF_stress.
+    extxyz keeps all fields of the file; energy, forces and stress are the model's, the file's own become REF_energy,
+    REF_forces and REF_stress.
 
     Examples:
 
@@ -53,12 +55,12 @@ def predict(
 
         if file is None:
             raise ValueError("--data names the splits of a submission: add --format evalai or leaderboard")
-        count = predict_file(model, file, output, device=device, batch_size=batch_size, fixed=fixed)
+        count = predict_file(model, file, output, device=device, batch_size=batch_size, fixed=fixed, force=force)
     else:
         from denskit.training.distributed import join_processes
         from denskit.training.submission import write_submission
 
-        settings = {"batch_size": batch_size, "fixed": fixed, "processes": join_processes(device)}
+        settings = {"batch_size": batch_size, "fixed": fixed, "force": force, "processes": join_processes(device)}
         count = write_submission(model, sets or file, output, layout=layout, **settings)  # type: ignore[arg-type]
     if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
         typer.echo(f"Wrote {count} structures to {output}")

@@ -10,6 +10,7 @@ import typer
 from denskit.cli.options import Deterministic, Device, Fixed, Kernels
 
 if TYPE_CHECKING:
+    from denskit.data.writing import Originals
     from denskit.simulation.relaxation import RelaxationSettings, Structures
 
 
@@ -48,7 +49,8 @@ def relax(
 ) -> None:
     """Relax structures, batched: those that have converged leave the batch, others take their place.
 
-    Writes relaxed.extxyz, summary.csv and summary.json to the output folder. Ctrl-C saves; --resume goes on.
+    Writes relaxed.extxyz (with all fields of the file), summary.csv and summary.json to the output folder. Ctrl-C
+    saves; --resume goes on. Exit code 1: no structure could be relaxed.
 
     Examples:
 
@@ -60,13 +62,10 @@ def relax(
     """
     import torch
 
-    from denskit.data.opening import open_unchecked
     from denskit.simulation.potential import load_potential
     from denskit.simulation.relaxation.folder import RelaxationFolder
-    from denskit.simulation.relaxation.is2re import first_frames as first_of
     from denskit.training.determinism import use_deterministic_algorithms
     from denskit.training.distributed import choose_device
-    from denskit.training.evaluate import reading
     from denskit.training.run_folder import model_file
 
     if deterministic:
@@ -80,16 +79,30 @@ def relax(
         stress=settings.cell is not None,
         kernels=kernels,
     )
-    source: Structures = open_unchecked(file, reading(model, file, fixed))[0]
-    if first_frames:
-        source = first_of(source[index] for index in range(len(source)))
+    source, original = _structures(model, file, fixed, first_frames)
     origin = {"model": str(weights), "file": str(file), "first_frames": first_frames, "dtype": dtype, "fixed": fixed}
     folder = RelaxationFolder(output)
-    options = {"resume": resume, "batch_atoms": batch_atoms, "trajectories": trajectory, "origin": origin}
-    summary = _run(folder, potential, source, settings, options)
+    options = {"resume": resume, "batch_atoms": batch_atoms, "trajectories": trajectory, "original": original}
+    summary = _run(folder, potential, source, settings, {"origin": origin, **options})
     _report(folder, summary)
     if is2re:
         _report_is2re(folder, source)
+    if not any(relaxed.sound for relaxed in folder.results()):
+        typer.echo("No structure could be relaxed", err=True)
+        raise typer.Exit(1)
+
+
+def _structures(model: Path, file: Path, fixed: Any, first_frames: bool) -> tuple[Structures, Originals]:
+    """The structures to relax, and what their file has of each."""
+    from denskit.data.opening import open_unchecked
+    from denskit.data.writing import Originals
+    from denskit.simulation.relaxation.is2re import first_frames as first_of
+    from denskit.training.evaluate import reading
+
+    source, said = open_unchecked(file, reading(model, file, fixed))
+    typer.echo("\n".join(said), err=True)
+    original = Originals(file, source)
+    return (first_of(source[index] for index in range(len(source))) if first_frames else source), original
 
 
 def _settings(

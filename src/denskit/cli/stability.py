@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from denskit.data.files import atomic_write
+from denskit.data.files import atomic_write, new_file
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from denskit.simulation.stability.protocol import StudySettings
     from denskit.simulation.stability.results import Study
 
+FILES = ("stability.json", "stability.png", "series.csv", "h_of_r.csv")
 # measure of the summary: what it is called, how it is shown, factor
 ROWS: dict[str, tuple[str, str, float]] = {
     "stability_ps": ("stability (ps)", "{:.4g}", 1.0),
@@ -45,12 +46,12 @@ def study_stability(
 ) -> dict[str, Any]:
     """Run a study or go on with it; print its table, write its files into ``folder`` and return its summary.
 
-    Files: ``stability.json``, ``stability.png``, ``h_of_r.csv``, ``series.csv``, and
-    ``study.safetensors`` to go on from.
+    Files: ``stability.json``, ``stability.png``, ``h_of_r.csv``, ``series.csv``, and ``study.safetensors`` to go on
+    from.  Raises ValueError where files of these names are there without the last.
     """
     from denskit.simulation.potential import load_potential
     from denskit.simulation.stability.protocol import Reference
-    from denskit.simulation.stability.study import run_study
+    from denskit.simulation.stability.study import STATE_FILE, run_study
     from denskit.training.distributed import choose_device
     from denskit.training.interrupt import Interrupt
     from denskit.training.run_folder import model_file
@@ -60,6 +61,9 @@ def study_stability(
         [model_file(path) for path in paths], device=choose_device(device), dtype=dtype, skin=skin
     )
     truth = Reference.of(reference)
+    if not (folder / STATE_FILE).exists():
+        for name in FILES:
+            new_file(folder / name)
     folder.mkdir(parents=True, exist_ok=True)
     columns = (
         TextColumn("{task.description}"),
@@ -158,16 +162,16 @@ def _write(study: Study, folder: Path, title: str) -> None:
     from denskit.analysis.simulation_plots import plot_study
     from denskit.simulation.distributions import EDGES
 
-    with atomic_write(folder / "stability.json") as temporary:
+    with atomic_write(folder / FILES[0]) as temporary:
         temporary.write_text(json.dumps(study.summary(), indent=2) + "\n", encoding="utf-8")
-    plot_study(study, folder / "stability.png", title=title)
+    plot_study(study, folder / FILES[1], title=title)
     records, seeds = study.records, range(study.settings.seeds)
     series = [f"{name}_{seed}" for name in ("temperature_K", "energy_eV") for seed in seeds]
     rows = zip(records.time, records.temperature, records.energy, strict=True)
-    _write_csv(folder / "series.csv", ["time_ps", *series], [[time, *hot, *deep] for time, hot, deep in rows])
+    _write_csv(folder / FILES[2], ["time_ps", *series], [[time, *hot, *deep] for time, hot, deep in rows])
     curves = [study.reference.h_of_r(), *(records.histogram.h_of_r(seed) for seed in seeds)]
     names = ["r_A", "reference", *(f"simulation_{seed}" for seed in seeds)]
-    _write_csv(folder / "h_of_r.csv", names, zip((EDGES[1:] + EDGES[:-1]) / 2, *curves, strict=True))
+    _write_csv(folder / FILES[3], names, zip((EDGES[1:] + EDGES[:-1]) / 2, *curves, strict=True))
 
 
 def _write_csv(path: Path, names: Sequence[str], rows: Iterable[Sequence[float]]) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from denskit.cli.options import Force
 from denskit.cli.sets import named_sets
 
 app = typer.Typer(no_args_is_help=True, help="Files of predictions for the Open Catalyst Project's servers.")
@@ -16,6 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="Files of predictions for the Open 
 def merge(
     files: Annotated[list[str], typer.Argument(help="NAME=FILE of each split.", metavar="NAME=FILE ...")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The npz file to write.", show_default=False)],
+    force: Force = False,
 ) -> None:
     """Merge the files of single splits into one, their names as prefixes.
 
@@ -23,5 +25,5 @@ def merge(
     """
     from denskit.training.submission import merge_submissions
 
-    count = merge_submissions(named_sets(files), output)
+    count = merge_submissions(named_sets(files), output, force=force)
     typer.echo(f"Wrote {count} structures to {output}")

@@ -46,6 +46,19 @@ def read_ase(path: Path, config: DataConfig) -> tuple[Frames, list[str]]:
     return replace(frames, keys=keys, denoise=config.origin != "md"), reader.messages()
 
 
+def read_atoms(path: Path) -> Iterator[ase.Atoms]:
+    """The frames of a file as ASE reads them, one by one; fields of a database's rows are in ``info``."""
+    if path.suffix == ".db":
+        with ase.db.connect(path) as database:
+            for row in database.select():
+                atoms = row.toatoms()
+                atoms.info = {**row.key_value_pairs, **row.data}
+                yield atoms
+        return
+    form = "extxyz" if path.suffix in EXTXYZ else None
+    yield from ase.io.iread(str(path), index=":", format=form, do_not_split_by_at_sign=True)
+
+
 class _Reader:
     """Reads a file once and remembers what it met."""
 
@@ -59,7 +72,7 @@ class _Reader:
         self.ignored = Counter[str]()
 
     def systems(self) -> Iterator[System]:
-        iterator = self._atoms()
+        iterator = read_atoms(self.path)
         index = 0
         while True:
             try:
@@ -74,17 +87,6 @@ class _Reader:
                 return
             yield self._system(atoms, index)
             index += 1
-
-    def _atoms(self) -> Iterator[ase.Atoms]:
-        if self.path.suffix == ".db":
-            with ase.db.connect(self.path) as database:
-                for row in database.select():
-                    atoms = row.toatoms()
-                    atoms.info = {**row.key_value_pairs, **row.data}
-                    yield atoms
-            return
-        form = "extxyz" if self.path.suffix in EXTXYZ else None
-        yield from ase.io.iread(str(self.path), index=":", format=form, do_not_split_by_at_sign=True)
 
     def _system(self, atoms: ase.Atoms, index: int) -> System:
         results = {} if atoms.calc is None else atoms.calc.results

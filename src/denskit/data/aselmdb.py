@@ -61,6 +61,11 @@ class AseLmdbShard:
     def __iter__(self) -> Iterator[System]:
         return (self[record] for record in range(len(self)))
 
+    def fields(self, record: int) -> dict[str, Any]:
+        """What the user wrote beside the structure: key-value pairs and data."""
+        row = self._json(str(self.ids[record]))
+        return {**(row.get("data") or {}), **(row.get("key_value_pairs") or {})}
+
     def _json(self, key: str) -> Any:
         raw = self.file.get(key)
         if raw is None:

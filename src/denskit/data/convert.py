@@ -204,6 +204,8 @@ class _Journal:
         if path.exists():
             self._take_up(path)
             return True
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"{self.folder} is a file. Choose another name for the folder of shards")
         if self.folder.exists() and any(self.folder.iterdir()):
             raise ValueError(f"{self.folder} is not empty. Choose another folder")
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +22,28 @@ def atomic_write(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def new_file(path: str | Path, *, inputs: Iterable[str | Path] = (), force: bool | None = None) -> Path:
+    """The path of a file that a user wants written, checked before the work begins.
+
+    inputs: files and folders that are read; none of them is ever replaced, nor a file inside such a folder.
+    force: whether another existing file is replaced; None: never, and the command has no ``--force``.
+
+    Raises ValueError where a file of the user's would be lost, and for a folder.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; wanted the name of a file to write")
+    if not path.exists():
+        return path
+    for read in map(Path, inputs):
+        if read.exists() and (path.samefile(read) or path.resolve().is_relative_to(read.resolve())):
+            raise ValueError(f"{path} belongs to the input {read}; give another name for the output (nothing changed)")
+    if not force:
+        advice = "" if force is None else ", or replace it with --force"
+        raise ValueError(f"{path} exists already: give another name{advice} (nothing changed)")
+    return path
 
 
 def identity(path: Path) -> tuple[int, str]:

@@ -113,7 +113,7 @@ def check(frames: Frames, *, required: Sequence[str], missing: Missing) -> tuple
     Returns the frames, labels finite wherever ``has`` is True, and what was masked.
     """
     _check_geometry(frames)
-    frames, messages = _mask_not_finite(frames, missing)
+    frames, messages = mask_not_finite(frames, missing)
     for label in required:
         absent = np.flatnonzero(~frames.has[label])
         if len(absent) == len(frames) or (len(absent) and missing == "error"):
@@ -136,7 +136,11 @@ def _absent(frames: Frames, label: str, absent: np.ndarray) -> str:
     )
 
 
-def _mask_not_finite(frames: Frames, missing: Missing) -> tuple[Frames, list[str]]:
+def mask_not_finite(frames: Frames, missing: Missing) -> tuple[Frames, list[str]]:
+    """The frames, labels that are NaN or infinite taken for absent, and what was masked.
+
+    Raises ValueError for such labels where ``missing`` is "error".
+    """
     has, messages = dict(frames.has), []
     for label in LABELS:
         finite = np.isfinite(getattr(frames, label))
@@ -200,11 +204,13 @@ def _check_distances(frames: Frames) -> None:
             _raise_close(frames, index, *pair)
 
 
-def close_pair(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray) -> tuple[int, int] | None:
-    """Two atoms of a structure nearer than ``CLOSEST``, images included, if there are any; an atom and its own image
-    are no pair.  Periodic directions must have cell vectors that span them."""
+def close_pair(
+    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, within: float = CLOSEST
+) -> tuple[int, int] | None:
+    """Two atoms of a structure nearer than ``within`` (Å), images included, if there are any; an atom and its own
+    image are no pair.  Periodic directions must have cell vectors that span them."""
     if not pbc.any():
-        pairs = cKDTree(positions).query_pairs(CLOSEST, output_type="ndarray")
+        pairs = cKDTree(positions).query_pairs(within, output_type="ndarray")
         return (int(pairs[0, 0]), int(pairs[0, 1])) if len(pairs) else None
     # Coordinates in units of the lattice vectors, the free directions completed by an orthonormal basis.
     lattice = np.where(pbc[:, None], cell, 0)
@@ -215,11 +221,11 @@ def close_pair(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray) -> tupl
     scaled[:, pbc] %= 1.0  # -1e-17 - floor(-1e-17) is 1.0, which the tree refuses
     scaled[:, ~pbc] -= scaled[:, ~pbc].min(axis=0)
     box = np.where(pbc, 1.0, 2 * np.ptp(scaled, axis=0) + 1.0)
-    radius = CLOSEST * np.linalg.norm(inverse, 2)
+    radius = within * np.linalg.norm(inverse, 2)
     for one, other in cKDTree(scaled, boxsize=box).query_pairs(radius, output_type="ndarray"):
         apart = scaled[one] - scaled[other]
         apart[pbc] -= np.round(apart[pbc])
-        if np.linalg.norm(apart @ lattice) < CLOSEST:
+        if np.linalg.norm(apart @ lattice) < within:
             return int(one), int(other)
     return None
 

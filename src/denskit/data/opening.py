@@ -45,7 +45,12 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[Frames | Recor
     ending = _ending(path)
     if ending is not None:
         return _records(path, [path], ending, config)
-    return (read_npz if path.suffix == ".npz" else read_ase)(path, config)
+    return (read_ase if is_read_by_ase(path) else read_npz)(path, config)
+
+
+def is_read_by_ase(path: Path) -> bool:
+    """Whether it is a file that ASE's readers read."""
+    return path.is_file() and _ending(path) is None and path.suffix != ".npz"
 
 
 def _ending(path: Path) -> str | None:

@@ -105,12 +105,16 @@ class Records:
         return self._ends[-1]
 
     def __getitem__(self, index: int) -> System:
+        shard, record = self.locate(index)
+        return self.rules.apply(shard[record], f"{shard.path}, record {record}", index)
+
+    def locate(self, index: int) -> tuple[Shard, int]:
+        """The shard that holds a structure, and its record there.  Raises IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {self.name}, which has {len(self)}")
         number = bisect_right(self._ends, index)
         shard = self.shards[number]
-        record = index - (self._ends[number] - len(shard))
-        return self.rules.apply(shard[record], f"{shard.path}, record {record}", index)
+        return shard, index - (self._ends[number] - len(shard))
 
     def __iter__(self) -> Iterator[System]:
         """All structures in order, which may be much faster than one by one."""

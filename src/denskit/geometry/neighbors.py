@@ -149,19 +149,6 @@ def _check_cutoff(cutoff: float) -> None:
         raise ValueError(f"the cutoff is {cutoff} Å; give a finite number above 0")
 
 
-def nearest_distance(
-    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, *, radius: float, cutoff: float, name: str
-) -> float:
-    """Distance (Å) of the two nearest atoms of a structure, images included; infinite beyond ``radius`` (Å).
-
-    Raises ValueError, beginning with ``name``, where :func:`build_neighbors` with this cutoff (Å) would, but not for
-    atoms at one place.
-    """
-    box = box_of(positions, cell, pbc, cutoff, name)
-    distance = _within(max(radius, _least_radius(box)), box, name).distance
-    return float(distance.min(initial=math.inf, where=distance < radius))
-
-
 def _least_radius(box: Box) -> float:
     """Å, within which vesin can search a box."""
     return float(np.linalg.norm(box.rows, axis=1).max() / LARGEST)

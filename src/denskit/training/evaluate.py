@@ -6,19 +6,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import ase
 import ase.io
 import torch
-from ase.calculators.singlepoint import SinglePointCalculator
-from ase.constraints import FixAtoms
 from torch import Tensor
 
 from denskit.batch import Batch, System, Targets
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source, collate
 from denskit.data.config import DataConfig, FixedFrom, SplitConfig
-from denskit.data.files import atomic_write
+from denskit.data.files import atomic_write, new_file
 from denskit.data.loading import read_file
+from denskit.data.writing import Originals, predicted
 from denskit.memory import memory_named
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
@@ -128,27 +126,27 @@ def predict(
     device: str = "auto",
     batch_size: int = 32,
     fixed: FixedFrom | None = None,
+    force: bool = False,
 ) -> int:
     """Predict a file's structures and write them as extxyz with energy, forces and (if the model has it) stress.
 
-    Labels of the file are kept as ``REF_energy``, ``REF_forces``, ``REF_stress``.  Returns the number of structures.
-    Raises ValueError for another format than extxyz, or where the output is the input.
+    All fields of the file are kept, its labels as ``REF_energy``, ``REF_forces``, ``REF_stress``: see
+    :mod:`denskit.data.writing`.  Returns the number of structures.
+    Raises ValueError for another format than extxyz, where the output is the input, and where it exists (and not
+    ``force``).
     """
-    force_field = load_force_field(model, None, device)
-    output = Path(output)
+    output = new_file(output, inputs=[file], force=force)
     if output.suffix not in (".xyz", ".extxyz"):
         raise ValueError(f"{output}: predictions are written as extxyz; name the file .extxyz or .xyz")
-    if output.exists() and output.samefile(file):
-        raise ValueError(f"{output} is the input; give another name for the predictions")
+    force_field = load_force_field(model, None, device)
     source, _ = read_file(file, reading(model, file, fixed))
-    frames = []
-    with torch.no_grad():
+    original = Originals(file, source)
+    with torch.no_grad(), atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as frames:
         for systems, batch, _ in batches(force_field, source, batch_size):
-            results = {name: value.cpu() for name, value in force_field.predict(batch).items()}
-            frames += _frames(systems, results)
-    with atomic_write(output) as temporary:
-        ase.io.write(temporary, frames, format="extxyz")
-    return len(frames)
+            found = {name: value.double().cpu() for name, value in force_field.predict(batch).items()}
+            for system, results in zip(systems, _of_each(systems, found), strict=True):
+                ase.io.write(frames, predicted(original(system), system, results), format="extxyz")
+    return len(source)
 
 
 def noise_error(
@@ -268,29 +266,11 @@ def batches(
         yield systems, batch.to(device), targets.to(device)
 
 
-def _frames(systems: list[System], results: dict[str, Tensor]) -> list[ase.Atoms]:
-    """ASE structures that carry predictions as results and labels as REF_ fields."""
-    frames = []
-    per_system = results["forces"].split([len(system) for system in systems])
-    for number, (system, forces) in enumerate(zip(systems, per_system, strict=True)):
-        atoms = ase.Atoms(
-            numbers=system.atomic_numbers,
-            positions=system.positions,
-            cell=system.cell,
-            pbc=system.pbc,
-            tags=system.tags,
-        )
-        if system.fixed.any():
-            atoms.set_constraint(FixAtoms(mask=system.fixed))
-        values = {"energy": float(results["energy"][number]), "forces": forces.double().numpy()}
-        if "stress" in results and system.pbc.all():  # a molecule or a slab has no volume to divide by
-            values["stress"] = results["stress"][number].double().numpy()
-        atoms.calc = SinglePointCalculator(atoms, **values)
-        if system.energy is not None:
-            atoms.info["REF_energy"] = system.energy
-        if system.forces is not None:
-            atoms.arrays["REF_forces"] = system.forces
-        if system.stress is not None:
-            atoms.info["REF_stress"] = system.stress
-        frames.append(atoms)
-    return frames
+def _of_each(systems: list[System], found: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
+    """A batch's energies, forces and stresses structure by structure."""
+    forces = found["forces"].split([len(system) for system in systems])
+    for place, system in enumerate(systems):
+        results = {"energy": float(found["energy"][place]), "forces": forces[place].numpy()}
+        if "stress" in found and system.pbc.all():  # a molecule or a slab has no volume to divide by
+            results["stress"] = found["stress"][place].numpy()
+        yield results

@@ -18,7 +18,7 @@ import torch
 from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.config import FixedFrom
-from denskit.data.files import atomic_write
+from denskit.data.files import atomic_write, new_file
 from denskit.memory import memory_named
 from denskit.models.base import ForceField
 from denskit.training.distributed import Processes
@@ -40,6 +40,7 @@ def write_submission(
     batch_size: int = 32,
     processes: Processes | None = None,
     fixed: FixedFrom | None = None,
+    force: bool = False,
 ) -> int:
     """Predict structures and write them for a server; returns how many different ones there were.
 
@@ -53,13 +54,16 @@ def write_submission(
         batch_size: structures predicted at once.
         processes: those that share the work, each of which calls this; the first one writes.
         fixed: which atoms of OC20 or OC22 objects are fixed; None: as for the training data.
+        force: replace an existing ``output``.
 
     Energies are of the kind that the model was trained on, element references included: adsorption energies for OC20,
-    totals for OC22.  Raises ValueError for a structure without sid or fid, and for another file type.
+    totals for OC22.  Raises ValueError for a structure without sid or fid, for another file type, and where ``output``
+    exists (see :func:`denskit.data.files.new_file`).
     """
-    output = _npz(output)
-    force_field = load_force_field(model, None, str(processes.device) if processes else device)
     named = splits if isinstance(splits, Mapping) else {"": splits}
+    read = [source for source in named.values() if isinstance(source, str | Path)]
+    output = new_file(_npz(output), inputs=read, force=force)
+    force_field = load_force_field(model, None, str(processes.device) if processes else device)
     predicted = {
         name: _predict(force_field, source_of(model, source, name, fixed), layout, batch_size, processes)
         for name, source in named.items()
@@ -69,13 +73,14 @@ def write_submission(
     return sum(len(arrays["ids"]) for arrays in predicted.values())
 
 
-def merge_submissions(files: Mapping[str, str | Path], output: str | Path) -> int:
+def merge_submissions(files: Mapping[str, str | Path], output: str | Path, *, force: bool = False) -> int:
     """Merge files of single splits into one with the names of the splits as prefixes; the number of structures.
 
     Files of relaxed energies or structures (``ids``, ``energy`` or ``pos``) merge as well.  Raises ValueError for files
-    that are no submission of one split or do not fit together in themselves, and FileNotFoundError.
+    that are no submission of one split or do not fit together in themselves, where ``output`` exists (and not
+    ``force``) or is one of the files, and FileNotFoundError.
     """
-    output = _npz(output)
+    output = new_file(_npz(output), inputs=files.values(), force=force)
     splits = {name: _read(Path(file)) for name, file in files.items()}
     kinds = {tuple(sorted(arrays)) for arrays in splits.values()}
     if len(kinds) > 1:

@@ -16,6 +16,7 @@ from torch import Tensor
 from denskit.batch import Prepared
 from denskit.data import LoadedData, load_data
 from denskit.data.base import evenly
+from denskit.data.inspection import findings_of
 from denskit.memory import memory_named
 from denskit.models.base import SYMMETRIC_SITES, ForceField
 from denskit.models.model_file import save_model
@@ -82,6 +83,8 @@ def train(config: RunConfig, *, resume: bool = False) -> Path:
     config, sized = fit_model_to_data(config, data)
     trainer = Trainer(config, data, group)
     trainer.messages += sized
+    if checkpoint is None and group.is_first:
+        trainer.messages += [f"training data: {finding}" for finding in findings_of(data.train)]
     changes = trainer.resume(checkpoint) if checkpoint is not None else {}
     group.wait()  # all have looked at the folder before it changes
     with full_disk_named(folder.path):

@@ -168,7 +168,9 @@ def test_resume_where_nothing_is_begins(potential: Potential, tmp_path: Path) ->
     assert said == [f"{tmp_path / 'new'} holds no simulation yet: starting from the beginning"]
     (tmp_path / "new" / "restart.safetensors").unlink()
     for resume in (False, True):  # what somebody may still want is not written over
-        with pytest.raises(ValueError, match=r"has statistics.csv, trajectory_00.* but no restart.safetensors"):
+        with pytest.raises(
+            ValueError, match=r"has statistics.csv, summary.json, trajectory_00.* but no restart.safetensors"
+        ):
             molecular_dynamics(potential, STRUCTURES, plan(tmp_path / "new", 6), say=said.append, resume=resume)
 
 

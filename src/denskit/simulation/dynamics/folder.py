@@ -24,6 +24,7 @@ from denskit.simulation.structures import batch_of
 SHORT_RUN = 100.0  # fs without a bath, to see the drift of a model that may not conserve energy
 SECOND = 1.0  # between reports of progress
 RESTART, STATISTICS, UNCERTAIN_FRAMES = "restart.safetensors", "statistics.csv", "uncertain.extxyz"
+SUMMARY = "summary.json"
 # what a simulation began with, in words; the first that differs is said
 ORIGINS = {
     "n_atoms": "numbers of structures and atoms are",
@@ -129,7 +130,7 @@ def molecular_dynamics(
     outcome = simulation.run(plan.steps, stop)
     if outcome.state.batch.num_systems:
         save(outcome.state)
-    _write_summary(folder / "summary.json", outcome, settings)
+    _write_summary(folder / SUMMARY, outcome, settings)
     return outcome
 
 
@@ -205,7 +206,7 @@ def _watch(plan: Plan, potential: Potential) -> list[tuple[int, Recorder]]:
 def _require_empty(folder: Path) -> None:
     if (folder / RESTART).exists():
         raise ValueError(f"{folder} has a simulation already: go on with it by --resume, or name another folder")
-    left = sorted(path.name for path in _written(folder))
+    left = sorted(path.name for path in (*_written(folder), *folder.glob(SUMMARY)))
     if left:
         raise ValueError(
             f"{folder} has {', '.join(left)} but no {RESTART} to go on from; remove them, or name another folder"

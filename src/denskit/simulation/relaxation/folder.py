@@ -17,14 +17,12 @@ from typing import Any
 
 import ase
 import ase.io
-import numpy as np
-from ase.calculators.singlepoint import SinglePointCalculator
-from ase.constraints import FixAtoms
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from denskit.batch import System
 from denskit.data.files import atomic_write
+from denskit.data.writing import plain, relaxed_at
 from denskit.simulation.relaxation.ragged import Ragged
 from denskit.simulation.relaxation.relaxer import EnergyAndForces, Relaxer, Structures
 from denskit.simulation.relaxation.results import Frame, Relaxed
@@ -32,6 +30,7 @@ from denskit.simulation.relaxation.running import Running
 from denskit.simulation.relaxation.settings import RelaxationSettings
 
 SAVE_EVERY = 60.0  # s
+Original = Callable[[System], ase.Atoms]
 COLUMNS = ("index", "sid", "formula", "atoms", "status", "moves", "energy_eV", "fmax_eV_per_A", "moved_A", "message")
 
 
@@ -142,7 +141,8 @@ class RelaxationFolder:
 
     def add_frame(self, frame: Frame, system: System) -> None:
         """Append a frame to the trajectory of its structure."""
-        atoms = _atoms(system, frame.positions, frame.cell, energy=frame.energy, forces=frame.forces)
+        results = {"energy": frame.energy, "forces": frame.forces}
+        atoms = relaxed_at(plain(system), frame.positions, frame.cell, results)
         atoms.info["moves"] = frame.moves
         self.trajectories.mkdir(exist_ok=True)
         ase.io.write(self.trajectory(frame.index), atoms, format="extxyz", append=True)
@@ -162,8 +162,8 @@ class RelaxationFolder:
             with atomic_write(path) as temporary:
                 temporary.write_text("".join(lines[:keep]), encoding="utf-8")
 
-    def write_results(self, source: Structures, seconds: float) -> dict[str, Any]:
-        """Write relaxed.extxyz, summary.csv and summary.json; the content of the last."""
+    def write_results(self, source: Structures, seconds: float, original: Original = plain) -> dict[str, Any]:
+        """Write relaxed.extxyz, summary.csv and summary.json; the content of the last.  original: see relax_into."""
         counts: Counter[str] = Counter()
         total_moves = 0
         with (
@@ -181,7 +181,7 @@ class RelaxationFolder:
                     writer.writerow([relaxed.index, "", "", "", relaxed.status, 0, "", "", "", relaxed.message])
                     continue
                 system = source[relaxed.index]
-                atoms = _relaxed_atoms(system, relaxed)
+                atoms = _relaxed_atoms(original(system), relaxed)
                 ase.io.write(frames, atoms, format="extxyz")
                 writer.writerow(_row(system, relaxed, atoms.get_chemical_formula()))
         summary = {
@@ -213,6 +213,7 @@ def relax_into(
     settings: RelaxationSettings,
     *,
     origin: dict[str, Any] | None = None,
+    original: Original = plain,
     resume: bool = False,
     batch_atoms: int = 1000,
     trajectories: bool = False,
@@ -226,6 +227,8 @@ def relax_into(
     Args:
         folder: where to.
         potential, source, settings, batch_atoms, say: see :class:`denskit.simulation.relaxation.relaxer.Relaxer`.
+        original: gives each structure with the fields that relaxed.extxyz keeps, asked in ascending order (as
+            :class:`denskit.data.writing.Originals` does).
         origin: plain JSON about model and file, kept with the settings; a run resumes only with the same.
         resume: go on with what the folder holds; finished structures are not repeated.
         trajectories: keep every evaluated geometry.
@@ -258,31 +261,17 @@ def relax_into(
             show(Progress(structures=len(source), finished=len(finished), running=active, unsound=unsound))
     finally:
         folder.save_running(relaxer.under_way())
-    return folder.write_results(source, time.monotonic() - started) if relaxer.done else None
+    return folder.write_results(source, time.monotonic() - started, original) if relaxer.done else None
 
 
-def _relaxed_atoms(system: System, relaxed: Relaxed) -> ase.Atoms:
-    stress = relaxed.stress if system.pbc.all() else None
-    atoms = _atoms(system, relaxed.positions, relaxed.cell, relaxed.energy, relaxed.forces, stress)
+def _relaxed_atoms(original: ase.Atoms, relaxed: Relaxed) -> ase.Atoms:
+    results = {
+        "energy": relaxed.energy,
+        "forces": relaxed.forces,
+        "stress": relaxed.stress if original.pbc.all() else None,
+    }
+    atoms = relaxed_at(original, relaxed.positions, relaxed.cell, results)
     atoms.info |= {"status": relaxed.status, "moves": relaxed.moves}
-    return atoms
-
-
-def _atoms(
-    system: System,
-    positions: np.ndarray,
-    cell: np.ndarray,
-    energy: float | None,
-    forces: np.ndarray | None,
-    stress: np.ndarray | None = None,
-) -> ase.Atoms:
-    atoms = ase.Atoms(system.atomic_numbers, positions, tags=system.tags, cell=cell, pbc=system.pbc)
-    if system.fixed.any():
-        atoms.set_constraint(FixAtoms(mask=system.fixed))
-    results = {"energy": energy, "forces": forces, "stress": stress}
-    atoms.calc = SinglePointCalculator(atoms, **{name: value for name, value in results.items() if value is not None})
-    if system.sid:
-        atoms.info["sid"] = system.sid
     return atoms
 
 

@@ -1,0 +1,165 @@
+"""Forces that are zero, huge, unbalanced, or in another unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from denskit.data.base import collate
+from denskit.data.inspection.finding import Finding
+from denskit.data.inspection.sample import Sample
+from denskit.geometry.neighbors import build_neighbors
+from denskit.units import BOHR, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
+
+LARGE, ABSURD = 50.0, 500.0  # eV/Å
+NET, DRIFT = 0.05, 0.01  # of the forces' rms, per atom: something is missing; converged loosely
+LEAST_DRIFT = 0.004  # eV/Å
+LARGE_RMS = 8.0  # eV/Å, of half of the frames; molecules at 500 K have about 1, liquids at 3000 K about 2
+SYMMETRIC = 0.002  # of the distances' sum: how far an atom may be from a centre of its neighbours
+LOOKED_AT = 300  # frames
+# Bonds of H to C, N and O: force constants are 25 to 50 eV/Å^2 whatever the molecule
+STIFFNESS = 33.0  # eV/Å^2
+BONDED = 1.3  # Å
+FEWEST = 20  # bonds, whose lengths deviate by more than
+SPREAD = 0.003  # Å, and go with the force, correlation below
+TREND = -0.5
+_UNITS = {
+    "kcal/mol/Å: say data.units=kcal/mol if the energies are in kcal/mol, too": 1 / KCAL_PER_MOL,
+    "kJ/mol/Å: say data.units=kJ/mol if the energies are in kJ/mol, too": 1 / KJ_PER_MOL,
+    "Hartree/Å or Rydberg/Bohr: say data.units=Hartree if the energies are in Hartree and lengths in Å": 1 / HARTREE,
+    f"Hartree/Bohr: multiply them by {HARTREE / BOHR:.6g}, and energies in Hartree by {HARTREE:.6g}": BOHR / HARTREE,
+}
+
+
+def zero(sample: Sample) -> Iterator[Finding]:
+    """All forces of a frame zero, though its atoms are at no symmetric sites."""
+    frames = sample.frames
+    still = np.flatnonzero(frames.has["forces"] & (sample.force_rms == 0) & (frames.n_atoms > 1))
+    looked_at = still[np.unique(np.linspace(0, len(still) - 1, min(LOOKED_AT, len(still))).astype(np.int64))]
+    wrong = np.array([place for place in looked_at if not _symmetric(sample, int(place))], dtype=np.int64)
+    if len(wrong):
+        yield sample.finding(
+            "problem",
+            f"all forces are zero in {len(wrong)} of {len(looked_at)} frames looked at, which have no such symmetry",
+            "forces were not computed, or set to zero",
+            "Remove these frames, or name the right field: data.forces_key=KEY",
+            of=wrong,
+        )
+
+
+def _symmetric(sample: Sample, place: int) -> bool:
+    """Whether every atom is in the middle of its neighbours, so that symmetry may allow no force."""
+    batch, _ = collate([sample.frames[place]], torch.float64)
+    try:
+        batch = build_neighbors(batch, 5.0)
+    except ValueError:  # named by another check
+        return True
+    assert batch.edge_index is not None
+    vectors = batch.edge_vectors()
+    near = torch.exp(-vectors.norm(dim=1)) * batch.atomic_numbers[batch.edge_index[0]]  # elements make a difference
+    sums, lengths = torch.zeros(len(batch.positions), 3).double(), torch.full((len(batch.positions),), 1e-12).double()
+    sums.index_add_(0, batch.edge_index[1], vectors * near[:, None])
+    lengths.index_add_(0, batch.edge_index[1], vectors.norm(dim=1) * near)
+    return bool((sums.norm(dim=1) < SYMMETRIC * lengths).all())
+
+
+def large(sample: Sample) -> Iterator[Finding]:
+    """Forces beyond those of structures near equilibrium."""
+    largest = sample.largest_force
+    if (largest > ABSURD).any():
+        yield sample.finding(
+            "problem",
+            f"forces up to {largest.max():.3g} eV/Å",
+            "exploded structures, or calculations that did not converge",
+            "Remove these frames",
+            of=largest > ABSURD,
+        )
+    some = (largest > LARGE) & (largest <= ABSURD)
+    if some.any():
+        yield sample.finding(
+            "note",
+            f"forces up to {largest[some].max():.3g} eV/Å",
+            "structures far from equilibrium, which may dominate the loss",
+            of=some,
+        )
+
+
+def unbalanced(sample: Sample) -> Iterator[Finding]:
+    """Forces that do not add up to zero."""
+    frames = sample.frames
+    has, counts = frames.has["forces"], frames.n_atoms
+    held = frames.fixed & ~frames.forces.any(axis=1)
+    zeroed = has & (np.add.reduceat(held, frames.starts[:-1]) > 0)
+    if zeroed.any():
+        found = f"forces on fixed atoms are zero in {zeroed.sum()} frames"
+        means = "constraints were applied to the forces; fixed atoms count in no loss and no metric"
+        yield sample.finding("note", found, means, of=zeroed)
+    net = np.linalg.norm(np.add.reduceat(frames.forces, frames.starts[:-1]), axis=1) / counts
+    net = np.where(has & ~zeroed & (counts > 1), net, 0.0)
+    rms = np.sqrt(np.mean(sample.force_rms[has] ** 2)) if has.any() else 0.0
+    lost, drift = net > NET * rms, net > max(DRIFT * rms, LEAST_DRIFT)
+    if lost.any():
+        yield sample.finding(
+            "problem",
+            f"forces do not add up to zero, up to {net.max():.3g} eV/Å an atom",
+            "some are missing or were set to zero, or an outer field acts; without one no force field can fit them",
+            "Look at how the forces were computed and written",
+            of=lost,
+        )
+    elif drift.any():
+        found = f"forces do not quite add up to zero, up to {net.max():.3g} eV/Å an atom"
+        yield sample.finding("note", found, "loosely converged calculations", of=drift)
+
+
+def unit(sample: Sample) -> Iterator[Finding]:
+    """The unit by bonds to hydrogen, which are as stiff in all molecules; else by the forces' size."""
+    stiffness = bond_stiffness(sample)
+    median = float(np.median(sample.force_rms[sample.frames.has["forces"]])) if sample.frames.has["forces"].any() else 0
+    if stiffness is not None:
+        likely = min({**_UNITS, "": 1.0}.items(), key=lambda item: abs(np.log(stiffness / STIFFNESS / item[1])))[0]
+        found = f"bonds to H have a force constant of {stiffness:.3g} eV/Å^2 (20 to 50 in all molecules)"
+    else:
+        likely = next(iter(_UNITS)) if median > LARGE_RMS else ""
+        found = f"half of the frames have forces of more than {median:.3g} eV/Å (rms)"
+    if likely:
+        name, _, advice = likely.partition(": ")
+        yield sample.finding("problem", found, f"forces are in {name}", advice[0].upper() + advice[1:])
+
+
+def bond_stiffness(sample: Sample) -> float | None:
+    """Force constant (eV/Å^2) of bonds from H to C, N or O, from lengths and forces; None where they do not say.
+
+    On a hydrogen atom at distance d from the atom that it is bound to, the force along the bond is about -k (d - d0).
+    """
+    frames = sample.frames
+    chosen = np.unique(np.linspace(0, len(frames) - 1, min(LOOKED_AT, len(frames)), dtype=np.int64))
+    bonds = [_bonds(sample, int(place)) for place in chosen if frames.has["forces"][place]]
+    found, counts = [], []
+    for element in (6, 7, 8):
+        lengths, forces = np.concatenate([rows[rows[:, 0] == element] for rows in (*bonds, np.zeros((0, 3)))]).T[1:]
+        if len(lengths) < FEWEST or lengths.std() < SPREAD or forces.std() == 0:
+            continue
+        if np.corrcoef(lengths, forces)[0, 1] < TREND:
+            found.append(-np.polyfit(lengths, forces, 1)[0])
+            counts.append(len(lengths))
+    return float(np.exp(np.average(np.log(found), weights=counts))) if found else None
+
+
+def _bonds(sample: Sample, place: int) -> np.ndarray:
+    """Bonds [M, 3] of hydrogen in a frame: the other element, length (Å), force on H along the bond (eV/Å)."""
+    system = sample.frames[place]
+    assert system.forces is not None
+    hydrogen = np.flatnonzero(system.atomic_numbers == 1)
+    others = np.flatnonzero(np.isin(system.atomic_numbers, (6, 7, 8)))
+    if not len(hydrogen) or not len(others):
+        return np.zeros((0, 3))
+    vectors = sample.wrapped(place, system.positions[hydrogen][:, None] - system.positions[others])
+    lengths = np.linalg.norm(vectors, axis=2)
+    nearest = lengths.argmin(axis=1)
+    rows = np.arange(len(hydrogen))
+    length = lengths[rows, nearest]
+    along = (system.forces[hydrogen] * vectors[rows, nearest]).sum(axis=1) / np.maximum(length, 1e-3)
+    table = np.stack([system.atomic_numbers[others[nearest]], length, along], axis=1)
+    return table[(length < BONDED) & (length > 0.5)]

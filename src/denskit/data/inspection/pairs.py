@@ -1,0 +1,169 @@
+"""Pairs of frames that differ by little: between them the energy must change as forces and stress say.
+
+For two frames a, b of the same atoms (trapezoid rule; exact in a harmonic potential)
+
+    E_b - E_a  =  - 1/2 (F_a + F_b) . dx  +  1/2 (V_a s_a + V_b s_b) : e
+
+dx are the displacements (images counted as one place, molecules turned onto each other), s the stresses and e the
+strain that takes the cell of a to that of b; dx is then counted from where the strain takes the atoms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from scipy.spatial import cKDTree
+
+from denskit.data.frames import Frames
+
+NEAR = 1.0  # Å, largest displacement of an atom
+STRAINED = 0.06  # largest component of a strain
+UNSTRAINED = 1e-6  # smaller components are rounding
+SAME = 1e-4  # Å: nearer frames are twins
+MOST = 4000  # frames of one composition, and pairs in all, that are looked at
+NEIGHBORS = 3  # nearest frames of each frame
+DISTANCES = 24  # by which near frames are found
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """P pairs of near frames, with both energies and forces."""
+
+    first: np.ndarray  # [P] place in the sample
+    second: np.ndarray  # [P]
+    rise: np.ndarray  # [P] eV, of the energy
+    by_forces: np.ndarray  # [P] eV, that the forces predict
+    by_stress: np.ndarray  # [P] eV, that the stress predicts; NaN without stress, 0 where the cells are the same
+    forces_blur: np.ndarray  # [P] eV, by which the predictions of F_a and F_b alone differ
+    stress_blur: np.ndarray  # [P] eV, likewise
+    distance: np.ndarray  # [P] Å, largest displacement of an atom
+    strain: np.ndarray  # [P] largest component
+    volume: np.ndarray  # [P] Å^3, of the first; 0 where not periodic in three directions
+
+    def take(self, rows: np.ndarray) -> Pairs:
+        """Some of the pairs."""
+        return Pairs(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+def pairs_of(frames: Frames, groups: Sequence[np.ndarray]) -> Pairs:
+    """Neighbours in the file and nearest frames of the same atoms; at most ``MOST``, one group after the other."""
+    labelled = frames.has["energy"] & frames.has["forces"]
+    found: list[list[np.ndarray]] = [[np.zeros(0, np.int64)] * 2 + [np.zeros(0)] * 8]
+    count = 0
+    for group in groups:
+        chosen = _evenly(group[labelled[group]])
+        if len(chosen) < 2 or count > MOST:
+            continue
+        columns = _pairs(frames, chosen)
+        count += len(columns[0])
+        found.append(columns)
+    return Pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+def _evenly(group: np.ndarray) -> np.ndarray:
+    """At most ``MOST`` frames, evenly spaced pairs of neighbours."""
+    if len(group) <= MOST:
+        return group
+    begin = np.linspace(0, len(group) - 2, MOST // 2).astype(np.int64)
+    return group[np.unique(np.concatenate([begin, begin + 1]))]
+
+
+def _pairs(frames: Frames, group: np.ndarray) -> list[np.ndarray]:
+    """The columns of :class:`Pairs` for frames of the same atoms."""
+    atoms = frames.starts[group][:, None] + np.arange(frames.n_atoms[group[0]])
+    positions, forces = frames.positions[atoms], frames.forces[atoms]  # [G, n, 3]
+    pbc = frames.pbc[group[0]]
+    lattice = lattices(frames.cell[group], pbc)
+    first, second = _candidates(fingerprints(positions, lattice, pbc))
+    fixed = frames.fixed[atoms]
+    moved, turned, strain = _displacements(positions, forces, fixed, lattice, pbc, first, second)
+    unknown = fixed & ~forces.any(axis=2)  # [G, n] constraints have set these forces to zero
+    told = ~(unknown[first] & (np.linalg.norm(moved, axis=2) > SAME)).any(axis=1)
+    push = [-(f * moved).sum(axis=(1, 2)) for f in (forces[first], turned)]
+    stretch = np.abs(strain).max(axis=(1, 2))
+    volume = np.abs(np.linalg.det(lattice)) * pbc.all()
+    virial = volume[:, None, None] * np.where(frames.has["stress"][group, None, None], frames.stress[group], np.nan)
+    pull = [np.where(stretch < UNSTRAINED, 0, (v * strain).sum(axis=(1, 2))) for v in (virial[first], virial[second])]
+    distance = np.linalg.norm(moved, axis=2).max(axis=1)
+    near = told & (distance < NEAR) & (stretch < STRAINED) & ((distance > SAME) | (stretch > UNSTRAINED))
+    columns = {
+        "first": group[first],
+        "second": group[second],
+        "rise": frames.energy[group[second]] - frames.energy[group[first]],
+        "by_forces": (push[0] + push[1]) / 2,
+        "by_stress": (pull[0] + pull[1]) / 2,
+        "forces_blur": np.abs(push[0] - push[1]),
+        "stress_blur": np.abs(pull[0] - pull[1]),
+        "distance": distance,
+        "strain": stretch,
+        "volume": volume[first],
+    }
+    return [columns[field.name][near] for field in fields(Pairs)]
+
+
+def lattices(cells: np.ndarray, pbc: np.ndarray) -> np.ndarray:
+    """Cells [G, 3, 3] whose rows along open directions are unit vectors at right angles to the others."""
+    if pbc.all():
+        return cells
+    rows = np.where(pbc[:, None], cells, 0)
+    rows[:, ~pbc] = np.linalg.svd(rows)[2][:, pbc.sum() :]
+    return rows
+
+
+def _wrapped(vectors: np.ndarray, lattice: np.ndarray, pbc: np.ndarray) -> np.ndarray:
+    """Vectors [P, n, 3] to the nearest image; exact for those short against the cell [P, 3, 3]."""
+    scaled = vectors @ np.linalg.inv(lattice)
+    scaled[..., pbc] -= np.round(scaled[..., pbc])
+    return scaled @ lattice
+
+
+def fingerprints(positions: np.ndarray, lattice: np.ndarray, pbc: np.ndarray) -> np.ndarray:
+    """Numbers [G, M] (Å) that are nearly the same for frames that are nearly the same: some distances, and the cell."""
+    one, other = np.triu_indices(positions.shape[1], k=1)
+    some = np.random.default_rng(0).permutation(len(one))[:DISTANCES]
+    apart = positions[:, one[some]] - positions[:, other[some]]
+    if pbc.any():
+        apart = _wrapped(apart, lattice, pbc)
+    cells = lattice[:, pbc].reshape(len(lattice), -1)
+    return np.concatenate([np.linalg.norm(apart, axis=2), cells], axis=1)
+
+
+def _candidates(prints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs [P] of neighbours in order and of nearest neighbours, each once."""
+    count = len(prints)
+    _, near = cKDTree(prints).query(prints, k=min(NEIGHBORS + 1, count))
+    of = np.repeat(np.arange(count), near.shape[1])
+    one = np.concatenate([of, np.arange(count - 1)])
+    other = np.concatenate([near.reshape(-1), np.arange(1, count)])
+    pairs = np.stack([np.minimum(one, other), np.maximum(one, other)], axis=1)
+    first, second = np.unique(pairs[one != other], axis=0).T
+    return first, second
+
+
+def _displacements(
+    positions: np.ndarray,
+    forces: np.ndarray,
+    fixed: np.ndarray,
+    lattice: np.ndarray,
+    pbc: np.ndarray,
+    first: np.ndarray,
+    second: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Displacements [P, n, 3] from first to second, the second's forces in the same frame, strains [P, 3, 3]."""
+    if not pbc.any():  # turn the second molecule onto the first: Kabsch, Acta Cryst. A32, 922 (1976)
+        one = positions[first] - positions[first].mean(axis=1, keepdims=True)
+        other = positions[second] - positions[second].mean(axis=1, keepdims=True)
+        left, _, right = np.linalg.svd(other.transpose(0, 2, 1) @ one)
+        left[:, :, 2] *= np.sign(np.linalg.det(left @ right))[:, None]
+        turn = left @ right
+        return other @ turn - one, forces[second] @ turn, np.zeros((len(first), 3, 3))
+    stretch = np.linalg.solve(lattice[first], lattice[second])
+    strain = (stretch + stretch.transpose(0, 2, 1)) / 2 - np.eye(3)
+    moved = _wrapped(positions[second] - positions[first] @ stretch, lattice[second], pbc)
+    still = fixed[first] | ~fixed[first].any(
+        axis=1, keepdims=True
+    )  # a common shift means nothing: of fixed atoms, if any
+    shift = (moved * still[:, :, None]).sum(axis=1) / still.sum(axis=1)[:, None]
+    return moved - shift[:, None], forces[second], strain

@@ -1,0 +1,145 @@
+"""Structures on their way to a file: with the fields that their own file has, and what a model says as the results.
+
+A structure that is written keeps every ``info`` and ``arrays`` field, the constraints and the results of kinds that no
+model here gives (magnetic moments, charges, dipole), by their names.  ``energy``, ``forces`` and ``stress`` are always
+the model's.  The results that the file has under these names are kept under others:
+
+- ``REF_energy``, ``REF_forces``, ``REF_stress``: the labels of this very geometry, in eV, eV/Å, eV/Å^3.  They are
+  added where the file has no field of that name, so a labelled file stays labelled when it is read again.
+- ``input_energy``, ...: other results as the file has them (of an earlier model, where ``REF_energy`` is there
+  already; free and atomic energies; of a relaxation all labels, since they belong to the start).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ase
+import numpy as np
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.constraints import FixAtoms
+from ase.stress import voigt_6_to_full_3x3_stress
+
+from denskit.batch import System
+from denskit.data.ase_files import NAMES, read_atoms
+from denskit.data.aselmdb import AseLmdbShard
+from denskit.data.frames import LABELS
+from denskit.data.opening import is_read_by_ase
+from denskit.data.records import Records
+
+# Results of which a model gives its own, or that mean nothing beside its own.
+PREDICTED = ("energy", "free_energy", "energies", "forces", "stress", "stresses")
+_OF_ATOMS = ("forces", "energies", "stresses")
+
+
+class Originals:
+    """The structures of a file as it has them, one at a time, asked for in ascending order of ``System.index``.
+
+    Files that ASE reads are read once more, frame by frame; nothing is held in memory.
+    """
+
+    def __init__(self, path: str | Path, source: object) -> None:
+        self.path = Path(path).expanduser()
+        self.source = source
+        self._atoms = enumerate(read_atoms(self.path)) if is_read_by_ase(self.path) else None
+
+    def __call__(self, system: System) -> ase.Atoms:
+        """The structure with all fields that its file has.  Raises ValueError where the file has it no more."""
+        if self._atoms is None:
+            atoms = plain(system)
+            atoms.info |= self._row(system.index)
+            return atoms
+        for index, atoms in self._atoms:
+            if index == system.index and np.array_equal(atoms.numbers, system.atomic_numbers):
+                return atoms
+            if index == system.index:
+                break
+        raise ValueError(f"{self.path}: frame {system.index} is not what it was at first: the file has changed")
+
+    def _row(self, index: int) -> dict[str, Any]:
+        """The fields of an ASE database in LMDB."""
+        if not isinstance(self.source, Records):
+            return {}
+        shard, record = self.source.locate(index)
+        return shard.fields(record) if isinstance(shard, AseLmdbShard) else {}
+
+
+def plain(system: System) -> ase.Atoms:
+    """A structure with tags, fixed atoms, sid and fid; no labels."""
+    atoms = ase.Atoms(system.atomic_numbers, system.positions, cell=system.cell, pbc=system.pbc)
+    if system.tags.any():
+        atoms.set_tags(system.tags)
+    if system.fixed.any():
+        atoms.set_constraint(FixAtoms(mask=system.fixed))
+    names = {"sid": system.sid or None, "fid": system.fid}
+    atoms.info |= {name: value for name, value in names.items() if value is not None}
+    return atoms
+
+
+def predicted(original: ase.Atoms, system: System, results: Mapping[str, Any]) -> ase.Atoms:
+    """The structure with a model's ``results`` (energy, forces, perhaps stress) and its own labels as REF_ fields."""
+    atoms, taken = _without_results(original)
+    for label in LABELS:
+        value = getattr(system, label)
+        if value is not None and not _has(atoms, f"REF_{label}"):
+            _put(atoms, f"REF_{label}", value)
+            if label in taken and _same(taken[label], value):
+                del taken[label]
+    return _finished(atoms, taken, results)
+
+
+def relaxed_at(original: ase.Atoms, positions: np.ndarray, cell: np.ndarray, results: Mapping[str, Any]) -> ase.Atoms:
+    """The structure at other ``positions`` (Å) and ``cell`` (Å), with a model's results there.
+
+    Its labels become ``input_`` fields, since they are those of the start.  Momenta are left out.
+    """
+    atoms, taken = _without_results(original)
+    for name in (name for names in NAMES.values() for name in names):
+        for fields in (atoms.info, atoms.arrays):
+            if name in fields:
+                taken[name] = fields.pop(name)
+    atoms.arrays.pop("momenta", None)
+    atoms.set_cell(cell, apply_constraint=False)
+    atoms.set_positions(positions, apply_constraint=False)
+    return _finished(atoms, taken, results)
+
+
+def _without_results(original: ase.Atoms) -> tuple[ase.Atoms, dict[str, Any]]:
+    """A copy without results of the kinds that a model gives, wherever they were, and these."""
+    atoms, taken = original.copy(), {}
+    results = {} if original.calc is None else dict(original.calc.results)
+    for name in PREDICTED:
+        for fields in (atoms.info, atoms.arrays, results):
+            if fields.get(name) is not None:
+                taken[name] = fields.pop(name)
+    atoms.calc = SinglePointCalculator(atoms, **results)
+    return atoms, taken
+
+
+def _finished(atoms: ase.Atoms, taken: Mapping[str, Any], results: Mapping[str, Any]) -> ase.Atoms:
+    for name, value in taken.items():
+        _put(atoms, f"input_{name}", value)
+    atoms.calc.results |= {name: value for name, value in results.items() if value is not None}
+    for name, value in atoms.info.items():  # databases hold what ASE drops in extxyz, or writes as a damaged file
+        if isinstance(value, dict):
+            atoms.info[name] = f"_JSON {json.dumps(value, default=np.ndarray.tolist)}"
+        elif isinstance(value, str):
+            atoms.info[name] = value.replace("\n", " ")
+    return atoms
+
+
+def _same(result: Any, label: Any) -> bool:
+    result = np.asarray(result, dtype=np.float64)
+    result = voigt_6_to_full_3x3_stress(result) if result.shape == (6,) else result
+    return result.size == np.size(label) and np.allclose(result.reshape(np.shape(label)), label)
+
+
+def _has(atoms: ase.Atoms, name: str) -> bool:
+    return name in atoms.info or name in atoms.arrays
+
+
+def _put(atoms: ase.Atoms, name: str, value: Any) -> None:
+    (atoms.arrays if name.endswith(_OF_ATOMS) else atoms.info)[name] = np.asarray(value) if np.ndim(value) else value

@@ -1,0 +1,100 @@
+"""No command replaces a file of the user's unless told to, and none replaces its own input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ase
+import ase.io
+import numpy as np
+import pytest
+import torch
+from ase.build import molecule
+from typer.testing import CliRunner
+
+from contract.variants import build
+from denskit.cli import app
+from denskit.data import files
+from denskit.models.model_file import save_model
+
+
+def said(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, " ".join(result.output.split())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model, structures, a submission of one split, and files that are precious."""
+    save_model(tmp_path / "model.safetensors", build("envelope", torch.float32), {})
+    ase.io.write(tmp_path / "mine.extxyz", molecule("CH3CH2OH"))
+    part = {"ids": np.array(["1_0"]), "energy": np.zeros(1, np.float32), "forces": np.zeros((1, 3), np.float32)}
+    np.savez(tmp_path / "id.npz", chunk_idx=np.zeros(0, np.int64), **part)
+    for name in ("other.extxyz", "other.npz", "other.pt2", "other.safetensors", "test.json", "summary.json"):
+        (tmp_path / name).write_text("precious")
+    return tmp_path
+
+
+COMMANDS = {
+    "predict": ("predict", "model.safetensors", "mine.extxyz", "-o", "other.extxyz"),
+    "submission": ("predict", "model.safetensors", "mine.extxyz", "--format", "evalai", "-o", "other.npz"),
+    "merge": ("submission", "merge", "id=id.npz", "-o", "other.npz"),
+    "export": ("export", "model.safetensors", "other.pt2"),
+    "import": ("import", "model.safetensors", "-o", "other.safetensors"),
+    "generate": ("data", "generate", "ethanol", "--frames", "1", "-o", "other.extxyz"),
+    "convert": ("data", "convert", "mine.extxyz", "other.extxyz"),
+    "relax": ("relax", "model.safetensors", "mine.extxyz", "-o", "other.extxyz"),
+    "evaluate": ("evaluate", "model.safetensors", "data.test=mine.extxyz", "-o", "."),
+    "md": ("md", "model.safetensors", "mine.extxyz", "--steps", "1", "-o", "."),
+    "bench": ("bench", "neighbors", "--json", "other.npz"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_existing_files_are_refused(folder: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    code, output = said(*command)
+    assert code == 2, output
+    assert "another" in output or "remove them" in output
+    assert "other" in output or "test.json" in output or "summary.json" in output
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_force_replaces(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for name in ("predict", "merge"):
+        code, output = said(*COMMANDS[name], "--force")
+        assert code == 0, output
+    assert len(ase.io.read("other.extxyz", ":")) == 1
+    assert np.load("other.npz")["id_ids"].tolist() == ["1_0"]
+
+
+def test_an_input_is_never_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "link.extxyz").symlink_to(folder / "mine.extxyz")
+    before = (folder / "mine.extxyz").read_bytes()
+    for output in ("mine.extxyz", "link.extxyz"):
+        code, words = said("predict", "model.safetensors", "mine.extxyz", "-o", output, "--force")
+        assert code == 2
+        assert f"{output} belongs to the input" in words
+    assert said("submission", "merge", "id=id.npz", "-o", "id.npz", "--force")[0] == 2
+    assert (folder / "mine.extxyz").read_bytes() == before
+
+
+def test_a_relaxation_of_nothing_but_refused_structures_fails(folder: Path) -> None:
+    ase.io.write(folder / "xenon.extxyz", [ase.Atoms("Xe"), ase.Atoms("XeH")])
+    code, words = said("relax", folder / "model.safetensors", folder / "xenon.extxyz", "-o", folder / "out")
+    assert code == 1
+    assert "2 unknown element" in words
+    assert "No structure could be relaxed" in words
+
+
+def test_files_inside_an_input_folder_and_folders_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "0.lmdb").write_text("data")
+    with pytest.raises(ValueError, match=r"belongs to the input .*shards"):
+        files.new_file(tmp_path / "shards" / "0.lmdb", inputs=[tmp_path / "shards"], force=True)
+    with pytest.raises(ValueError, match="is a folder"):
+        files.new_file(tmp_path / "shards", force=True)
+    assert files.new_file(tmp_path / "new.lmdb", inputs=[tmp_path / "shards"]) == tmp_path / "new.lmdb"
