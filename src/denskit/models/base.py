@@ -24,7 +24,6 @@ from denskit.nn.norm import EquivariantLayerNorm
 from denskit.nn.packed import PackedNorm
 from denskit.nn.radial import RADIAL_BASES
 from denskit.nn.recompute import EdgeGroup
-from denskit.nn.s2_activation import grid_kernels
 
 
 class ModelConfig(BaseModel):
@@ -204,10 +203,7 @@ class ForceField(nn.Module):
 
     def use_kernels(self, name: KernelName) -> None:
         """Compute the edge operations of Equiformer in plain PyTorch ("plain"), by fused kernels of the present device
-        ("fused"), or by these on CPUs, if installed ("auto"): the same numbers, to rounding.
-
-        So too, on CUDA devices, the grid activations of EquiformerV2 and eSCN in single and double precision.  Whatever
-        else there is has one way of computing and ignores this.
+        ("fused"), or by these on CPUs, if installed ("auto"): the same numbers, to rounding.  Other models ignore this.
 
         Raises:
             ValueError: Fused kernels asked for on a device that has none, or without the library they need.
@@ -275,9 +271,8 @@ class ForceField(nn.Module):
         used = [name for name in self.heads if name in wanted or name == "energy"]
         l_out = max(int(self.head_irreps[name][-1]) for name in used)
         # a vector head is an attention of its own: it reads all degrees
-        with grid_kernels(self.backbone.kernels):
-            features = self.backbone(batch, force_input, frames, l_out=0 if l_out == 0 else None)
-            out = {name: self.heads[name](features) for name in used}
+        features = self.backbone(batch, force_input, frames, l_out=0 if l_out == 0 else None)
+        out = {name: self.heads[name](features) for name in used}
         # sums and what leaves the model are never in half precision
         out = {name: value.to(batch.positions.dtype) for name, value in out.items()}
         out["energies"] = torch.where(batch.atom_mask, out["energy"][:, 0], 0)

@@ -13,8 +13,6 @@ from torch import Tensor
 from denskit.nn.fused import functions, reference
 
 KernelName = Literal["auto", "plain", "fused"]
-NEEDED = {"cpu": "numba", "cuda": "triton"}  # what the fused kernels of a device are written in
-PROVEN = ("cpu",)  # devices whose kernels have run there: Triton's were checked by its interpreter and compiler only
 
 
 @dataclass(frozen=True)
@@ -35,23 +33,21 @@ KERNELS: dict[str, Kernels] = {
 
 
 def choose_kernels(name: KernelName, device: torch.device) -> Literal["plain", "fused"]:
-    """The kernels to use on a device; "auto": fused ones where there are any that have run there.
+    """The kernels to use on a device; "auto": fused ones on CPUs.
 
     Raises:
         ValueError: Fused kernels asked for on a device that has none, or without the library they need.
     """
-    if name == "plain" or (name == "auto" and device.type not in PROVEN):
+    if name == "plain":
         return "plain"
     if fused_available(device):
         return "fused"
     if name == "auto":
         return "plain"
-    needed = NEEDED.get(device.type)
-    hint = f"install {needed}: pip install 'denskit[fast]'" if needed else "use kernels=plain"
+    hint = "install numba: pip install 'denskit[fast]'" if device.type == "cpu" else "use kernels=plain"
     raise ValueError(f"kernels=fused: there are none for {device.type} here; {hint}")
 
 
 def fused_available(device: torch.device) -> bool:
     """Whether there are fused kernels for a device."""
-    needed = NEEDED.get(device.type)
-    return needed is not None and find_spec(needed) is not None
+    return device.type == "cpu" and find_spec("numba") is not None

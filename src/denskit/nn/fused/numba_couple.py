@@ -261,101 +261,69 @@ def _double_backward(
         _scatter(z, d_x, d_y, s, t, degrees)
 
 
-def couple_forward(
-    plan: CouplePlan,
-    at_source: Sequence[Tensor],
-    at_target: Sequence[Tensor],
-    source: Tensor,
-    target: Tensor,
-    wigner: Sequence[Tensor],
-    radial: Tensor,
-) -> list[Tensor]:
+def forward(plan: CouplePlan, source: Tensor, target: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
     """See :func:`denskit.nn.fused.reference.couple`."""
+    radial, parts = inputs[-1], parts_of(len(source))
     out = [radial.new_empty(len(source), rows_of(block.m), block.width) for block in plan.blocks]
-    inputs, parts = _inputs(plan, at_source, at_target, source, target, wigner, radial), parts_of(len(source))
-    run_parts(_forward, parts, (*inputs, out), [(_room(plan, radial),) for _ in parts])
+    shared = (*_given(plan, source, target, inputs), out)
+    run_parts(_forward, parts, shared, [(_room(plan, radial),) for _ in parts])
     return out
 
 
-def couple_backward(
-    plan: CouplePlan,
-    at_source: Sequence[Tensor],
-    at_target: Sequence[Tensor],
-    source: Tensor,
-    target: Tensor,
-    wigner: Sequence[Tensor],
-    radial: Tensor,
-    grads: Sequence[Tensor],
-) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor]:
-    """Gradients with respect to at_source, at_target, wigner and radial."""
-    inputs = _inputs(plan, at_source, at_target, source, target, wigner, radial)
-    g_wigner, g_radial = [w.new_zeros(w.shape) for w in wigner], radial.new_empty(radial.shape)
-    ends = _run(_backward, plan, at_source, at_target, (*inputs, grads, g_wigner, g_radial), radial)
-    return *ends, g_wigner, g_radial
+def backward(
+    plan: CouplePlan, source: Tensor, target: Tensor, inputs: Sequence[Tensor], grads: Sequence[Tensor]
+) -> list[Tensor]:
+    """Gradients with respect to the inputs."""
+    return _run(_backward, plan, source, target, inputs, (grads,), ())
 
 
-def couple_double_backward(
+def double_backward(
     plan: CouplePlan,
-    at_source: Sequence[Tensor],
-    at_target: Sequence[Tensor],
     source: Tensor,
     target: Tensor,
-    wigner: Sequence[Tensor],
-    radial: Tensor,
+    inputs: Sequence[Tensor],
     grads: Sequence[Tensor],
-    h_source: Sequence[Tensor],
-    h_target: Sequence[Tensor],
-    h_wigner: Sequence[Tensor],
-    h_radial: Tensor,
-) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor, list[Tensor]]:
-    """Gradients of :func:`couple_backward` with respect to at_source, at_target, wigner, radial and grads."""
-    inputs = _inputs(plan, at_source, at_target, source, target, wigner, radial)
-    d_wigner, d_radial = [w.new_zeros(w.shape) for w in wigner], radial.new_empty(radial.shape)
+    cotangents: Sequence[Tensor],
+) -> list[Tensor]:
+    """Gradients of :func:`backward` with respect to inputs and grads."""
     d_grads = [grad.new_empty(grad.shape) for grad in grads]
-    shared = (*inputs, grads, h_source, h_target, h_wigner, h_radial, d_wigner, d_radial, d_grads)
-    ends = _run(_double_backward, plan, at_source, at_target, shared, radial)
-    return *ends, d_wigner, d_radial, d_grads
+    given = (grads, *_split(plan, cotangents))
+    return [*_run(_double_backward, plan, source, target, inputs, given, (d_grads,)), *d_grads]
 
 
 def _run(
     kernel: Any,
     plan: CouplePlan,
-    at_source: Sequence[Tensor],
-    at_target: Sequence[Tensor],
-    shared: Sequence[Any],
-    radial: Tensor,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Run a derivative; its gradients of the features at both ends."""
-    parts, degrees = parts_of(len(radial)), len(plan.channels)
+    source: Tensor,
+    target: Tensor,
+    inputs: Sequence[Tensor],
+    given: Sequence[Any],
+    results: Sequence[Any],
+) -> list[Tensor]:
+    """Run a derivative, whose kernel takes all these; what it gives like the inputs."""
+    at_source, at_target, wigner, radial = _split(plan, inputs)
+    parts, degrees = parts_of(len(source)), len(plan.channels)
+    turns, weights = [w.new_zeros(w.shape) for w in wigner], radial.new_empty(radial.shape)
     sums = new_sums([*at_source, *at_target], parts)
+    shared = (*_given(plan, source, target, inputs), *given, turns, weights, *results)
     run_parts(kernel, parts, shared, [(own[:degrees], own[degrees:], _room(plan, radial)) for own in sums])
-    ends = sum_of_parts(sums)
-    return ends[:degrees], ends[degrees:]
+    return [*sum_of_parts(sums), *turns, weights]
+
+
+def _given(plan: CouplePlan, source: Tensor, target: Tensor, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
+    at_source, at_target, wigner, radial = _split(plan, inputs)
+    tables = _tables(plan, radial.dtype)
+    return (at_source, at_target, source, target, wigner, radial, plan.num_weights, *tables, plan.m_max)
+
+
+def _split(
+    plan: CouplePlan, tensors: Sequence[Tensor]
+) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], Tensor]:
+    """Features at the source and at the target by l, Wigner matrices by l, radial weights."""
+    degrees = len(plan.channels)
+    return tensors[:degrees], tensors[degrees : 2 * degrees], tensors[2 * degrees : 3 * degrees], tensors[-1]
 
 
 def _room(plan: CouplePlan, like: Tensor) -> np.ndarray:
     """Room for six sets of features of one edge."""
     return room(6, sum((2 * l + 1) * c for l, c in enumerate(plan.channels)), like)
-
-
-def _inputs(
-    plan: CouplePlan,
-    at_source: Sequence[Tensor],
-    at_target: Sequence[Tensor],
-    source: Tensor,
-    target: Tensor,
-    wigner: Sequence[Tensor],
-    radial: Tensor,
-) -> tuple[Any, ...]:
-    turns = wigner[: len(plan.channels)]
-    return (
-        at_source,
-        at_target,
-        source,
-        target,
-        turns,
-        radial,
-        plan.num_weights,
-        *_tables(plan, radial.dtype),
-        plan.m_max,
-    )

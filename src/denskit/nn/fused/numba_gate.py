@@ -192,29 +192,29 @@ def _double_backward(
             )  # fmt: skip
 
 
-def gate_forward(plan: GatePlan, mixed: Sequence[Tensor]) -> list[Tensor]:
+def forward(plan: GatePlan, inputs: Sequence[Tensor]) -> list[Tensor]:
     """Features by m, then logits; see :func:`denskit.nn.fused.reference.gate`."""
-    edges = len(mixed[0])
-    out = [mixed[0].new_empty(edges, rows_of(m), plan.width(m)) for m in range(plan.m_max + 1)]
-    logits = mixed[0].new_empty(edges, plan.num_logits)
-    _run(_forward, plan, mixed, out, logits)
+    first, edges = inputs[0], len(inputs[0])
+    out = [first.new_empty(edges, rows_of(m), plan.width(m)) for m in range(plan.m_max + 1)]
+    logits = first.new_empty(edges, plan.num_logits)
+    _run(_forward, plan, inputs, out, logits)
     return [*out, logits]
 
 
-def gate_backward(plan: GatePlan, mixed: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients with respect to mixed."""
-    g_mixed = [x.new_empty(x.shape) for x in mixed]
-    _run(_backward, plan, mixed, grads[:-1], grads[-1], g_mixed)
-    return g_mixed
+def backward(plan: GatePlan, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients with respect to the inputs."""
+    out = [x.new_empty(x.shape) for x in inputs]
+    _run(_backward, plan, inputs, grads[:-1], grads[-1], out)
+    return out
 
 
-def gate_double_backward(
-    plan: GatePlan, mixed: Sequence[Tensor], grads: Sequence[Tensor], h_mixed: Sequence[Tensor]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Gradients of :func:`gate_backward` with respect to mixed and grads."""
-    d_mixed, d_grads = [x.new_empty(x.shape) for x in mixed], [x.new_empty(x.shape) for x in grads]
-    _run(_double_backward, plan, mixed, grads[:-1], h_mixed, d_mixed, d_grads[:-1], d_grads[-1])
-    return d_mixed, d_grads
+def double_backward(
+    plan: GatePlan, inputs: Sequence[Tensor], grads: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> list[Tensor]:
+    """Gradients of :func:`backward` with respect to inputs and grads."""
+    d_inputs, d_grads = [x.new_empty(x.shape) for x in inputs], [x.new_empty(x.shape) for x in grads]
+    _run(_double_backward, plan, inputs, grads[:-1], cotangents, d_inputs, d_grads[:-1], d_grads[-1])
+    return [*d_inputs, *d_grads]
 
 
 def _run(kernel: Any, plan: GatePlan, mixed: Sequence[Tensor], *others: Any) -> None:
