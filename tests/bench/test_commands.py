@@ -45,7 +45,6 @@ def test_energy_forces_against_e3nn(tmp_path: Path) -> None:
 
 
 def test_energy_forces_of_fused_kernels_against_plain_ones(tmp_path: Path) -> None:
-    pytest.importorskip("numba", reason="fused kernels on a CPU need numba: pip install denskit[fast]")
     record, _ = bench(tmp_path, f"energy_forces {SMALL} --layers 1 --against plain --no-memory")
     assert record["sides"]["ours"]["kernels"] == "fused"
     assert record["sides"]["theirs"]["kernels"] == "plain"

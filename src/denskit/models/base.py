@@ -202,11 +202,11 @@ class ForceField(nn.Module):
         return self.config.max_neighbors
 
     def use_kernels(self, name: KernelName) -> None:
-        """Compute the edge operations of Equiformer in plain PyTorch ("plain"), by fused kernels of the present device
-        ("fused"), or by these on CPUs, if installed ("auto"): the same numbers, to rounding.  Other models ignore this.
+        """Compute the edge operations of Equiformer in plain PyTorch ("plain") or by fused kernels ("fused", on CPUs);
+        "auto": fused on CPUs, plain elsewhere.  The same numbers, to rounding.  Other models ignore this.
 
         Raises:
-            ValueError: Fused kernels asked for on a device that has none, or without the library they need.
+            ValueError: Fused kernels asked for on a device that has none, or where numba cannot be imported.
         """
         self.backbone.kernels = choose_kernels(name, next(self.parameters()).device)
 

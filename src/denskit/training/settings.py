@@ -155,8 +155,8 @@ class TrainingConfig(BaseModel):
     """How a step is made: eager; or in fixed shapes, as a flat graph ("traced"), compiled ("inductor"), or captured and
     repeated without the host (CUDA: "cuda_graph"; elsewhere eager)."""
     kernels: Literal["auto", "plain", "fused"] = "auto"
-    """Edge operations of Equiformer: plain PyTorch, fused kernels (CPUs, the extra denskit[fast]), or auto: these on
-    CPUs, if installed. The same numbers, to rounding."""
+    """Edge operations of Equiformer: plain PyTorch, fused kernels (CPUs only), or auto: fused on CPUs. The same
+    numbers, to rounding."""
     activation_checkpointing: bool = False
     """Compute the inside of each block again in the backward pass instead of keeping it: less memory, more time."""
     edge_chunk: int | None = Field(None, ge=1)

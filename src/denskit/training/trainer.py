@@ -18,6 +18,7 @@ from denskit.data import LoadedData, load_data
 from denskit.memory import memory_named
 from denskit.models.base import ForceField
 from denskit.models.model_file import save_model
+from denskit.nn.fused import fused_problem
 from denskit.random import fold
 from denskit.tasks import build_task
 from denskit.tasks.metrics import Metrics
@@ -121,6 +122,8 @@ class Trainer:
         force_field.backbone.edge_chunk = training.edge_chunk
         self.force_field: ForceField = force_field.to(device)
         self.force_field.use_kernels(training.kernels)
+        if device.type == "cpu" and training.kernels == "auto" and (problem := fused_problem("cpu")) is not None:
+            self.messages.append(f"edge operations in plain PyTorch, about half as fast: {problem}")
         self.group.copy_from_first([*force_field.parameters(), *force_field.buffers()])
         parameters = [parameter for parameter in force_field.parameters() if parameter.requires_grad]
         self.optimizer = build_optimizer(force_field, training)

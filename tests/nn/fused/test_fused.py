@@ -10,10 +10,9 @@ from torch import Tensor
 
 from denskit.geometry.edge_frame import edge_frames
 from denskit.geometry.so2 import couple_plan
-from denskit.nn.fused import choose_kernels, functions, fused_available, reference
+from denskit.nn.fused import choose_kernels, functions, reference
 from denskit.nn.fused.plan import aggregate_plan, gate_plan
 
-pytestmark = pytest.mark.skipif(not fused_available(torch.device("cpu")), reason="numba is not installed")
 EXACT = 1e-12
 ATOMS = 5
 Function = Callable[..., list[Tensor]]
@@ -125,6 +124,8 @@ def test_aggregate(degrees: tuple[int, ...], channels: tuple[int, ...], heads: i
     )
 
 
-def test_auto_takes_kernels_where_they_have_run() -> None:
+def test_auto_takes_kernels_where_there_are_any() -> None:
     assert choose_kernels("auto", torch.device("cpu")) == "fused"
     assert choose_kernels("auto", torch.device("cuda")) == "plain"
+    with pytest.raises(ValueError, match="kernels=fused: there are no fused kernels for cuda; take kernels=auto"):
+        choose_kernels("fused", torch.device("cuda"))

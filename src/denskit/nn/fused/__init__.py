@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
+from functools import cache
+from importlib import import_module
 from typing import Literal
 
 import torch
@@ -36,18 +37,21 @@ def choose_kernels(name: KernelName, device: torch.device) -> Literal["plain", "
     """The kernels to use on a device; "auto": fused ones on CPUs.
 
     Raises:
-        ValueError: Fused kernels asked for on a device that has none, or without the library they need.
+        ValueError: Fused kernels asked for on a device that has none, or where numba cannot be imported.
     """
-    if name == "plain":
-        return "plain"
-    if fused_available(device):
-        return "fused"
-    if name == "auto":
-        return "plain"
-    hint = "install numba: pip install 'denskit[fast]'" if device.type == "cpu" else "use kernels=plain"
-    raise ValueError(f"kernels=fused: there are none for {device.type} here; {hint}")
+    problem = fused_problem(device.type)
+    if name == "fused" and problem is not None:
+        raise ValueError(f"kernels=fused: {problem}; take kernels=auto, which then means plain PyTorch")
+    return "plain" if name == "plain" or problem is not None else "fused"
 
 
-def fused_available(device: torch.device) -> bool:
-    """Whether there are fused kernels for a device."""
-    return device.type == "cpu" and find_spec("numba") is not None
+@cache
+def fused_problem(device_type: str) -> str | None:
+    """Why there are no fused kernels for a kind of device ("cpu", "cuda"); None where there are."""
+    if device_type != "cpu":
+        return f"there are no fused kernels for {device_type}"
+    try:
+        import_module("denskit.nn.fused.numba_couple")
+    except Exception as error:  # a damaged installation raises what it happens to raise
+        return f"numba cannot be imported ({type(error).__name__}: {error})"
+    return None
