@@ -21,7 +21,7 @@ from denskit.geometry.edge_frame import edge_frames
 from denskit.geometry.so2 import couple_plan
 from denskit.models.base import ForceField
 from denskit.nn.fused import functions, reference
-from denskit.nn.fused.numba_common import EDGES_PER_PART, parts_of
+from denskit.nn.fused.numba_parts import EDGES_PER_PART, parts_of
 from denskit.nn.fused.plan import aggregate_plan, gate_plan
 
 from tolerances import EXACT64

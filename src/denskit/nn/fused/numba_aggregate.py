@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from denskit.nn.fused.numba_common import inner, kernel, new_sums, parts_of, room, run_parts, sum_of_parts
+from denskit.nn.fused.numba_kernel import kernel
+from denskit.nn.fused.numba_parts import new_sums, parts_of, room, run_parts, sum_of_parts
 from denskit.nn.fused.numba_rows import add_total, fill, outer, turn, turn_back, zero
 from denskit.nn.fused.numba_vectors import Code, Lanes, at, operation
 from denskit.nn.fused.plan import AggregatePlan
@@ -27,7 +28,7 @@ def _tables(plan: AggregatePlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return degrees, np.array(columns, np.int64), np.array(widths, np.int64)
 
 
-@inner
+@kernel
 def _place(e, row, m, column, widths):
     """Where an edge's row (0, +1, -1, +2, ...) of a degree begins in values[m]."""
     return e * widths[0] + column if m == 0 else (2 * e + (row + 1) % 2) * widths[m] + column
@@ -75,14 +76,14 @@ def weigh_double_backward(
     code.along(n, body)
 
 
-@inner
+@kernel
 def _spread(out, attention, e, heads, size):
     """The weights of an edge's heads, each ``size`` times."""
     for head in range(heads):
         fill(out, head * size, attention, e * heads + head, size)
 
 
-@inner
+@kernel
 def _gather_heads(out, e, total, heads, size):
     """Add sums over the channels of each head."""
     for head in range(heads):

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from denskit.geometry.so2 import CouplePlan, rows_of
-from denskit.nn.fused.numba_common import inner, kernel, new_sums, parts_of, room, run_parts, sum_of_parts
+from denskit.nn.fused.numba_kernel import kernel
+from denskit.nn.fused.numba_parts import new_sums, parts_of, room, run_parts, sum_of_parts
 from denskit.nn.fused.numba_rows import add, add_two, outer, turn, turn_back, zero
 from denskit.nn.fused.numba_vectors import Code, Lanes, at, operation
 
@@ -132,7 +133,7 @@ def _double_backward_rows(lanes: Lanes, arrays: Sequence[Any], rows: Sequence[tu
     lanes.store(total, d_radial, w)
 
 
-@inner
+@kernel
 def _gather(z, x, y, s, t, degrees):
     """All degrees of x[s] + y[t] side by side."""
     for l in range(len(degrees)):
@@ -141,7 +142,7 @@ def _gather(z, x, y, s, t, degrees):
         add_two(z, place, at(x[l], z), s * size, at(y[l], z), t * size, size)
 
 
-@inner
+@kernel
 def _scatter(z, x, y, s, t, degrees):
     """Add z to x[s] and y[t]."""
     for l in range(len(degrees)):
@@ -151,7 +152,7 @@ def _scatter(z, x, y, s, t, degrees):
         add(at(y[l], z), t * size, z, place, size)
 
 
-@inner
+@kernel
 def _turn(r, z, wigner, e, degrees, m_max):
     """R += D z, the rows of orders up to m_max."""
     for l in range(len(degrees)):
@@ -159,7 +160,7 @@ def _turn(r, z, wigner, e, degrees, m_max):
         turn(r, place, z, place, at(wigner[l], z), e * size * size, 2 * min(l, m_max) + 1, size, width)
 
 
-@inner
+@kernel
 def _turn_back(z, r, wigner, e, degrees, m_max):
     """Z += D^T r."""
     for l in range(len(degrees)):
@@ -167,7 +168,7 @@ def _turn_back(z, r, wigner, e, degrees, m_max):
         turn_back(z, place, r, place, at(wigner[l], z), e * size * size, 2 * min(l, m_max) + 1, size, width)
 
 
-@inner
+@kernel
 def _outer(out, r, z, e, degrees, m_max):
     """out[l][e] += r z^T, summed over channels; l = 0 is never turned and has no gradient."""
     for l in range(1, len(degrees)):

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from denskit.geometry.so2 import rows_of
 from denskit.nn.activation import SIGMOID_FACTOR, SILU_FACTOR
-from denskit.nn.fused.numba_common import kernel, parts_of, run_parts
+from denskit.nn.fused.numba_kernel import kernel
+from denskit.nn.fused.numba_parts import parts_of, run_parts
 from denskit.nn.fused.numba_rows import copy, zero
 from denskit.nn.fused.numba_vectors import Code, Lanes, at, operation
 from denskit.nn.fused.plan import GatePlan

@@ -1,4 +1,4 @@
-"""What the CPU kernels share: compilation, arguments, and the loops over edges in parts.
+"""How CPU kernels are called: arguments, and edges divided into parts for threads.
 
 Kernels work on flat arrays and say where each row begins (see numba_rows).  Lists of tensors arrive as arrays of their
 addresses, so that one compiled kernel serves any number of degrees.
@@ -12,21 +12,11 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-# reordering sums and fused multiply-add let loops over channels use vector instructions; NaN and inf stay what they are
-FAST = {"contract", "reassoc", "nsz", "arcp"}
 EDGES_PER_PART = 1024  # below this a second thread costs more than it gains
-
-# without numba's reference counts (_nrt): kernels allocate nothing, and every array they touch is held by the caller
-COMPILATION: dict[str, Any] = dict(
-    fastmath=FAST, nogil=True, cache=True, error_model="numpy", boundscheck=False, _nrt=False
-)
-kernel = numba.njit(**COMPILATION)
-inner = kernel
 
 
 @cache
