@@ -52,7 +52,7 @@ class Job:
     batch: int = 8
     against: str = "none"
     dens: bool = False
-    kernels: KernelName | None = None  # None: the model's own choice
+    kernels: KernelName | None = None  # None: auto
     layers: int | None = None  # None: the model's own number, as with the two below
     l_max: int | None = None
     cutoff: float | None = None  # Å
@@ -84,15 +84,15 @@ class Job:
         return ("ours",) if self.against == "none" else ("theirs", "ours")
 
     @property
-    def our_kernels(self) -> KernelName | None:
+    def our_kernels(self) -> KernelName:
         """How our side computes: against the plain kernels the fused ones, unless something else was asked."""
-        return self.kernels or ("fused" if self.against == "plain" else None)
+        return self.kernels or ("fused" if self.against == "plain" else "auto")
 
     @property
     def names(self) -> dict[Side, str]:
         """What the sides are called."""
         if self.work == "dens":
             return {"ours": "with DeNS", "theirs": "without"}
-        choices = (self.our_kernels, None if self.step == "eager" else self.step)
-        ours = " ".join(["denskit", *filter(None, choices)])
+        choices = [name for name in (self.our_kernels, self.step) if name not in ("auto", "eager")]
+        ours = " ".join(["denskit", *choices])
         return {"ours": ours} if self.against == "none" else {"ours": ours, "theirs": self.against}

@@ -18,7 +18,8 @@ from denskit.data import LoadedData, load_data
 from denskit.memory import memory_named
 from denskit.models.base import ForceField
 from denskit.models.model_file import save_model
-from denskit.nn.fused import fused_problem
+from denskit.nn.execution import Execution
+from denskit.nn.fused import choose_kernels, fused_problem
 from denskit.random import fold
 from denskit.tasks import build_task
 from denskit.tasks.metrics import Metrics
@@ -118,10 +119,11 @@ class Trainer:
         self.messages += self.data.messages + said
         if self.data.valid is not None:
             check_known_elements(force_field, self.data.valid)
-        force_field.backbone.checkpoint_activations = training.activation_checkpointing
-        force_field.backbone.edge_chunk = training.edge_chunk
         self.force_field: ForceField = force_field.to(device)
-        self.force_field.use_kernels(training.kernels)
+        choose_kernels(training.kernels, device)  # raises before anything is written
+        self.force_field.execution = Execution(
+            kernels=training.kernels, edge_chunk=training.edge_chunk, recompute=training.activation_checkpointing
+        )
         if device.type == "cpu" and training.kernels == "auto" and (problem := fused_problem("cpu")) is not None:
             self.messages.append(f"edge operations in plain PyTorch, about half as fast: {problem}")
         self.group.copy_from_first([*force_field.parameters(), *force_field.buffers()])

@@ -20,7 +20,8 @@ from denskit.data.base import collate
 from denskit.geometry.edge_frame import edge_frames
 from denskit.geometry.so2 import couple_plan
 from denskit.models.base import ForceField
-from denskit.nn.fused import functions, reference
+from denskit.nn.execution import Execution
+from denskit.nn.fused import KernelName, functions, reference
 from denskit.nn.fused.numba_parts import EDGES_PER_PART, parts_of
 from denskit.nn.fused.plan import aggregate_plan, gate_plan
 
@@ -128,8 +129,9 @@ def force_field(systems: dict[str, System]) -> tuple[ForceField, Batch]:
 def test_training_and_prediction(systems: dict[str, System], threads: int) -> None:
     model, batch = force_field(systems)
     found: dict[str, list[Tensor]] = {}
-    for kernels in ("plain", "fused"):
-        model.use_kernels(kernels)
+    ways: tuple[KernelName, ...] = ("plain", "fused")
+    for kernels in ways:
+        model.execution = Execution(kernels=kernels)
         model.train().zero_grad()
         out = model(batch, torch.zeros_like(batch.positions))
         (out["energy"].sum() + out["forces"].square().sum() + out["noise"].square().sum()).backward()
@@ -143,7 +145,6 @@ def test_training_and_prediction(systems: dict[str, System], threads: int) -> No
 def test_callers_on_several_threads(systems: dict[str, System]) -> None:
     """Programs may predict from threads of their own, in which gradients are on."""
     model, batch = force_field(systems)
-    model.use_kernels("fused")
     wanted = model.predict(batch)["forces"]
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -161,7 +162,8 @@ def test_first_calls_from_several_threads(tmp_path: Path) -> None:
     program = """
 from concurrent.futures import ThreadPoolExecutor
 import torch
-from denskit.nn.fused import functions, reference
+from denskit.nn.execution import Execution
+from denskit.nn.fused import KernelName, functions, reference
 from denskit.nn.fused.plan import gate_plan
 
 torch.set_num_threads(2)

@@ -33,8 +33,10 @@ KERNELS: dict[str, Kernels] = {
 }
 
 
-def choose_kernels(name: KernelName, device: torch.device) -> Literal["plain", "fused"]:
-    """The kernels to use on a device; "auto": fused ones on CPUs.
+def choose_kernels(
+    name: KernelName | Literal["for_compiler"], device: torch.device
+) -> Literal["plain", "fused", "for_compiler"]:
+    """The kernels to use on a device, a name of KERNELS; "auto": fused ones on CPUs.
 
     Raises:
         ValueError: Fused kernels asked for on a device that has none, or where numba cannot be imported.
@@ -42,7 +44,9 @@ def choose_kernels(name: KernelName, device: torch.device) -> Literal["plain", "
     problem = fused_problem(device.type)
     if name == "fused" and problem is not None:
         raise ValueError(f"kernels=fused: {problem}; take kernels=auto, which then means plain PyTorch")
-    return "plain" if name == "plain" or problem is not None else "fused"
+    if problem is not None:
+        return "plain"
+    return "fused" if name == "auto" else name
 
 
 @cache
