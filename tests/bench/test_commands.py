@@ -59,14 +59,6 @@ def test_train_alone_with_its_memory(tmp_path: Path) -> None:
     assert 0 < record["sides"]["ours"]["share_of_ceiling"]["matmul"] < 1
 
 
-def test_train_in_steps_of_fixed_shapes(tmp_path: Path) -> None:
-    record, _ = bench(tmp_path, f"train {SMALL} --layers 1 --step traced --against none --no-memory")
-    assert record["sides"]["ours"]["name"] == "denskit traced"
-    assert record["compile_s"] > 0
-    assert record["agreement"]["loss of a traced step (float32)"] < 1e-5
-    assert record["sides"]["ours"]["counted"]["matmul_gflop"] > 0
-
-
 def test_md_beside_a_plain_loop(tmp_path: Path) -> None:
     record, _ = bench(tmp_path, "md --system ethanol --replicas 2 --no-memory")
     assert record["structures"] == 2

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from denskit.nn.fused import KernelName
-from denskit.training.static_step import StepMode
 
 Work = Literal["train", "energy_forces", "md", "loader", "neighbors", "dens"]
 Side = Literal["ours", "theirs"]
@@ -57,7 +56,6 @@ class Job:
     l_max: int | None = None
     cutoff: float | None = None  # Å
     max_neighbors: int | None = None
-    step: Literal["eager"] | StepMode = "eager"  # how ours makes a training step, as ``training.step``
     compile: bool = False  # molecular dynamics only
     device: str = "cpu"
     peer_python: str | None = None
@@ -70,8 +68,6 @@ class Job:
             raise ValueError(f"{self.work} has no opponent {self.against!r}; known are {listed}")
         if self.batch < 1:
             raise ValueError(f"batch={self.batch}: at least 1 structure is wanted")
-        if self.step != "eager" and (self.work != "train" or self.against == "fairchem"):
-            raise ValueError(f"step={self.step} is a way of training, and not against fairchem; take step=eager")
         if self.against in ELSEWHERE and self.peer_python is None:
             raise ValueError(
                 f"--against {self.against} runs in an environment of its own: name its Python with --peer-python "
@@ -93,6 +89,5 @@ class Job:
         """What the sides are called."""
         if self.work == "dens":
             return {"ours": "with DeNS", "theirs": "without"}
-        choices = [name for name in (self.our_kernels, self.step) if name not in ("auto", "eager")]
-        ours = " ".join(["denskit", *choices])
+        ours = "denskit" if self.our_kernels == "auto" else f"denskit {self.our_kernels}"
         return {"ours": ours} if self.against == "none" else {"ours": ours, "theirs": self.against}
