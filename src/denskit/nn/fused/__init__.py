@@ -41,7 +41,7 @@ def choose_kernels(
     Raises:
         ValueError: Fused kernels asked for on a device that has none, or where numba cannot be imported.
     """
-    problem = fused_problem(device.type)
+    problem = None if name == "plain" else fused_problem(device.type)
     if name == "fused" and problem is not None:
         raise ValueError(f"kernels=fused: {problem}; take kernels=auto, which then means plain PyTorch")
     if problem is not None:
