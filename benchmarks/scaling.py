@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -30,6 +31,7 @@ from denskit.batch import Batch
 from denskit.models import ForceField, build_force_field
 from denskit.models.equiformer import EquiformerConfig
 from denskit.models.scaling import Scaling
+from denskit.nn.execution import Execution
 from denskit.simulation.neighbor_list import Candidates
 from denskit.simulation.structures import batch_of
 
@@ -47,7 +49,7 @@ def build(kernels: str, work: str) -> ForceField:
     torch.manual_seed(0)
     model = build_force_field(SMALL, heads={}, scaling=Scaling(elements=[1, 6, 8]))
     model.train(work == "train").requires_grad_(work == "train")
-    model.use_kernels(kernels)
+    model.execution = Execution(kernels=kernels)
     return model
 
 
@@ -67,8 +69,8 @@ def seconds(work: Callable[[], object]) -> float:
 
 def evaluate(model: ForceField, batch: Batch, setting: str) -> None:
     """Energy and forces; in training mode also the gradient of a loss."""
-    model.backbone.edge_chunk = int(setting) if setting.isdecimal() else None
-    model.backbone.checkpoint_activations = setting == "blocks"
+    chunk = int(setting) if setting.isdecimal() else None
+    model.execution = replace(model.execution, edge_chunk=chunk, recompute=setting == "blocks")
     with torch.set_grad_enabled(model.training):
         found = model(batch, outputs=("energies", "forces"))
     if model.training:

@@ -61,7 +61,7 @@ def test_models_have_no_dropout_and_can_be_built(name: str) -> None:
     assert config.num_layers == 1
     assert all(value == 0 for key, value in config.model_dump().items() if "dropout" in key)
     assert config.model_dump().get("stochastic_depth", 0) == 0
-    build(config, dens=True, dtype=torch.float32, device=torch.device("cpu"), kernels=None)
+    build(config, dens=True, dtype=torch.float32, device=torch.device("cpu"), kernels="auto")
 
 
 @pytest.mark.parametrize("name", ["equiformer_small", "equiformer_v2", "escn"])

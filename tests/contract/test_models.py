@@ -302,7 +302,7 @@ class TestPadding:
         real = padded.atom_mask
         batches = [
             build_neighbors(plain, force_field.cutoff),
-            dense_neighbors(padded, force_field.cutoff, max_atoms=11),
+            dense_neighbors(padded, force_field.cutoff),
         ]
         assert bool((~batches[1].edge_mask).any())
         outputs, gradients = [], []

@@ -16,6 +16,7 @@ from denskit.models import build_force_field
 from denskit.models.escn import ESCN, ESCNConfig
 from denskit.models.escn_layers import sphere_points
 from denskit.models.scaling import Scaling
+from denskit.nn.execution import Execution
 
 from tolerances import EXACT64
 
@@ -83,7 +84,7 @@ def test_blocks_may_be_computed_again(systems: dict[str, System]) -> None:
     gradients = []
     for again in (False, True):
         force_field = build("escn", torch.float64).train()
-        force_field.backbone.checkpoint_activations = again
+        force_field.execution = Execution(recompute=again)
         batch = force_field.config.with_neighbors(collate([systems["ethanol"]], torch.float64)[0])
         out = force_field(batch, batch.positions)
         sum(value.square().sum() for value in out.values()).backward()

@@ -7,14 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from denskit.batch import System
-from denskit.data.base import collate
-from denskit.models import build_force_field
-from denskit.models.equiformer_v2 import EquiformerV2Config
-from denskit.models.scaling import Scaling
 from denskit.nn import s2_activation
-from denskit.nn.fused import KernelName, functions, fused_available
-from denskit.nn.s2_activation import GRID_KERNELS, cast_grid, s2_silu
+from denskit.nn.s2_activation import cast_grid, s2_silu
 
 from tolerances import EXACT64
 
@@ -68,33 +62,3 @@ def test_rows_by_order_are_the_same_rows() -> None:
     (plain, back), (ordered, back_ordered) = grid(), grid(by_order=True)
     rows = [0, 2, 5, 3, 6, 1, 4]  # m = 0: l = 0, 1, 2; then +1: l = 1, 2; then -1
     assert torch.equal(ordered, plain[:, rows]) and torch.equal(back_ordered, back[rows])
-
-
-@pytest.mark.parametrize("kernels", ["auto", "fused"])
-def test_plain_on_a_cpu_whatever_is_set(
-    monkeypatch: pytest.MonkeyPatch, systems: dict[str, System], kernels: KernelName
-) -> None:
-    """The setting of a force field reaches its grids, for the time of a call; on a CPU it changes nothing there."""
-    if kernels == "fused" and not fused_available(torch.device("cpu")):
-        pytest.skip("numba is not installed: fused kernels are refused")
-    sizes = {"l_max": 2, "m_max": 1, "channels": 4, "hidden_channels": 4, "ffn_channels": 4, "grid_resolution": 6}
-    config = EquiformerV2Config.model_validate(sizes | {"num_layers": 1, "num_basis": 8, "cutoff": 4.0})
-    force_field = build_force_field(config, heads={}, scaling=Scaling(elements=[1, 8])).eval()
-    batch = config.with_neighbors(collate([systems["water"]])[0])
-    plain = force_field(batch)
-    chosen = []
-    kept = s2_activation._ChunkedSiLU.apply
-
-    def apply(*inputs: Tensor | None) -> Tensor:
-        chosen.append(GRID_KERNELS.get())
-        return kept(*inputs)  # type: ignore[no-any-return]
-
-    def never(*inputs: Tensor) -> Tensor:
-        raise AssertionError("a kernel of GPUs")
-
-    monkeypatch.setattr(s2_activation._ChunkedSiLU, "apply", apply)
-    monkeypatch.setattr(functions, "s2_silu", never)
-    force_field.use_kernels(kernels)
-    found = force_field(batch)
-    assert set(chosen) == {force_field.backbone.kernels} and GRID_KERNELS.get() == "plain"
-    assert all(torch.equal(found[name], plain[name]) for name in plain)

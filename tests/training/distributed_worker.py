@@ -21,7 +21,6 @@ def steps(config: RunConfig, group: Processes, count: int) -> dict[str, torch.Te
         work = trainer.loader.work(step)
         trainer.window = trainer._new_window()
         trainer.train_step(work)
-        trainer._catch_up()
         terms.append(trainer.window.terms)
         if step == 0:
             gradients = trainer.gradients.flat.clone()

@@ -33,14 +33,13 @@ OVERRIDES = [
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Folders with the results of one process, of two, and of two with static steps, started at the same time."""
+    """Folders with the results of one process and of two, started at the same time."""
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    runs = {"one": ([], "eager"), "two": (torchrun, "eager"), "static": (torchrun, "traced")}
+    runs = {"one": [], "two": torchrun}
     folders, running = {name: tmp_path_factory.mktemp(name) for name in runs}, []
-    for name, (launcher, mode) in runs.items():
-        settings = [*OVERRIDES, f"training.step={mode}"]
-        command = [sys.executable, *launcher, str(WORKER), str(TINY), str(folders[name]), str(STEPS), *settings]
+    for name, launcher in runs.items():
+        command = [sys.executable, *launcher, str(WORKER), str(TINY), str(folders[name]), str(STEPS), *OVERRIDES]
         running.append(subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True))
     try:
         for process in running:
@@ -62,10 +61,9 @@ def test_one_of_two_has_no_corrupted_atom_in_the_first_step() -> None:
     assert len(loader.samples(6)) == 1  # 19 structures in batches of 3: one process has nothing to do in that step
 
 
-@pytest.mark.parametrize("two", ["two", "static"])
-def test_two_processes_do_what_one_does(results: dict[str, Path], two: str) -> None:
+def test_two_processes_do_what_one_does(results: dict[str, Path]) -> None:
     one = torch.load(results["one"] / "rank0.pt", weights_only=True)
-    ranks = [torch.load(results[two] / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+    ranks = [torch.load(results["two"] / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
     assert torch.equal(ranks[0]["gradients"], ranks[1]["gradients"])
     size = one["gradients"].square().mean().sqrt()
     assert size > 0
@@ -74,9 +72,8 @@ def test_two_processes_do_what_one_does(results: dict[str, Path], two: str) -> N
     torch.testing.assert_close(ranks[0]["terms"][:, 0], one["terms"][:, 0], rtol=SAME_LOSS64, atol=0)
 
 
-@pytest.mark.parametrize("two", ["two", "static"])
-def test_a_whole_run_of_two_writes_what_one_writes(results: dict[str, Path], two: str) -> None:
-    runs = [results[name] / "run" for name in ("one", two)]
+def test_a_whole_run_of_two_writes_what_one_writes(results: dict[str, Path]) -> None:
+    runs = [results[name] / "run" for name in ("one", "two")]
     rows = [list(csv.DictReader((run / "metrics.csv").open())) for run in runs]
     assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]] == ["10", "20"]
     for name in ("train_loss", "train_forces_mae_meV_per_A", "valid_forces_mae_meV_per_A", "valid_energy_rmse_meV"):

@@ -11,6 +11,7 @@ from denskit.data.base import collate
 from denskit.models import ModelConfig, build_force_field
 from denskit.models.base import ForceField
 from denskit.models.scaling import Scaling
+from denskit.nn.execution import Execution
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig, total_loss
 from denskit.training.precision import Precision
@@ -57,7 +58,7 @@ def test_bfloat16_gradients_are_those_of_float32_to_its_rounding(name: str, syst
 @pytest.mark.parametrize("name", CONFIGS)
 def test_activation_checkpointing_changes_nothing(name: str, systems: dict[str, System]) -> None:
     plain, checkpointed = _model(CONFIGS[name]), _model(CONFIGS[name])
-    checkpointed.backbone.checkpoint_activations = True
+    checkpointed.execution = Execution(recompute=True)
     expected, found = (_gradients(model, systems["slab"], "none") for model in (plain, checkpointed))
     difference = torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected)
     assert difference < SAME32

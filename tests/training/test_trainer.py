@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from denskit.batch import Batch
 from denskit.data import DataConfig, load_data
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
-from denskit.training.checkpoint import load_checkpoint
+from denskit.training.checkpoint import load_checkpoint, save_checkpoint
 from denskit.training.config import RunConfig, load_config
 from denskit.training.distributed import join_processes
 from denskit.training.run_folder import RunFolder
@@ -112,6 +113,16 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tiny: Tiny, case: str) -> None:
     last = [{key: value for key, value in _rows(run)[-1].items() if key not in timings} for run in (whole, parts)]
     assert [row["step"] for row in _rows(parts)] == [row["step"] for row in _rows(whole)]
     assert last[0]["valid_forces_mae_meV_per_A"] == last[1]["valid_forces_mae_meV_per_A"]
+
+
+def test_a_run_from_before_steps_were_one_goes_on(tiny: Tiny) -> None:
+    config = tiny("training.max_steps=4")
+    _stop_after(config, 2)
+    last = RunFolder(Path(config.output)).last
+    checkpoint = load_checkpoint(last)
+    training = {**checkpoint.config["training"], "step": "eager"}
+    save_checkpoint(last, replace(checkpoint, config={**checkpoint.config, "training": training}))
+    assert load_checkpoint(RunFolder(train(config, resume=True)).last).step == 4
 
 
 def _stop_after(config: RunConfig, steps: int) -> None:

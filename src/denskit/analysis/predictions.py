@@ -70,5 +70,4 @@ def predictions_of(
     Raises FileNotFoundError where there is no model, ValueError where a run has no test split.
     """
     force_field = load_model(model_file(model, checkpoint), device=choose_device(device))
-    force_field.use_kernels("auto")
     return predictions(force_field, source_of(model, file, "test", fixed))

@@ -7,7 +7,6 @@ root mean square.  Without that agreement there are no times.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -20,7 +19,6 @@ from denskit.batch import Prepared
 from denskit.bench.contender import Agreement, Meeting, Own
 from denskit.bench.job import Job, Side
 from denskit.bench.models import build, config_of
-from denskit.bench.static import static_step
 from denskit.bench.systems import benchmark_batch
 from denskit.models.base import ForceField, ModelConfig
 from denskit.models.published_equiformer import convert_equiformer
@@ -79,27 +77,7 @@ def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
         agreement=compare(job, contestants) if len(contestants) == 2 and job.work != "dens" else None,
         facts={"atoms": batch.num_atoms, "edges": batch.edge_index.shape[1], "structures": job.batch},
     )
-    if job.step != "eager" and "ours" in contestants:
-        _make_static(job, contestants["ours"], meeting)
     return meeting
-
-
-def _make_static(job: Job, ours: Contestant, meeting: Meeting) -> None:
-    """Our side with steps in fixed shapes; their loss must be that of an eager step."""
-    assert job.step != "eager" and isinstance(ours.module, ForceField)
-    eager = float(ours.loss(ours.predict(ours.prepared)).detach())
-    begin = time.perf_counter()
-    step, loss = static_step(job.step, ours.module, ours.task, ours.prepared, system=job.system, seed=TASK_SEED)
-    meeting.facts["compile_s"] = time.perf_counter() - begin
-    name = f"loss of a {job.step} step (float32)"
-    found = Agreement(differences={name: abs(loss - eager) / abs(eager)}, tolerance={name: TOLERANCE_32})
-    found.check()
-    before = meeting.agreement or Agreement(differences={}, tolerance={})
-    meeting.agreement = Agreement(
-        differences=before.differences | found.differences, tolerance=before.tolerance | found.tolerance
-    )
-    counts = job.step == "traced"  # compiled code and captured graphs do not say what they do
-    meeting.contenders["ours"] = Own(step, torch.device(job.device), ours.module, counts=counts)
 
 
 def build_contestants(

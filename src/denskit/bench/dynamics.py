@@ -82,7 +82,7 @@ def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
     device = torch.device(job.device)
     forces: dict[Side, np.ndarray] = {}
     for side in sides:
-        model = _model(job, "plain" if side == "theirs" else job.our_kernels or "auto")
+        model = _model(job, "plain" if side == "theirs" else job.our_kernels)
         begin = time.perf_counter()
         step, forces[side] = _plain_loop(model, atoms) if _is_plain_loop(job, side) else _our_loop(job, model, atoms)
         if side == "ours" and job.compile:
@@ -102,7 +102,7 @@ def _is_plain_loop(job: Job, side: Side) -> bool:
     return side == "theirs" and job.against == "plain-ase"
 
 
-def _model(job: Job, kernels: KernelName | None) -> ForceField:
+def _model(job: Job, kernels: KernelName) -> ForceField:
     device = torch.device(job.device)
     return build(config_of(job), dens=False, dtype=torch.float32, device=device, kernels=kernels).eval()
 
@@ -110,8 +110,7 @@ def _model(job: Job, kernels: KernelName | None) -> ForceField:
 def _our_loop(job: Job, model: ForceField, atoms: list[ase.Atoms]) -> tuple[Callable[[], None], np.ndarray]:
     """A step of all replicas, and the forces that they start with."""
     settings = DynamicsSettings(ensemble="nve", timestep=TIMESTEP)
-    kernels: KernelName = "plain" if model.backbone.kernels == "plain" else "fused"
-    dynamics = Dynamics(Potential(model, compile=job.compile, kernels=kernels), settings)
+    dynamics = Dynamics(Potential(model, compile=job.compile, kernels=job.our_kernels), settings)
     momenta = np.concatenate([one.get_momenta() for one in atoms]) * AMU * ase.units.fs
     state = dynamics.start(batch_of(atoms, job.device), momenta=torch.from_numpy(momenta))
     start = state.forces.cpu().numpy()
@@ -161,9 +160,8 @@ def _among_calculators(job: Job, sides: Sequence[Side], atoms: list[ase.Atoms], 
         meeting.contenders["theirs"] = peer
         meeting.resources.callback(peer.close)
     if "ours" in sides:
-        model = _model(job, job.our_kernels or "auto")
-        kernels: KernelName = "plain" if model.backbone.kernels == "plain" else "fused"
-        calculator = DenskitCalculator(model, device=job.device, compile=job.compile, kernels=kernels)
+        model = _model(job, job.our_kernels)
+        calculator = DenskitCalculator(model, device=job.device, compile=job.compile, kernels=job.our_kernels)
         meeting.contenders["ours"] = Own(
             verlet(wanted, calculator), torch.device(job.device), model, counts=not job.compile
         )

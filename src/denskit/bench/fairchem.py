@@ -23,6 +23,7 @@ from denskit.bench.peers.process import PeerProcess
 from denskit.bench.systems import structures
 from denskit.models.base import ForceField
 from denskit.models.published import import_checkpoint
+from denskit.nn.execution import Execution
 from denskit.simulation.structures import batch_of
 
 KNOWN = ("equiformer_v2", "escn")
@@ -48,8 +49,7 @@ def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
             meeting.contenders["theirs"] = peer
             meeting.resources.callback(peer.close)
             force_field = import_checkpoint(checkpoint).to(job.device)
-            if job.our_kernels is not None:
-                force_field.use_kernels(job.our_kernels)
+            force_field.execution = Execution(kernels=job.our_kernels)
         else:
             device = torch.device(job.device)
             force_field = build(config, dens=False, dtype=torch.float32, device=device, kernels=job.our_kernels)

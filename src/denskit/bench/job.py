@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from denskit.nn.fused import KernelName
-from denskit.training.static_step import StepMode
 
 Work = Literal["train", "energy_forces", "md", "loader", "neighbors", "dens"]
 Side = Literal["ours", "theirs"]
@@ -52,12 +51,11 @@ class Job:
     batch: int = 8
     against: str = "none"
     dens: bool = False
-    kernels: KernelName | None = None  # None: the model's own choice
+    kernels: KernelName | None = None  # None: auto
     layers: int | None = None  # None: the model's own number, as with the two below
     l_max: int | None = None
     cutoff: float | None = None  # Å
     max_neighbors: int | None = None
-    step: Literal["eager"] | StepMode = "eager"  # how ours makes a training step, as ``training.step``
     compile: bool = False  # molecular dynamics only
     device: str = "cpu"
     peer_python: str | None = None
@@ -70,8 +68,6 @@ class Job:
             raise ValueError(f"{self.work} has no opponent {self.against!r}; known are {listed}")
         if self.batch < 1:
             raise ValueError(f"batch={self.batch}: at least 1 structure is wanted")
-        if self.step != "eager" and (self.work != "train" or self.against == "fairchem"):
-            raise ValueError(f"step={self.step} is a way of training, and not against fairchem; take step=eager")
         if self.against in ELSEWHERE and self.peer_python is None:
             raise ValueError(
                 f"--against {self.against} runs in an environment of its own: name its Python with --peer-python "
@@ -84,15 +80,14 @@ class Job:
         return ("ours",) if self.against == "none" else ("theirs", "ours")
 
     @property
-    def our_kernels(self) -> KernelName | None:
+    def our_kernels(self) -> KernelName:
         """How our side computes: against the plain kernels the fused ones, unless something else was asked."""
-        return self.kernels or ("fused" if self.against == "plain" else None)
+        return self.kernels or ("fused" if self.against == "plain" else "auto")
 
     @property
     def names(self) -> dict[Side, str]:
         """What the sides are called."""
         if self.work == "dens":
             return {"ours": "with DeNS", "theirs": "without"}
-        choices = (self.our_kernels, None if self.step == "eager" else self.step)
-        ours = " ".join(["denskit", *filter(None, choices)])
+        ours = "denskit" if self.our_kernels == "auto" else f"denskit {self.our_kernels}"
         return {"ours": ours} if self.against == "none" else {"ours": ours, "theirs": self.against}

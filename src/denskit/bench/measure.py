@@ -20,6 +20,8 @@ from denskit.bench.peers.gauges import forget_peak, peak_memory_mb, present_memo
 from denskit.bench.peers.process import PeerProcess
 from denskit.bench.published import DENS_PERCENT, Fairness, fairness
 from denskit.models.base import ForceField
+from denskit.models.equiformer import EquiformerConfig
+from denskit.nn.fused import choose_kernels
 from denskit.training.run_folder import environment
 
 QUARTERS = 4
@@ -205,7 +207,10 @@ def run(job: Job, plan: Plan, notify: Notify = lambda what, done, total: None) -
 
 def _kernels_of(contender: object) -> str | None:
     module = contender.module if isinstance(contender, Own) else None
-    return module.backbone.kernels if isinstance(module, ForceField) else None
+    if not isinstance(module, ForceField):
+        return None
+    several = isinstance(module.config, EquiformerConfig)
+    return choose_kernels(module.execution.kernels, next(module.parameters()).device) if several else "plain"
 
 
 def assemble(job: Job, sides: Sequence[Side]) -> Meeting:

@@ -16,7 +16,8 @@ from denskit.models.equiformer_v2 import EquiformerV2Config
 from denskit.models.escn import ESCNConfig
 from denskit.models.published_equiformer_settings import MD17_CONFIGS
 from denskit.models.scaling import Scaling
-from denskit.nn.fused import KernelName
+from denskit.nn.execution import Execution
+from denskit.nn.fused import KernelName, choose_kernels
 
 
 def _equiformer(*channels: int) -> EquiformerConfig:
@@ -78,13 +79,13 @@ def _degrees(config: ModelConfig, l_max: int) -> dict[str, Any]:
 
 
 def build(
-    config: ModelConfig, *, dens: bool, dtype: torch.dtype, device: torch.device, kernels: KernelName | None
+    config: ModelConfig, *, dens: bool, dtype: torch.dtype, device: torch.device, kernels: KernelName
 ) -> ForceField:
     """A force field with fresh weights (seed 0) that knows the elements of all systems."""
     torch.manual_seed(0)
     heads = {"noise": "1"} if dens else {}
     force_field = build_force_field(config, heads=heads, scaling=Scaling(elements=ELEMENTS))
     force_field.to(dtype=dtype, device=device)
-    if kernels is not None:
-        force_field.use_kernels(kernels)
+    choose_kernels(kernels, device)  # raises where there are none
+    force_field.execution = Execution(kernels=kernels)
     return force_field

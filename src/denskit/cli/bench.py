@@ -60,9 +60,6 @@ def train(
     peer_python: PeerPython = None,
     kernels: Kernels = None,
     dens: Dens = True,
-    step: Annotated[
-        Literal["eager", "traced", "inductor", "cuda_graph"], typer.Option(help="How ours is made, as training.step.")
-    ] = "eager",
     layers: Layers = None,
     l_max: LMax = None,
     cutoff: Cutoff = None,
@@ -83,7 +80,7 @@ def train(
 
       denskit bench train --model escn --system slab --batch 1 --no-dens --against fairchem --peer-python PYTHON
     """
-    choices = dict(peer_python=peer_python, kernels=kernels, dens=dens, step=step)
+    choices = dict(peer_python=peer_python, kernels=kernels, dens=dens)
     sizes = dict(layers=layers, l_max=l_max, cutoff=cutoff)
     job = _job("train", model, system, batch, against, device, **choices, **sizes)
     _measure(job, threads, repeats, warm_ups, memory, json)

@@ -7,11 +7,11 @@ from importlib.metadata import PackageNotFoundError, version
 from rich.console import Console
 from rich.table import Table
 
-PACKAGES = ("denskit", "torch", "numpy", "ase", "vesin", "pydantic", "safetensors", "tblite", "e3nn")
+PACKAGES = ("denskit", "torch", "numpy", "numba", "ase", "vesin", "pydantic", "safetensors", "tblite", "e3nn")
 
 
 def doctor() -> None:
-    """Show versions, devices and threads.
+    """Show versions, devices, kernels and threads.
 
     Example:  denskit doctor
     """
@@ -19,12 +19,15 @@ def doctor() -> None:
 
     import torch
 
+    from denskit.nn.fused import fused_problem
+
     table = Table("what", "found", title="denskit doctor")
     table.add_row("Python", platform.python_version())
     table.add_row("system", platform.platform())
     for package in PACKAGES:
         table.add_row(package, _version(package))
     table.add_row("CPU threads", f"{torch.get_num_threads()} (OMP_NUM_THREADS sets them)")
+    table.add_row("kernels on CPUs", fused_problem("cpu") or "fused")
     table.add_row("CUDA", _cuda())
     Console().print(table)
 

@@ -13,9 +13,7 @@ Fixed = Annotated[
 ]
 Kernels = Annotated[
     Literal["auto", "plain", "fused"],
-    typer.Option(
-        help="Edge operations: plain PyTorch, fused kernels (denskit\\[fast]), or auto: these on CPUs, if any."
-    ),
+    typer.Option(help="Edge operations of Equiformer: plain PyTorch, fused kernels, or auto: fused on CPUs."),
 ]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]

@@ -83,30 +83,27 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
     return _with_edges(batch, edge_index, edge_shift, None)
 
 
-def dense_neighbors(batch: Batch, cutoff: float, *, max_atoms: int | None = None, checked: bool | None = None) -> Batch:
-    """The batch with all ordered pairs of atoms inside each molecule: a list of fixed size, made on the device.
+def dense_neighbors(batch: Batch, cutoff: float) -> Batch:
+    """The batch with all ordered pairs of atoms inside each molecule, made on the device.
 
-    E = B * max_atoms * (max_atoms - 1), sorted by target, with ``edge_mask`` True where a pair exists and lies within
-    the cutoff (Å).  The other rows are padding edges: they join an atom to itself.  With ``max_atoms`` given nothing
-    waits for the device, so the call can be captured in a CUDA graph; None reads the largest molecule from the batch.
+    E = B * M * (M - 1) with M the atoms of the largest molecule, sorted by target, with ``edge_mask`` True where a pair
+    exists and lies within the cutoff (Å).  The other rows are padding edges: they join an atom to itself.
 
-    Molecules only, and real atoms before padding atoms.  ``max_atoms`` must be at least ``n_atoms.max()``.  With
-    ``checked`` (default: on the CPU) a violation of either raises ValueError; on other devices, where looking means
-    waiting, and in a traced graph the caller vouches for it.  Atoms at one place are not looked for.
+    Real atoms must come before padding atoms.  Atoms at one place are not looked for.
+
+    Raises:
+        ValueError: A periodic system, more than ``MOST_PAIRS`` pairs, or a cutoff that is no number above 0.
     """
+    if bool(batch.pbc.any()):
+        raise ValueError("dense_neighbors is for molecules, but the batch has periodic systems: use build_neighbors.")
     _check_cutoff(cutoff)
-    if max_atoms is None:
-        max_atoms = int(batch.n_atoms.max())
+    max_atoms = int(batch.n_atoms.max())
     pairs = batch.num_systems * max_atoms * (max_atoms - 1)
     if pairs > MOST_PAIRS:
         raise ValueError(
             f"dense_neighbors makes all {pairs:.1e} pairs of {batch.num_systems} molecules of up to {max_atoms} atoms, "
             f"and {MOST_PAIRS:.0e} are the limit: use build_neighbors, or fewer molecules a batch."
         )
-    if checked is None:
-        checked = batch.positions.device.type == "cpu"
-    if checked:
-        _check_molecules(batch, max_atoms)
     device = batch.positions.device
     pair = torch.arange(max_atoms * (max_atoms - 1), device=device)
     target = pair // max(max_atoms - 1, 1)
@@ -135,13 +132,6 @@ def _with_edges(batch: Batch, edge_index: Tensor, edge_shift: Tensor, edge_mask:
         edge_mask=None if edge_mask is None else edge_mask.to(device),
         edge_pairs=None,
     )
-
-
-def _check_molecules(batch: Batch, max_atoms: int) -> None:
-    if bool(batch.pbc.any()):
-        raise ValueError("dense_neighbors is for molecules, but the batch has periodic systems: use build_neighbors.")
-    if int(batch.n_atoms.max()) > max_atoms:
-        raise ValueError(f"max_atoms is {max_atoms}, but the largest molecule has {int(batch.n_atoms.max())} atoms.")
 
 
 def _check_cutoff(cutoff: float) -> None:

@@ -18,13 +18,13 @@ from denskit.geometry.neighbors import build_neighbors
 from denskit.geometry.so2 import CouplePlan
 from denskit.models.divided import again
 from denskit.models.scaling import Scaling
-from denskit.nn.fused import KERNELS, KernelName, Kernels, choose_kernels
+from denskit.nn.execution import DEFAULT, Execution
+from denskit.nn.fused import KERNELS, Kernels, choose_kernels
 from denskit.nn.fused.plan import AggregatePlan, GatePlan
 from denskit.nn.norm import EquivariantLayerNorm
 from denskit.nn.packed import PackedNorm
 from denskit.nn.radial import RADIAL_BASES
 from denskit.nn.recompute import EdgeGroup
-from denskit.nn.s2_activation import grid_kernels
 
 SYMMETRIC_SITES = (
     "this model's layer norm (as published) divides features that vanish by symmetry: near symmetric sites (perfect "
@@ -82,7 +82,7 @@ class EdgeGraph:
     weight: Tensor | None  # [E] in [0, 1]: envelope times mask; None where all edges count fully
     enveloped: bool  # the weights hold an envelope that falls to 0 at the cutoff
     num_atoms: int
-    kernels: Kernels = KERNELS["plain"]
+    execution: Execution
     groups: Sequence[EdgeGroup] = ()  # of edges, for layers to work on one after the other; none: on all at once
     pairs: Tensor | None = None  # [E/2, 2] rows of each edge and its reverse
     pair: Tensor | None = None  # [E] for each edge the row of its pair
@@ -91,6 +91,11 @@ class EdgeGraph:
         """A function of the radial basis for all edges [E, C]; computed once for an edge and its reverse."""
         values = function(self.basis)
         return values if self.pairs is None or self.pair is None else to_edges(values, self.pairs, self.pair)
+
+    @property
+    def kernels(self) -> Kernels:
+        """The edge operations below, as ``execution`` and the device want them computed."""
+        return KERNELS[choose_kernels(self.execution.kernels, self.target.device)]
 
     def couple(
         self, plan: CouplePlan, at_source: Sequence[Tensor], at_target: Sequence[Tensor], radial: Tensor
@@ -137,10 +142,6 @@ class Backbone(nn.Module, ABC):
     gauge_exact: bool  # no dependence on the choice of the rotation about an edge
     smooth: bool = False  # twice differentiable also where an atom crosses the cutoff
     symmetric_sites: bool = True  # forces vary linearly where symmetry makes features of l > 0 vanish
-    checkpoint_activations: bool = False  # training keeps only what enters the blocks, and computes the rest again
-    edge_chunk: int | None = None  # edges that layers work on at once, about, keeping nothing; None: on all
-
-    kernels: Literal["plain", "fused", "for_compiler"] = "plain"  # see ForceField.use_kernels
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -153,6 +154,7 @@ class Backbone(nn.Module, ABC):
         force_input: Tensor | None = None,
         frames: EdgeFrames | None = None,
         l_out: int | None = None,
+        execution: Execution = DEFAULT,
     ) -> Features:
         """Features of degrees up to l_out (default: all) of a batch with edges; adds the encoded force input."""
 
@@ -161,8 +163,8 @@ class Backbone(nn.Module, ABC):
         """A module from Features to [N, dim]: "0" scalars, "1" vectors."""
 
     def run_block(self, block: nn.Module, x: Tensor | Sequence[Tensor], graph: EdgeGraph, *args: Any) -> Any:
-        """``block(x, graph, *args)``; with ``checkpoint_activations`` derivatives compute it again."""
-        if self.checkpoint_activations and self.training and torch.is_grad_enabled():
+        """``block(x, graph, *args)``; with ``recompute`` derivatives compute it again."""
+        if graph.execution.recompute and self.training and torch.is_grad_enabled():
             return again(block, x, graph, *args)
         return block(x, graph, *args)
 
@@ -193,7 +195,8 @@ class Backbone(nn.Module, ABC):
 class ForceField(nn.Module):
     """Energy, forces, stress and noise of structures, from any backbone.
 
-    :meth:`forward` speaks the model's scaled units, :meth:`predict` eV, eV/Å and eV/Å^3.
+    :meth:`forward` speaks the model's scaled units, :meth:`predict` eV, eV/Å and eV/Å^3.  ``execution`` says how both
+    compute; it may be replaced at any time.
     """
 
     def __init__(self, backbone: Backbone, heads: dict[str, str], scaling: Scaling) -> None:
@@ -203,6 +206,7 @@ class ForceField(nn.Module):
         self.head_irreps = dict(heads)
         self.heads = nn.ModuleDict({name: backbone.make_head(irreps) for name, irreps in heads.items()})
         self.scaling = scaling
+        self.execution = DEFAULT
 
     @property
     def cutoff(self) -> float:
@@ -213,18 +217,6 @@ class ForceField(nn.Module):
     def max_neighbors(self) -> int | None:
         """Largest number of neighbours of an atom, or None."""
         return self.config.max_neighbors
-
-    def use_kernels(self, name: KernelName) -> None:
-        """Compute the edge operations of Equiformer in plain PyTorch ("plain"), by fused kernels of the present device
-        ("fused"), or by these on CPUs, if installed ("auto"): the same numbers, to rounding.
-
-        So too, on CUDA devices, the grid activations of EquiformerV2 and eSCN in single and double precision.  Whatever
-        else there is has one way of computing and ignores this.
-
-        Raises:
-            ValueError: Fused kernels asked for on a device that has none, or without the library they need.
-        """
-        self.backbone.kernels = choose_kernels(name, next(self.parameters()).device)
 
     def no_decay_parameters(self) -> set[str]:
         """Names of the parameters that weight decay leaves alone, as published: biases, norms, the radial basis."""
@@ -247,6 +239,7 @@ class ForceField(nn.Module):
         force_input: Tensor | None = None,
         outputs: tuple[str, ...] | None = None,
         edge_frames: EdgeFrames | None = None,
+        execution: Execution | None = None,
     ) -> dict[str, Tensor]:
         """Predict in scaled units.
 
@@ -255,20 +248,22 @@ class ForceField(nn.Module):
             force_input: [N, 3] eV/Å, only in DeNS training.
             outputs: names wanted, those of :meth:`outputs` or "energies"; default all of :meth:`outputs`.
             edge_frames: frames to use instead of our own (tests; positions are then not differentiated through them).
+            execution: default the force field's own.
 
         Returns:
             "energy" [B], "energies" [N], "forces" [N, 3], "noise" [N, 3], "stress" [B, 3, 3] as asked.
         """
         wanted = self.outputs() if outputs is None else outputs
+        execution = self.execution if execution is None else execution
         gradient = self.config.forces == "gradient" and ("forces" in wanted or "stress" in wanted)
         if not gradient:
-            out = self._evaluate(batch, force_input, wanted, edge_frames)
+            out = self._evaluate(batch, force_input, wanted, edge_frames, execution)
             return {name: out[name] for name in wanted}
         with torch.enable_grad():
             positions = batch.positions.detach().requires_grad_()
             strain = torch.zeros_like(batch.cell).requires_grad_() if "stress" in wanted else None
             moved = _strained(replace(batch, positions=positions), strain)
-            out = self._evaluate(moved, force_input, wanted, edge_frames)
+            out = self._evaluate(moved, force_input, wanted, edge_frames, execution)
             inputs = [positions] if strain is None else [positions, strain]
             # only training needs the graph of the gradient itself
             gradients = torch.autograd.grad(
@@ -282,14 +277,18 @@ class ForceField(nn.Module):
         return {name: out[name] for name in wanted}
 
     def _evaluate(
-        self, batch: Batch, force_input: Tensor | None, wanted: tuple[str, ...], frames: EdgeFrames | None
+        self,
+        batch: Batch,
+        force_input: Tensor | None,
+        wanted: tuple[str, ...],
+        frames: EdgeFrames | None,
+        execution: Execution,
     ) -> dict[str, Tensor]:
         used = [name for name in self.heads if name in wanted or name == "energy"]
         l_out = max(int(self.head_irreps[name][-1]) for name in used)
         # a vector head is an attention of its own: it reads all degrees
-        with grid_kernels(self.backbone.kernels):
-            features = self.backbone(batch, force_input, frames, l_out=0 if l_out == 0 else None)
-            out = {name: self.heads[name](features) for name in used}
+        features = self.backbone(batch, force_input, frames, 0 if l_out == 0 else None, execution)
+        out = {name: self.heads[name](features) for name in used}
         # sums and what leaves the model are never in half precision
         out = {name: value.to(batch.positions.dtype) for name, value in out.items()}
         out["energies"] = torch.where(batch.atom_mask, out["energy"][:, 0], 0)

@@ -25,8 +25,8 @@ from denskit.models.equiformer_layers import ATTENTIONS, AttentionShape, EdgeDeg
 from denskit.nn.activation import scaled_silu
 from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import EquivariantDropout, StochasticDepth
+from denskit.nn.execution import DEFAULT, Execution
 from denskit.nn.force_encoding import ForceEncoding
-from denskit.nn.fused import KERNELS
 from denskit.nn.norm import EquivariantLayerNorm, MergedLayerNorm, NoNorm
 from denskit.nn.radial import RADIAL_BASES
 from denskit.nn.recompute import EdgeGroup
@@ -253,6 +253,7 @@ class Equiformer(Backbone):
         force_input: Tensor | None = None,
         frames: EdgeFrames | None = None,
         l_out: int | None = None,
+        execution: Execution = DEFAULT,
     ) -> Features:
         """Features of the atoms of a batch whose neighbours are built.
 
@@ -261,8 +262,9 @@ class Equiformer(Backbone):
             force_input: [N, 3] eV/Å, forces of corrupted atoms and zero elsewhere; None at inference.
             frames: edge frames to use instead of our own (tests).
             l_out: the highest degree wanted; default all that there are.
+            execution: how to compute.
         """
-        graph = self._graph(batch, frames)
+        graph = self._graph(batch, frames, execution)
         scalars = self.atom_embedding[batch.atomic_numbers] + self.atom_bias
         x = at_targets(self.edge_degree, lambda _, part: self.edge_degree(part), [], graph, self.config.l_max + 1)
         x[0] = x[0] + scalars[:, None]
@@ -275,9 +277,9 @@ class Equiformer(Backbone):
         x = self.run_block(self.blocks[-1], x, graph, batch, top)
         return Features(nodes=self.output_dropout(self.norm(x)), graph=graph, batch=batch)
 
-    def _graph(self, batch: Batch, frames: EdgeFrames | None) -> EdgeGraph:
+    def _graph(self, batch: Batch, frames: EdgeFrames | None, execution: Execution) -> EdgeGraph:
         assert batch.edge_index is not None, "build neighbours first"
-        groups = groups_of(batch, self.edge_chunk)
+        groups = groups_of(batch, execution.edge_chunk)
         pairs = None if groups else edge_pairs(batch)
         if groups and frames is None:
             frames, basis, weight = self._edges_in_groups(batch, groups)
@@ -294,8 +296,8 @@ class Equiformer(Backbone):
             weight=weight,
             enveloped=self.envelope is not None,
             num_atoms=batch.num_atoms,
+            execution=execution,
             groups=groups,
-            kernels=KERNELS[self.kernels],
             pairs=pairs,
             pair=None if pairs is None else pair_of_edge(pairs),
         )

@@ -32,6 +32,7 @@ from denskit.models.equiformer_v2_layers import (
 )
 from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import EquivariantDropout, StochasticDepth
+from denskit.nn.execution import DEFAULT, Execution
 from denskit.nn.force_encoding import ForceEncoding
 from denskit.nn.packed import PACKED_NORMS, PackedNormName
 from denskit.nn.radial import GaussianSmearing
@@ -230,6 +231,7 @@ class EquiformerV2(Backbone):
         force_input: Tensor | None = None,
         frames: EdgeFrames | None = None,
         l_out: int | None = None,
+        execution: Execution = DEFAULT,
     ) -> PackedFeatures:
         """Features of the atoms of a batch whose neighbours are built.
 
@@ -238,8 +240,9 @@ class EquiformerV2(Backbone):
             force_input: [N, 3] eV/Å, forces of corrupted atoms and zero elsewhere; None at inference.
             frames: edge frames to use instead of our own (tests).
             l_out: the highest degree wanted; default all.
+            execution: how to compute.
         """
-        graph = self._graph(batch, frames)
+        graph = self._graph(batch, frames, execution)
         (x,) = at_targets(self.edge_degree, lambda _, part: [self.edge_degree(part)], [], graph, 1)
         x[:, 0] += self.atom_embedding[batch.atomic_numbers]
         if force_input is not None:
@@ -257,7 +260,7 @@ class EquiformerV2(Backbone):
         """After the last attention scalars depend on scalars alone: no higher degrees are needed for an energy."""
         return self.config.norm != "rms_norm" and self.config.activation != "s2"
 
-    def _graph(self, batch: Batch, frames: EdgeFrames | None) -> PackedGraph:
+    def _graph(self, batch: Batch, frames: EdgeFrames | None, execution: Execution) -> PackedGraph:
         assert batch.edge_index is not None, "build neighbours first"
         config = self.config
         frames = frames or self.frames_of(batch, config.l_max)
@@ -274,7 +277,8 @@ class EquiformerV2(Backbone):
             weight=self.edge_weight(batch, frames.length, self.envelope),
             enveloped=self.envelope is not None,
             num_atoms=batch.num_atoms,
-            groups=groups_of(batch, self.edge_chunk),
+            execution=execution,
+            groups=groups_of(batch, execution.edge_chunk),
             into=into,
             back=into * _rescaling(config.l_max, config.m_max, into),
             source_elements=batch.atomic_numbers[source],

@@ -29,6 +29,7 @@ from denskit.models.escn_layers import (
     sphere_harmonics,
     sphere_points,
 )
+from denskit.nn.execution import DEFAULT, Execution
 from denskit.nn.force_encoding import ForceEncoding
 from denskit.nn.radial import GaussianSmearing
 
@@ -97,6 +98,7 @@ class ESCN(Backbone):
         force_input: Tensor | None = None,
         frames: EdgeFrames | None = None,
         l_out: int | None = None,
+        execution: Execution = DEFAULT,
     ) -> ESCNFeatures:
         """Features of the atoms of a batch whose neighbours are built.
 
@@ -105,8 +107,9 @@ class ESCN(Backbone):
             force_input: [N, 3] eV/Å, forces of corrupted atoms and zero elsewhere; None at inference.
             frames: edge frames to use instead of our own (tests).
             l_out: of no effect: each head reads samples of all degrees.
+            execution: how to compute.
         """
-        graph = self._graph(batch, frames)
+        graph = self._graph(batch, frames, execution)
         scalars = self.atom_embedding(batch.atomic_numbers)[:, None]
         x = F.pad(scalars, (0, 0, 0, (self.config.l_max + 1) ** 2 - 1))  # [N, (l_max + 1)^2, C]
         if force_input is not None:
@@ -122,7 +125,7 @@ class ESCN(Backbone):
         samples = self.sphere_harmonics @ x
         return ESCNFeatures(nodes=nodes, graph=graph, batch=batch, samples=samples, points=self.sphere_points)
 
-    def _graph(self, batch: Batch, frames: EdgeFrames | None) -> ESCNGraph:
+    def _graph(self, batch: Batch, frames: EdgeFrames | None, execution: Execution) -> ESCNGraph:
         assert batch.edge_index is not None, "build neighbours first"
         frames = frames or self.frames_of(batch, self.config.l_max)
         source, target = batch.edge_index
@@ -134,7 +137,8 @@ class ESCN(Backbone):
             weight=self.edge_weight(batch, frames.length, None),
             enveloped=False,
             num_atoms=batch.num_atoms,
-            groups=groups_of(batch, self.edge_chunk),
+            execution=execution,
+            groups=groups_of(batch, execution.edge_chunk),
             rotation=pack_wigner(frames.wigner, self.config.l_max, self.config.m_max),
             source_element=batch.atomic_numbers[source],
             target_element=batch.atomic_numbers[target],

@@ -10,15 +10,13 @@ from torch import Tensor, fx
 def fold(graph: fx.GraphModule) -> fx.GraphModule:
     """Compute what depends on constants alone, once.
 
-    What is made of inputs, of parameters that are still trained, or is changed in place later stays.
+    What is made of inputs or is changed in place later stays.
     """
     changed = _changed_in_place(graph)
     known: dict[fx.Node, Any] = {}
     for node in graph.graph.nodes:
         if node.op == "get_attr":
-            value = getattr(graph, node.target)
-            if not (isinstance(value, Tensor) and value.requires_grad):
-                known[node] = value
+            known[node] = getattr(graph, node.target)
         elif node.op == "call_function" and node not in changed and all(n in known for n in node.all_input_nodes):
             args = fx.map_arg((node.args, node.kwargs), lambda n: known[n])
             known[node] = node.target(*args[0], **args[1])

@@ -17,8 +17,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from denskit.nn.s2_activation import GRID_KERNELS, grid_kernels
-
 Along = Literal["rows", "targets", "edges", "whole"]
 """How groups share a tensor.  Each reads the rows of the atoms that its edges join, or of its target atoms, or of its
 edges; or the whole tensor.  A result has the rows of its targets or edges, or is added to those of others."""
@@ -153,11 +151,10 @@ def _take(group: EdgeGroup | None, along: Along, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Surroundings:
-    """What a function reads besides its arguments: autocast, kernels, and the state of random numbers."""
+    """What a function reads besides its arguments: autocast and the state of random numbers."""
 
     device: torch.device
     autocast: torch.dtype | None
-    kernels: str  # of grid activations
     states: tuple[Tensor, Tensor | None] | None  # of the CPU and the GPU; None where nothing is drawn
 
     @classmethod
@@ -165,14 +162,13 @@ class _Surroundings:
         kind = device.type
         autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         states = (torch.get_rng_state(), _gpu_state(device)) if draws else None
-        return cls(device, autocast, GRID_KERNELS.get(), states)
+        return cls(device, autocast, states)
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
         kind = self.device.type
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.autocast(kind, dtype=self.autocast, enabled=self.autocast is not None))
-            stack.enter_context(grid_kernels(self.kernels))
             if self.states is not None:
                 on_cpu, on_gpu = self.states
                 stack.enter_context(torch.random.fork_rng([] if on_gpu is None else [self.device]))

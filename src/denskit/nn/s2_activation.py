@@ -1,15 +1,11 @@
 """Pointwise functions of functions on the sphere: to a grid of points, through the function there, and back.
 
 The values at the points need far more memory than anything else in a model.  They exist for a few rows at a time, in
-the forward pass and, since the backward pass computes them again, there too.  On GPUs a fused kernel, where chosen, has
-them in registers only.
+the forward pass and, since the backward pass computes them again, there too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -20,24 +16,8 @@ from torch import Tensor
 from denskit.geometry.autocast import add_product, product_dtype, sum_dtype
 from denskit.geometry.grid import Normalisation, s2_grid
 from denskit.geometry.so2_linear import order_major
-from denskit.nn.fused import functions
 
 VALUES = {"cpu": 2**18, "cuda": 2**26}  # at once: the caches of a processor, the memory of a GPU
-FUSED_DEVICES = {"cuda"}
-GRID_KERNELS: ContextVar[str] = ContextVar("GRID_KERNELS", default="plain")
-
-
-@contextmanager
-def grid_kernels(name: str) -> Iterator[None]:
-    """Inside, :func:`s2_silu` uses the kernels of :meth:`denskit.models.base.ForceField.use_kernels`.
-
-    As with autocast, what is computed inside stays as it is: derivatives use what the forward pass used.
-    """
-    token = GRID_KERNELS.set(name)
-    try:
-        yield
-    finally:
-        GRID_KERNELS.reset(token)
 
 
 @cache
@@ -73,14 +53,11 @@ def s2_silu(x: Tensor, to_grid: Tensor, from_grid: Tensor, weight: Tensor | None
         weight: [C, C] of the linear layer, which mixes channels at each point; None: one SiLU only.
 
     Returns:
-        [N, K', C], differentiable any number of times; by a fused kernel (one SiLU, no half precision) twice.
+        [N, K', C], differentiable any number of times.
     """
     if torch.compiler.is_compiling():
         return _plain(x, weight, to_grid, from_grid)
     dtype = product_dtype(x)
-    fused = GRID_KERNELS.get() == "fused" and x.device.type in FUSED_DEVICES
-    if fused and weight is None and dtype in (torch.float32, torch.float64):
-        return functions.s2_silu(x, to_grid, from_grid)
     inputs = (None if tensor is None else tensor.to(dtype) for tensor in (x, weight, to_grid, from_grid))
     with torch.autocast(x.device.type, enabled=False):
         return _ChunkedSiLU.apply(*inputs)  # type: ignore[no-any-return]

@@ -38,7 +38,7 @@ class DenskitCalculator(Calculator):
         skin: Å; neighbours are searched within cutoff + skin and kept until an atom has moved skin / 2.
         compile: as in :class:`Potential`, for many calls with the same atoms; calls that ask for a stress run the model
             as it is.
-        kernels: see :meth:`ForceField.use_kernels`.
+        kernels: see :class:`denskit.nn.execution.Execution`.
 
     Raises:
         FileNotFoundError: No such model file.

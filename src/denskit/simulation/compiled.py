@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from denskit.batch import Batch
 from denskit.models.base import ForceField
 from denskit.models.flat_graph import fold
+from denskit.nn.execution import Execution
 
 SPARE = 1.05  # room for more edges than there are now
 MULTIPLE = 32  # edges are padded to a multiple of this
@@ -93,23 +94,20 @@ class CompiledModel:
             return self._graph(*inputs)
 
     def _compiled(self, inputs: Inputs) -> Callable[..., Inputs]:
+        execution = self.model.execution
         if self.backend == "eager":
-            return self._traced(inputs)
+            return self._traced(inputs, execution)
         if inputs[0].is_cuda:
             # a step is hundreds of small kernels
-            return torch.compile(self._traced(inputs), backend=self.backend, dynamic=False, mode="reduce-overhead")
-        kernels = self.model.backbone.kernels
-        try:
-            if kernels == "fused":
-                self.model.backbone.kernels = "for_compiler"
-            graph = self._traced(inputs)
-        finally:
-            self.model.backbone.kernels = kernels
-        return library_of(graph, inputs)
+            graph = self._traced(inputs, execution)
+            return torch.compile(graph, backend=self.backend, dynamic=False, mode="reduce-overhead")
+        if execution.kernels != "plain":
+            execution = replace(execution, kernels="for_compiler")
+        return library_of(self._traced(inputs, execution), inputs)
 
-    def _traced(self, inputs: Inputs) -> fx.GraphModule:
+    def _traced(self, inputs: Inputs, execution: Execution) -> fx.GraphModule:
         def outputs_of(*given: Tensor) -> Inputs:
-            found = self.model(_batch(given), outputs=self.outputs)
+            found = self.model(_batch(given), outputs=self.outputs, execution=execution)
             return tuple(found[name] for name in self.outputs)
 
         outputs_of(*inputs)  # what models keep must be made before: what is made under tracing is not a number

@@ -20,6 +20,7 @@ from denskit.batch import Batch, System
 from denskit.data.base import collate
 from denskit.data.files import atomic_write
 from denskit.models.base import ForceField
+from denskit.nn.execution import Execution
 
 INPUTS = {
     "positions": "[N, 3] float64, Å",
@@ -49,7 +50,7 @@ def export_model(model: ForceField, path: Path, *, compiled: bool = False) -> di
     if path.suffix != ".pt2":
         raise ValueError(f"{path}: exported programs are .pt2 files; give such a name")
     program = _Program(copy.deepcopy(model).eval().requires_grad_(False))
-    program.model.use_kernels("plain")  # operations of torch alone
+    program.model.execution = Execution(kernels="plain")  # operations of torch alone
     traced_with, other = (_example(model, count) for count in (6, 9))
     try:
         with torch.no_grad():

@@ -13,7 +13,8 @@ from torch import Tensor
 from denskit.batch import Batch, System
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
-from denskit.nn.fused import KernelName
+from denskit.nn.execution import Execution
+from denskit.nn.fused import KernelName, choose_kernels
 from denskit.simulation.compiled import CompiledModel
 from denskit.simulation.neighbor_list import Candidates, unusable
 
@@ -46,9 +47,8 @@ class Potential:
         skin: Å; 0 looks for neighbours at every call.
         stress: whether calls compute the stress; then all systems must be periodic in three directions.
         compile: compile the models, at the first call and when shapes change; for many calls with the same systems.
-        edge_chunk: work on groups of about so many edges, one after the other, for systems that do not fit into memory
-            (see docs/scaling.md); None: on all at once.
-        kernels: see :meth:`ForceField.use_kernels`.
+        edge_chunk: see :class:`Execution`; for systems that do not fit into memory (docs/scaling.md).
+        kernels: see :class:`Execution`.
 
     Raises:
         ValueError: No model, models in different dtypes or on different devices, a negative skin, a stress asked
@@ -70,15 +70,17 @@ class Potential:
             raise ValueError("a potential needs at least one model; none was given")
         if not skin >= 0:
             raise ValueError(f"skin is {skin} Å; give 0 or more")
-        if edge_chunk is not None and (edge_chunk < 1 or compile):
-            raise ValueError(f"edge_chunk is {edge_chunk}; give at least 1, and no compile, whose graph is one piece")
+        if edge_chunk is not None and compile:
+            raise ValueError(f"edge_chunk is {edge_chunk} with compile, whose graph is one piece; choose one")
+        execution = Execution(kernels=kernels, edge_chunk=edge_chunk)
         if stress and any(model.config.forces == "direct" for model in given):
             raise ValueError(DIRECT)
         kinds = {(parameter.dtype, parameter.device) for model in given for parameter in model.parameters()}
         if len(kinds) != 1:
             raise ValueError(f"models must share one dtype and one device; found {sorted(map(str, kinds))}")
         self.dtype, self.device = kinds.pop()
-        self.models = [_frozen(model, edge_chunk, kernels) for model in given]
+        choose_kernels(kernels, self.device)  # raises where there are none
+        self.models = [_frozen(model, execution) for model in given]
         self.cutoff = max(model.cutoff for model in given)
         self.skin = skin
         self.stress = stress
@@ -218,10 +220,9 @@ def _outputs(stress: bool) -> tuple[str, ...]:
     return ("energies", "forces", "stress") if stress else ("energies", "forces")
 
 
-def _frozen(model: ForceField, edge_chunk: int | None, kernels: KernelName) -> ForceField:
+def _frozen(model: ForceField, execution: Execution) -> ForceField:
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
-    frozen.backbone.edge_chunk = edge_chunk
-    frozen.use_kernels(kernels)
+    frozen.execution = execution
     return frozen
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
 
-Number = float | Tensor
 """Of the host, or [] on the device of a step that is recorded once and repeated."""
 
 
@@ -26,7 +25,7 @@ class Term:
 
     sum: Tensor  # []
     count: Tensor  # [], same dtype as sum
-    weight: Number
+    weight: float
 
     @property
     def mean(self) -> Tensor:
@@ -47,7 +46,7 @@ class Task(Protocol):
         """Heads asked of the model beyond energy, forces and stress, with their irreps: ``{"noise": "1"}``."""
         ...
 
-    def prepare(self, batch: Batch, targets: Targets, keys: Tensor, progress: Number) -> Prepared:
+    def prepare(self, batch: Batch, targets: Targets, keys: Tensor, progress: float) -> Prepared:
         """Make the batch that the model sees, before neighbours are built.
 
         ``targets`` are in eV and Å; ``keys`` [B] int64 are :func:`denskit.random.keys_for`; ``progress`` is the share
@@ -55,6 +54,6 @@ class Task(Protocol):
         """
         ...
 
-    def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: Number) -> dict[str, Term]:
+    def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: float) -> dict[str, Term]:
         """Score a prediction.  ``prediction`` and ``prepared.targets`` are in the model's units (scaled)."""
         ...

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
 from denskit.random import Use, normal, uniform
-from denskit.tasks.base import Number, Term
+from denskit.tasks.base import Term
 from denskit.tasks.energy_forces import LossConfig, label_terms
 from denskit.tasks.exclusion import (
     Policy,
@@ -87,7 +87,7 @@ class DeNS:
         """One more vector for each atom."""
         return {"noise": "1"}
 
-    def prepare(self, batch: Batch, targets: Targets, keys: Tensor, progress: Number) -> Prepared:
+    def prepare(self, batch: Batch, targets: Targets, keys: Tensor, progress: float) -> Prepared:
         """Corrupt some structures (algorithm 2, lines 7 to 22; see :class:`denskit.tasks.base.Task`).
 
         Targets stay those of the structures as they were.  The result has no edges: they belong to the positions after
@@ -115,7 +115,7 @@ class DeNS:
             noise_mask=noise_mask,
         )
 
-    def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: Number) -> dict[str, Term]:
+    def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: float) -> dict[str, Term]:
         """Terms of the ordinary task and "noise" (algorithm 2, lines 24 to 32; see :class:`denskit.tasks.base.Task`).
 
         Forces are scored on the atoms that were not corrupted, noise on those that were.  The stress of a corrupted
@@ -151,11 +151,11 @@ class DeNS:
             chosen = chosen & allows(batch, targets, drawn)
         return drawn & chosen[batch.system_index]
 
-    def _sigma(self, progress: Number) -> Number:
+    def _sigma(self, progress: float) -> float:
         start, end = self.config.sigma, self.config.sigma_end
         return start if end is None else start + progress * (end - start)
 
-    def _coefficient(self, progress: Number) -> Number:
+    def _coefficient(self, progress: float) -> float:
         falls = self.config.coefficient_decay == "linear"
         return self.config.coefficient * (1.0 - progress if falls else 1.0)
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
-from denskit.tasks.base import Number, Term
+from denskit.tasks.base import Term
 from denskit.tasks.losses import LOSSES, LossForm, LossName, Sums, zero_unless
 from denskit.tasks.selection import free_atoms
 
@@ -63,7 +63,7 @@ class EnergyForces:
         """None: what is predicted anyway suffices."""
         return {}
 
-    def prepare(self, batch: Batch, targets: Targets, keys: Tensor, progress: Number) -> Prepared:
+    def prepare(self, batch: Batch, targets: Targets, keys: Tensor, progress: float) -> Prepared:
         """The batch as it is (see :class:`denskit.tasks.base.Task`); nothing of the forces is shown to the model."""
         return Prepared(
             batch=batch,
@@ -73,7 +73,7 @@ class EnergyForces:
             noise_mask=torch.zeros_like(batch.atom_mask),
         )
 
-    def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: Number) -> dict[str, Term]:
+    def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: float) -> dict[str, Term]:
         """Terms "energy", "forces", "stress" with a weight (see :class:`denskit.tasks.base.Task`)."""
         every_system = torch.ones_like(prepared.targets.energy_mask)
         return label_terms(

@@ -34,7 +34,8 @@ MAY_CHANGE = frozenset(
         for name in (
             "epochs", "max_steps", "lr", "min_lr", "evaluate_every", "evaluate_structures", "evaluate_batch_size",
             "log_every", "checkpoint_every", "final", "prefetch", "loader_threads", "activation_checkpointing",
-            "edge_chunk", "step", "kernels",
+            "edge_chunk", "kernels",
+            "step",  # of checkpoints from before it was removed
         )
     }
 )  # fmt: skip

@@ -88,6 +88,8 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
         raise ValueError(f"{origin}: no valid YAML: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{origin}: a mapping with model, data, task, training is wanted, found {content!r}")
+    if is_file and isinstance(content.get("training"), dict):
+        content["training"].pop("step", None)  # in folders of runs from before there was one way to make a step
     if Path(name).is_dir():
         content["output"] = name  # the folder may have been moved
     return origin, content  # type: ignore[return-value]

@@ -24,18 +24,8 @@ class WeightAverage:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take in the weights after so many steps."""
-        torch._foreach_lerp_(self.average, self.parameters, self.weight(step))
-
-    def weight(self, step: int) -> float:
-        """How much the weights after so many steps count in the new average: 1 - d."""
-        return 1 - (min(self.decay, (1 + step) / (10 + step)) if self.warmup else self.decay)
-
-    @torch.no_grad()
-    def blend(self, weight: Tensor) -> None:
-        """:meth:`update` with a weight [] that is on the device."""
-        difference = torch._foreach_sub(self.parameters, self.average)
-        torch._foreach_mul_(difference, weight.to(difference[0].dtype))
-        torch._foreach_add_(self.average, difference)
+        decay = min(self.decay, (1 + step) / (10 + step)) if self.warmup else self.decay
+        torch._foreach_lerp_(self.average, self.parameters, 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -196,9 +196,7 @@ def load_force_field(model: Model, checkpoint: Literal["best", "last"] | None, d
     """The force field that a user means, ready for use."""
     if isinstance(model, ForceField):
         return model.eval()
-    force_field = load_model(model_file(model, checkpoint), device=choose_device(device))
-    force_field.use_kernels("auto")
-    return force_field
+    return load_model(model_file(model, checkpoint), device=choose_device(device))
 
 
 def source_of(model: Model, source: Source | str | Path | None, split: str, fixed: FixedFrom | None = None) -> Source:

@@ -10,7 +10,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 
@@ -23,7 +23,6 @@ from denskit.data.base import Source, collate
 from denskit.models.base import ModelConfig
 from denskit.random import fold, keys_for, permuted
 from denskit.tasks import Task
-from denskit.training.buckets import Buckets, Raw, StaticPart, pinned
 from denskit.training.objective import counts_of, no_prediction
 from denskit.training.schedule import Schedule
 
@@ -67,7 +66,6 @@ class StepWork:
     step: int
     parts: list[Prepared]  # micro-batches with edges, targets in eV; may be empty on a process of the last batch
     counts: Tensor  # [number of terms] float64, of this process's parts
-    static: list[StaticPart] = field(default_factory=list)  # the micro-batches of a static step, instead of both
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +83,6 @@ class Loader:
     rank: int = 0
     num_processes: int = 1
     threads: int = 1
-    buckets: Buckets | None = None  # of a static step
-    pin: bool = False  # static micro-batches are to be copied to a GPU
 
     def samples(self, step: int) -> np.ndarray:
         """Positions in the source of all structures of a step, over all processes."""
@@ -110,10 +106,7 @@ class Loader:
         """This process's share of a step."""
         shares = [share for share in self.shares(step) if len(share)]
         counts = torch.zeros(len(self.term_names), dtype=torch.float64)
-        if self.buckets is not None:
-            static = [self._fit(self.buckets, share, step) for share in shares]
-            return StepWork(step=step, parts=[], counts=counts, static=static)
-        parts = [self._prepare(self._raw(share, step), share, step) for share in shares]
+        parts = [self._prepare(share, step) for share in shares]
         for part in parts:
             counts += counts_of(self.task, part, self.schedule.progress(step))
         return StepWork(step=step, parts=parts, counts=counts)
@@ -152,19 +145,10 @@ class Loader:
         finally:
             threads.shutdown(cancel_futures=True)
 
-    def _fit(self, buckets: Buckets, share: np.ndarray, step: int) -> StaticPart:
-        """A micro-batch in fixed shapes, as little done to it as the step can do itself."""
-        raw = self._raw(share, step)
-        part = buckets.fit(raw if buckets.is_dense(raw.batch) else self._prepare(raw, share, step))
-        return pinned(part) if self.pin else part
-
-    def _raw(self, share: np.ndarray, step: int) -> Raw:
+    def _prepare(self, share: np.ndarray, step: int) -> Prepared:
         batch, targets = collate([self.source[int(index)] for index in share], self.dtype)
         keys = keys_for(self.seed, self.schedule.epoch(step), torch.from_numpy(share))
-        return Raw(batch=batch, targets=targets, keys=keys)
-
-    def _prepare(self, raw: Raw, share: np.ndarray, step: int) -> Prepared:
-        prepared = self.task.prepare(raw.batch, raw.targets, raw.keys, self.schedule.progress(step))
+        prepared = self.task.prepare(batch, targets, keys, self.schedule.progress(step))
         try:
             edges = self.model.with_neighbors(prepared.batch)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""What is minimised: from a prepared micro-batch to its loss, whoever differentiates it."""
+"""Loss of one micro-batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor
 from denskit.batch import Batch, Prepared
 from denskit.models.base import ForceField
 from denskit.tasks import Task
-from denskit.tasks.base import Number
 from denskit.tasks.metrics import Metrics
 
 
@@ -30,7 +29,7 @@ def objective(
     part: Prepared,
     *,
     counts: Tensor,
-    progress: Number,
+    progress: float,
     autocast: AbstractContextManager,
 ) -> Objective:
     """Predict and score a micro-batch with edges, its targets in eV; ``counts`` [number of terms] are of the step."""
@@ -51,7 +50,7 @@ def objective(
     return Objective(loss=torch.stack(parts).sum(), sums=sums, metrics=metrics)
 
 
-def counts_of(task: Task, part: Prepared, progress: Number) -> Tensor:
+def counts_of(task: Task, part: Prepared, progress: float) -> Tensor:
     """What the terms of the loss count [number of terms] float64; masks say so before anything is predicted."""
     terms = task.losses(no_prediction(part.batch), part, progress)
     return torch.stack([term.count.double() for term in terms.values()])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
 
@@ -27,25 +24,6 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Set the learning rate of all groups."""
     for group in optimizer.param_groups:
         group["lr"] = lr
-
-
-@contextmanager
-def on_device(optimizer: torch.optim.Optimizer, lr: Tensor, skip: Tensor) -> Iterator[None]:
-    """Inside, steps of a fused optimizer take nothing from the host.
-
-    They read their learning rate from ``lr`` [], and do nothing where ``skip`` [] bool is True: the attributes by which
-    gradient scalers speak to fused optimizers.
-    """
-    before = [(group["lr"], group["capturable"]) for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["lr"], group["capturable"] = lr, lr.is_cuda
-    optimizer.grad_scale, optimizer.found_inf = None, skip.float()  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
-        for group, (rate, capturable) in zip(optimizer.param_groups, before, strict=True):
-            group["lr"], group["capturable"] = rate, capturable
 
 
 class Gradients:

@@ -22,7 +22,6 @@ from denskit.models.base import ModelConfig
 from denskit.tasks import TaskConfig
 
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(step|epoch|minute)s?")
-_DRAWN = ("attention_dropout", "projection_dropout", "output_dropout", "stochastic_depth")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?) ?lr")
 
 
@@ -151,13 +150,9 @@ class TrainingConfig(BaseModel):
     loss and skips steps that overflow."""
     tf32: bool = False
     """Matrix products of float32 from 10 bits of each number, on NVIDIA GPUs (TF32); elsewhere without effect."""
-    step: Literal["eager", "traced", "inductor", "cuda_graph"] = "eager"
-    """How a step is made: eager; or in fixed shapes, as a flat graph ("traced"), compiled ("inductor"), or captured and
-    repeated without the host (CUDA: "cuda_graph"; elsewhere eager)."""
     kernels: Literal["auto", "plain", "fused"] = "auto"
-    """Edge operations of Equiformer, and on GPUs the sphere grids of EquiformerV2 and eSCN, in plain PyTorch, by fused
-    kernels (CPU: the extra denskit[fast]; GPU: Triton), or auto: by these on CPUs, if installed. The same numbers, to
-    rounding."""
+    """Edge operations of Equiformer: plain PyTorch, fused kernels (CPUs only), or auto: fused on CPUs. The same
+    numbers, to rounding."""
     activation_checkpointing: bool = False
     """Compute the inside of each block again in the backward pass instead of keeping it: less memory, more time."""
     edge_chunk: int | None = Field(None, ge=1)
@@ -261,40 +256,12 @@ class RunConfig(BaseModel):
                 "model.forces=direct"
             )
         self._check_scale()
-        self._check_step()
         if self.training.best_by == "forces" and self.task.forces_weight == 0:
             raise ValueError(
                 "task.forces_weight=0, but training.best_by=forces chooses the best weights by forces; set "
                 "training.best_by=energy"
             )
         return self
-
-    def _check_step(self) -> None:
-        training = self.training
-        if training.step == "eager":
-            return
-        if training.amp == "fp16":
-            raise ValueError(
-                f"training.step={training.step}, but training.amp=fp16 asks the host whether a step counts; "
-                "use amp=bf16 or none, or step=eager"
-            )
-        if training.activation_checkpointing:
-            raise ValueError(
-                f"training.step={training.step} with activation_checkpointing=true: a flat graph keeps what it needs; "
-                "choose one"
-            )
-        if training.edge_chunk is not None:
-            raise ValueError(
-                f"training.step={training.step} with edge_chunk={training.edge_chunk}: groups of edges change from "
-                "batch to batch, and a flat graph is one; choose one"
-            )
-        drawn = [name for name in _DRAWN if getattr(self.model, name, 0) > 0]
-        if drawn:
-            raise ValueError(
-                f"training.step={training.step} repeats one recording, in which "
-                f"{', '.join(f'model.{name}={getattr(self.model, name)}' for name in drawn)} would not be drawn by "
-                "seed and step; set them to 0, or use step=eager"
-            )
 
     def _check_scale(self) -> None:
         scale, origin = self.training.scale, self.training.init_from

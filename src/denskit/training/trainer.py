@@ -20,10 +20,11 @@ from denskit.data.inspection import findings_of
 from denskit.memory import memory_named
 from denskit.models.base import SYMMETRIC_SITES, ForceField
 from denskit.models.model_file import save_model
+from denskit.nn.execution import Execution
+from denskit.nn.fused import choose_kernels, fused_problem
 from denskit.random import fold
 from denskit.tasks import build_task
 from denskit.tasks.metrics import Metrics
-from denskit.training.buckets import Buckets
 from denskit.training.checkpoint import (
     Checkpoint,
     cannot_write,
@@ -47,7 +48,6 @@ from denskit.training.run_log import RunLog, duration, metrics_line, peak_memory
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig, parse_interval
 from denskit.training.sizing import fit_model_to_data
-from denskit.training.static_step import Failure, Now, StaticStep, StepMode, usable_mode
 from denskit.training.window import Window
 
 _DROPOUT = 0xD20  # tells the seeds of dropout from those of the order and the corruption
@@ -122,10 +122,13 @@ class Trainer:
         self.messages += self.data.messages + said
         if self.data.valid is not None:
             check_known_elements(force_field, self.data.valid)
-        force_field.backbone.checkpoint_activations = training.activation_checkpointing
-        force_field.backbone.edge_chunk = training.edge_chunk
         self.force_field: ForceField = force_field.to(device)
-        self.force_field.use_kernels(training.kernels)
+        choose_kernels(training.kernels, device)  # raises before anything is written
+        self.force_field.execution = Execution(
+            kernels=training.kernels, edge_chunk=training.edge_chunk, recompute=training.activation_checkpointing
+        )
+        if device.type == "cpu" and training.kernels == "auto" and (problem := fused_problem("cpu")) is not None:
+            self.messages.append(f"edge operations in plain PyTorch, about half as fast: {problem}")
         self.group.copy_from_first([*force_field.parameters(), *force_field.buffers()])
         parameters = [parameter for parameter in force_field.parameters() if parameter.requires_grad]
         self.optimizer = build_optimizer(force_field, training)
@@ -133,8 +136,6 @@ class Trainer:
         self.precision = Precision(training.amp, device, tf32=training.tf32)
         decay = training.ema_decay
         self.average = None if decay is None else WeightAverage(parameters, decay, warmup=training.ema_warmup)
-        mode, said = usable_mode(training.step, self.group)
-        self.messages += said
         self.loader = Loader(
             source=self.data.train,
             task=self.task,
@@ -147,36 +148,10 @@ class Trainer:
             rank=self.group.rank,
             num_processes=self.group.count,
             threads=training.loader_threads,
-            buckets=None if mode == "eager" else self._buckets(),
-            pin=device.type == "cuda",
         )
         self.interrupt = Interrupt(patient=self.group.count > 1)
         self.window = self._new_window()
-        self.static = None if mode == "eager" else self._static_step(mode)
         self.saved_at = time.monotonic()
-
-    def _buckets(self) -> Buckets:
-        training, sizes = self.config.training, self.data.train.sizes
-        return Buckets(
-            systems=-(-training.batch_size // (training.accumulate * self.group.count)),
-            largest=None if sizes is None else int(sizes.max()),
-            pairs=self.config.model.max_neighbors is None,
-        )
-
-    def _static_step(self, mode: StepMode) -> StaticStep:
-        return StaticStep(
-            mode=mode,
-            force_field=self.force_field,
-            task=self.task,
-            optimizer=self.optimizer,
-            gradients=self.gradients,
-            average=self.average,
-            clip_norm=self.config.training.clip_norm,
-            precision=self.precision,
-            group=self.group,
-            num_terms=len(self.loader.term_names),
-            advice=_SMALLER,
-        )
 
     def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
         """Take over the state of a checkpoint; the settings that changed since."""
@@ -203,8 +178,6 @@ class Trainer:
     def run(self, log: RunLog) -> None:
         """All steps that are left, then the final evaluation and files."""
         total = self.schedule.total_steps
-        if self.static is not None:
-            self.static.say = log.say
         with self.interrupt:
             mark = time.perf_counter()
             for work in self.loader.prefetch(self.step, total, self.config.training.prefetch):
@@ -225,8 +198,6 @@ class Trainer:
         that gradients and sums merely add.
         """
         assert work.step == self.step, (work.step, self.step)
-        if self.static is not None:
-            return self._run_static(self.static, work)
         device = self.group.device
         # dropout is a function of seed and step too, so a resumed run repeats it
         torch.manual_seed(fold(self.config.seed, _DROPOUT, self.step, self.group.rank))
@@ -255,25 +226,6 @@ class Trainer:
             self.average.update(self.step)
         return bool(totals[-1] > 0)
 
-    def _run_static(self, static: StaticStep, work: StepWork) -> bool:
-        """:meth:`train_step` without waiting for the device; a step that was not finite shows when a row is due."""
-        for part in work.static:
-            check_measured(self.force_field, part.content.batch, self.data.train.name)
-        now = Now(
-            step=self.step,
-            progress=self.schedule.progress(self.step),
-            learning_rate=self.schedule.learning_rate(self.step),
-            blend=0.0 if self.average is None else self.average.weight(self.step + 1),
-        )
-        with self.precision.products():
-            static.run(work.static, now)
-        self.step += 1
-        self.window.steps += 1
-        asked = float(self.interrupt.signal != 0)
-        if self.group.count > 1:
-            asked = float(self.group.add(torch.tensor(asked, device=self.group.device)))
-        return asked > 0
-
     def _backward(self, part: Prepared, counts: Tensor, metrics: Metrics) -> Tensor:
         """Add the gradients and the errors of a micro-batch; its sums [number of terms] of the loss terms."""
         found = objective(
@@ -289,16 +241,14 @@ class Trainer:
         return found.sums
 
     def _require_finite(self, sums: Tensor, norm: Tensor) -> None:
-        if not bool(torch.isfinite(torch.cat([sums, norm[None].double()])).all()):
-            raise self._not_finite(Failure(self.step, float(norm), sums.tolist()))
-
-    def _not_finite(self, failure: Failure) -> ValueError:
-        named = zip(self.loader.term_names, failure.sums, strict=True)
+        if bool(torch.isfinite(torch.cat([sums, norm[None].double()])).all()):
+            return
+        named = zip(self.loader.term_names, sums.tolist(), strict=True)
         last = self.folder.last
-        return ValueError(
-            f"step {failure.step}: the loss or its gradient is not finite (sums of the terms: "
-            f"{', '.join(f'{name} {value:.4g}' for name, value in named)}; gradient norm {failure.norm:.4g}).\n"
-            f"The batch: {self.loader.describe(failure.step)}.\n"
+        raise ValueError(
+            f"step {self.step}: the loss or its gradient is not finite (sums of the terms: "
+            f"{', '.join(f'{name} {value:.4g}' for name, value in named)}; gradient norm {float(norm):.4g}).\n"
+            f"The batch: {self.loader.describe(self.step)}.\n"
             f"The weights were not updated{f'; the last checkpoint is kept: {last}' if last.exists() else ''}. "
             "Look at these structures, lower training.lr or set training.clip_norm"
         )
@@ -311,7 +261,6 @@ class Trainer:
         if evaluate or step % training.log_every == 0:
             self._log_row(log, evaluate)
         if stop:
-            self._catch_up()
             if self.group.is_first:
                 self._save()
             self.group.wait()  # torchrun ends the others when one has left
@@ -321,16 +270,7 @@ class Trainer:
             )
             raise SystemExit(128 + (self.interrupt.signal or signal.SIGTERM))
         if self.group.is_first and step < total and self._save_is_due():
-            self._catch_up()
             self._save()
-
-    def _catch_up(self) -> None:
-        """Take over what static steps have summed up on the device; raises where one of them was not finite."""
-        if self.static is not None:
-            failure = self.static.failed()
-            if failure is not None:
-                raise self._not_finite(failure)
-            self.static.collect(self.window.terms, self.window.metrics)
 
     def _save_is_due(self) -> bool:
         interval = parse_interval(self.config.training.checkpoint_every)
@@ -340,7 +280,6 @@ class Trainer:
 
     def _log_row(self, log: RunLog, evaluate: bool) -> None:
         """A row of what happened since the last one, with validation errors where they are due."""
-        self._catch_up()
         window, self.window = self.window, self._new_window()
         last = self.step - 1
         weights = self.loader.term_weights(self.schedule.progress(last))

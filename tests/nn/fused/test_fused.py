@@ -8,12 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from contract.variants import VARIANTS, build
+from denskit.batch import System
+from denskit.data.base import collate
 from denskit.geometry.edge_frame import edge_frames
 from denskit.geometry.so2 import couple_plan
-from denskit.nn.fused import choose_kernels, functions, fused_available, reference
+from denskit.nn.execution import Execution
+from denskit.nn.fused import choose_kernels, functions, reference
 from denskit.nn.fused.plan import aggregate_plan, gate_plan
 
-pytestmark = pytest.mark.skipif(not fused_available(torch.device("cpu")), reason="numba is not installed")
 EXACT = 1e-12
 ATOMS = 5
 Function = Callable[..., list[Tensor]]
@@ -125,6 +128,27 @@ def test_aggregate(degrees: tuple[int, ...], channels: tuple[int, ...], heads: i
     )
 
 
-def test_auto_takes_kernels_where_they_have_run() -> None:
+@pytest.mark.parametrize("name", [name for name, variant in VARIANTS.items() if variant.config.name == "equiformer"])
+def test_whole_models(name: str, systems: dict[str, System]) -> None:
+    """Predictions, and gradients of a loss of them."""
+    model = build(name, torch.float64).train()
+    batch = collate([systems["ethanol"], systems["triclinic"]], torch.float64)[0]
+    batch = model.config.with_neighbors(batch)
+    force_input = torch.randn_like(batch.positions) if "noise" in model.heads else None
+    found: list[list[Tensor]] = []
+    for kernels in ("plain", "fused"):
+        model.execution = Execution(kernels=kernels)
+        out = model(batch, force_input)
+        loss = torch.stack([value.square().sum() for value in out.values()]).sum()
+        gradients = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
+        found.append([*out.values(), *gradients])
+    for plain, fused in zip(*found, strict=True):
+        scale = float(torch.linalg.vector_norm(plain.detach()))
+        torch.testing.assert_close(fused, plain, rtol=0, atol=1e-10 * max(1.0, scale))
+
+
+def test_auto_takes_kernels_where_there_are_any() -> None:
     assert choose_kernels("auto", torch.device("cpu")) == "fused"
     assert choose_kernels("auto", torch.device("cuda")) == "plain"
+    with pytest.raises(ValueError, match="kernels=fused: there are no fused kernels for cuda; take kernels=auto"):
+        choose_kernels("fused", torch.device("cuda"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
+from functools import cache
+from importlib import import_module
 from typing import Literal
 
 import torch
@@ -13,8 +14,6 @@ from torch import Tensor
 from denskit.nn.fused import functions, reference
 
 KernelName = Literal["auto", "plain", "fused"]
-NEEDED = {"cpu": "numba", "cuda": "triton"}  # what the fused kernels of a device are written in
-PROVEN = ("cpu",)  # devices whose kernels have run there: Triton's were checked by its interpreter and compiler only
 
 
 @dataclass(frozen=True)
@@ -34,24 +33,29 @@ KERNELS: dict[str, Kernels] = {
 }
 
 
-def choose_kernels(name: KernelName, device: torch.device) -> Literal["plain", "fused"]:
-    """The kernels to use on a device; "auto": fused ones where there are any that have run there.
+def choose_kernels(
+    name: KernelName | Literal["for_compiler"], device: torch.device
+) -> Literal["plain", "fused", "for_compiler"]:
+    """The kernels to use on a device, a name of KERNELS; "auto": fused ones on CPUs.
 
     Raises:
-        ValueError: Fused kernels asked for on a device that has none, or without the library they need.
+        ValueError: Fused kernels asked for on a device that has none, or where numba cannot be imported.
     """
-    if name == "plain" or (name == "auto" and device.type not in PROVEN):
+    problem = None if name == "plain" else fused_problem(device.type)
+    if name == "fused" and problem is not None:
+        raise ValueError(f"kernels=fused: {problem}; take kernels=auto, which then means plain PyTorch")
+    if problem is not None:
         return "plain"
-    if fused_available(device):
-        return "fused"
-    if name == "auto":
-        return "plain"
-    needed = NEEDED.get(device.type)
-    hint = f"install {needed}: pip install 'denskit[fast]'" if needed else "use kernels=plain"
-    raise ValueError(f"kernels=fused: there are none for {device.type} here; {hint}")
+    return "fused" if name == "auto" else name
 
 
-def fused_available(device: torch.device) -> bool:
-    """Whether there are fused kernels for a device."""
-    needed = NEEDED.get(device.type)
-    return needed is not None and find_spec(needed) is not None
+@cache
+def fused_problem(device_type: str) -> str | None:
+    """Why there are no fused kernels for a kind of device ("cpu", "cuda"); None where there are."""
+    if device_type != "cpu":
+        return f"there are no fused kernels for {device_type}"
+    try:
+        import_module("denskit.nn.fused.numba_couple")
+    except Exception as error:  # a damaged installation raises what it happens to raise
+        return f"numba cannot be imported ({type(error).__name__}: {error})"
+    return None

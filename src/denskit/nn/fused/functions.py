@@ -1,4 +1,4 @@
-"""Edge operations and sphere grids by hand-written kernels, differentiable twice.
+"""Edge operations by hand-written kernels, differentiable twice.
 
 Each is three operators (:mod:`denskit.nn.fused.operators`): forward, backward, and the backward of the backward, which
 training on forces needs.  Third derivatives are an error.
@@ -93,9 +93,3 @@ def aggregate(
     layout = (plan.degrees, plan.channels, plan.m_max, target, num_atoms)
     inputs = _full([*values, attention, *wigner[: max(plan.degrees) + 1]])
     return list(_Operation.apply("aggregate", layout, *inputs))
-
-
-def s2_silu(x: Tensor, to_grid: Tensor, from_grid: Tensor) -> Tensor:
-    """As :func:`denskit.nn.s2_activation.s2_silu` without a linear layer; the matrices are constants."""
-    (out,) = _Operation.apply("s2_activation", (to_grid, from_grid), x)
-    return out  # type: ignore[no-any-return]

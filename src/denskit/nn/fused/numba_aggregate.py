@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from denskit.nn.fused.numba_common import inner, kernel, parts_of, room, run_parts
+from denskit.nn.fused.numba_kernel import kernel
+from denskit.nn.fused.numba_parts import new_sums, parts_of, room, run_parts, sum_of_parts
 from denskit.nn.fused.numba_rows import add_total, fill, outer, turn, turn_back, zero
 from denskit.nn.fused.numba_vectors import Code, Lanes, at, operation
 from denskit.nn.fused.plan import AggregatePlan
@@ -27,7 +28,7 @@ def _tables(plan: AggregatePlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return degrees, np.array(columns, np.int64), np.array(widths, np.int64)
 
 
-@inner
+@kernel
 def _place(e, row, m, column, widths):
     """Where an edge's row (0, +1, -1, +2, ...) of a degree begins in values[m]."""
     return e * widths[0] + column if m == 0 else (2 * e + (row + 1) % 2) * widths[m] + column
@@ -75,14 +76,14 @@ def weigh_double_backward(
     code.along(n, body)
 
 
-@inner
+@kernel
 def _spread(out, attention, e, heads, size):
     """The weights of an edge's heads, each ``size`` times."""
     for head in range(heads):
         fill(out, head * size, attention, e * heads + head, size)
 
 
-@inner
+@kernel
 def _gather_heads(out, e, total, heads, size):
     """Add sums over the channels of each head."""
     for head in range(heads):
@@ -166,74 +167,68 @@ def _double_backward(
                 outer(at(d_wigner[l], attention), matrix, changed, 0, g, place, rows, size, width)
 
 
-def aggregate_forward(
+def forward(plan: AggregatePlan, target: Tensor, num_atoms: int, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """See :func:`denskit.nn.fused.reference.aggregate`."""
+    first = inputs[0]
+    shapes = [(num_atoms, 2 * l + 1, c) for l, c in zip(plan.degrees, plan.channels, strict=True)]
+    return _sums(_forward, plan, target, inputs, (), [first.new_empty(shape) for shape in shapes])
+
+
+def backward(
+    plan: AggregatePlan, target: Tensor, num_atoms: int, inputs: Sequence[Tensor], grads: Sequence[Tensor]
+) -> list[Tensor]:
+    """Gradients with respect to the inputs."""
+    out, parts = _results(plan, inputs), parts_of(len(target))
+    shared = (*_given(plan, target, inputs), grads, *_split(plan, out))
+    run_parts(_backward, parts, shared, [(_room(plan, inputs[0]),) for _ in parts])
+    return out
+
+
+def double_backward(
     plan: AggregatePlan,
-    values: Sequence[Tensor],
-    attention: Tensor,
     target: Tensor,
     num_atoms: int,
-    wigner: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
 ) -> list[Tensor]:
-    """See :func:`denskit.nn.fused.reference.aggregate`."""
-    shapes = [(num_atoms, 2 * l + 1, c) for l, c in zip(plan.degrees, plan.channels, strict=True)]
-    inputs, parts = _inputs(plan, values, attention, target, wigner), parts_of(len(target))
-    sums = [[attention.new_zeros(shape) for shape in shapes] for _ in parts]
-    run_parts(_forward, parts, lambda part: (*inputs, sums[part], _room(plan, attention)))
-    return _total(sums)
+    """Gradients of :func:`backward` with respect to inputs and grads."""
+    out = _results(plan, inputs)
+    given = (grads, *_split(plan, cotangents), *_split(plan, out))
+    return [*out, *_sums(_double_backward, plan, target, inputs, given, grads)]
 
 
-def aggregate_backward(
+def _sums(
+    kernel: Any,
     plan: AggregatePlan,
-    values: Sequence[Tensor],
-    attention: Tensor,
     target: Tensor,
-    wigner: Sequence[Tensor],
-    grads: Sequence[Tensor],
-) -> tuple[list[Tensor], Tensor, list[Tensor]]:
-    """Gradients with respect to values, attention and wigner."""
-    g_values, g_attention = [x.new_empty(x.shape) for x in values], attention.new_empty(attention.shape)
-    g_wigner = [x.new_zeros(x.shape) for x in wigner]
-    inputs = _inputs(plan, values, attention, target, wigner)
-    given, results = grads, (g_values, g_attention, g_wigner)
-    run_parts(_backward, parts_of(len(target)), lambda _: (*inputs, given, *results, _room(plan, attention)))
-    return g_values, g_attention, g_wigner
+    inputs: Sequence[Tensor],
+    given: Sequence[Any],
+    like: Sequence[Tensor],
+) -> list[Tensor]:
+    """Run a kernel that adds up at the atoms."""
+    parts = parts_of(len(target))
+    sums = new_sums(like, parts)
+    shared = (*_given(plan, target, inputs), *given)
+    run_parts(kernel, parts, shared, [(own, _room(plan, inputs[0])) for own in sums])
+    return sum_of_parts(sums)
 
 
-def aggregate_double_backward(
-    plan: AggregatePlan,
-    values: Sequence[Tensor],
-    attention: Tensor,
-    target: Tensor,
-    wigner: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    h_values: Sequence[Tensor],
-    h_attention: Tensor,
-    h_wigner: Sequence[Tensor],
-) -> tuple[list[Tensor], Tensor, list[Tensor], list[Tensor]]:
-    """Gradients of :func:`aggregate_backward` with respect to values, attention, wigner and grads."""
-    d_values, d_attention = [x.new_empty(x.shape) for x in values], attention.new_empty(attention.shape)
-    d_wigner = [x.new_zeros(x.shape) for x in wigner]
-    inputs, parts = _inputs(plan, values, attention, target, wigner), parts_of(len(target))
-    given = (grads, h_values, h_attention, h_wigner)
-    results = (d_values, d_attention, d_wigner)
-    sums = [[grad.new_zeros(grad.shape) for grad in grads] for _ in parts]
-    run_parts(_double_backward, parts, lambda part: (*inputs, *given, *results, sums[part], _room(plan, attention)))
-    return d_values, d_attention, d_wigner, _total(sums)
+def _results(plan: AggregatePlan, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Memory for gradients; kernels do not write to all of a Wigner matrix."""
+    values, attention, wigner = _split(plan, inputs)
+    return [*(x.new_empty(x.shape) for x in (*values, attention)), *(x.new_zeros(x.shape) for x in wigner)]
 
 
-def _total(sums: Sequence[list[Tensor]]) -> list[Tensor]:
-    first, *others = sums
-    for other in others:
-        for total, more in zip(first, other, strict=True):
-            total += more
-    return first
+def _given(plan: AggregatePlan, target: Tensor, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
+    values, attention, wigner = _split(plan, inputs)
+    return (values, attention, attention.shape[1], target, wigner, *_tables(plan), plan.m_max)
 
 
-def _inputs(
-    plan: AggregatePlan, values: Sequence[Tensor], attention: Tensor, target: Tensor, wigner: Sequence[Tensor]
-) -> tuple[object, ...]:
-    heads = attention.shape[1]
-    return (values, attention, heads, target, wigner, *_tables(plan), plan.m_max)
+def _split(plan: AggregatePlan, tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor, Sequence[Tensor]]:
+    """Values by m, attention, Wigner matrices by l."""
+    orders = plan.m_max + 1
+    return tensors[:orders], tensors[orders], tensors[orders + 1 :]
 
 
 def _room(plan: AggregatePlan, like: Tensor) -> np.ndarray:

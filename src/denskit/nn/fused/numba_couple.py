@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from denskit.geometry.so2 import CouplePlan, rows_of
-from denskit.nn.fused.numba_common import inner, kernel, parts_of, room, run_parts
+from denskit.nn.fused.numba_kernel import kernel
+from denskit.nn.fused.numba_parts import new_sums, parts_of, room, run_parts, sum_of_parts
 from denskit.nn.fused.numba_rows import add, add_two, outer, turn, turn_back, zero
 from denskit.nn.fused.numba_vectors import Code, Lanes, at, operation
 
@@ -132,7 +133,7 @@ def _double_backward_rows(lanes: Lanes, arrays: Sequence[Any], rows: Sequence[tu
     lanes.store(total, d_radial, w)
 
 
-@inner
+@kernel
 def _gather(z, x, y, s, t, degrees):
     """All degrees of x[s] + y[t] side by side."""
     for l in range(len(degrees)):
@@ -141,7 +142,7 @@ def _gather(z, x, y, s, t, degrees):
         add_two(z, place, at(x[l], z), s * size, at(y[l], z), t * size, size)
 
 
-@inner
+@kernel
 def _scatter(z, x, y, s, t, degrees):
     """Add z to x[s] and y[t]."""
     for l in range(len(degrees)):
@@ -151,7 +152,7 @@ def _scatter(z, x, y, s, t, degrees):
         add(at(y[l], z), t * size, z, place, size)
 
 
-@inner
+@kernel
 def _turn(r, z, wigner, e, degrees, m_max):
     """R += D z, the rows of orders up to m_max."""
     for l in range(len(degrees)):
@@ -159,7 +160,7 @@ def _turn(r, z, wigner, e, degrees, m_max):
         turn(r, place, z, place, at(wigner[l], z), e * size * size, 2 * min(l, m_max) + 1, size, width)
 
 
-@inner
+@kernel
 def _turn_back(z, r, wigner, e, degrees, m_max):
     """Z += D^T r."""
     for l in range(len(degrees)):
@@ -167,7 +168,7 @@ def _turn_back(z, r, wigner, e, degrees, m_max):
         turn_back(z, place, r, place, at(wigner[l], z), e * size * size, 2 * min(l, m_max) + 1, size, width)
 
 
-@inner
+@kernel
 def _outer(out, r, z, e, degrees, m_max):
     """out[l][e] += r z^T, summed over channels; l = 0 is never turned and has no gradient."""
     for l in range(1, len(degrees)):
@@ -198,7 +199,7 @@ def _forward(
 @kernel
 def _backward(
     first, last, x, y, source, target, wigner, radial, num_weights, paths, coefficients, degrees, widths, m_max,
-    grads, g_x, g_y, g_wigner, g_radial, room,
+    grads, g_wigner, g_radial, g_x, g_y, room,
 ):  # fmt: skip
     z, r, g_r = room[0], room[1], room[2]
     for e in range(first, last):
@@ -225,7 +226,7 @@ def _backward(
 @kernel
 def _double_backward(
     first, last, x, y, source, target, wigner, radial, num_weights, paths, coefficients, degrees, widths, m_max,
-    grads, h_x, h_y, h_wigner, h_radial, d_x, d_y, d_wigner, d_radial, d_grads, room,
+    grads, h_x, h_y, h_wigner, h_radial, d_wigner, d_radial, d_grads, d_x, d_y, room,
 ):  # fmt: skip
     z, r, h_z, h_r, by_r, by_h_r = room[0], room[1], room[2], room[3], room[4], room[5]
     for e in range(first, last):
@@ -261,111 +262,69 @@ def _double_backward(
         _scatter(z, d_x, d_y, s, t, degrees)
 
 
-def couple_forward(
-    plan: CouplePlan,
-    at_source: Sequence[Tensor],
-    at_target: Sequence[Tensor],
-    source: Tensor,
-    target: Tensor,
-    wigner: Sequence[Tensor],
-    radial: Tensor,
-) -> list[Tensor]:
+def forward(plan: CouplePlan, source: Tensor, target: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
     """See :func:`denskit.nn.fused.reference.couple`."""
+    radial, parts = inputs[-1], parts_of(len(source))
     out = [radial.new_empty(len(source), rows_of(block.m), block.width) for block in plan.blocks]
-    inputs = _inputs(plan, at_source, at_target, source, target, wigner, radial)
-    run_parts(_forward, parts_of(len(source)), lambda _: (*inputs, out, _room(plan, radial)))
+    shared = (*_given(plan, source, target, inputs), out)
+    run_parts(_forward, parts, shared, [(_room(plan, radial),) for _ in parts])
     return out
 
 
-def couple_backward(
+def backward(
+    plan: CouplePlan, source: Tensor, target: Tensor, inputs: Sequence[Tensor], grads: Sequence[Tensor]
+) -> list[Tensor]:
+    """Gradients with respect to the inputs."""
+    return _run(_backward, plan, source, target, inputs, (grads,), ())
+
+
+def double_backward(
     plan: CouplePlan,
-    at_source: Sequence[Tensor],
-    at_target: Sequence[Tensor],
     source: Tensor,
     target: Tensor,
-    wigner: Sequence[Tensor],
-    radial: Tensor,
+    inputs: Sequence[Tensor],
     grads: Sequence[Tensor],
-) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor]:
-    """Gradients with respect to at_source, at_target, wigner and radial."""
-    inputs = _inputs(plan, at_source, at_target, source, target, wigner, radial)
-    g_wigner, g_radial = [torch.zeros_like(w) for w in wigner], torch.empty_like(radial)
-    parts, sums = parts_of(len(source)), _Sums(at_source, at_target)
-    given, results = grads, (g_wigner, g_radial)
-    run_parts(_backward, parts, lambda part: (*inputs, given, *sums.of(part), *results, _room(plan, radial)))
-    return *sums.total(), g_wigner, g_radial
+    cotangents: Sequence[Tensor],
+) -> list[Tensor]:
+    """Gradients of :func:`backward` with respect to inputs and grads."""
+    d_grads = [grad.new_empty(grad.shape) for grad in grads]
+    given = (grads, *_split(plan, cotangents))
+    return [*_run(_double_backward, plan, source, target, inputs, given, (d_grads,)), *d_grads]
 
 
-def couple_double_backward(
+def _run(
+    kernel: Any,
     plan: CouplePlan,
-    at_source: Sequence[Tensor],
-    at_target: Sequence[Tensor],
     source: Tensor,
     target: Tensor,
-    wigner: Sequence[Tensor],
-    radial: Tensor,
-    grads: Sequence[Tensor],
-    h_source: Sequence[Tensor],
-    h_target: Sequence[Tensor],
-    h_wigner: Sequence[Tensor],
-    h_radial: Tensor,
-) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor, list[Tensor]]:
-    """Gradients of :func:`couple_backward` with respect to at_source, at_target, wigner, radial and grads."""
-    inputs = _inputs(plan, at_source, at_target, source, target, wigner, radial)
-    d_wigner, d_radial = [torch.zeros_like(w) for w in wigner], torch.empty_like(radial)
-    d_grads = [torch.empty_like(grad, memory_format=torch.contiguous_format) for grad in grads]
-    parts, sums = parts_of(len(source)), _Sums(at_source, at_target)
-    given = (grads, h_source, h_target, h_wigner, h_radial)
-    results = (d_wigner, d_radial, d_grads)
-    run_parts(_double_backward, parts, lambda part: (*inputs, *given, *sums.of(part), *results, _room(plan, radial)))
-    return *sums.total(), d_wigner, d_radial, d_grads
+    inputs: Sequence[Tensor],
+    given: Sequence[Any],
+    results: Sequence[Any],
+) -> list[Tensor]:
+    """Run a derivative, whose kernel takes all these; what it gives like the inputs."""
+    at_source, at_target, wigner, radial = _split(plan, inputs)
+    parts, degrees = parts_of(len(source)), len(plan.channels)
+    turns, weights = [w.new_zeros(w.shape) for w in wigner], radial.new_empty(radial.shape)
+    sums = new_sums([*at_source, *at_target], parts)
+    shared = (*_given(plan, source, target, inputs), *given, turns, weights, *results)
+    run_parts(kernel, parts, shared, [(own[:degrees], own[degrees:], _room(plan, radial)) for own in sums])
+    return [*sum_of_parts(sums), *turns, weights]
 
 
-class _Sums:
-    """Gradients of the features at both ends: one buffer for each part of the edges, so that threads do not collide."""
+def _given(plan: CouplePlan, source: Tensor, target: Tensor, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
+    at_source, at_target, wigner, radial = _split(plan, inputs)
+    tables = _tables(plan, radial.dtype)
+    return (at_source, at_target, source, target, wigner, radial, plan.num_weights, *tables, plan.m_max)
 
-    def __init__(self, at_source: Sequence[Tensor], at_target: Sequence[Tensor]) -> None:
-        self.like = (at_source, at_target)
-        self.buffers: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 
-    def of(self, part: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Zeros for one part."""
-        made = [[torch.zeros_like(x, memory_format=torch.contiguous_format) for x in side] for side in self.like]
-        self.buffers[part] = (made[0], made[1])
-        return self.buffers[part]
-
-    def total(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The sums over the parts, in their order."""
-        (source, target), *others = (self.buffers[part] for part in sorted(self.buffers))
-        for more_source, more_target in others:
-            for total, more in zip(source + target, more_source + more_target, strict=True):
-                total += more
-        return source, target
+def _split(
+    plan: CouplePlan, tensors: Sequence[Tensor]
+) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], Tensor]:
+    """Features at the source and at the target by l, Wigner matrices by l, radial weights."""
+    degrees = len(plan.channels)
+    return tensors[:degrees], tensors[degrees : 2 * degrees], tensors[2 * degrees : 3 * degrees], tensors[-1]
 
 
 def _room(plan: CouplePlan, like: Tensor) -> np.ndarray:
     """Room for six sets of features of one edge."""
     return room(6, sum((2 * l + 1) * c for l, c in enumerate(plan.channels)), like)
-
-
-def _inputs(
-    plan: CouplePlan,
-    at_source: Sequence[Tensor],
-    at_target: Sequence[Tensor],
-    source: Tensor,
-    target: Tensor,
-    wigner: Sequence[Tensor],
-    radial: Tensor,
-) -> tuple[Any, ...]:
-    turns = wigner[: len(plan.channels)]
-    return (
-        at_source,
-        at_target,
-        source,
-        target,
-        turns,
-        radial,
-        plan.num_weights,
-        *_tables(plan, radial.dtype),
-        plan.m_max,
-    )

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from denskit.geometry.so2 import rows_of
 from denskit.nn.activation import SIGMOID_FACTOR, SILU_FACTOR
-from denskit.nn.fused.numba_common import kernel, parts_of, run_parts
+from denskit.nn.fused.numba_kernel import kernel
+from denskit.nn.fused.numba_parts import parts_of, run_parts
 from denskit.nn.fused.numba_rows import copy, zero
 from denskit.nn.fused.numba_vectors import Code, Lanes, at, operation
 from denskit.nn.fused.plan import GatePlan
@@ -192,39 +193,37 @@ def _double_backward(
             )  # fmt: skip
 
 
-def gate_forward(plan: GatePlan, mixed: Sequence[Tensor]) -> list[Tensor]:
+def forward(plan: GatePlan, inputs: Sequence[Tensor]) -> list[Tensor]:
     """Features by m, then logits; see :func:`denskit.nn.fused.reference.gate`."""
-    edges = len(mixed[0])
-    out = [mixed[0].new_empty(edges, rows_of(m), plan.width(m)) for m in range(plan.m_max + 1)]
-    logits = mixed[0].new_empty(edges, plan.num_logits)
-    inputs = (*_inputs(plan, mixed), _sigmoids(plan, mixed[0]))
-    run_parts(_forward, parts_of(edges), lambda _: (*inputs, out, logits))
+    first, edges = inputs[0], len(inputs[0])
+    out = [first.new_empty(edges, rows_of(m), plan.width(m)) for m in range(plan.m_max + 1)]
+    logits = first.new_empty(edges, plan.num_logits)
+    _run(_forward, plan, inputs, out, logits)
     return [*out, logits]
 
 
-def gate_backward(plan: GatePlan, mixed: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients with respect to mixed."""
-    g_mixed = [x.new_empty(x.shape) for x in mixed]
-    inputs = (*_inputs(plan, mixed), _sigmoids(plan, mixed[0]), grads[:-1], grads[-1])
-    run_parts(_backward, parts_of(len(mixed[0])), lambda _: (*inputs, g_mixed))
-    return g_mixed
+def backward(plan: GatePlan, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients with respect to the inputs."""
+    out = [x.new_empty(x.shape) for x in inputs]
+    _run(_backward, plan, inputs, grads[:-1], grads[-1], out)
+    return out
 
 
-def gate_double_backward(
-    plan: GatePlan, mixed: Sequence[Tensor], grads: Sequence[Tensor], h_mixed: Sequence[Tensor]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Gradients of :func:`gate_backward` with respect to mixed and grads."""
-    d_mixed, d_grads = [x.new_empty(x.shape) for x in mixed], [x.new_empty(x.shape) for x in grads]
-    inputs = (*_inputs(plan, mixed), _sigmoids(plan, mixed[0]), grads[:-1], h_mixed)
-    results = (d_mixed, d_grads[:-1], d_grads[-1])
-    run_parts(_double_backward, parts_of(len(mixed[0])), lambda _: (*inputs, *results))
-    return d_mixed, d_grads
+def double_backward(
+    plan: GatePlan, inputs: Sequence[Tensor], grads: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> list[Tensor]:
+    """Gradients of :func:`backward` with respect to inputs and grads."""
+    d_inputs, d_grads = [x.new_empty(x.shape) for x in inputs], [x.new_empty(x.shape) for x in grads]
+    _run(_double_backward, plan, inputs, grads[:-1], cotangents, d_inputs, d_grads[:-1], d_grads[-1])
+    return [*d_inputs, *d_grads]
 
 
-def _inputs(plan: GatePlan, mixed: Sequence[Tensor]) -> tuple[object, ...]:
+def _run(kernel: Any, plan: GatePlan, mixed: Sequence[Tensor], *others: Any) -> None:
     # factors of another precision would make the arithmetic theirs
     number = np.float32 if mixed[0].dtype == torch.float32 else np.float64
-    return (list(mixed), *_tables(plan), number(SILU_FACTOR), number(SIGMOID_FACTOR))
+    inputs = (list(mixed), *_tables(plan), number(SILU_FACTOR), number(SIGMOID_FACTOR), _sigmoids(plan, mixed[0]))
+    parts = parts_of(len(mixed[0]))
+    run_parts(kernel, parts, (*inputs, *others), [()] * len(parts))
 
 
 def _sigmoids(plan: GatePlan, first: Tensor) -> Tensor:
