@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +10,7 @@ import typer
 
 from denskit.cli.options import Deterministic, Device, Fixed
 from denskit.cli.sets import named_sets, print_table
+from denskit.files import write_json
 
 
 def evaluate(
@@ -91,10 +91,9 @@ def _write(
     results: dict[str, dict[str, float]], folder: Path, split: str | None, model: Path, parity: dict[str, Any]
 ) -> None:
     """The table as JSON, and for the test structures a parity plot; ``split`` is None where there are several sets."""
-    folder.mkdir(parents=True, exist_ok=True)
     name = "sets.json" if split is None else f"{split}.json"
     found = results if split is None else results["error"]
-    (folder / name).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / name, found)
     if split == "test":
         from denskit.analysis.plots import plot_parity
         from denskit.analysis.predictions import predictions_of

@@ -175,8 +175,7 @@ def _report(folder: Any, summary: dict[str, Any]) -> None:
 
 
 def _report_is2re(folder: Any, source: Structures) -> None:
-    import json
-
+    from denskit.files import write_json
     from denskit.simulation.relaxation.is2re import errors, write_submission
 
     left_out = write_submission(folder.results(), source, folder.path)
@@ -186,6 +185,6 @@ def _report_is2re(folder: Any, source: Structures) -> None:
         typer.echo(f"is2re.npz lacks {len(left_out)} structures without an energy: {names}")
     found = errors(folder.results(), source)
     if found:
-        (folder.path / "is2re.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        write_json(folder.path / "is2re.json", found)
     for name, value in found.items():
         typer.echo(f"{name} {value:.4g}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from denskit.files import atomic_write
 from denskit.models import MODELS, build_force_field
 from denskit.models.base import ForceField
 from denskit.models.scaling import Scaling
@@ -47,19 +46,11 @@ def save_model(path: str | Path, force_field: ForceField, metadata: dict[str, An
         for name, tensor in force_field.state_dict().items()
         if not name.startswith("scaling.")
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
     try:
-        save_file(tensors, temporary, metadata={_KEY: json.dumps(header)})
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes files private; a model is meant to be shared
-        os.replace(temporary, path)
+        with atomic_write(path) as temporary:
+            save_file(tensors, temporary, metadata={_KEY: json.dumps(header)})
     except SafetensorError as error:
         raise OSError(f"cannot write {path}: {error}") from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 def read_header(path: str | Path) -> dict[str, Any]:

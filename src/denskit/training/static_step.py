@@ -208,7 +208,7 @@ class StaticStep:
             sums += term_sums
             errors += state
         self.group.add(self.gradients.flat)
-        self._update(self.group.add(sums), counts, errors)
+        self._update(self.group.add(sums), counts, self.group.add(errors))
 
     def _update(self, sums: Tensor, counts: Tensor, errors: Tensor) -> None:
         """Clip, change weights and their average, and add up, where everything is finite and always was."""

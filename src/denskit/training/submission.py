@@ -18,7 +18,7 @@ import torch
 from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.config import FixedFrom
-from denskit.data.files import atomic_write
+from denskit.files import atomic_write
 from denskit.memory import memory_named
 from denskit.models.base import ForceField
 from denskit.training.distributed import Processes
