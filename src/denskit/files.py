@@ -30,7 +30,6 @@ def atomic_write(path: Path) -> Iterator[Path]:
     is killed in the block leaves the temporary; the next writer of ``path`` takes it over.  Processes that write the
     same file take turns.  The temporary keeps the suffix, from which writers choose their format.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}{_PARTIAL}{path.suffix}")
     with _held(temporary, wait=True):
         try:
@@ -62,7 +61,6 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; a folder is wanted")
     new, path = not folder.exists(), folder / LOCK
-    folder.mkdir(parents=True, exist_ok=True)
     try:
         with _held(path, wait=wait, owner=f"process {os.getpid()} on {socket.gethostname()}"):
             try:
@@ -88,6 +86,7 @@ def is_empty(folder: Path) -> bool:
 def _held(path: Path, *, wait: bool, owner: str = "") -> Iterator[None]:
     """Hold the lock of a file, which is made where it is absent and then says who the ``owner`` is."""
     if fcntl is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield
         return
     handle = _lock(path, wait)
@@ -102,6 +101,7 @@ def _held(path: Path, *, wait: bool, owner: str = "") -> Iterator[None]:
 def _lock(path: Path, wait: bool) -> int:
     """A handle that holds the lock of the file at ``path``."""
     while True:
+        path.parent.mkdir(parents=True, exist_ok=True)  # its last owner may have removed an empty folder
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -97,7 +97,7 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torc
 
     Raises:
         FileNotFoundError: No such file.
-        ValueError: Not a model file, or its weights do not fit its configuration.
+        ValueError: Not a model file, or its weights are not finite or do not fit its configuration.
     """
     header = read_header(path)
     name = header["model"].get("name")
@@ -125,4 +125,10 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torc
         force_field.load_state_dict(state, strict=False)
     except RuntimeError as error:
         raise ValueError(f"{path}: weights do not fit the configuration: {error}") from error
+    for key, tensor in force_field.state_dict().items():
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(
+                f"{path}: {int((~tensor.isfinite()).sum())} of the {tensor.numel()} numbers of {key} are NaN or infinite: "
+                "its training diverged, or the file is damaged. Use another checkpoint"
+            )
     return force_field.to(device).eval()

@@ -100,8 +100,9 @@ def metrics_line(values: Mapping[str, float | int], total_steps: int) -> str:
             )
             if name in values
         ]
-        if f"{split}_forces_mae_relative_to_zero" in values:
-            errors[-1] += f" ({values[f'{split}_forces_mae_relative_to_zero']:.2g} of predicting zero)"
+        relative = values.get(f"{split}_forces_mae_relative_to_zero")
+        if relative is not None:
+            errors[-1] += f" ({relative:.{2 if relative < 10 else 0}f} of predicting zero)"
         if errors:
             parts.append(f"{split} MAE {', '.join(errors)}")
     if "gradient_norm" in values:
