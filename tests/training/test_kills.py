@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from denskit.files import locked
 from denskit.models.model_file import load_model
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.config import RunConfig
@@ -108,5 +106,3 @@ def test_a_row_that_a_full_disk_cut_is_forgotten(tiny: Callable[..., RunConfig])
     (folder / "metrics.csv").write_text(whole + "1,0,0.3")  # of step 1000 or so
     train(tiny("training.max_steps=4"), resume=True)
     assert [row["step"] for row in _rows(folder)] == ["2", "4"]
-
-
