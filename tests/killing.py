@@ -17,7 +17,10 @@ import pytest
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked, files are locked")
 OPERATIONS = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir"}
-PRELOADED = ["denskit.cli", "denskit.training.trainer", "denskit.simulation.relaxation.folder", "denskit.data.convert"]
+PRELOADED = [  # once for all processes
+    "denskit.cli", "denskit.training.trainer", "denskit.simulation.relaxation.folder", "denskit.data.convert",
+    "ase.build", "numba", "torch.utils.tensorboard",
+]  # fmt: skip
 
 
 def command(*arguments: object) -> None:

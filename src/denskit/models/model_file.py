@@ -126,9 +126,10 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torc
     except RuntimeError as error:
         raise ValueError(f"{path}: weights do not fit the configuration: {error}") from error
     for key, tensor in force_field.state_dict().items():
-        if not bool(tensor.isfinite().all()):
+        bad = int((~tensor.isfinite()).sum())
+        if bad:
             raise ValueError(
-                f"{path}: {int((~tensor.isfinite()).sum())} of the {tensor.numel()} numbers of {key} are NaN or infinite: "
-                "its training diverged, or the file is damaged. Use another checkpoint"
+                f"{path}: {bad} of the {tensor.numel()} numbers of {key} are NaN or infinite; the training diverged, "
+                "or the file is damaged. Use another checkpoint"
             )
     return force_field.to(device).eval()
