@@ -31,7 +31,7 @@ def relax(
     pressure: Annotated[float, typer.Option(help="GPa, on relaxing cells.")] = 0.0,
     batch_atoms: Annotated[int, typer.Option(help="Atoms evaluated at once.", min=1)] = 1000,
     trajectory: Annotated[bool, typer.Option("--trajectory", help="Keep every geometry, a file a structure.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what the output folder holds; begin where there is nothing.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds, if anything.")] = False,
     is2re: Annotated[
         bool, typer.Option("--is2re", help="Write submission files; errors where the file has relaxed references.")
     ] = False,

@@ -16,7 +16,9 @@ def train(
         list[str] | None,
         typer.Argument(help="Changes to it, such as training.max_steps=5000.", metavar="KEY=VALUE ..."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder; begin where there is none.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in the output folder, if there is one.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, batches and noise.")] = None,
