@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.torch import save_file
 
 from denskit.files import atomic_write
 from denskit.models import MODELS, build_force_field
-from denskit.models.base import ForceField
+from denskit.models.base import SYMMETRIC_SITES, ForceField
 from denskit.models.scaling import Scaling
 
 FORMAT_VERSION = 1
@@ -88,7 +89,7 @@ def read_header(path: str | Path) -> dict[str, Any]:
 
 
 def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> ForceField:
-    """A force field, in evaluation mode, from a model file.
+    """A force field, in evaluation mode, from a model file; warns where its norm is unsafe at symmetric sites.
 
     Args:
         path: the model file.
@@ -132,4 +133,6 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torc
                 f"{path}: {bad} of the {tensor.numel()} numbers of {key} are NaN or infinite; the training diverged, "
                 "or the file is damaged. Use another checkpoint"
             )
+    if not force_field.backbone.symmetric_sites:
+        warnings.warn(f"{path}: {SYMMETRIC_SITES}", stacklevel=2)
     return force_field.to(device).eval()
