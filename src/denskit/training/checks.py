@@ -103,11 +103,13 @@ def denoising_at_equilibrium(planned: Planned) -> str | None:
 def unused_stress(planned: Planned) -> str | None:
     """Labels that nobody learns from."""
     model, task = planned.config.model, planned.config.task
-    labels = sum(system.stress is not None for system in planned.systems)
-    if labels == 0 or task.stress_weight > 0 or model.forces == "direct":  # which has no stress
+    usable = model.stress == "none" and model.forces == "gradient"  # direct forces go with no stress
+    if not usable or task.stress_weight > 0 or all(system.stress is None for system in planned.systems):
         return None
-    add = "" if model.stress != "none" else "model.stress=strain "
-    return f"the training structures have stresses, which nothing uses; {add}task.stress_weight=10 trains on them"
+    return (
+        "the training structures have stresses, which nothing uses; model.stress=strain task.stress_weight=10 trains "
+        "on them"
+    )
 
 
 def untrained_stress(planned: Planned) -> str | None:

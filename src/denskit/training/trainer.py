@@ -229,10 +229,12 @@ class Trainer:
         if self.group.is_first:
             self._save()
         if self.failure:
+            by = _BEST_BY[self.config.training.best_by]
+            best = "" if self.best is None else f"; the best validation had {by} {self.best:.4g}"
             raise ValueError(
-                f"the training failed: after its {self.step} steps {self.failure}. All its files are kept in "
-                f"{self.folder.path}, but the model is of no use. Lower training.lr or training.clip_norm, and look at "
-                "the data: denskit data inspect FILE"
+                f"the training failed: after its {self.step} steps {self.failure}. Models and checkpoints are kept in "
+                f"{self.folder.path}{best}. Lower training.lr or training.clip_norm, and look at the data: denskit "
+                "data inspect FILE"
             )
         log.say(f"finished: {self.step} steps in {duration(self.seconds)} of training; model in {self.folder.model}")
 
