@@ -14,7 +14,7 @@ from simulation.jobs import relax_clusters, simulate, study_water
 
 JOBS = {"relax": relax_clusters, "md": simulate, "study": study_water}
 TIMES = {"summary.json"}  # of relaxations: how long the last run took
-POINTS = 6
+POINTS = 5
 
 
 def _files(folder: Path) -> dict[str, bytes]:

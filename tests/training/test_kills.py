@@ -20,7 +20,7 @@ from killing import command, leftovers, posix, run, spread
 
 TIMINGS = {"step_ms", "samples_per_s", "seconds", "memory_MiB"}
 SETTINGS = ("device=cpu", "training.checkpoint_every=3 steps", "training.log_every=2", "training.ema_decay=0.9")
-POINTS = 6
+POINTS = 5
 
 
 def _rows(folder: Path) -> list[dict[str, str]]:

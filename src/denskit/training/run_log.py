@@ -91,18 +91,17 @@ def metrics_line(values: Mapping[str, float | int], total_steps: int) -> str:
     if "train_loss" in values:
         parts.append(f"loss {values['train_loss']:.4f}")
     for split in ("train", "valid"):
+        relative = values.get(f"{split}_forces_mae_relative_to_zero")
+        zero = "" if relative is None else f" ({relative:.{2 if relative < 10 else 0}f} of predicting zero)"
         errors = [
             f"{what} {values[name]:.2f} {unit}"
             for what, name, unit in (
                 ("energy", f"{split}_energy_mae_meV", "meV"),
+                ("forces", f"{split}_forces_mae_meV_per_A", f"meV/Å{zero}"),
                 ("stress", f"{split}_stress_mae_meV_per_A3", "meV/Å^3"),
-                ("forces", f"{split}_forces_mae_meV_per_A", "meV/Å"),
             )
             if name in values
         ]
-        relative = values.get(f"{split}_forces_mae_relative_to_zero")
-        if relative is not None:
-            errors[-1] += f" ({relative:.{2 if relative < 10 else 0}f} of predicting zero)"
         if errors:
             parts.append(f"{split} MAE {', '.join(errors)}")
     if "gradient_norm" in values:
