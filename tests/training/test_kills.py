@@ -19,7 +19,9 @@ from denskit.training.trainer import train
 from killing import command, leftovers, posix, run, spread
 
 TIMINGS = {"step_ms", "samples_per_s", "seconds", "memory_MiB"}
-SETTINGS = ("device=cpu", "training.checkpoint_every=3 steps", "training.log_every=2", "training.ema_decay=0.9")
+SETTINGS = (
+    "device=cpu", "training.checkpoint_every=7 steps", "training.evaluate_every=2 steps", "training.ema_decay=0.9",
+)  # fmt: skip
 POINTS = 5
 
 
