@@ -14,7 +14,8 @@ pytest.importorskip("e3nn", reason="the benchmark's baseline needs e3nn: pip ins
 
 from denskit.bench.contest import TOLERANCE_64, Contestant, build_contestants, differences
 from denskit.geometry.neighbors import build_neighbors
-from denskit.models.published_equiformer import MD17_CONFIGS, convert_equiformer
+from denskit.models.published_equiformer import convert_equiformer
+from denskit.models.published_equiformer_settings import MD17_CONFIGS
 
 TRAIN = Job(work="train", model="equiformer_l2", system="ethanol", batch=2, against="e3nn-eager", dens=True)
 

@@ -135,6 +135,7 @@ def test_what_is_wrong_is_said(arguments: list[str], said: str, tmp_path: Path) 
 
 
 def test_import_of_a_published_checkpoint(reference_dir: Path, tmp_path: Path) -> None:
+    hyper_parameters = json.loads((reference_dir / "v1_dens_L2.json").read_text())["hyper_parameters"]
     with np.load(reference_dir / "v1_dens_L2.npz", allow_pickle=False) as case:
         state = {name[6:]: torch.from_numpy(case[name]) for name in case.files if name.startswith("param/")}
     torch.save({"state_dict": state}, tmp_path / "published.pth.tar")
@@ -153,6 +154,16 @@ def test_import_of_a_published_checkpoint(reference_dir: Path, tmp_path: Path) -
     assert header["scaling"]["energy_scale"] == pytest.approx(5 * 0.0433641, rel=1e-6)
     assert header["heads"]["noise"]
     assert denskit(*arguments, "--elements", "C,Hh").exit_code == 2
+    # the published settings, of which the weights do not show one
+    published = {"model": {"name": "equiformer_md17_dens"} | hyper_parameters | {"rescale_degree": True}}
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(published), encoding="utf-8")
+    result = denskit(*arguments, "--elements", "C,H,O")
+    assert "rescale_degree true" in result.stdout
+    expected = header["model"] | {"rescale_degree": True}
+    assert read_header(output)["model"] == expected
+    published["model"]["norm_layer"] = "graph"
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(published), encoding="utf-8")
+    assert "norm_layer='graph'" in denskit(*arguments, "--elements", "C,H,O").stderr
 
 
 def test_demo_writes_its_results_and_fails_when_nothing_was_learnt(tmp_path: Path) -> None:

@@ -89,13 +89,25 @@ VARIANTS: dict[str, Variant] = {
         equiformer(attention="dot_product", messages="linear", radial_basis="bessel", num_layers=1), NOISE
     ),
     "no_attention": Variant(equiformer(attention="none", norm="none", initialisation="uniform", num_layers=1), NOISE),
-    "direct": Variant(equiformer(forces="direct", messages="linear", attention="none", num_layers=1), NOISE),
+    "direct": Variant(
+        equiformer(forces="direct", messages="linear", attention="none", num_layers=1, message_channels="input"), NOISE
+    ),
     "envelope": Variant(equiformer(envelope=True, stress="strain"), NOISE),
     "merged": Variant(equiformer(envelope=True, norm="merged"), NOISE),
     "merged_direct": Variant(equiformer(envelope=True, norm="merged", forces="direct", messages="linear"), NOISE),
     "envelope_dot_product": Variant(
-        equiformer(envelope=True, attention="dot_product", messages="linear", num_layers=1, radial_basis="gaussian"),
+        equiformer(
+            envelope=True,
+            attention="dot_product",
+            messages="linear",
+            num_layers=1,
+            radial_basis="gaussian",
+            rescale_degree=True,
+        ),
         NOISE,
+    ),
+    "envelope_rescaled": Variant(
+        equiformer(envelope=True, stress="strain", num_layers=1, rescale_degree=True, message_channels=(6, 5, 3)), NOISE
     ),
     "envelope_linear_l3": Variant(
         equiformer(

@@ -271,7 +271,6 @@ def test_dense_refuses_what_it_cannot_hold() -> None:
         (np.diag([5.0, 5.0, 0.0]), [False, False, True]),
         ([[5, 0, 0], [0, 5, 0], [5, 5, 1e-7]], [True, True, True]),
         ([[5, 0, 0], [5, 1e-7, 0], [0, 0, 5]], [True, True, False]),
-        (np.full((3, 3), np.nan), [True, True, True]),
     ],
 )
 def test_flat_cells_are_refused(cell: object, pbc: list[bool]) -> None:

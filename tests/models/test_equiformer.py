@@ -75,6 +75,9 @@ def test_defaults_are_the_papers() -> None:
     ("changes", "message"),
     [
         ({"head_channels": (4, 2)}, "head_channels has 2 degrees and channels has 3"),
+        ({"message_channels": (4, 2)}, "message_channels has 2 degrees and channels has 3"),
+        ({"message_channels": ()}, "message_channels has 0 degrees"),
+        ({"message_channels": (4, 2, 0)}, "at least 1 channel a degree is wanted"),
         ({"attention": "dot_product"}, "set messages=linear or attention=mlp"),
         ({"attention": "none", "attention_dropout": 0.1}, "attention_dropout would be ignored"),
         ({"channels": (4, 3, 1)}, "at least 2 channels"),

@@ -22,7 +22,8 @@ from denskit.batch import Batch, Prepared, Targets
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models import ForceField, build_force_field
 from denskit.models.equiformer import EquiformerConfig
-from denskit.models.published_equiformer import MD17_CONFIGS, convert_equiformer
+from denskit.models.published_equiformer import convert_equiformer
+from denskit.models.published_equiformer_settings import MD17_CONFIGS, config_of_equiformer
 from denskit.models.scaling import Scaling
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, total_loss
 
@@ -30,38 +31,16 @@ from tolerances import REFERENCE64
 
 FOLDER = Path(os.environ.get("DENSKIT_REFERENCE", Path(__file__).resolve().parents[3] / "shared" / "reference"))
 CASES = sorted(path.stem for path in FOLDER.glob("v1_*.npz"))
-BASES = {"exp": "exponential_normal", "gaussian": "gaussian", "bessel": "bessel"}
 
 
-def channels(irreps: str) -> tuple[int, ...]:
-    """ "16x0e+8x1e" to (16, 8)."""
-    return tuple(int(term.split("x")[0]) for term in irreps.split("+"))
-
-
-def config_of(about: Mapping[str, Any]) -> EquiformerConfig:
+def config_of(about: Mapping[str, Any], state: Mapping[str, Tensor]) -> EquiformerConfig:
     """Our configuration of a published model from its hyper-parameters."""
-    given, patched = about["hyper_parameters"], about["patched"]
-    hidden, features = channels(given["irreps_node_embedding"]), channels(given["irreps_feature"])
-    dot_product = "DotProduct" in about["cls"]
-    attention = "none" if patched["no_attention"] else ("dot_product" if dot_product else "mlp")
-    return EquiformerConfig(
-        cutoff=given["max_radius"],
-        num_layers=given["num_layers"],
-        channels=hidden,
-        feature_channels=features + hidden[len(features) :],  # a plain model keeps scalars only: the rest is not used
-        head_channels=channels(given["irreps_head"]),
-        num_heads=given["num_heads"],
-        ffn_channels=channels(given["irreps_mlp_mid"]),
-        radial_basis=BASES[given["basis_type"]],  # type: ignore[arg-type]
-        num_basis=given["number_of_basis"],
-        radial_hidden=tuple(given["fc_neurons"]),
-        attention=attention,  # type: ignore[arg-type]
-        messages="nonlinear" if given.get("nonlinear_message", False) and not dot_product else "linear",
-        norm="none" if patched["no_layer_norm"] else "layer",
-        average_degree=about["conventions"]["avg_degree"],
-        average_atoms=about["conventions"]["avg_num_nodes"],
-        force_input_scale=1.0,
-    )
+    update = {
+        "average_degree": about["conventions"]["avg_degree"],
+        "average_atoms": about["conventions"]["avg_num_nodes"],
+        "force_input_scale": 1.0,
+    }
+    return config_of_equiformer(about["hyper_parameters"], state).model_copy(update=update)
 
 
 @dataclass(frozen=True)
@@ -104,8 +83,8 @@ def case(request: pytest.FixtureRequest, reference_dir: Path) -> Case:
     about = json.loads((reference_dir / f"{request.param}.json").read_text())
     with np.load(reference_dir / f"{request.param}.npz", allow_pickle=False) as stored:
         arrays = {name: torch.from_numpy(stored[name]) for name in stored.files}
-    config = config_of(about)
     state = {key.removeprefix("param/"): value for key, value in arrays.items() if key.startswith("param/")}
+    config = config_of(about, state)
     ours, heads = convert_equiformer(state, config)
     force_field = build_force_field(config, heads=heads, scaling=Scaling(elements=range(1, 19))).double()
     missing, unexpected = force_field.load_state_dict(ours, strict=False)

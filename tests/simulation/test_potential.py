@@ -16,7 +16,7 @@ from denskit.models import ForceField
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import atoms_of, batch_of
 
-from tolerances import EXACT64
+from tolerances import EXACT64, ORACLE64
 
 NAMES = ("ethanol", "copper", "slab", "triclinic")
 
@@ -151,6 +151,18 @@ def test_broken_systems_are_named(systems: dict[str, System]) -> None:
             potential(broken)
     assert not potential.broken(batch).any()
     torch.testing.assert_close(potential(batch).energy, predicted(model, batch)["energy"], rtol=EXACT64, atol=0)
+
+
+def test_any_cell_of_a_lattice_will_do(systems: dict[str, System]) -> None:
+    """Long lattice vectors at sharp angles: the same crystal, found in the time of a compact cell."""
+    batch = batch_of([atoms_of(collate([systems["copper"]], torch.float64)[0])[0]])
+    skewed = replace(batch, cell=torch.tensor([[1.0, 0, 0], [700, 1, 0], [-300, 900, 1]]).double() @ batch.cell)
+    potential = Potential(build("envelope", torch.float64))
+    assert not bool(potential.broken(skewed))
+    found, wanted = potential(skewed), potential(batch)
+    torch.testing.assert_close(found.energies, wanted.energies, rtol=ORACLE64, atol=0)
+    scale = float(wanted.forces.square().mean().sqrt())
+    torch.testing.assert_close(found.forces, wanted.forces, rtol=0, atol=1e-8 * scale)
 
 
 def test_two_atoms_that_meet_within_the_skin_are_noticed() -> None:

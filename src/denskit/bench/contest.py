@@ -23,7 +23,8 @@ from denskit.bench.models import build, config_of
 from denskit.bench.static import static_step
 from denskit.bench.systems import benchmark_batch
 from denskit.models.base import ForceField, ModelConfig
-from denskit.models.published_equiformer import MD17_CONFIGS, convert_equiformer
+from denskit.models.published_equiformer import convert_equiformer
+from denskit.models.published_equiformer_settings import MD17_CONFIGS
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Task, total_loss
 

@@ -14,7 +14,7 @@ from denskit.models.base import ForceField, ModelConfig
 from denskit.models.equiformer import EquiformerConfig
 from denskit.models.equiformer_v2 import EquiformerV2Config
 from denskit.models.escn import ESCNConfig
-from denskit.models.published_equiformer import MD17_CONFIGS
+from denskit.models.published_equiformer_settings import MD17_CONFIGS
 from denskit.models.scaling import Scaling
 from denskit.nn.fused import KernelName
 

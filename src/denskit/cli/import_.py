@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,7 +29,8 @@ def import_(
         Path | None, typer.Option(help="OC22: linear references that training subtracted (npz with coeff, or JSON).")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="YAML with the model's settings, or a preset, where the file has none.")
+        str | None,
+        typer.Option(help="YAML with the model's settings, published or Denskit's, or a preset, if the file has none."),
     ] = None,
 ) -> None:
     """Import a published checkpoint, with the same energies, forces and noise.
@@ -42,7 +43,10 @@ def import_(
       denskit import aspirin.pth.tar -o aspirin.safetensors --data md17_aspirin.npz
 
       denskit import mine.pth.tar -o mine.safetensors --mean -406757.6 --std 5.9 --elements C,H,O
+
+      denskit import mine.pth.tar --data md17_aspirin.npz --model equiformer_dens_L@2.yml
     """
+    from denskit.models.equiformer import EquiformerConfig
     from denskit.models.model_file import save_model
     from denskit.models.published import import_checkpoint
 
@@ -54,6 +58,12 @@ def import_(
     elif data is not None or mean is not None or std is not None:
         raise ValueError("give --data FILE, or all of --mean, --std and --elements")
     force_field = import_checkpoint(checkpoint, scaling=scaling, config=None if model is None else _settings(model))
+    if isinstance(force_field.config, EquiformerConfig):
+        used = force_field.config
+        typer.echo(
+            f"Settings that weights do not show: cutoff {used.cutoff:g} Å, {used.num_heads} heads, rescale_degree "
+            f"{str(used.rescale_degree).lower()}. --model FILE.yaml gives those of the training"
+        )
     if scaling is None:
         force_field.scaling = _changed(force_field.scaling, elements, references)
     output = output or Path(checkpoint.name.split(".")[0] + ".safetensors")
@@ -65,8 +75,8 @@ def import_(
     )
 
 
-def _settings(name: str) -> ModelConfig:
-    """The model's settings of a YAML file (of its section ``model``, if it has one) or of a preset."""
+def _settings(name: str) -> ModelConfig | dict[str, Any]:
+    """The model's settings, ours or published, of a YAML file (of its section ``model``, if any) or of a preset."""
     import yaml
 
     from denskit.models import MODELS
@@ -80,6 +90,8 @@ def _settings(name: str) -> ModelConfig:
     except yaml.YAMLError as error:
         raise ValueError(f"{name}: no valid YAML: {error}") from None
     values = values.get("model", values) if isinstance(values, dict) else {}
+    if "irreps_node_embedding" in values:
+        return values
     kind = values.get("name", "equiformer")
     if kind not in MODELS:
         raise ValueError(f"{name}: no model {kind!r}; there are {', '.join(MODELS)}")

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 from ase.data import chemical_symbols
-from vesin import NeighborList
 
 from denskit.data.config import DataConfig
 from denskit.data.frames import LABELS, Frames, check, numbers
 from denskit.data.opening import open_unchecked
 from denskit.data.records import Records
+from denskit.geometry.neighbors import nearest_distance
 
 LOOK = 2.0  # Å: atoms closer than this are looked for
+CUTOFF = 5.0  # Å: frames in which a model with this cutoff would find no neighbours are wrong
 CLOSE = 0.6  # Å: shorter than any bond (H2 is 0.74)
 LARGE_RMS = 8.0  # eV/Å: molecules at 500 K have about 1; 1 eV/Å is 23 kcal/mol/Å
 LARGE_FORCE = 50.0  # eV/Å
@@ -189,8 +190,17 @@ def _forces(frames: Frames, found: Inspection) -> None:
 
 
 def _geometry(frames: Frames, compositions: np.ndarray, found: Inspection) -> None:
-    distances = [_closest(frames, int(i)) for i in np.linspace(0, len(frames) - 1, min(SAMPLE, len(frames)), dtype=int)]
-    found.closest = min(distances) if min(distances) < LOOK else None
+    distances, refused, why = [], [], ""
+    for index in np.linspace(0, len(frames) - 1, min(SAMPLE, len(frames)), dtype=int):
+        try:
+            distances.append(_closest(frames, int(index)))
+        except ValueError as error:
+            refused.append(int(index))
+            why = why or str(error)
+    if refused:
+        found.wrong.append(f"no neighbours can be found in {numbers(np.array(refused))}: {why}")
+    nearest = min(distances, default=np.inf)
+    found.closest = nearest if nearest < LOOK else None
     if len(frames) > SAMPLE:
         found.notes.append(f"closest distance of {SAMPLE} evenly spaced frames")
     if found.closest is not None and found.closest < CLOSE:
@@ -211,10 +221,8 @@ def _geometry(frames: Frames, compositions: np.ndarray, found: Inspection) -> No
 
 def _closest(frames: Frames, index: int) -> float:
     atoms = slice(frames.starts[index], frames.starts[index + 1])
-    (distances,) = NeighborList(cutoff=LOOK, full_list=False).compute(
-        points=frames.positions[atoms], box=frames.cell[index], periodic=frames.pbc[index], quantities="d"
-    )
-    return float(np.min(distances, initial=np.inf))
+    positions, cell, pbc = frames.positions[atoms], frames.cell[index], frames.pbc[index]
+    return nearest_distance(positions, cell, pbc, radius=LOOK, cutoff=CUTOFF, name=f"frame {index}")
 
 
 def _duplicates(frames: Frames) -> np.ndarray:

@@ -16,14 +16,15 @@ import vesin
 from torch import Tensor
 
 from denskit.batch import Batch
+from denskit.geometry.lattice import LARGEST, SAME_PLACE, Box, box_of
 
-SAME_PLACE = 1e-4  # Å: nearer atoms are a mistake in the data
-LARGEST = 200.0  # cutoffs: extent or lattice vector up to which vesin's cell list is safe and fast
-OUTERMOST = 1e8  # Å: farther from the origin, float64 no longer resolves distances and cell shifts may overflow
-FLATTEST = 1e-6  # volume over the product of the lengths of a cell
 TIE = 0.01  # Å^2: OC20's tolerance for neighbours as far as the last one kept
 SPARSE = 0.015  # atoms per Å^3: a fourth of a solid's, what an atom on a surface sees of one
 GROWTH = 1.4  # of the search radius, where it did not hold enough neighbours
+MOST_EDGES = 2e7  # of one structure: 3 GB while they are sorted
+MOST_PAIRS = 1e8  # of a dense list, made in one piece
+MOST_STEPS = 1e9  # of vesin from cell to cell: about five seconds
+MOST_CELLS = 1e5  # of vesin's list, however large the box
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,13 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
     distances is not split.  The search then begins with a small radius and grows only where that held too few: the
     result is the same, and 12 Å with 20 neighbours costs what 7 Å costs.
 
-    Raises ValueError naming the system (its place in the batch) for positions that are not finite or have flown apart,
-    for a flat or huge periodic cell, and for two atoms at one place (or one atom on its own image).
+    Cells may be skewed as they like: the search works in a short basis of the lattice.
+
+    Raises ValueError naming the system (its place in the batch) for positions or cells that are not finite, atoms that
+    have flown apart, a flat or huge periodic cell, two atoms at one place (or one atom on its own image), and for more
+    than about ``MOST_EDGES`` edges of one system, of which the number is estimated before the search.
     """
+    _check_cutoff(cutoff)
     if max_neighbors is not None and max_neighbors < 1:
         raise ValueError(f"max_neighbors is {max_neighbors}: give at least 1, or None for no limit.")
     positions = batch.positions.detach().to("cpu", torch.float64).numpy()
@@ -69,7 +74,8 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
     index_parts, shift_parts = [np.zeros((2, 0), dtype=np.int64)], [np.zeros((0, 3), dtype=np.int64)]
     for system in range(batch.num_systems):
         atoms = real[np.searchsorted(system_of_real, system) : np.searchsorted(system_of_real, system, side="right")]
-        edges = _system_edges(rule, positions[atoms], cells[system], pbc[system], system)
+        name = f"System {system} of the batch"
+        edges = _system_edges(rule, positions[atoms], cells[system], pbc[system], name)
         index_parts.append(np.stack([atoms[edges.source], atoms[edges.target]]))
         shift_parts.append(edges.shift)
     edge_index = torch.from_numpy(np.concatenate(index_parts, axis=1))
@@ -88,8 +94,15 @@ def dense_neighbors(batch: Batch, cutoff: float, *, max_atoms: int | None = None
     ``checked`` (default: on the CPU) a violation of either raises ValueError; on other devices, where looking means
     waiting, and in a traced graph the caller vouches for it.  Atoms at one place are not looked for.
     """
+    _check_cutoff(cutoff)
     if max_atoms is None:
         max_atoms = int(batch.n_atoms.max())
+    pairs = batch.num_systems * max_atoms * (max_atoms - 1)
+    if pairs > MOST_PAIRS:
+        raise ValueError(
+            f"dense_neighbors makes all {pairs:.1e} pairs of {batch.num_systems} molecules of up to {max_atoms} atoms, "
+            f"and {MOST_PAIRS:.0e} are the limit: use build_neighbors, or fewer molecules a batch."
+        )
     if checked is None:
         checked = batch.positions.device.type == "cpu"
     if checked:
@@ -131,18 +144,40 @@ def _check_molecules(batch: Batch, max_atoms: int) -> None:
         raise ValueError(f"max_atoms is {max_atoms}, but the largest molecule has {int(batch.n_atoms.max())} atoms.")
 
 
-def _system_edges(rule: _Rule, positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, system: int) -> _Edges:
+def _check_cutoff(cutoff: float) -> None:
+    if not 0 < cutoff < math.inf:
+        raise ValueError(f"the cutoff is {cutoff} Å; give a finite number above 0")
+
+
+def nearest_distance(
+    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, *, radius: float, cutoff: float, name: str
+) -> float:
+    """Distance (Å) of the two nearest atoms of a structure, images included; infinite beyond ``radius`` (Å).
+
+    Raises ValueError, beginning with ``name``, where :func:`build_neighbors` with this cutoff (Å) would, but not for
+    atoms at one place.
+    """
+    box = box_of(positions, cell, pbc, cutoff, name)
+    distance = _within(max(radius, _least_radius(box)), box, name).distance
+    return float(distance.min(initial=math.inf, where=distance < radius))
+
+
+def _least_radius(box: Box) -> float:
+    """Å, within which vesin can search a box."""
+    return float(np.linalg.norm(box.rows, axis=1).max() / LARGEST)
+
+
+def _system_edges(rule: _Rule, positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, name: str) -> _Edges:
     """All edges of one system in their final order."""
-    _check_positions(positions, system)
-    box = _box(positions, cell, pbc, rule.cutoff, system)
-    radius = rule.first_radius(np.linalg.norm(box, axis=1).max() / LARGEST)
+    box = box_of(positions, cell, pbc, rule.cutoff, name)
+    radius = rule.first_radius(_least_radius(box))
     while True:
-        edges = _within(radius, positions, box)
+        edges = _within(radius, box, name)
         too_near = np.flatnonzero(edges.distance < SAME_PLACE)
         if len(too_near):
             i, j, d = edges.target[too_near[0]], edges.source[too_near[0]], edges.distance[too_near[0]]
             raise ValueError(
-                f"System {system} of the batch: atoms {i} and {j} are at one place ({d:.1e} Å apart, images included); "
+                f"{name}: atoms {i} and {j} are at one place ({d:.1e} Å apart, images included); "
                 f"at least {SAME_PLACE} Å is wanted. Remove the double atom or correct the cell."
             )
         kept = rule.nearest(edges, len(positions), radius)
@@ -151,13 +186,40 @@ def _system_edges(rule: _Rule, positions: np.ndarray, cell: np.ndarray, pbc: np.
         radius = min(GROWTH * radius, rule.cutoff)
 
 
-def _within(radius: float, positions: np.ndarray, box: np.ndarray) -> _Edges:
+def _within(radius: float, box: Box, name: str) -> _Edges:
     """All edges shorter than a radius, sorted by target, source and shift."""
+    _check_cost(radius, box, name)
     finder = vesin.NeighborList(cutoff=radius, full_list=True, n_threads=1)  # loader workers must not multiply threads
     # vesin's vectors are r_second + shift @ box - r_first: its first atom is our target.
-    target, source, shift, distance = finder.compute(points=positions, box=box, periodic=True, quantities="ijSd")
-    edges = _Edges(source.astype(np.int64), target.astype(np.int64), shift.astype(np.int64), distance)
-    return edges.take(_order(edges, len(positions)))
+    target, source, shift, distance = finder.compute(
+        points=box.positions, box=box.rows, periodic=True, quantities="ijSd"
+    )
+    target, source = target.astype(np.int64), source.astype(np.int64)
+    edges = _Edges(source, target, box.shift_in_cell(source, target, shift.astype(np.int64)), distance)
+    return edges.take(_order(edges, len(box.positions)))
+
+
+def _check_cost(radius: float, box: Box, name: str) -> None:
+    """ValueError for a search that would take minutes or all memory: too many edges, or images for vesin to visit."""
+    n, heights = len(box.positions), box.heights
+    cells = np.maximum(np.floor(heights / radius), 1)
+    visited = 2 * np.ceil(radius * cells / heights) + 1  # of the cells along each direction, as vesin does
+    steps = min(float(cells.prod()), MOST_CELLS) * visited.prod()
+    images = (2 * np.ceil(radius / heights) + 1).prod()
+    if n * n * images <= MOST_EDGES and steps <= MOST_STEPS:
+        return
+    # atoms of one cell see each other, and those around them lie as densely
+    place = np.minimum(box.positions @ np.linalg.inv(box.rows) % 1 * cells, cells - 1).astype(np.int64)
+    crowds = np.unique(place, axis=0, return_counts=True)[1].astype(np.float64)
+    volume = abs(np.linalg.det(box.rows)) / cells.prod()
+    edges = float((crowds**2).sum()) * 4 / 3 * math.pi * radius**3 / volume
+    if edges > MOST_EDGES or steps > MOST_STEPS:
+        raise ValueError(
+            f"{name}: about {edges:.1e} neighbours within {radius:.3g} Å and {steps:.0e} steps to find them; "
+            f"{MOST_EDGES:.0e} and {MOST_STEPS:.0e} are the limits. It has {n} atoms, up to "
+            f"{crowds.max(initial=0):.0f} of them within about {radius:.3g} Å, in a box whose faces are "
+            f"{heights.min():.2g} to {heights.max():.3g} Å apart. Check positions, cell, their unit and the cutoff."
+        )
 
 
 def _order(edges: _Edges, n_atoms: int) -> np.ndarray:
@@ -219,42 +281,3 @@ class _Rule:
                 return None
             keep = distance**2 <= bound
         return edges.take(np.flatnonzero(keep[exists]))
-
-
-def _box(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float, system: int) -> np.ndarray:
-    """A box with the same neighbours that is periodic everywhere, [3, 3] Å.
-
-    Directions without periodicity get a row at right angles to all others, too long for two images to be neighbours;
-    what the cell has there does not matter.  vesin is told that all three repeat, because its search along open
-    directions takes minutes for wide wires, and an integer division by zero for wider ones.
-    """
-    rows = cell[pbc]
-    lengths = np.linalg.norm(rows, axis=1)
-    sizes, axes = np.linalg.svd(rows)[1:] if np.isfinite(rows).all() else (np.zeros(len(rows)), np.eye(3))
-    # The product of the singular values is the length, area or volume that the rows span.
-    if np.any(lengths < SAME_PLACE) or not np.prod(sizes) >= FLATTEST * np.prod(lengths):
-        raise ValueError(
-            f"System {system} of the batch: periodic along {np.flatnonzero(pbc).tolist()}, but its cell "
-            f"{cell.tolist()} (Å) has no volume there. Give independent lattice vectors for these directions, or "
-            f"switch their periodicity off."
-        )
-    across = axes[len(rows) :]  # orthonormal, at right angles to the rows
-    extent = np.ptp(positions @ across.T, axis=0) if len(positions) else np.zeros(len(across))
-    box = cell.copy()
-    box[~pbc] = (extent + 2 * cutoff)[:, None] * across
-    largest = np.linalg.norm(box, axis=1).max()
-    if largest > LARGEST * cutoff:
-        raise ValueError(
-            f"System {system} of the batch: its atoms have flown apart, or its cell is huge: {largest:.4g} Å where "
-            f"{LARGEST:.0f} cutoffs of {cutoff} Å are the limit. Check positions, cell and their unit."
-        )
-    return box
-
-
-def _check_positions(positions: np.ndarray, system: int) -> None:
-    wrong = np.flatnonzero(~(np.abs(positions) < OUTERMOST).all(axis=1))
-    if len(wrong):
-        raise ValueError(
-            f"System {system} of the batch: atom {wrong[0]} is at {positions[wrong[0]].tolist()} Å; finite positions "
-            f"within {OUTERMOST:.0e} Å of the origin are wanted."
-        )

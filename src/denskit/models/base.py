@@ -110,6 +110,12 @@ class EdgeGraph:
         """Features of edges [E, 2l+1, C] into their frames, rows m-major."""
         return x if l == 0 else self.frames.wigner[l] @ x
 
+    def degree(self) -> Tensor:
+        """How many edges end in each atom [N]; an edge counts as much as its weight, so that a neighbour that leaves
+        through an envelope leaves the number smoothly."""
+        weight = self.frames.length.new_ones(len(self.target)) if self.weight is None else self.weight
+        return weight.new_zeros(self.num_atoms).index_add(0, self.target, weight)
+
     def sum_over_edges(self, x: Tensor) -> Tensor:
         """Sum [E, R, C] at the target atoms: [N, R, C]."""
         return x.new_zeros(self.num_atoms, *x.shape[1:]).index_add(0, self.target, x)

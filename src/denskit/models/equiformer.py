@@ -49,6 +49,16 @@ class EquiformerConfig(ModelConfig):
     radial_hidden: tuple[int, ...] = Field((64, 64), description="hidden layers of the radial functions")
     attention: Literal["mlp", "dot_product", "none"] = Field("mlp", description="how messages are weighted")
     messages: Literal["nonlinear", "linear"] = Field("nonlinear", description="one or two tensor products a message")
+    message_channels: tuple[int, ...] | Literal["input"] | None = Field(
+        None,
+        description="channels of the messages; null: those between the blocks, input: those of the features that the "
+        "attention reads (the noise head reads feature_channels)",
+    )
+    rescale_degree: bool = Field(
+        False,
+        description="multiply each atom's summed messages by its number of neighbours (attention=dot_product: over "
+        "average_degree); with an envelope, by the sum of the envelope over its neighbours",
+    )
     norm: Literal["layer", "merged", "none"] = Field(
         "layer",
         description="normalisation of node features: merged has one scale for all degrees and is smooth at symmetric "
@@ -73,12 +83,15 @@ class EquiformerConfig(ModelConfig):
             "feature_channels": self.feature_channels,
             "head_channels": self.head_channels,
             "ffn_channels": self.ffn_channels,
+            "message_channels": self.messages_of(self.channels),
         }
         for key, value in lists.items():
             if len(value) != len(self.channels):
                 raise ValueError(
                     f"{key} has {len(value)} degrees and channels has {len(self.channels)}; give one number a degree"
                 )
+        if min(self.messages_of(self.channels)) < 1:
+            raise ValueError(f"message_channels is {self.message_channels}; at least 1 channel a degree is wanted")
         if self.attention == "dot_product" and self.messages == "nonlinear":
             raise ValueError("dot-product attention has linear messages; set messages=linear or attention=mlp")
         if self.attention == "none" and self.attention_dropout > 0:
@@ -91,6 +104,12 @@ class EquiformerConfig(ModelConfig):
     def l_max(self) -> int:
         """Highest degree of the features."""
         return len(self.channels) - 1
+
+    def messages_of(self, channels_in: Sequence[int]) -> tuple[int, ...]:
+        """Channels of the messages of an attention that reads features of ``channels_in``."""
+        if self.message_channels is None:
+            return self.channels
+        return tuple(channels_in) if self.message_channels == "input" else self.message_channels
 
 
 class Block(nn.Module):
@@ -137,7 +156,7 @@ def _attention(
     assert config.average_degree is not None, "checked by Equiformer"
     shape = AttentionShape(
         channels_in=tuple(channels_in),
-        channels_hidden=config.channels,
+        channels_hidden=config.messages_of(channels_in),
         channels_out=tuple(channels_out),
         channels_head=config.head_channels,
         num_heads=config.num_heads,
@@ -145,6 +164,7 @@ def _attention(
         dropout=config.attention_dropout,
         projection_dropout=config.projection_dropout,
         average_degree=config.average_degree,
+        rescale_degree=config.rescale_degree,
         initialisation=config.initialisation,
     )
     return ATTENTIONS[kind or config.attention, config.messages](shape)

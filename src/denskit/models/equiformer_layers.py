@@ -101,6 +101,7 @@ class AttentionShape:
     dropout: float
     projection_dropout: float
     average_degree: float
+    rescale_degree: bool
     initialisation: Initialisation
 
     @property
@@ -121,6 +122,7 @@ class _Attention(nn.Module):
         super().__init__()
         init = shape.initialisation
         self.shape = shape
+        self.degree_scale = 1.0  # of rescale_degree
         self.merge_source = SO3Linear(shape.channels_in, shape.channels_hidden, init=init)
         self.merge_target = SO3Linear(shape.channels_in, shape.channels_hidden, bias=False, init=init)
         has_scalars = shape.channels_out[0] > 0
@@ -137,6 +139,9 @@ class _Attention(nn.Module):
         """
         channels = tuple(self.shape.channels_value[l] for l in degrees)
         summed = graph.aggregate(aggregate_plan(tuple(degrees), channels, max(degrees)), values, attention)
+        if self.shape.rescale_degree:
+            degree = graph.degree()[:, None, None] * self.degree_scale
+            summed = [part * degree for part in summed]
         return self.projection_dropout(self.projection(summed, degrees))
 
 
@@ -223,6 +228,7 @@ class DotProductAttention(_LinearMessages):
     def __init__(self, shape: AttentionShape) -> None:
         values = shape.channels_value
         super().__init__(shape, [2 * c for c in values])
+        self.degree_scale = 1 / shape.average_degree  # published: here only
         self.query = SO3Linear(shape.channels_in, values, init=shape.initialisation)
 
     def forward(self, x: Sequence[Tensor], graph: EdgeGraph, degrees: Sequence[int]) -> list[Tensor]:

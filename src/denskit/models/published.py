@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from torch import Tensor
 from denskit.models import build_force_field
 from denskit.models.base import ForceField, ModelConfig
 from denskit.models.published_checkpoint import Checkpoint, read_checkpoint
-from denskit.models.published_equiformer import convert_equiformer, detect_equiformer
+from denskit.models.published_equiformer import convert_equiformer
+from denskit.models.published_equiformer_settings import config_of_equiformer, detect_equiformer
 from denskit.models.published_equiformer_v2 import config_of_equiformer_v2, convert_equiformer_v2
 from denskit.models.published_escn import config_of_escn, convert_escn
 from denskit.models.scaling import Scaling
@@ -60,11 +61,17 @@ def _from_settings(config_of: Callable[[Mapping[str, Any]], ModelConfig]) -> Cal
     return config
 
 
+def _config_of_equiformer(checkpoint: Checkpoint) -> ModelConfig:
+    if checkpoint.model is None:  # as published: weights only
+        return detect_equiformer(checkpoint.state)
+    return _from_settings(lambda model: config_of_equiformer(model, checkpoint.state))(checkpoint)
+
+
 IMPORTERS = (
     Importer(
         "equiformer",
         "atom_embed.atom_type_lin.tp.weight",
-        lambda checkpoint: detect_equiformer(checkpoint.state),
+        _config_of_equiformer,
         convert_equiformer,
         1 / KCAL_PER_MOL,
     ),
@@ -84,7 +91,7 @@ IMPORTERS = (
 
 
 def import_checkpoint(
-    path: str | Path, *, scaling: Scaling | None = None, config: ModelConfig | None = None
+    path: str | Path, *, scaling: Scaling | None = None, config: ModelConfig | Mapping[str, Any] | None = None
 ) -> ForceField:
     """A force field, in evaluation mode, from a published checkpoint.
 
@@ -93,7 +100,8 @@ def import_checkpoint(
         scaling: units of the model; default: those in the file.  Equiformer's files hold none: mean and standard
             deviation of the energies of their training frames, and their elements
             (:func:`denskit.models.scaling.fit_scaling` with references="mean", scale="energy_std").
-        config: the architecture; default: as the file says, or for Equiformer as its tensors show.
+        config: the architecture, or the published settings of the model (section ``model`` of its YAML); default: as
+            the file says, or for Equiformer as its tensors show, which do not show ``rescale_degree``.
 
     Raises:
         FileNotFoundError: No such file.
@@ -106,6 +114,8 @@ def import_checkpoint(
         raise ValueError(f"{path}: {len(checkpoint.state)} tensors of none of the models that Denskit imports: {known}")
     if scaling is None and checkpoint.normalizers is None:
         raise ValueError(f"{path} holds weights only: give --data FILE, or all of --mean, --std and --elements")
+    if isinstance(config, Mapping):
+        checkpoint, config = replace(checkpoint, model=dict(config)), None
     config = importer.config(checkpoint) if config is None else config
     if config.name != importer.name:
         raise ValueError(f"{path} holds {importer.name}; the settings given are those of {config.name}")

@@ -19,16 +19,6 @@ from denskit.geometry.so2 import paths_to
 from denskit.models.equiformer import EquiformerConfig
 from denskit.nn.radial import RADIAL_BASES
 
-MD17_CONFIGS = {
-    2: EquiformerConfig(),
-    3: EquiformerConfig(
-        channels=(128, 64, 64, 32),
-        feature_channels=(512, 256, 256, 128),
-        head_channels=(32, 16, 16, 8),
-        ffn_channels=(384, 192, 192, 96),
-    ),
-}
-
 
 class _Source:
     """A published state dict that knows which of its entries were used."""
@@ -48,9 +38,10 @@ class _Source:
         expected = 1
         for size in shape:
             expected *= size
-        if tensor.numel() != expected:
+        if tensor.numel() != expected or (tensor.dim() > 1 and tensor.shape != shape):  # e3nn's are flat
             raise ValueError(
-                f"'{name}' has {tensor.numel()} numbers where the configuration wants {expected} ({shape})"
+                f"'{name}' has {tensor.numel()} numbers where the configuration wants {expected} (found "
+                f"{tuple(tensor.shape)}, wanted {shape})"
             )
         return tensor.reshape(shape)
 
@@ -58,10 +49,22 @@ class _Source:
         return sorted(name for name in self.state if name not in self.used and self.state[name].numel() > 0)
 
 
-def _published_paths(l_max: int) -> list[TensorPath]:
+def published_paths(l_max: int) -> list[TensorPath]:
     """All paths in the order of the published radial weights: by l1, then l2, then l3."""
     degrees = range(l_max + 1)
     return [TensorPath(a, b, c) for a in degrees for b in degrees for c in degrees if abs(a - b) <= c <= a + b]
+
+
+class _Rows:
+    """From the published order of a tensor product's channels to ours: for all paths, and for those into each l3."""
+
+    def __init__(self, channels: Sequence[int]) -> None:
+        l_max = len(channels) - 1
+        theirs, degrees = published_paths(l_max), range(l_max + 1)
+        ours = [paths_to(l3, l_max, l_max) for l3 in degrees]
+        # within one l3 the published linear layers see the paths in the same order
+        self.into = [_channel_positions([p for p in theirs if p.l3 == l3], ours[l3], channels) for l3 in degrees]
+        self.all = _channel_positions(theirs, [path for paths in ours for path in paths], channels)
 
 
 def _channel_positions(order: Sequence[TensorPath], wanted: Sequence[TensorPath], channels: Sequence[int]) -> Tensor:
@@ -78,17 +81,6 @@ class _EquiformerImport:
 
     def __init__(self, state: Mapping[str, Tensor], config: EquiformerConfig) -> None:
         self.source, self.config, self.out = _Source(state), config, dict[str, Tensor]()
-        self.l_max = config.l_max
-        self.published = _published_paths(self.l_max)
-        # within one l3 the published linear layers see the paths in the same order
-        self.published_to = [[p for p in self.published if p.l3 == l3] for l3 in range(self.l_max + 1)]
-        self.ours_to = [paths_to(l3, self.l_max, self.l_max) for l3 in range(self.l_max + 1)]
-        self.rows = [
-            _channel_positions(theirs, ours, config.channels)
-            for theirs, ours in zip(self.published_to, self.ours_to, strict=True)
-        ]
-        ours_all = [path for paths in self.ours_to for path in paths]
-        self.radial_rows = _channel_positions(self.published, ours_all, config.channels)
 
     def linear(self, theirs: str, ours: str, c_in: Sequence[int], c_out: Sequence[int], bias: bool = True) -> None:
         """An SO3Linear: flat blocks [C_in, C_out], one a degree."""
@@ -99,7 +91,7 @@ class _EquiformerImport:
         if bias:
             self.out[f"{ours}.bias"] = self.source.take(f"{theirs}.bias.0", c_out[0])
 
-    def radial(self, theirs: str, ours: str) -> None:
+    def radial(self, theirs: str, ours: str, rows: _Rows) -> None:
         """A radial function: Linear, LayerNorm, SiLU a hidden layer, then the output."""
         sizes = (self.config.num_basis, *self.config.radial_hidden)
         for k, (a, b) in enumerate(pairwise(sizes)):
@@ -108,21 +100,18 @@ class _EquiformerImport:
             self.out[f"{ours}.hidden.{at}.bias"] = self.source.take(f"{theirs}.net.{at}.bias", b)
             self.out[f"{ours}.hidden.{norm}.weight"] = self.source.take(f"{theirs}.net.{norm}.weight", b)
             self.out[f"{ours}.hidden.{norm}.bias"] = self.source.take(f"{theirs}.net.{norm}.bias", b)
-        width, last = len(self.radial_rows), 3 * (len(sizes) - 1)
-        self.out[f"{ours}.output.weight"] = self.source.take(f"{theirs}.net.{last}.weight", width, sizes[-1])[
-            self.radial_rows
-        ]
-        self.out[f"{ours}.offset"] = self.source.take(f"{theirs}.offset", width)[self.radial_rows]
+        width, last = len(rows.all), 3 * (len(sizes) - 1)
+        output = self.source.take(f"{theirs}.net.{last}.weight", width, sizes[-1])
+        self.out[f"{ours}.output.weight"] = output[rows.all]
+        self.out[f"{ours}.offset"] = self.source.take(f"{theirs}.offset", width)[rows.all]
 
-    def path_linear(self, theirs: str, ours: str, channels_out: Sequence[int]) -> list[Tensor]:
+    def path_linear(self, theirs: str, ours: str, rows: _Rows, channels_out: Sequence[int]) -> None:
         """The linear layer behind a depthwise tensor product: rows from the published order of paths to ours."""
-        sizes = [len(rows) * c for rows, c in zip(self.rows, channels_out, strict=True)]
+        sizes = [len(into) * c for into, c in zip(rows.into, channels_out, strict=True)]
         flat = self.source.take(f"{theirs}.tp.weight", sum(sizes)).split(sizes)
-        weights = [block.reshape(len(rows), -1)[rows] for block, rows in zip(flat, self.rows, strict=True)]
-        for l3, weight in enumerate(weights):
-            self.out[f"{ours}.weights.{l3}"] = weight
+        for l3, (block, into) in enumerate(zip(flat, rows.into, strict=True)):
+            self.out[f"{ours}.weights.{l3}"] = block.reshape(len(into), -1)[into]
         self.out[f"{ours}.bias"] = self.source.take(f"{theirs}.bias.0", channels_out[0])
-        return weights
 
     def norm(self, theirs: str, ours: str, channels: Sequence[int]) -> None:
         weight = self.source.take(f"{theirs}.affine_weight", sum(channels))
@@ -131,28 +120,29 @@ class _EquiformerImport:
         self.out[f"{ours}.bias"] = self.source.take(f"{theirs}.affine_bias", channels[0])
 
     def attention(self, theirs: str, ours: str, c_in: Sequence[int], c_out: Sequence[int], kind: str) -> None:
-        hidden = self.config.channels
+        hidden = self.config.messages_of(c_in)
+        rows = _Rows(hidden)
         values = [self.config.num_heads * c for c in self.config.head_channels]
         self.linear(f"{theirs}.merge_src", f"{ours}.merge_source", c_in, hidden)
         self.linear(f"{theirs}.merge_dst", f"{ours}.merge_target", c_in, hidden, bias=False)
         self.linear(f"{theirs}.proj", f"{ours}.projection", values, c_out, bias=c_out[0] > 0)
         if kind == "dot_product":
             self.linear(f"{theirs}.query", f"{ours}.query", c_in, values)
-            self.radial(f"{theirs}.key_value.dtp_rad", f"{ours}.radial")
-            self.path_linear(f"{theirs}.key_value.lin", f"{ours}.product", [2 * c for c in values])
+            self.radial(f"{theirs}.key_value.dtp_rad", f"{ours}.radial", rows)
+            self.path_linear(f"{theirs}.key_value.lin", f"{ours}.product", rows, [2 * c for c in values])
             return
         if kind == "mlp":
             vector = self.source.take(f"{theirs}.alpha_dot", 1, self.config.num_heads, self.config.head_channels[0])
             self.out[f"{ours}.attention_vector"] = vector[0]
         if self.config.messages == "linear":
-            self._linear_messages(theirs, ours, values, kind)
+            self._linear_messages(theirs, ours, rows, values, kind)
         else:
-            self._gated_messages(theirs, f"{ours}.messages", hidden, values, kind)
+            self._gated_messages(theirs, f"{ours}.messages", rows, hidden, values, kind)
 
-    def _linear_messages(self, theirs: str, ours: str, values: Sequence[int], kind: str) -> None:
-        self.radial(f"{theirs}.sep.dtp_rad", f"{ours}.radial")
+    def _linear_messages(self, theirs: str, ours: str, rows: _Rows, values: Sequence[int], kind: str) -> None:
+        self.radial(f"{theirs}.sep.dtp_rad", f"{ours}.radial", rows)
         scalars = 2 * values[0] if kind == "mlp" else values[0]
-        self.path_linear(f"{theirs}.sep.lin", f"{ours}.product", (scalars, *values[1:]))
+        self.path_linear(f"{theirs}.sep.lin", f"{ours}.product", rows, (scalars, *values[1:]))
         if kind == "mlp":
             # published: for each head its logits, then its values; ours: all values, then all logits
             order = torch.arange(scalars).reshape(self.config.num_heads, 2, -1)
@@ -160,17 +150,20 @@ class _EquiformerImport:
             self.out[f"{ours}.product.weights.0"] = self.out[f"{ours}.product.weights.0"][:, order]
             self.out[f"{ours}.product.bias"] = self.out[f"{ours}.product.bias"][order]
 
-    def _gated_messages(self, theirs: str, ours: str, hidden: Sequence[int], values: Sequence[int], kind: str) -> None:
-        self.radial(f"{theirs}.sep_act.dtp_rad", f"{ours}.radial")
-        self.path_linear(f"{theirs}.sep_act.lin", f"{ours}.first", (hidden[0] + sum(hidden[1:]), *hidden[1:]))
+    def _gated_messages(
+        self, theirs: str, ours: str, rows: _Rows, hidden: Sequence[int], values: Sequence[int], kind: str
+    ) -> None:
+        self.radial(f"{theirs}.sep_act.dtp_rad", f"{ours}.radial", rows)
+        self.path_linear(f"{theirs}.sep_act.lin", f"{ours}.first", rows, (sum(hidden), *hidden[1:]))
         if kind == "mlp":
-            logits = self.source.take(f"{theirs}.sep_alpha.tp.weight", len(self.rows[0]), values[0])[self.rows[0]]
+            into = rows.into[0]
+            logits = self.source.take(f"{theirs}.sep_alpha.tp.weight", len(into), values[0])[into]
             bias = self.source.take(f"{theirs}.sep_alpha.bias.0", values[0])
             self.out[f"{ours}.first.weights.0"] = torch.cat((self.out[f"{ours}.first.weights.0"], logits), 1)
             self.out[f"{ours}.first.bias"] = torch.cat((self.out[f"{ours}.first.bias"], bias))
-        self.path_linear(f"{theirs}.sep_value.lin", f"{ours}.second", values)
-        weights = self.source.take(f"{theirs}.sep_value.dtp.tp.weight", len(self.radial_rows))[self.radial_rows]
-        for l3, part in enumerate(weights.split([len(rows) for rows in self.rows])):
+        self.path_linear(f"{theirs}.sep_value.lin", f"{ours}.second", rows, values)
+        weights = self.source.take(f"{theirs}.sep_value.dtp.tp.weight", len(rows.all))[rows.all]
+        for l3, part in enumerate(weights.split([len(into) for into in rows.into])):
             self.out[f"{ours}.second.path_weights.{l3}"] = part
 
     def embeddings(self) -> None:
@@ -187,10 +180,10 @@ class _EquiformerImport:
         for name, own in basis.state_dict().items():
             nested = "rbf." if self.config.radial_basis == "bessel" else ""  # the published one lies a module deeper
             self.out[f"backbone.basis.{name}"] = self.source.take(f"rbf.{nested}{name}", *own.shape)
-        degree = "backbone.edge_degree"
+        degree, rows = "backbone.edge_degree", _Rows(channels)
         self.linear("edge_deg_embed.exp", f"{degree}.constant", [1], [channels[0]])
-        self.radial("edge_deg_embed.rad", f"{degree}.radial")
-        self.path_linear("edge_deg_embed.proj", f"{degree}.product", channels)
+        self.radial("edge_deg_embed.rad", f"{degree}.radial", rows)
+        self.path_linear("edge_deg_embed.proj", f"{degree}.product", rows, channels)
 
     def blocks_and_heads(self) -> None:
         config = self.config
@@ -243,36 +236,3 @@ def convert_equiformer(
         )
     heads = {"noise": "1"} if "denoising_pos_head.merge_src.tp.weight" in state else {}
     return importer.out, heads
-
-
-def detect_equiformer(state: Mapping[str, Tensor]) -> EquiformerConfig:
-    """The configuration of a published MD17 Equiformer (L_max 2 or 3, any attention and basis), from its tensors.
-
-    Raises:
-        ValueError: Not a published Equiformer, or one of other sizes (then a configuration must be given).
-    """
-    kind = "dpa" if "blocks.0.dpa.query.tp.weight" in state else "ga"
-    merge, radial = f"blocks.0.{kind}.merge_src.tp.weight", "edge_deg_embed.rad.net.0.weight"
-    for name, dimensions in (("atom_embed.atom_type_lin.tp.weight", 1), (merge, 1), (radial, 2)):
-        if name not in state or state[name].dim() != dimensions:
-            raise ValueError(f"no {name} as published among {len(state)} tensors: not a published Equiformer")
-    width = state[merge].numel()
-    sizes = {sum(c * c for c in config.channels): config for config in MD17_CONFIGS.values()}
-    if width not in sizes:
-        raise ValueError(
-            f"the blocks' linear layers have {width} weights; known are {sorted(sizes)} (L_max 2, 3): give the "
-            "configuration as YAML"
-        )
-    layers = {int(name.split(".")[1]) for name in state if name.startswith("blocks.")}
-    attention = "dot_product" if kind == "dpa" else ("mlp" if "blocks.0.ga.alpha_dot" in state else "none")
-    basis = "exponential_normal" if "rbf.means" in state else ("gaussian" if "rbf.mean" in state else "bessel")
-    update = {
-        "num_layers": len(layers),
-        "num_basis": state[radial].shape[1],
-        "num_elements": state["atom_embed.atom_type_lin.tp.weight"].numel() // sizes[width].channels[0],
-        "attention": attention,
-        "messages": "nonlinear" if "blocks.0.ga.sep_act.lin.tp.weight" in state else "linear",
-        "norm": "layer" if "blocks.0.norm_1.affine_weight" in state else "none",
-        "radial_basis": basis,
-    }
-    return EquiformerConfig.model_validate(sizes[width].model_dump() | update)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from denskit.batch import Batch, select
 from denskit.geometry.edge_pairs import edge_pairs
-from denskit.geometry.neighbors import SAME_PLACE, TIE, build_neighbors
+from denskit.geometry.lattice import SAME_PLACE
+from denskit.geometry.neighbors import TIE, build_neighbors
 
 
 @dataclass(frozen=True, kw_only=True)

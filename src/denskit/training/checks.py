@@ -13,9 +13,8 @@ import numpy as np
 import torch
 
 from denskit.batch import System
-from denskit.data.base import Source, collate
+from denskit.data.base import Source, collate, evenly
 from denskit.tasks import DeNSConfig
-from denskit.training.initial import evenly
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig
 

@@ -149,11 +149,13 @@ def _collect(jobs: Sequence[Job], folder: StudyFolder) -> None:
 @contextmanager
 def _ended_together(jobs: Sequence[Job]) -> Iterator[None]:
     """SIGTERM acts like Ctrl-C; when the block is left early, the running trainings save their state and end."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # also SIGINT, which shells ignore in what they run in the background
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         running = [job.process for job in jobs if job.process is not None and job.process.poll() is None]
         for process in running:
             process.send_signal(signal.SIGTERM)

@@ -6,23 +6,23 @@ looks at a whole batch at once; all that is in order costs one synchronisation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
-import ase
 import numpy as np
 import torch
-from ase.data import chemical_symbols
-from ase.neighborlist import natural_cutoffs, neighbor_list
+from ase.data import chemical_symbols, covalent_radii
 from torch import Tensor
 
 from denskit.batch import Batch, select
-from denskit.geometry.neighbors import LARGEST, build_neighbors, dense_neighbors
+from denskit.geometry.lattice import LARGEST
+from denskit.geometry.neighbors import build_neighbors, dense_neighbors
 
 BOND_TOLERANCE = 0.5  # Å
 BOND_SKIN = 0.3  # Å on every covalent radius, what ASE's NeighborList adds, with which the benchmark finds bonds
 HEATING = 10_000.0  # K above the target
+REACH = 5.0  # Å within which bonds are looked for
 ALONE = 2.5  # Å
 DENSE = 500  # atoms of a molecule up to which all its pairs are looked at
 
@@ -105,36 +105,21 @@ class Bonds:
 
 
 def find_bonds(batch: Batch) -> Bonds:
-    """The bonds of a first frame: atoms nearer than their covalent radii (ASE's natural cutoffs) and 0.3 Å each.
+    """The bonds of a first frame: atoms nearer than their covalent radii (ASE's) and 0.3 Å each.
 
-    Expected lengths are those of the frame itself; :meth:`Bonds.with_means` takes them from a reference.
+    Expected lengths are those of the frame itself; :meth:`Bonds.with_means` takes them from a reference.  Raises
+    ValueError as :func:`build_neighbors` does.
     """
-    pairs, shifts, systems = [np.zeros((2, 0), dtype=np.int64)], [np.zeros((0, 3))], [np.zeros(0, dtype=np.int64)]
-    for system, atoms in enumerate(_structures(batch)):
-        radii = [radius + BOND_SKIN for radius in natural_cutoffs(atoms)]
-        one, other, shift = neighbor_list("ijS", atoms, radii)
-        once = one <= other
-        pairs.append(np.stack([one[once], other[once]]))
-        shifts.append(shift[once])
-        systems.append(np.full(int(once.sum()), system))
-    device = batch.positions.device
-    bonds = Bonds(
-        pairs=torch.from_numpy(np.concatenate(pairs, axis=1)).to(device),
-        shift=torch.from_numpy(np.concatenate(shifts).astype(np.float64)).to(device),
-        system=torch.from_numpy(np.concatenate(systems)).to(device),
-        mean=torch.zeros(sum(map(len, systems)), dtype=torch.float64, device=device),
-    )
+    radii = torch.from_numpy(covalent_radii).to(batch.positions.device)[batch.atomic_numbers] + BOND_SKIN
+    near = build_neighbors(batch, max(REACH, 2 * float(radii.max())))
+    assert near.edge_index is not None and near.edge_shift is not None
+    other, one = near.edge_index
+    bonded = (near.edge_vectors().double().norm(dim=1) < radii[one] + radii[other]) & (one <= other)
+    one, other, system = one[bonded], other[bonded], batch.system_index[one[bonded]]
+    first = (batch.n_atoms.cumsum(0) - batch.n_atoms)[system]
+    shift = near.edge_shift[bonded].double()
+    bonds = Bonds(pairs=torch.stack([one, other]) - first, shift=shift, system=system, mean=shift.new_zeros(len(one)))
     return replace(bonds, mean=bonds.lengths(batch))
-
-
-def _structures(batch: Batch) -> Iterator[ase.Atoms]:
-    positions, cell = batch.positions.detach().cpu().numpy(), batch.cell.cpu().numpy()
-    numbers, pbc = batch.atomic_numbers.cpu().numpy(), batch.pbc.cpu().numpy()
-    start = 0
-    for system, n in enumerate(batch.n_atoms.tolist()):
-        atoms = slice(start, start + n)
-        yield ase.Atoms(numbers[atoms], positions[atoms], cell=cell[system], pbc=pbc[system])
-        start += n
 
 
 class BondStability:

@@ -1,0 +1,134 @@
+"""The box in which neighbours are looked for: a short basis of the lattice, and what a structure must not be.
+
+A cell may describe its lattice by long vectors at sharp angles.  The same lattice has a short, nearly orthogonal basis,
+and a search in that one costs what the neighbours cost, whatever the cell looks like.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+SAME_PLACE = 1e-4  # Å: nearer atoms are a mistake in the data
+LARGEST = 200.0  # cutoffs: extent or lattice vector up to which vesin's cell list is safe and fast
+OUTERMOST = 1e8  # Å: farther from the origin, float64 no longer resolves distances
+ROUNDING = 1e-8  # Å: to which sums of lattice vectors must be exact
+SKEWED = 0.5  # volume over the product of the lengths, below which a shorter basis is looked for
+FAR_OUT = 1e6  # boxes between an atom and the box at the origin, from which vesin's integers may overflow
+
+
+@dataclass(frozen=True)
+class Box:
+    """Atoms in a box that is periodic everywhere, with the neighbours that they have in their structure."""
+
+    rows: np.ndarray  # [3, 3] Å
+    heights: np.ndarray  # [3] Å, distances between opposite faces
+    positions: np.ndarray  # [n, 3] Å
+    change: np.ndarray | None  # [3, 3] int64: periodic rows = change @ cell; None where they are the cell's
+    moved: np.ndarray | None  # [n, 3] int64: the atoms were moved by -moved @ rows; None where none was
+
+    def shift_in_cell(self, source: np.ndarray, target: np.ndarray, shift: np.ndarray) -> np.ndarray:
+        """Shifts [E, 3] of edges found in the box, as numbers of the cell's lattice vectors."""
+        if self.moved is not None:
+            shift = shift - self.moved[source] + self.moved[target]
+        return shift if self.change is None else shift @ self.change
+
+
+def box_of(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float, name: str) -> Box:
+    """The box of a structure.
+
+    Directions without periodicity get a row at right angles to all others, too long for two images to be neighbours;
+    what the cell has there does not matter.  All three repeat, because vesin's search along open directions takes
+    minutes for wide wires, and an integer division by zero for wider ones.
+
+    Args:
+        positions: [n, 3] Å.
+        cell: [3, 3] Å.
+        pbc: [3].
+        cutoff: Å.
+        name: of the structure, the beginning of every message.
+
+    Raises:
+        ValueError: Positions or cell not finite, no volume along periodic directions, or an extent beyond ``LARGEST``
+            cutoffs.
+    """
+    _check_numbers(positions, cell, name)
+    rows, change = short_basis(cell[pbc])
+    repeats = np.linalg.norm(rows, axis=1).min(initial=np.inf)
+    if not repeats >= SAME_PLACE:
+        raise ValueError(
+            f"{name}: periodic along {np.flatnonzero(pbc).tolist()}, but its cell {cell.tolist()} (Å) has no volume "
+            f"there, or none beyond rounding: an atom and its image are {repeats:.1e} Å apart, where at least "
+            f"{SAME_PLACE} Å is wanted. Give short, independent lattice vectors for these directions, or switch their "
+            f"periodicity off."
+        )
+    across = np.linalg.svd(rows)[2][len(rows) :]  # orthonormal, at right angles to the rows
+    extent = np.ptp(positions @ across.T, axis=0) if len(positions) else np.zeros(len(across))
+    box = np.empty((3, 3))
+    box[pbc], box[~pbc] = rows, (extent + 2 * cutoff)[:, None] * across
+    largest = np.linalg.norm(box, axis=1).max()
+    if largest > LARGEST * cutoff:
+        raise ValueError(
+            f"{name}: its atoms have flown apart, or its cell is huge: {largest:.4g} Å where {LARGEST:.0f} cutoffs of "
+            f"{cutoff} Å are the limit. Check positions, cell and their unit."
+        )
+    inverse = np.linalg.inv(box)
+    scaled, moved = positions @ inverse, None
+    if np.abs(scaled).max(initial=0) > FAR_OUT:
+        moved = np.floor(scaled).astype(np.int64)
+        positions = positions - moved @ box
+    whole = None
+    if change is not None:
+        whole = np.eye(3, dtype=np.int64)
+        whole[np.ix_(pbc, pbc)] = change
+    return Box(box, 1 / np.linalg.norm(inverse, axis=0), positions, whole, moved)
+
+
+def _check_numbers(positions: np.ndarray, cell: np.ndarray, name: str) -> None:
+    wrong = np.flatnonzero(~(np.abs(positions) < OUTERMOST).all(axis=1))
+    if len(wrong):
+        raise ValueError(
+            f"{name}: atom {wrong[0]} is at {positions[wrong[0]].tolist()} Å; finite positions within "
+            f"{OUTERMOST:.0e} Å of the origin are wanted."
+        )
+    if not (np.abs(cell) < OUTERMOST).all():
+        raise ValueError(
+            f"{name}: its cell is {cell.tolist()} Å; finite lattice vectors shorter than {OUTERMOST:.0e} Å are wanted, "
+            f"zeros where there is no cell."
+        )
+
+
+def short_basis(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """A basis [k, 3] of the lattice of ``rows`` [k, 3], and the integers [k, k] that make it of them; None: the rows.
+
+    Where the rows are skewed it is Minkowski's: each vector is the shortest that the ones before it can make of it
+    (I. Semaev, A 3-dimensional lattice reduction algorithm, CaLC 2001).  Where the rows are dependent, or nearly so
+    that rounding decides, the first vector comes out as zero.
+    """
+    if np.prod(np.linalg.svd(rows, compute_uv=False)) >= SKEWED * np.prod(np.linalg.norm(rows, axis=1)):
+        return rows, None
+    basis, change, found = rows, np.eye(len(rows)), True  # whole numbers below 2^53: exact
+    while found:
+        order = np.argsort(np.linalg.norm(basis, axis=1), kind="stable")
+        basis, change = basis[order], change[order]
+        found = False
+        if np.linalg.norm(basis[0]) < SAME_PLACE:
+            break
+        for i in range(1, len(rows)):
+            shorter = change[i] - _nearest(basis[:i], basis[i]) @ change[:i]
+            if (np.abs(shorter) @ np.abs(rows)).max() * np.finfo(float).eps > ROUNDING:
+                return np.zeros_like(rows), None
+            if np.linalg.norm(shorter @ rows) < (1 - ROUNDING) * np.linalg.norm(basis[i]):
+                change[i], found = shorter, True
+                basis = change @ rows
+    return basis, change.astype(np.int64)
+
+
+def _nearest(basis: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Integers [i] of the lattice point of a reduced ``basis`` [i, 3], i < 3, that lies nearest to a vector [3]."""
+    middle = np.round(np.linalg.lstsq(basis.T, vector, rcond=None)[0])
+    around = middle + np.array(list(itertools.product((0, -1, 1), repeat=len(basis))))
+    nearest: np.ndarray = around[np.linalg.norm(around @ basis - vector, axis=1).argmin()]
+    return nearest
