@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from denskit.batch import System
-from denskit.data.files import sha256_of
 from denskit.data.shards import INDEX, SIZES, ShardFile
+from denskit.files import sha256_of
 
 
 def same(one: System, other: System) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +18,8 @@ from denskit.cli import app
 from denskit.data import DataConfig, read_file
 from denskit.data.convert import PROGRESS, convert, verify
 from denskit.data.shards import INDEX, ShardFile, write_shard
+from denskit.files import locked
+from killing import posix, run
 
 
 def extxyz(path: Path, count: int, seed: int = 0) -> Path:
@@ -87,32 +85,43 @@ def test_real_lmdb_and_shards_of_shards(data_dir: Path, tmp_path: Path) -> None:
     verify(tmp_path / "both")
 
 
-def test_goes_on_after_a_kill(tmp_path: Path) -> None:
-    """SIGKILL in the middle of the work, a torn line and a torn file: the next call finishes with the same bytes."""
-    source, out = extxyz(tmp_path / "many.extxyz", 400), tmp_path / "out"
-    script = (
-        "import sys, time\nfrom denskit.data.convert import convert\n"
-        "convert([sys.argv[1]], sys.argv[2], per_shard=20, progress=lambda done, total: time.sleep(0.2))"
-    )
-    running = subprocess.Popen([sys.executable, "-c", script, str(source), str(out)])
-    while len(list(out.glob("shard-*"))) < 3 and running.poll() is None:
-        time.sleep(0.02)
-    running.send_signal(signal.SIGKILL)
-    running.wait()
-    assert not (out / INDEX).exists()
-    with pytest.raises(ValueError, match="is a folder with"):
-        read_file(out)
+@posix
+def test_a_killed_conversion_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    """Killed before each of its operations on files, from the making of the folder to the end of the journal."""
+    source, whole = extxyz(tmp_path / "many.extxyz", 30), tmp_path / "whole"
+    operations = run(whole, convert, [source], whole, per_shard=10)
+    assert operations > 15
+    for point in range(1, operations + 1):
+        out = tmp_path / f"killed_{point}"
+        run(out, convert, [source], out, per_shard=10, kill_at=point)
+        if not (out / INDEX).exists() and out.exists():
+            with pytest.raises(ValueError, match="is a folder with"):
+                read_file(out)
+        if (out / INDEX).exists() and not (out / PROGRESS).exists():
+            continue  # nothing was left to do but to let go of the lock
+        convert([source], out, per_shard=10)
+        files = sorted(path.name for path in out.iterdir())
+        assert files == sorted(path.name for path in whole.iterdir()), point
+        assert all((out / name).read_bytes() == (whole / name).read_bytes() for name in files), point
+
+
+def test_whole_shards_are_kept_and_a_torn_line_is_not(tmp_path: Path) -> None:
+    source, out = extxyz(tmp_path / "many.extxyz", 20), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        convert([source], out, per_shard=5, progress=stop_after(10))
     with (out / PROGRESS).open("a") as file:
-        file.write('{"shard": 17, "entry": {"fi')
-    (out / ".shard-00017.99.safetensors").write_bytes(b"torn")
+        file.write('{"shard": 2, "entry": {"fi')
     kept = {path: path.stat().st_mtime_ns for path in out.glob("shard-*")}
-    messages = convert([source], out, per_shard=20)
-    assert any("shards were there already" in line for line in messages)
-    assert sum(path.stat().st_mtime_ns == when for path, when in kept.items()) >= 2
-    convert([source], tmp_path / "whole", per_shard=20)
-    files = sorted(path.name for path in out.iterdir())
-    assert files == sorted(path.name for path in (tmp_path / "whole").iterdir())
-    assert all((out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in files)
+    assert len(kept) == 2
+    messages = convert([source], out, per_shard=5)
+    assert any("2 shards were there already" in line for line in messages)
+    assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
+
+
+@posix
+def test_two_conversions_into_one_folder_do_not_mix(two: list[Path], tmp_path: Path) -> None:
+    with locked(tmp_path / "out"), pytest.raises(ValueError, match="out is in use by process"):
+        convert(two, tmp_path / "out")
 
 
 def stop_after(count: int):  # type: ignore[no-untyped-def]

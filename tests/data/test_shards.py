@@ -19,8 +19,8 @@ from data.shard_files import same, write_index
 from denskit.batch import System
 from denskit.data import DataConfig, load_data, read_file
 from denskit.data.convert import convert, verify
-from denskit.data.files import sha256_of
 from denskit.data.shards import INDEX, SIZES, ShardFile, open_shards, write_shard
+from denskit.files import sha256_of
 
 PER_SHARD = 4
 BOUND_MB = 24  # by how much streaming may raise the memory of a process, whatever the data's size

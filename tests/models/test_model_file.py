@@ -72,3 +72,14 @@ def test_a_failed_save_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pyte
         _saved(path)
     assert path.read_bytes() == before
     assert [found.name for found in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    path = tmp_path / "model.safetensors"
+    force_field = build_force_field(SMALL, heads={}, scaling=Scaling(elements=[1, 8]))
+    name, weights = next(iter(force_field.named_parameters()))
+    weights.data.view(-1)[0] = value
+    save_model(path, force_field, {})
+    with pytest.raises(ValueError, match=rf"model.safetensors: 1 of the \d+ numbers of {name} are NaN or infinite"):
+        load_model(path)

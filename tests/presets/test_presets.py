@@ -53,3 +53,8 @@ def test_presets_of_gradients_are_found() -> None:
 def test_misspelt_preset_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean md17/equiformer_l2_dens"):
         preset_text("md17/equiformer_l2_denss")
+
+
+def test_presets_for_own_data_clip_outliers() -> None:
+    for name in (name for name in preset_names() if "/" not in name):
+        assert load_config(name, ["data.path=x.extxyz"]).training.clip_norm, name

@@ -106,6 +106,16 @@ def test_predicting_zero_has_relative_error_one_and_no_direction() -> None:
     assert "energy_mae_meV" not in summary
 
 
+def test_predicting_the_mean_energy_has_relative_error_one() -> None:
+    batch = make_batch([5, 4])
+    targets = replace(make_targets(batch), energy_mask=torch.tensor([True, False]))
+    mean = targets.energy + torch.tensor([0.3, -7.0], dtype=torch.float64)
+    for share in (1.0, 0.5):
+        metrics = Metrics()
+        metrics.update({"energy": targets.energy + share * (mean - targets.energy)}, batch, targets, mean)
+        assert metrics.summary()["energy_mae_relative_to_mean"] == pytest.approx(share, rel=1e-9)
+
+
 def test_a_difference_of_a_microelectronvolt_survives_a_large_total_energy() -> None:
     batch = make_batch([3])
     targets = replace(make_targets(batch), energy=torch.tensor([-17643.25], dtype=torch.float64))

@@ -86,9 +86,17 @@ def test_a_folder_without_a_checkpoint_is_refused(tiny: Tiny) -> None:
     assert [path.name for path in Path(config.output).iterdir()] == ["notes.txt"]
 
 
-def test_resume_needs_something_to_resume(tiny: Tiny) -> None:
-    with pytest.raises(FileNotFoundError, match="nothing to resume"):
-        train(tiny(), resume=True)
+def test_resume_begins_where_there_is_nothing_to_resume(tiny: Tiny) -> None:
+    run = train(tiny("training.max_steps=1"), resume=True)
+    assert "holds no checkpoint yet: starting from the beginning" in (run / "train.log").read_text()
+    assert load_checkpoint(run / "checkpoints/last.pt").step == 1
+
+
+def test_models_without_their_checkpoint_are_not_overwritten(tiny: Tiny) -> None:
+    run = train(tiny("training.max_steps=1"))
+    (run / "checkpoints/last.pt").unlink()
+    with pytest.raises(ValueError, match=r"not empty, and there is no checkpoint to resume from"):
+        train(tiny("training.max_steps=1"), resume=True)
 
 
 RESUMED = {
@@ -109,10 +117,13 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tiny: Tiny, case: str) -> None:
     assert load_checkpoint(RunFolder(Path(config.output)).last).step == 7
     parts = train(config, resume=True)
     _assert_same_state(whole, parts)
+    assert [int(row["step"]) for row in _rows(whole)] == [2, 4, 5, 6, 8, 10]
+    assert _rows_without_timings(parts) == _rows_without_timings(whole)  # step 7 counts in the row of step 8
+
+
+def _rows_without_timings(run: Path) -> list[dict[str, str]]:
     timings = {"step_ms", "samples_per_s", "seconds", "memory_MiB"}
-    last = [{key: value for key, value in _rows(run)[-1].items() if key not in timings} for run in (whole, parts)]
-    assert [row["step"] for row in _rows(parts)] == [row["step"] for row in _rows(whole)]
-    assert last[0]["valid_forces_mae_meV_per_A"] == last[1]["valid_forces_mae_meV_per_A"]
+    return [{key: value for key, value in row.items() if key not in timings} for row in _rows(run)]
 
 
 def test_a_run_from_before_steps_were_one_goes_on(tiny: Tiny) -> None:
@@ -249,9 +260,10 @@ def test_a_loss_that_is_not_finite_names_step_and_frames(tiny: Tiny, monkeypatch
 
 
 def test_a_model_file_that_cannot_be_written_is_an_error_for_people(tiny: Tiny) -> None:
-    config = tiny("training.max_steps=2", "training.evaluate_every=1 step")
-    with _files_limited_to(20_000), pytest.raises(ValueError, match=r"step 1: .*best.safetensors could not be written"):
-        train(config)
+    config = tiny("training.max_steps=2", "training.evaluate_every=2 steps")
+    _stop_after(config, 1)
+    with _files_limited_to(20_000), pytest.raises(ValueError, match=r"step 2: .*best.safetensors could not be written"):
+        train(config, resume=True)
     assert not (Path(config.output) / "checkpoints/best.safetensors").exists()
 
 

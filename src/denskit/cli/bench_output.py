@@ -33,7 +33,7 @@ class BenchProgress:
 
 def check_writable(*files: Path | None) -> None:
     """Raise ValueError for a file that exists, or whose folder is not there, before anything is measured."""
-    from denskit.data.files import new_file
+    from denskit.files import new_file
 
     for file in files:
         if file is not None and not file.parent.is_dir():

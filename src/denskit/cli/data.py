@@ -98,7 +98,7 @@ def generate(
     Example:  denskit data generate ethanol --frames 2000 -o ethanol.npz
     """
     from denskit.data import generate as generation
-    from denskit.data.files import new_file
+    from denskit.files import new_file
 
     new_file(out, inputs=[molecule], force=force)
     trajectory = generation.generate(

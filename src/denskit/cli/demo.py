@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Column, Table
+
+from denskit.files import locked, write_json
 
 VARIANTS = {"without DeNS": "energy_forces", "with DeNS": "dens"}  # label, task
 NOTE = """* A diagnostic: the forces of the test structures are its input.
@@ -44,8 +45,9 @@ def demo(
 
     torch.set_num_threads(1)  # so small a network is faster on one
     folders = {label: output / label.replace(" ", "_") for label in VARIANTS}
-    results = {label: _train_and_judge(VARIANTS[label], folder, steps) for label, folder in folders.items()}
-    (output / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    with locked(output):
+        results = {label: _train_and_judge(VARIANTS[label], folder, steps) for label, folder in folders.items()}
+    write_json(output / "results.json", results)
     found = {label: predictions_of(folder) for label, folder in folders.items()}
     forces = {label: pair for label in VARIANTS if (pair := found[label].forces) is not None}
     plot_overview(folders, forces, output / "overview.png")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +10,7 @@ import typer
 
 from denskit.cli.options import Deterministic, Device, Fixed, Force
 from denskit.cli.sets import named_sets, print_table
+from denskit.files import write_json
 
 SETS, PARITY = "sets.json", "parity.png"
 
@@ -55,7 +55,7 @@ def evaluate(
 
       torchrun --nproc-per-node 4 -m denskit evaluate runs/mine --data id=val_id --data ood_ads=val_ood_ads
     """
-    from denskit.data.files import new_file
+    from denskit.files import new_file
     from denskit.training.determinism import use_deterministic_algorithms
     from denskit.training.distributed import join_processes
     from denskit.training.evaluate import evaluate as evaluate_model
@@ -103,9 +103,8 @@ def _written(split: str, *, several: bool) -> list[str]:
 def _write(
     results: dict[str, dict[str, float]], folder: Path, names: list[str], model: Path, parity: dict[str, Any]
 ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     found = results if names == [SETS] else results["error"]
-    (folder / names[0]).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / names[0], found)
     if PARITY in names:
         from denskit.analysis.plots import plot_parity
         from denskit.analysis.predictions import predictions_of

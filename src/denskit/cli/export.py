@@ -30,7 +30,7 @@ def export(
 
       denskit export runs/mine mine_compiled.pt2 --aot
     """
-    from denskit.data.files import new_file
+    from denskit.files import new_file
     from denskit.models.model_file import load_model
     from denskit.simulation.calculator import DTYPES
     from denskit.simulation.exporting import export_model

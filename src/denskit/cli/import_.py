@@ -49,7 +49,7 @@ def import_(
 
       denskit import mine.pth.tar --data md17_aspirin.npz --model equiformer_dens_L@2.yml
     """
-    from denskit.data.files import new_file
+    from denskit.files import new_file
     from denskit.models.equiformer import EquiformerConfig
     from denskit.models.model_file import save_model
     from denskit.models.published import import_checkpoint

@@ -35,7 +35,7 @@ def md(
     frame_every: Annotated[int, typer.Option(help="Steps between frames.", min=1)] = 100,
     statistics_every: Annotated[int, typer.Option(help="Steps between lines of statistics.csv.", min=1)] = 10,
     restart_every: Annotated[int, typer.Option(help="Steps between restart files.", min=1)] = 1000,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the restart file in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the restart file, if there is one.")] = False,
     committee: Annotated[
         list[Path] | None, typer.Option(help="A further model, several times: mean forces, and their spread.")
     ] = None,

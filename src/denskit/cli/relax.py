@@ -32,7 +32,7 @@ def relax(
     pressure: Annotated[float, typer.Option(help="GPa, on relaxing cells.")] = 0.0,
     batch_atoms: Annotated[int, typer.Option(help="Atoms evaluated at once.", min=1)] = 1000,
     trajectory: Annotated[bool, typer.Option("--trajectory", help="Keep every geometry, a file a structure.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what the output folder holds.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds, if anything.")] = False,
     is2re: Annotated[
         bool, typer.Option("--is2re", help="Write submission files; errors where the file has relaxed references.")
     ] = False,
@@ -188,8 +188,7 @@ def _report(folder: Any, summary: dict[str, Any]) -> None:
 
 
 def _report_is2re(folder: Any, source: Structures) -> None:
-    import json
-
+    from denskit.files import write_json
     from denskit.simulation.relaxation.is2re import errors, write_submission
 
     left_out = write_submission(folder.results(), source, folder.path)
@@ -199,6 +198,6 @@ def _report_is2re(folder: Any, source: Structures) -> None:
         typer.echo(f"is2re.npz lacks {len(left_out)} structures without an energy: {names}")
     found = errors(folder.results(), source)
     if found:
-        (folder.path / "is2re.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        write_json(folder.path / "is2re.json", found)
     for name, value in found.items():
         typer.echo(f"{name} {value:.4g}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from denskit.data.files import atomic_write, new_file
+from denskit.files import atomic_write, new_file, write_json
 
 if TYPE_CHECKING:
     import torch
@@ -162,8 +161,7 @@ def _write(study: Study, folder: Path, title: str) -> None:
     from denskit.analysis.simulation_plots import plot_study
     from denskit.simulation.distributions import EDGES
 
-    with atomic_write(folder / FILES[0]) as temporary:
-        temporary.write_text(json.dumps(study.summary(), indent=2) + "\n", encoding="utf-8")
+    write_json(folder / FILES[0], study.summary())
     plot_study(study, folder / FILES[1], title=title)
     records, seeds = study.records, range(study.settings.seeds)
     series = [f"{name}_{seed}" for name in ("temperature_K", "energy_eV") for seed in seeds]

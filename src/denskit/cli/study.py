@@ -102,6 +102,7 @@ def _run(study: StudyConfig, source: Path, folder: StudyFolder, processes: int, 
     from denskit.evaluation.study.results import collect
     from denskit.evaluation.study.running import run_all
     from denskit.evaluation.study.tables import as_rich, write_tables
+    from denskit.files import locked
 
     costs = _costs(study, source, folder)
     for line in [*_announce(study, folder, costs, processes), *advice(study, costs)]:
@@ -109,7 +110,7 @@ def _run(study: StudyConfig, source: Path, folder: StudyFolder, processes: int, 
     if dry_run:
         return
     try:
-        with Progress(folder) as progress:
+        with locked(folder.path), Progress(folder) as progress:
             jobs = run_all(
                 study, lambda number: _command(source, folder, number), folder, processes=processes,
                 watch=progress.show,
@@ -165,10 +166,9 @@ def _write_trial(study: StudyConfig, number: int, folder: StudyFolder) -> None:
 
     from denskit.evaluation.study.config import runs_of
     from denskit.evaluation.study.timing import trial
+    from denskit.files import write_json
 
-    path = _trial_file(folder, number)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(trial(study, runs_of(study)[number]))), encoding="utf-8")
+    write_json(_trial_file(folder, number), asdict(trial(study, runs_of(study)[number])))
 
 
 def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost], processes: int) -> list[str]:

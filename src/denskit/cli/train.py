@@ -16,7 +16,9 @@ def train(
         list[str] | None,
         typer.Argument(help="Changes to it, such as training.max_steps=5000.", metavar="KEY=VALUE ..."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in the output folder, if there is one.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, batches and noise.")] = None,
@@ -25,6 +27,8 @@ def train(
     ] = False,
 ) -> None:
     """Train a model.
+
+    Ctrl-C saves a checkpoint. Ends with exit code 2 where the errors are far above those of predicting zero.
 
     Examples:
 

@@ -20,11 +20,11 @@ from ase.data import chemical_symbols
 from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
-from denskit.data.files import atomic_write, sha256_of
 from denskit.data.frames import CLOSEST, close_pair
 from denskit.data.loading import read_file
 from denskit.data.records import Records
 from denskit.data.shards import FORMAT, INDEX, LABELS, SIZES, ShardFile, read_index, write_shard
+from denskit.files import atomic_write, is_empty, locked, sha256_of, write_json
 
 STRUCTURES = 16_384  # of a shard: some 30 MB of OC20, and as much memory as its writer needs
 PROGRESS = "progress.jsonl"
@@ -100,25 +100,26 @@ def convert(
     are ignored).  ``workers``: processes, each writing shards of its own; memory is one shard for each.
 
     Killed, it goes on where it was when called again with the same inputs: whole shards are kept.  The folder can be
-    used once index.json is there, which is written last.
+    used once index.json is there.
 
     Raises ValueError naming file and record for a structure that no model can learn from, and for a folder that holds
-    other data; FileNotFoundError.
+    other data or that another conversion writes into; FileNotFoundError.
     """
     config, output = config or DataConfig(), Path(output).expanduser()
     opened = [read_file(path, config) for path in inputs]
     plan = _Plan(tuple(source for source, _ in opened), output, per_shard)
     messages = [line for _, said in opened for line in said]
-    journal = _Journal(output, _task(plan, config))
-    if journal.begin():
-        messages.append(f"{output}: {len(journal.done)} shards were there already")
     total = plan.ends[-1]
-    missing = [shard for shard in range(-(-total // per_shard)) if shard not in journal.done]
-    progress(journal.structures, total)
-    for shard, entry in _written(plan, missing, workers):
-        journal.add(shard, entry)
+    with locked(output):
+        journal = _Journal(output, _task(plan, config))
+        if journal.begin():
+            messages.append(f"{output}: {len(journal.done)} shards were there already")
+        missing = [shard for shard in range(-(-total // per_shard)) if shard not in journal.done]
         progress(journal.structures, total)
-    index = journal.finish()
+        for shard, entry in _written(plan, missing, workers):
+            journal.add(shard, entry)
+            progress(journal.structures, total)
+        index = journal.finish()
     size = sum(shard["bytes"] for shard in index["shards"])
     found = ", ".join(f"{label} of {count}" for label, count in index["labels"].items()) or "no labels"
     messages.append(f"{output}: {total} structures in {len(index['shards'])} shards, {size / 1e6:.1f} MB; {found}")
@@ -199,17 +200,17 @@ class _Journal:
     def begin(self) -> bool:
         """Start the journal or take up an older one; whether there was one.  Raises ValueError for other data."""
         path = self.folder / PROGRESS
-        if (self.folder / INDEX).exists():
-            raise ValueError(f"{self.folder} holds shards already ({INDEX}). Choose another folder, or delete this one")
-        if path.exists():
+        if path.exists():  # also beside the index, where the kill came before the end of finish()
             self._take_up(path)
             return True
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"{self.folder} is a file. Choose another name for the folder of shards")
-        if self.folder.exists() and any(self.folder.iterdir()):
+        if (self.folder / INDEX).exists():
+            raise ValueError(f"{self.folder} holds shards already ({INDEX}). Choose another folder, or delete this one")
+        if not is_empty(self.folder):
             raise ValueError(f"{self.folder} is not empty. Choose another folder")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._append(self.task)
+        with atomic_write(path) as temporary:
+            temporary.write_text(json.dumps(self.task) + "\n", encoding="utf-8")
         return False
 
     def _take_up(self, path: Path) -> None:
@@ -232,8 +233,6 @@ class _Journal:
         if not path.read_text(encoding="utf-8").endswith("\n"):
             with path.open("a", encoding="utf-8") as journal:
                 journal.write("\n")
-        for torn in self.folder.glob(".shard-*"):
-            torn.unlink()
 
     def add(self, shard: int, entry: dict[str, Any]) -> None:
         """A shard is written."""
@@ -270,7 +269,6 @@ class _Journal:
             "elements": dict(elements),
             "shards": entries,
         }
-        with atomic_write(self.folder / INDEX) as temporary:
-            temporary.write_text(json.dumps(index, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(self.folder / INDEX, index, indent=1)
         (self.folder / PROGRESS).unlink()
         return index

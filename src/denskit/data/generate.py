@@ -22,7 +22,7 @@ from ase.md.langevin import Langevin
 from ase.md.velocitydistribution import Stationary, ZeroRotation
 from ase.optimize import BFGS
 
-from denskit.data.files import atomic_write
+from denskit.files import atomic_write
 
 METHOD = "GFN2-xTB"
 NAMES = {"ethanol": "CH3CH2OH", "acetamide": "CH3CONH2", "benzene": "C6H6", "water": "H2O"}

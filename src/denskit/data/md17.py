@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from denskit.data.config import DataConfig
-from denskit.data.files import cache_folder
 from denskit.data.loading import WEIGHTED, LoadedData, load_files
+from denskit.files import cache_folder
 
 MOLECULES = {
     "md17": ("aspirin", "benzene", "ethanol", "malonaldehyde", "naphthalene", "salicylic", "toluene", "uracil"),

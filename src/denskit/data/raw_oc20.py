@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import lzma
 import re
-import threading
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -22,11 +21,10 @@ import numpy as np
 from ase.data import atomic_numbers
 
 from denskit.batch import System
-from denskit.data.files import atomic_write, cache_folder
+from denskit.files import atomic_write, cache_folder, locked
 
 Energies = Literal["referenced", "total"]
 _WIDTHS = {"species": 1, "pos": 3, "move_mask": 1, "tags": 1, "forces": 3}
-_UNPACKING = threading.Lock()
 
 
 class RawPair:
@@ -89,9 +87,10 @@ class RawPair:
     def _starts(self) -> np.ndarray:
         """Where each frame begins in the unpacked file, and where the last one ends [frames + 1]."""
         index = self._folder / "starts.npy"
-        with _UNPACKING:
-            if not index.is_file():
-                self._unpack(index)
+        if not index.is_file():
+            with locked(self._folder, wait=True):  # threads and processes that share the cache unpack it once
+                if not index.is_file():
+                    self._unpack(index)
         return np.load(index, allow_pickle=False)
 
     def _unpack(self, index: Path) -> None:

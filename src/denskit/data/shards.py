@@ -34,7 +34,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from denskit.batch import System
-from denskit.data.files import atomic_write
+from denskit.files import atomic_write
 
 FORMAT = "denskit-shards-1"
 INDEX, SIZES = "index.json", "sizes.npy"
@@ -74,7 +74,6 @@ def write_shard(path: Path, systems: Sequence[System]) -> None:
     stored = {name: np.ascontiguousarray(_narrow(name, values)) for name, values in columns.items()}
     with atomic_write(path) as temporary, temporary.open("wb") as file:
         file.write(save(stored, metadata={"format": FORMAT}))
-        os.fsync(file.fileno())
 
 
 def _starts(counts: Sequence[int]) -> np.ndarray:

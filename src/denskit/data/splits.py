@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from denskit.data.config import SplitConfig
-from denskit.data.files import atomic_write, identity
+from denskit.files import identity, write_json
 
 PUBLISHED_SEED = 1
 PUBLISHED_TRAIN, PUBLISHED_VALID = 950, 50
@@ -39,8 +39,7 @@ class Splits:
             "sha256": self.sha256,
             **{part: getattr(self, part).tolist() for part in PARTS},
         }
-        with atomic_write(Path(path)) as temporary:
-            temporary.write_text(json.dumps(document) + "\n", encoding="utf-8")
+        write_json(Path(path), document, indent=None)
 
     @classmethod
     def load(cls, path: str | Path, *, of: Path) -> Splits:

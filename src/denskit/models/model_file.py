@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from denskit.files import atomic_write
 from denskit.models import MODELS, build_force_field
 from denskit.models.base import SYMMETRIC_SITES, ForceField
 from denskit.models.scaling import Scaling
@@ -48,19 +47,11 @@ def save_model(path: str | Path, force_field: ForceField, metadata: dict[str, An
         for name, tensor in force_field.state_dict().items()
         if not name.startswith("scaling.")
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
     try:
-        save_file(tensors, temporary, metadata={_KEY: json.dumps(header)})
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes files private; a model is meant to be shared
-        os.replace(temporary, path)
+        with atomic_write(path) as temporary:
+            save_file(tensors, temporary, metadata={_KEY: json.dumps(header)})
     except SafetensorError as error:
         raise OSError(f"cannot write {path}: {error}") from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
@@ -107,7 +98,7 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torc
 
     Raises:
         FileNotFoundError: No such file.
-        ValueError: Not a model file, or its weights do not fit its configuration.
+        ValueError: Not a model file, or its weights are not finite or do not fit its configuration.
     """
     header = read_header(path)
     name = header["model"].get("name")
@@ -135,6 +126,13 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torc
         force_field.load_state_dict(state, strict=False)
     except RuntimeError as error:
         raise ValueError(f"{path}: weights do not fit the configuration: {error}") from error
+    for key, tensor in force_field.state_dict().items():
+        bad = int((~tensor.isfinite()).sum())
+        if bad:
+            raise ValueError(
+                f"{path}: {bad} of the {tensor.numel()} numbers of {key} are NaN or infinite; the training diverged, "
+                "or the file is damaged. Use another checkpoint"
+            )
     if not force_field.backbone.symmetric_sites:
         warnings.warn(f"{path}: {SYMMETRIC_SITES}", stacklevel=2)
     return force_field.to(device).eval()

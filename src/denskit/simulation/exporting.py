@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from denskit.batch import Batch, System
 from denskit.data.base import collate
-from denskit.data.files import atomic_write
+from denskit.files import atomic_write
 from denskit.models.base import ForceField
 from denskit.nn.execution import Execution
 

@@ -27,6 +27,7 @@ _SLOTS = (
     "energy_square",  # eV^2
     "energy_absolute_per_atom",  # eV
     "energy_square_per_atom",  # eV^2
+    "energy_absolute_label",  # eV, the error of predicting the reference energy
     "forces_count",  # components
     "forces_absolute",  # eV/Å
     "forces_square",  # eV^2/Å^2
@@ -47,7 +48,7 @@ _SLOTS = (
 class Metrics:
     """Accumulates errors.
 
-    ``state`` [19] float64 is all there is: add those of several processes (``all_reduce``) to merge them.
+    ``state`` [20] float64 is all there is: add those of several processes (``all_reduce``) to merge them.
     """
 
     def __init__(self, device: torch.device | str = "cpu", *, state: Tensor | None = None) -> None:
@@ -57,10 +58,18 @@ class Metrics:
         return Metrics(state=self.state + other.state)
 
     @torch.no_grad()
-    def update(self, prediction: Mapping[str, Tensor], batch: Batch, targets: Targets) -> None:
-        """Add a batch.  ``prediction`` and ``targets`` in eV, eV/Å, eV/Å^3; what is not predicted is not counted."""
+    def update(
+        self, prediction: Mapping[str, Tensor], batch: Batch, targets: Targets, mean_energy: Tensor | None = None
+    ) -> None:
+        """Add a batch.  ``prediction`` and ``targets`` in eV, eV/Å, eV/Å^3; what is not predicted is not counted.
+
+        ``mean_energy`` [B] eV: what energies are without any knowledge of the structure (references of the elements).
+        """
         if "energy" in prediction:
             self._add_energy(prediction["energy"], batch, targets)
+            if mean_energy is not None:
+                label = _select(targets.energy, targets.energy_mask) - _select(mean_energy, targets.energy_mask)
+                self._add(energy_absolute_label=label.abs().sum())
         if "forces" in prediction:
             self._add_forces(prediction["forces"], batch, targets)
         if "energy" in prediction and "forces" in prediction:
@@ -142,12 +151,15 @@ def _select(value: Tensor, mask: Tensor) -> Tensor:
 def _energy_metrics(sums: dict[str, float]) -> dict[str, float]:
     if (count := sums["energy_count"]) == 0:
         return {}
-    return {
+    metrics = {
         "energy_mae_meV": MILLI * sums["energy_absolute"] / count,
         "energy_rmse_meV": MILLI * math.sqrt(sums["energy_square"] / count),
         "energy_mae_meV_per_atom": MILLI * sums["energy_absolute_per_atom"] / count,
         "energy_rmse_meV_per_atom": MILLI * math.sqrt(sums["energy_square_per_atom"] / count),
     }
+    if sums["energy_absolute_label"] > 0:
+        metrics["energy_mae_relative_to_mean"] = sums["energy_absolute"] / sums["energy_absolute_label"]
+    return metrics
 
 
 def _forces_metrics(sums: dict[str, float]) -> dict[str, float]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import io
 import json
-import os
 import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from denskit.data.files import atomic_write
+from denskit.files import atomic_write
 
-FORMAT_VERSION = 2
-_READABLE = (1, 2)  # 1 had no loss scale
+FORMAT_VERSION = 3
+_READABLE = (1, 2, 3)  # 1 had no loss scale, 2 nothing of the row of metrics.csv that was under way
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # What may differ when a run is resumed: how long, how fast and how often, and where.  All else makes another run.
@@ -55,6 +54,8 @@ class Checkpoint:
     num_processes: int
     config: dict[str, Any]  # of the run, as JSON
     loss_scale: dict[str, Any] = field(default_factory=dict)  # of float16; empty without
+    window: dict[str, Any] = field(default_factory=dict)  # sums since the last row of metrics.csv
+    failure: str = ""  # what the errors of the last row say, if they say that the training failed
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -67,7 +68,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     torch.save(content, buffer)
     try:
         with atomic_write(path) as temporary:
-            write_synced(temporary, buffer.getvalue())
+            temporary.write_bytes(buffer.getvalue())
     except OSError as error:
         raise cannot_write(path, checkpoint.step, error) from error
 
@@ -79,14 +80,6 @@ def cannot_write(path: Path, step: int, error: OSError) -> ValueError:
         f"step {step}: {path} could not be written ({error.strerror or error}); {kept}"
         "make room and continue with --resume"
     )
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and wait until it is on the disk, so that a crash cannot leave it empty after its renaming."""
-    with path.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 @contextmanager
@@ -109,9 +102,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises FileNotFoundError, and ValueError for a file that is truncated, foreign or of a newer format.
     """
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{path}: not found, so there is nothing to resume; start the run without --resume, in a new folder"
-        )
+        raise FileNotFoundError(f"{path}: not found, so there is nothing to resume")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         version = content.pop("format_version")

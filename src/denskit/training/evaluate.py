@@ -14,9 +14,9 @@ from denskit.batch import Batch, System, Targets
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source, collate
 from denskit.data.config import DataConfig, FixedFrom, SplitConfig
-from denskit.data.files import atomic_write, new_file
 from denskit.data.loading import read_file
 from denskit.data.writing import Originals, predicted
+from denskit.files import atomic_write, new_file
 from denskit.memory import memory_named
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
@@ -112,7 +112,8 @@ def measure(
     with torch.no_grad():
         for _, batch, targets in batches(force_field, source, batch_size, first=rank, step=count):
             with memory_named(batch, advice):
-                metrics.update(force_field.predict(batch), batch, targets)
+                mean = force_field.scaling.reference_energy(batch)
+                metrics.update(force_field.predict(batch), batch, targets, mean)
     if processes:
         processes.add(metrics.state)
     return metrics

@@ -45,7 +45,7 @@ def objective(
     physical = scaling.unscale(part.batch, {name: prediction[name].detach() for name in ("energy", "forces")})
     untouched = replace(part.targets, forces_mask=part.targets.forces_mask & ~part.noise_mask)
     metrics = Metrics(part.batch.positions.device)
-    metrics.update(physical, part.batch, untouched)
+    metrics.update(physical, part.batch, untouched, scaling.reference_energy(part.batch))
     sums = torch.stack([term.sum.detach().double() for term in terms.values()])
     return Objective(loss=torch.stack(parts).sum(), sums=sums, metrics=metrics)
 

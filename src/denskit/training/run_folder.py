@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 import yaml
 
+from denskit.files import atomic_write, is_empty, write_json
 from denskit.training.settings import RunConfig
 
 PACKAGES = ("denskit", "torch", "numpy", "ase", "vesin", "pydantic", "safetensors", "omegaconf")
@@ -72,20 +73,24 @@ class RunFolder:
         """The model file that the run is for."""
         return self.path / "model.safetensors"
 
-    def check_new(self) -> None:
-        """Raise ValueError if there is a run here already."""
-        if self.path.is_dir() and any(self.path.iterdir()):
-            if self.last.exists():
-                raise ValueError(
-                    f"output={self.path} holds a run; continue it with --resume, or give another output=... "
-                    "(nothing changed)"
-                )
+    def check_can_begin(self, *, resume: bool) -> None:
+        """Raise ValueError unless a run can begin here: in an empty folder, or with ``resume`` where one was killed
+        before its first checkpoint."""
+        if is_empty(self.path):
+            return
+        models = self.model.exists() or self.best_model.exists()
+        killed = self.config.is_file() and not self.last.exists() and not models
+        if killed and resume:
+            return
+        if self.last.exists() or killed:
             raise ValueError(
-                f"output={self.path} is not empty, and there is no checkpoint to resume from; remove it, or give "
-                "another output=... (nothing changed)"
+                f"output={self.path} holds a run; continue it with --resume, or give another output=... "
+                "(nothing changed)"
             )
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"output={self.path} is a file; give a folder")
+        raise ValueError(
+            f"output={self.path} is not empty, and there is no checkpoint to resume from; remove it, or give "
+            "another output=... (nothing changed)"
+        )
 
     def check_same_data(self, sha256: str) -> None:
         """Raise ValueError if the run in this folder was started on other data than the file with this checksum."""
@@ -100,10 +105,10 @@ class RunFolder:
 
     def write_start(self, config: RunConfig) -> None:
         """Make the folder and write config.yaml and environment.json."""
-        (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(config.document(), sort_keys=False, allow_unicode=True)
-        self.config.write_text(text, encoding="utf-8")
-        self.environment.write_text(json.dumps(environment(), indent=2) + "\n", encoding="utf-8")
+        with atomic_write(self.config) as temporary:  # first, since it makes the folder that of a run
+            temporary.write_text(text, encoding="utf-8")
+        write_json(self.environment, environment())
 
 
 @cache

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from denskit.files import atomic_write
 from denskit.training.run_folder import RunFolder
 
 _SIGNIFICANT = 7  # digits in metrics.csv
@@ -35,7 +36,7 @@ class RunLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self._text: TextIO = self.folder.log.open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(self.folder.path / "tensorboard"), purge_step=self._first or None)
+        self._board = SummaryWriter(str(self.folder.path / "tensorboard"), purge_step=self._first)
         self._header = _forget_later_rows(self.folder, self._first)
         if self._console.is_terminal:
             self._progress = Progress(
@@ -62,7 +63,8 @@ class RunLog:
         """One line to the terminal and to train.log."""
         if self.silent:
             return
-        self._console.print(line, markup=False, soft_wrap=True)
+        style = "bold yellow" if line.startswith("warning") else None
+        self._console.print(line, markup=False, soft_wrap=True, style=style)
         self._text.write(f"{_now()}  {line}\n")
         self._text.flush()
 
@@ -89,17 +91,22 @@ def metrics_line(values: Mapping[str, float | int], total_steps: int) -> str:
     if "train_loss" in values:
         parts.append(f"loss {values['train_loss']:.4f}")
     for split in ("train", "valid"):
+        relative = values.get(f"{split}_forces_mae_relative_to_zero")
+        zero = "" if relative is None else f" ({relative:.{2 if relative < 10 else 0}f} of predicting zero)"
         errors = [
             f"{what} {values[name]:.2f} {unit}"
             for what, name, unit in (
                 ("energy", f"{split}_energy_mae_meV", "meV"),
-                ("forces", f"{split}_forces_mae_meV_per_A", "meV/Å"),
+                ("forces", f"{split}_forces_mae_meV_per_A", f"meV/Å{zero}"),
                 ("stress", f"{split}_stress_mae_meV_per_A3", "meV/Å^3"),
             )
             if name in values
         ]
         if errors:
             parts.append(f"{split} MAE {', '.join(errors)}")
+    if "gradient_norm" in values:
+        share = f", {values['gradient_clipped']:.0%} clipped" if values["gradient_clipped"] else ""
+        parts.append(f"gradient {values['gradient_norm']:.3g} (max {values['gradient_norm_max']:.3g}{share})")
     parts.append(f"lr {values['lr']:.2e}")
     if values.get("skipped_steps"):
         parts.append(f"{values['skipped_steps']} steps skipped: float16 overflowed")
@@ -162,13 +169,14 @@ def _forget_later_rows(folder: RunFolder, first_step: int) -> list[str]:
 
 
 def _read(folder: RunFolder) -> tuple[list[str], list[dict[str, str]]]:
-    with folder.metrics.open(newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream)
-        return list(reader.fieldnames or []), list(reader)
+    text = folder.metrics.read_bytes().decode("utf-8")
+    whole = text[: text.rfind("\n") + 1]  # a full disk may have cut the last row
+    reader = csv.DictReader(whole.splitlines())
+    return list(reader.fieldnames or []), list(reader)
 
 
 def _write(folder: RunFolder, header: list[str], rows: list[dict[str, str]]) -> None:
-    with folder.metrics.open("w", newline="", encoding="utf-8") as stream:
+    with atomic_write(folder.metrics) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, header, restval="")
         writer.writeheader()
         writer.writerows(rows)

@@ -50,6 +50,10 @@ class Schedule:
             return self._units(parse_interval(warmup))
         return warmup if warmup >= 1 else warmup * self.length
 
+    def is_warm(self, step: int) -> bool:
+        """Whether the warm-up is over before a step (from 0)."""
+        return self._time(step) >= self.warmup
+
     def epoch(self, step: int) -> int:
         """The epoch (from 0) that a step (from 0) belongs to."""
         return step // self.steps_per_epoch

@@ -18,7 +18,7 @@ import torch
 from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.config import FixedFrom
-from denskit.data.files import atomic_write, new_file
+from denskit.files import atomic_write, new_file
 from denskit.memory import memory_named
 from denskit.models.base import ForceField
 from denskit.training.distributed import Processes
@@ -58,7 +58,7 @@ def write_submission(
 
     Energies are of the kind that the model was trained on, element references included: adsorption energies for OC20,
     totals for OC22.  Raises ValueError for a structure without sid or fid, for another file type, and where ``output``
-    exists (see :func:`denskit.data.files.new_file`).
+    exists (see :func:`denskit.files.new_file`).
     """
     named = splits if isinstance(splits, Mapping) else {"": splits}
     read = [source for source in named.values() if isinstance(source, str | Path)]

@@ -17,6 +17,7 @@ from denskit.batch import Prepared
 from denskit.data import LoadedData, load_data
 from denskit.data.base import evenly
 from denskit.data.inspection import findings_of
+from denskit.files import locked
 from denskit.memory import memory_named
 from denskit.models.base import SYMMETRIC_SITES, ForceField
 from denskit.models.model_file import save_model
@@ -33,6 +34,7 @@ from denskit.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from denskit.training.checks import Planned, verdict_on, warnings_before
 from denskit.training.determinism import use_deterministic_algorithms
 from denskit.training.distributed import Processes, join_processes
 from denskit.training.ema import WeightAverage
@@ -63,28 +65,38 @@ _BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
 def train(config: RunConfig, *, resume: bool = False) -> Path:
     """Train, and return the run folder ``config.output`` (see docs for what is in it).
 
-    ``resume`` continues the run in that folder from ``checkpoints/last.pt`` as if it had never stopped.  Started by
-    torchrun, every process calls this.  On Ctrl-C and SIGTERM the step is finished, a checkpoint saved, and SystemExit
-    raised with 130 or 143.
+    ``resume`` continues the run in that folder from ``checkpoints/last.pt`` as if it had never stopped; where there is
+    none yet, the run begins.  Started by torchrun, every process calls this.  On Ctrl-C and SIGTERM the step is
+    finished, a checkpoint saved, and SystemExit raised with 130 or 143.
 
     Raises ValueError for settings and data that do not go together, a folder in use, a checkpoint of another run, a
-    loss that is not finite, a full disk; FileNotFoundError for missing files.
+    loss that is not finite, errors far above those of predicting zero at the end, a full disk; FileNotFoundError for
+    missing files.
     """
     folder = RunFolder(Path(config.output))
     if config.deterministic:
         use_deterministic_algorithms()
     group = join_processes(config.device)
-    checkpoint = load_checkpoint(folder.last) if resume else None
+    with locked(folder.path) if group.is_first else contextlib.nullcontext():
+        _train(config, folder, group, resume)
+    return folder.path
+
+
+def _train(config: RunConfig, folder: RunFolder, group: Processes, resume: bool) -> None:
+    checkpoint = load_checkpoint(folder.last) if resume and folder.last.exists() else None
     if checkpoint is None:
-        folder.check_new()
+        folder.check_can_begin(resume=resume)
     data = load_data(config.data, config.seed, config.required_labels)
     if checkpoint is not None and data.splits is not None:
         folder.check_same_data(data.splits.sha256)
     config, sized = fit_model_to_data(config, data)
     trainer = Trainer(config, data, group)
     trainer.messages += sized
+    if resume and checkpoint is None:
+        trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
     if checkpoint is None and group.is_first:
         trainer.messages += [f"training data: {finding}" for finding in findings_of(data.train)]
+    trainer.messages += warnings_before(Planned(config, trainer.schedule, data.train))
     changes = trainer.resume(checkpoint) if checkpoint is not None else {}
     group.wait()  # all have looked at the folder before it changes
     with full_disk_named(folder.path):
@@ -97,7 +109,6 @@ def train(config: RunConfig, *, resume: bool = False) -> Path:
             for line in announcement(trainer, changes):
                 log.say(line)
             trainer.run(log)
-    return folder.path
 
 
 @dataclass
@@ -151,6 +162,7 @@ class Trainer:
         )
         self.interrupt = Interrupt(patient=self.group.count > 1)
         self.window = self._new_window()
+        self.failure = ""  # what the errors of the last row say, if they say that the training failed
         self.saved_at = time.monotonic()
 
     def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
@@ -163,6 +175,8 @@ class Trainer:
             self.average.load_state(checkpoint.average)
         self.precision.load_state(checkpoint.loss_scale)
         self.step, self.best, self.seconds = checkpoint.step, checkpoint.best, checkpoint.seconds
+        self.window.load_state(checkpoint.window)
+        self.failure = checkpoint.failure
         if self.step > self.schedule.total_steps:
             raise ValueError(
                 f"{self.folder.last} is at step {self.step}, but the training is to end at step "
@@ -178,6 +192,8 @@ class Trainer:
     def run(self, log: RunLog) -> None:
         """All steps that are left, then the final evaluation and files."""
         total = self.schedule.total_steps
+        if self.step == 0 and self.group.is_first:
+            self._save_state()  # so that there is one to go on from at any moment
         with self.interrupt:
             mark = time.perf_counter()
             for work in self.loader.prefetch(self.step, total, self.config.training.prefetch):
@@ -189,6 +205,14 @@ class Trainer:
                 mark = time.perf_counter()
         if self.group.is_first:
             self._save()
+        if self.failure:
+            by = _BEST_BY[self.config.training.best_by]
+            best = "" if self.best is None else f"; the best validation had {by} {self.best:.4g}"
+            raise ValueError(
+                f"the training failed: after its {self.step} steps {self.failure}. Models and checkpoints are kept in "
+                f"{self.folder.path}{best}. Lower training.lr or training.clip_norm, and look at the data: denskit "
+                "data inspect FILE"
+            )
         log.say(f"finished: {self.step} steps in {duration(self.seconds)} of training; model in {self.folder.model}")
 
     def train_step(self, work: StepWork) -> bool:
@@ -213,14 +237,16 @@ class Trainer:
         self.group.add(self.gradients.flat)
         self.precision.unscale(self.optimizer)
         asked = torch.tensor([float(self.interrupt.signal != 0)], dtype=torch.float64, device=device)
-        totals = self.group.add(torch.cat([sums, asked]))
-        norm = self.gradients.clip(self.config.training.clip_norm)
+        totals = self.group.add(torch.cat([sums, metrics.state, asked]))
+        sums, metrics = totals[: len(counts)], Metrics(state=totals[len(counts) : -1])
+        clip_norm = self.config.training.clip_norm
+        norm = self.gradients.clip(clip_norm)
         if self.precision.skips(norm):
             self.window.skip()
         else:
-            self._require_finite(totals[:-1], norm)
+            self._require_finite(sums, norm)
             self.optimizer.step()
-            self.window.add(torch.stack([totals[:-1], counts]), metrics)
+            self.window.add(torch.stack([sums, counts]), metrics, norm.double(), clip_norm)
         self.step += 1
         if self.average is not None:
             self.average.update(self.step)
@@ -287,7 +313,7 @@ class Trainer:
             "step": self.step,
             "epoch": self.schedule.epoch(last),
             "lr": self.schedule.learning_rate(last),
-            **window.summary(weights, self.config.training.batch_size, self.group),
+            **window.summary(weights, self.config.training.batch_size),
             "seconds": self.seconds,
             "memory_MiB": peak_memory(self.group.device),
         }
@@ -297,6 +323,10 @@ class Trainer:
             row |= {f"valid_{name}": value for name, value in self._validate().items()}
         log.row(row)
         log.say(metrics_line(row, self.schedule.total_steps))
+        verdict = verdict_on(row, self.config) if self.schedule.is_warm(last) else None
+        if verdict is not None and (evaluate or self.data.valid is None):
+            log.say(f"warning: {verdict.message}")
+        self.failure = verdict.message if verdict is not None and verdict.failed else ""
 
     def _validate(self) -> dict[str, float]:
         """Errors on the validation split; the best weights so far become a model file."""
@@ -323,12 +353,21 @@ class Trainer:
 
     def _save(self) -> None:
         """The state to resume from, and the last weights as a model file."""
+        self._save_state()
+        with self._averaged():
+            self._save_model(self.folder.last_model, {})
+            if self.config.training.final == "last" or self.data.valid is None:
+                self._save_model(self.folder.model, {})
+
+    def _save_state(self) -> None:
         checkpoint = Checkpoint(
             step=self.step,
             weights=self.force_field.state_dict(),
             optimizer=self.optimizer.state_dict(),
             average=self.average.state() if self.average is not None else None,
             loss_scale=self.precision.state(),
+            window=self.window.state(),
+            failure=self.failure,
             best=self.best,
             seconds=self.seconds,
             num_train=len(self.data.train),
@@ -336,10 +375,6 @@ class Trainer:
             config=self.config.document(),
         )
         save_checkpoint(self.folder.last, checkpoint)
-        with self._averaged():
-            self._save_model(self.folder.last_model, {})
-            if self.config.training.final == "last" or self.data.valid is None:
-                self._save_model(self.folder.model, {})
         self.saved_at = time.monotonic()
 
     def _save_model(self, path: Path, metrics: dict[str, float]) -> None:

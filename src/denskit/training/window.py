@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from denskit.tasks.metrics import Metrics
-from denskit.training.distributed import Processes
 
 
 @dataclass
 class Window:
-    """Sums over steps: loss terms already over all processes, metrics of this process's share."""
+    """Sums over steps and all processes."""
 
     terms: Tensor  # [2, number of terms] float64: sums and counts
     metrics: Metrics  # of predictions in training, on atoms that were not corrupted
+    gradient: Tensor  # [4] float64: steps, sum of the norms of their gradients, the largest, steps that were clipped
     steps: int = 0
     skipped: int = 0  # of the steps, those that float16 overflowed in; they count in no sum
     seconds: float = 0.0
@@ -25,12 +26,16 @@ class Window:
     @classmethod
     def empty(cls, num_terms: int, device: torch.device) -> Window:
         """The start of a window."""
-        return cls(terms=torch.zeros(2, num_terms, dtype=torch.float64, device=device), metrics=Metrics(device))
+        terms = torch.zeros(2, num_terms, dtype=torch.float64, device=device)
+        return cls(terms=terms, metrics=Metrics(device), gradient=terms.new_zeros(4))
 
-    def add(self, terms: Tensor, metrics: Metrics) -> None:
-        """A step with its loss terms [2, number of terms] and its errors."""
+    def add(self, terms: Tensor, metrics: Metrics, norm: Tensor, clip_norm: float | None) -> None:
+        """A step with its loss terms [2, number of terms], its errors, and the norm [] of its gradient."""
         self.terms += terms
         self.metrics += metrics
+        clipped = norm > (torch.inf if clip_norm is None else clip_norm)
+        self.gradient += torch.stack([torch.ones_like(norm), norm, torch.zeros_like(norm), clipped])
+        self.gradient[2] = torch.maximum(self.gradient[2], norm)
         self.steps += 1
 
     def skip(self) -> None:
@@ -38,9 +43,21 @@ class Window:
         self.steps += 1
         self.skipped += 1
 
-    def summary(self, weights: Mapping[str, float], batch_size: int, group: Processes) -> dict[str, float]:
-        """Columns of a row; ``weights`` of the loss terms by name.  All processes must call this."""
-        group.add(self.metrics.state)
+    def state(self) -> dict[str, Any]:
+        """All of it, for a checkpoint."""
+        return {**vars(self), "metrics": self.metrics.state}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state` gave; nothing where that is empty."""
+        for name, value in state.items():
+            own = self.metrics.state if name == "metrics" else getattr(self, name)
+            if isinstance(own, Tensor):
+                own.copy_(value)
+            else:
+                setattr(self, name, value)
+
+    def summary(self, weights: Mapping[str, float], batch_size: int) -> dict[str, float]:
+        """Columns of a row; ``weights`` of the loss terms by name."""
         speed = {
             "step_ms": 1000 * self.seconds / self.steps,
             "samples_per_s": batch_size * self.steps / self.seconds,
@@ -53,5 +70,12 @@ class Window:
             "train_loss": sum(weights[name] * mean for name, mean in means.items()),
             **{f"train_loss_{name}": mean for name, mean in means.items()},
             **{f"train_{name}": value for name, value in self.metrics.summary().items()},
+            **self._gradient(),
             **speed,
         }
+
+    def _gradient(self) -> dict[str, float]:
+        steps, total, largest, clipped = self.gradient.tolist()
+        if steps == 0:
+            return {}
+        return {"gradient_norm": total / steps, "gradient_norm_max": largest, "gradient_clipped": clipped / steps}

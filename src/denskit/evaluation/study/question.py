@@ -8,9 +8,9 @@ from pathlib import Path
 
 import yaml
 
-from denskit.data.files import atomic_write
 from denskit.evaluation.study.config import FRAMES, StudyConfig, runs_of
 from denskit.evaluation.study.timing import Cost, cell_of
+from denskit.files import atomic_write
 from denskit.training.loader import steps_per_epoch
 
 ENOUGH_EPOCHS = 400  # below, DeNS was never seen to help

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from denskit.data.files import atomic_write
 from denskit.evaluation.study.config import StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.splits import split_settings
+from denskit.files import write_json
 from denskit.models.model_file import read_header
 from denskit.tasks import DeNSConfig
 from denskit.training.evaluate import evaluate, noise_error
@@ -58,7 +58,7 @@ def train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder) -> d
     """
     path = folder.run(run)
     config = run.config(path, split_settings(study, run, folder.splits))
-    train(config, resume=RunFolder(path).last.exists())
+    train(config, resume=True)
     header = read_header(RunFolder(path).model)
     errors = {"test": evaluate(path)} if _has_test_split(path) else {}
     errors |= {name: evaluate(path, file) for name, file in study.tests.items()}
@@ -72,8 +72,7 @@ def train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder) -> d
     }
     if isinstance(config.task, DeNSConfig) and "test" in errors:
         result["noise"] = noise_error(path)
-    with atomic_write(folder.result(run)) as temporary:
-        temporary.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write_json(folder.result(run), result)
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +11,7 @@ import ase
 import torch
 
 from denskit.batch import Batch, select
-from denskit.data.files import atomic_write
+from denskit.files import locked, write_json
 from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, DynamicsSettings, State
 from denskit.simulation.dynamics.loop import Outcome, Recorder, Simulation, nve_drift
 from denskit.simulation.dynamics.observers import BondStability, Finite, NotTooHot, Observer, find_bonds
@@ -88,50 +87,52 @@ def molecular_dynamics(
         stop: asked before each step whether to end; a restart file is written then, too.
 
     Raises:
-        ValueError: The folder has a simulation already (and not ``resume``), or its restart file is of another one, or
-            gone; an unknown element; a constraint other than fixed atoms; a threshold of spread for one model.
+        ValueError: The folder has a simulation already (and not ``resume``), another process simulates into it, or its
+            restart file is of another one, or gone; an unknown element; a constraint other than fixed atoms; a
+            threshold of spread for one model.
     """
     folder, settings, watch = plan.folder, plan.settings, _watch(plan, potential)
     batch = batch_of(structures, potential.device)
     dynamics, origin = Dynamics(potential, settings), origin_of(batch, potential.models)
-    restart = _resumed(plan, origin, batch.positions.device) if resume else None
-    if restart is not None:
-        say(f"going on from step {restart.state.step} of {folder}")
-    else:
-        if resume:
-            say(f"{folder} holds no simulation yet: starting from the beginning")
-        _require_empty(folder)
-        for message in warnings_of(potential, batch, settings):
-            say(message)
-        restart = Restart(state=dynamics.start(batch), settings=settings, origin=origin)
-        restart.save(folder / RESTART)  # before all other files, so that whatever there is can be resumed
-    simulation = Simulation(
-        dynamics=dynamics,
-        state=restart.state,
-        observers=_observers(plan, batch, restart.state),
-        failures=restart.failures,
-        certain=plan.uncertain if plan.stop_uncertain else None,
-        seen=bool(restart.files),  # that of the very start has none yet
-    )
+    with locked(folder):
+        restart = _resumed(plan, origin, batch.positions.device) if resume else None
+        if restart is not None:
+            say(f"going on from step {restart.state.step} of {folder}")
+        else:
+            if resume:
+                say(f"{folder} holds no simulation yet: starting from the beginning")
+            _require_empty(folder)
+            for message in warnings_of(potential, batch, settings):
+                say(message)
+            restart = Restart(state=dynamics.start(batch), settings=settings, origin=origin)
+            restart.save(folder / RESTART)  # before all other files, so that whatever there is can be resumed
+        simulation = Simulation(
+            dynamics=dynamics,
+            state=restart.state,
+            observers=_observers(plan, batch, restart.state),
+            failures=restart.failures,
+            certain=plan.uncertain if plan.stop_uncertain else None,
+            seen=bool(restart.files),  # that of the very start has none yet
+        )
 
-    def save(state: State) -> None:
-        potential.forget()  # so that what follows is the same after a restart
-        files = sizes_of(_written(folder))
-        now = replace(restart, state=state, failures=simulation.failures, files=files)
-        now.save(folder / RESTART)
+        def save(state: State) -> None:
+            potential.forget()  # so that what follows is the same after a restart
+            files = sizes_of(_written(folder))
+            now = replace(restart, state=state, failures=simulation.failures, files=files)
+            now.save(folder / RESTART)
 
-    simulation.recorders = [
-        (plan.statistics_every, StatisticsWriter(folder / STATISTICS, dynamics)),
-        (plan.frame_every, TrajectoryWriter(folder, settings.timestep)),
-        *watch,
-        (plan.restart_every, save),
-        (1, _Clock(progress, settings.timestep, restart.state.step)),
-    ]
-    outcome = simulation.run(plan.steps, stop)
-    if outcome.state.batch.num_systems:
-        save(outcome.state)
-    _write_summary(folder / SUMMARY, outcome, settings)
-    return outcome
+        simulation.recorders = [
+            (plan.statistics_every, StatisticsWriter(folder / STATISTICS, dynamics)),
+            (plan.frame_every, TrajectoryWriter(folder, settings.timestep)),
+            *watch,
+            (plan.restart_every, save),
+            (1, _Clock(progress, settings.timestep, restart.state.step)),
+        ]
+        outcome = simulation.run(plan.steps, stop)
+        if outcome.state.batch.num_systems:
+            save(outcome.state)
+        _write_summary(folder / SUMMARY, outcome, settings)
+        return outcome
 
 
 def warnings_of(potential: Potential, batch: Batch, settings: DynamicsSettings) -> list[str]:
@@ -250,5 +251,4 @@ def _write_summary(path: Path, outcome: Outcome, settings: DynamicsSettings) -> 
         "stable_replicas": outcome.state.replicas.tolist(),
         "failures": [asdict(failure) for failure in outcome.failures],
     }
-    with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    write_json(path, summary)

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from denskit.batch import Batch
-from denskit.data.files import atomic_write
+from denskit.files import atomic_write
 from denskit.simulation.dynamics.integrators import DynamicsSettings, State
 from denskit.simulation.dynamics.loop import Failure
 

@@ -21,8 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from denskit.batch import System
-from denskit.data.files import atomic_write
 from denskit.data.writing import plain, relaxed_at
+from denskit.files import atomic_write, is_empty, locked, write_json
 from denskit.simulation.relaxation.ragged import Ragged
 from denskit.simulation.relaxation.relaxer import EnergyAndForces, Relaxer, Structures
 from denskit.simulation.relaxation.results import Frame, Relaxed
@@ -49,17 +49,17 @@ class RelaxationFolder:
         self._places: dict[int, int] = {}  # where the line of a finished structure begins
 
     def begin(self, record: dict[str, Any], *, resume: bool) -> None:
-        """Make the folder, or check that what is there was made with the same ``record`` (plain JSON).
+        """Note in an empty folder what is done there, or check that it was begun with the same ``record`` (plain JSON).
 
-        Raises ValueError: something is there and ``resume`` is False, or it was made with other settings.
+        Raises ValueError: something is there and ``resume`` is False, or it is no relaxation, or one with other
+        settings.
         """
-        if not resume or not self.record.is_file():
-            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-                advice = "continue it with --resume, or " if self.record.is_file() else ""
-                raise ValueError(f"{self.path} exists already: {advice}give another output (nothing changed)")
-            self.path.mkdir(parents=True, exist_ok=True)
-            with atomic_write(self.record) as temporary:
-                temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        begun = self.record.is_file()
+        if not is_empty(self.path) and not (begun and resume):
+            advice = "continue it with --resume, or " if begun else ""
+            raise ValueError(f"{self.path} exists already: {advice}give another output (nothing changed)")
+        if not begun:
+            write_json(self.record, record)
             return
         before, now = json.loads(self.record.read_text(encoding="utf-8")), json.loads(json.dumps(record))
         changed = [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
@@ -191,8 +191,7 @@ class RelaxationFolder:
             "seconds_of_last_run": round(seconds, 3),
             **json.loads(self.record.read_text(encoding="utf-8")),
         }
-        with atomic_write(self.summary) as temporary:
-            temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        write_json(self.summary, summary)
         return summary
 
 
@@ -236,32 +235,36 @@ def relax_into(
         stop: asked after every step.
         show: told after every step.
 
-    Raises ValueError as :meth:`RelaxationFolder.begin` and :class:`Relaxer` do.
+    Raises ValueError as :meth:`RelaxationFolder.begin` and :class:`Relaxer` do, and where another process is at work in
+    the folder.
     """
     started = time.monotonic()
     observe = (lambda frame: folder.add_frame(frame, source[frame.index])) if trajectories else None
     relaxer = Relaxer(potential, source, settings, batch_atoms=batch_atoms, say=say, observe=observe)
     record = {"settings": settings.model_dump(), "structures_given": len(source), "trajectories": trajectories}
-    folder.begin({**record, **(origin or {})}, resume=resume)
-    finished, running = folder.read_finished(), folder.read_running()
-    folder.cut_trajectories(finished, running)
-    relaxer.restore(finished, running)
-    unsound = sum(not relaxed.sound for relaxed in folder.results())
-    try:
-        saved = time.monotonic()
-        while not relaxer.done and not stop():
-            for relaxed in relaxer.step():
-                folder.add_finished(relaxed)
-                finished.add(relaxed.index)
-                unsound += not relaxed.sound
-            if time.monotonic() - saved > save_every:
-                folder.save_running(relaxer.under_way())
-                saved = time.monotonic()
-            active = 0 if relaxer.running is None else relaxer.running.num_systems
-            show(Progress(structures=len(source), finished=len(finished), running=active, unsound=unsound))
-    finally:
-        folder.save_running(relaxer.under_way())
-    return folder.write_results(source, time.monotonic() - started, original) if relaxer.done else None
+    with locked(folder.path):
+        if resume and not folder.record.is_file():
+            say(f"{folder.path} holds no relaxation yet: starting from the beginning")
+        folder.begin({**record, **(origin or {})}, resume=resume)
+        finished, running = folder.read_finished(), folder.read_running()
+        folder.cut_trajectories(finished, running)
+        relaxer.restore(finished, running)
+        unsound = sum(not relaxed.sound for relaxed in folder.results())
+        try:
+            saved = time.monotonic()
+            while not relaxer.done and not stop():
+                for relaxed in relaxer.step():
+                    folder.add_finished(relaxed)
+                    finished.add(relaxed.index)
+                    unsound += not relaxed.sound
+                if time.monotonic() - saved > save_every:
+                    folder.save_running(relaxer.under_way())
+                    saved = time.monotonic()
+                active = 0 if relaxer.running is None else relaxer.running.num_systems
+                show(Progress(structures=len(source), finished=len(finished), running=active, unsound=unsound))
+        finally:
+            folder.save_running(relaxer.under_way())
+        return folder.write_results(source, time.monotonic() - started, original) if relaxer.done else None
 
 
 def _relaxed_atoms(original: ase.Atoms, relaxed: Relaxed) -> ase.Atoms:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from denskit.batch import System
-from denskit.data.files import atomic_write
+from denskit.files import atomic_write
 from denskit.simulation.relaxation.relaxer import Structures
 from denskit.simulation.relaxation.results import Relaxed
 

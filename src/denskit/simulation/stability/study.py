@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from denskit.batch import Batch
 from denskit.data.base import collate
+from denskit.files import locked
 from denskit.simulation.distributions import DistanceHistogram, histogram_of
 from denskit.simulation.dynamics import Dynamics, State
 from denskit.simulation.dynamics.conservation import energy_drift, nve_score
@@ -97,36 +99,38 @@ def run_study(
         progress: told at every frame.
         stop: asked before each step whether to end here; the results are then those so far.
 
-    Raises ValueError where the folder holds another study, or where the model does not know an element.
+    Raises ValueError where the folder holds another study, another process is at work on this one, or the model does
+    not know an element.
     """
     start, _ = collate([reference.first] * settings.seeds, torch.float64)
     start = start.to(potential.device)
     identity = _identity(potential, reference, settings)
-    path = folder / STATE_FILE if folder else None
     dynamics = Dynamics(potential, settings.dynamics("nvt"))
-    resumed = path is not None and path.is_file()
-    if path and resumed:
-        saved = _Saved.read(path, identity, settings, potential.device)
-    else:
-        records = Records(settings=settings, histogram=DistanceHistogram(settings.seeds, potential.device))
-        saved = _Saved(state=dynamics.start(start), records=records, failures=(), conservation=None)
-    simulation = _simulation(dynamics, saved, reference, start, settings, progress, resumed)
+    path = folder / STATE_FILE if folder else None
+    with locked(folder) if folder else nullcontext():
+        resumed = path is not None and path.is_file()
+        if path and resumed:
+            saved = _Saved.read(path, identity, settings, potential.device)
+        else:
+            records = Records(settings=settings, histogram=DistanceHistogram(settings.seeds, potential.device))
+            saved = _Saved(state=dynamics.start(start), records=records, failures=(), conservation=None)
+        simulation = _simulation(dynamics, saved, reference, start, settings, progress, resumed)
 
-    def save(conservation: Conservation | None) -> _Saved:
-        now = replace(saved, state=simulation.state, failures=simulation.failures, conservation=conservation)
-        if path:
-            now.write(path, identity)
-        return now
+        def save(conservation: Conservation | None) -> _Saved:
+            now = replace(saved, state=simulation.state, failures=simulation.failures, conservation=conservation)
+            if path:
+                now.write(path, identity)
+            return now
 
-    total, interrupted = settings.steps(settings.length), False
-    while simulation.state.step < total and simulation.state.batch.num_systems and not interrupted:
-        interrupted = simulation.run(min(simulation.state.step + CHUNK, total), stop).interrupted
-        saved = save(saved.conservation)
-    length = min(settings.nve, settings.length)
-    if length and not interrupted and (saved.conservation is None or saved.conservation.length != length):
-        conservation = _conservation(potential, start, settings, length, progress, stop)
-        interrupted = conservation is None
-        saved = save(conservation)
+        total, interrupted = settings.steps(settings.length), False
+        while simulation.state.step < total and simulation.state.batch.num_systems and not interrupted:
+            interrupted = simulation.run(min(simulation.state.step + CHUNK, total), stop).interrupted
+            saved = save(saved.conservation)
+        length = min(settings.nve, settings.length)
+        if length and not interrupted and (saved.conservation is None or saved.conservation.length != length):
+            conservation = _conservation(potential, start, settings, length, progress, stop)
+            interrupted = conservation is None
+            saved = save(conservation)
     return Study(
         settings=settings,
         simulated=saved.state.step * settings.timestep / 1000,

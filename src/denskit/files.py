@@ -1,0 +1,162 @@
+"""Files: atomic writes, locks, hashes, where downloads are kept."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows: nothing is locked there
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"
+_PARTIAL = ".partial"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system that has none
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside ``path`` that takes its place when the block ends well, and vanishes when it fails.
+
+    The content is on the disk before the renaming, so that a crash leaves the old file or the new one.  A process that
+    is killed in the block leaves the temporary; the next writer of ``path`` takes it over.  Processes that write the
+    same file take turns.  The temporary keeps the suffix, from which writers choose their format.
+    """
+    temporary = path.with_name(f".{path.stem}{_PARTIAL}{path.suffix}")
+    with _held(temporary, wait=True):
+        try:
+            yield temporary
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
+    """Write a JSON file atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Make a folder, and keep other processes that ask for its lock out of it.
+
+    The kernel releases the lock when the process ends, also when it is killed, so no lock is ever left behind.  On a
+    file system without locks, and on Windows, nothing is locked.
+
+    Raises ValueError naming the process that has the folder (``wait``: waits for it instead), and for a path that is
+    no folder.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; a folder is wanted")
+    new, path = not folder.exists(), folder / LOCK
+    try:
+        with _held(path, wait=wait, owner=f"process {os.getpid()} on {socket.gethostname()}"):
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+    finally:
+        if new:
+            with suppress(OSError):  # it is in use
+                folder.rmdir()
+
+
+def new_file(path: str | Path, *, inputs: Iterable[str | Path] = (), force: bool | None = None) -> Path:
+    """The path of a file that a user wants written, checked before the work begins.
+
+    inputs: files and folders that are read; none of them is ever replaced, nor a file inside such a folder.
+    force: whether another existing file is replaced; None: never, and the command has no ``--force``.
+
+    Raises ValueError where a file of the user's would be lost, and for a folder.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; wanted the name of a file to write")
+    if not path.exists():
+        return path
+    for read in map(Path, inputs):
+        if read.exists() and (path.samefile(read) or path.resolve().is_relative_to(read.resolve())):
+            raise ValueError(f"{path} belongs to the input {read}; give another name for the output (nothing changed)")
+    if not force:
+        advice = "" if force is None else ", or replace it with --force"
+        raise ValueError(f"{path} exists already: give another name{advice} (nothing changed)")
+    return path
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether a folder is absent, or holds nothing but a lock and temporary files of writers that were killed."""
+    if not folder.exists():
+        return True
+    return folder.is_dir() and all(
+        path.name == LOCK or (path.name.startswith(".") and _PARTIAL in path.name) for path in folder.iterdir()
+    )
+
+
+@contextmanager
+def _held(path: Path, *, wait: bool, owner: str = "") -> Iterator[None]:
+    """Hold the lock of a file, which is made where it is absent and then says who the ``owner`` is."""
+    if fcntl is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+        return
+    handle = _lock(path, wait)
+    try:
+        os.ftruncate(handle, 0)
+        os.write(handle, owner.encode())
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(path: Path, wait: bool) -> int:
+    """A handle that holds the lock of the file at ``path``."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)  # its last owner may have removed an empty folder
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(handle, 1000, 0).decode(errors="replace").strip() or "another process"
+            os.close(handle)
+            raise ValueError(
+                f"{path.parent} is in use by {owner}. Wait until it ends, or give another folder (nothing changed)"
+            ) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(handle)
+                raise
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        os.close(handle)  # of a file that its owner renamed or removed meanwhile
+
+
+def identity(path: Path) -> tuple[int, str]:
+    """Bytes and SHA-256 of a file; of a folder, the sum of its files' bytes and a hash of their names and sizes."""
+    if not path.is_dir():
+        return path.stat().st_size, sha256_of(path)
+    sizes = {str(file.relative_to(path)): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()}
+    return sum(sizes.values()), hashlib.sha256(repr(sizes).encode()).hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept: ``$DENSKIT_CACHE``, else ``~/.cache/denskit``."""
+    return Path(os.environ.get("DENSKIT_CACHE") or Path.home() / ".cache" / "denskit")

@@ -1,0 +1,179 @@
+"""What a user should be told about a training: settings that cannot be meant, and errors that say that it failed.
+
+One function for each check; it returns a message, or None where nothing is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from denskit.batch import System
+from denskit.data.base import Source, collate, evenly
+from denskit.tasks import DeNSConfig
+from denskit.training.schedule import Schedule
+from denskit.training.settings import RunConfig
+
+SAMPLE = 64  # training structures that are looked at
+LARGE_RATE = 0.05  # AdamW: about the change of each weight in a step, and weights are about 0.1
+OVERLAP = 0.25  # of the shortest distance: noise that brings two corrupted atoms within half of it in one case of six
+SMALL_FORCE = 0.02  # eV/Å
+FLOOR = 20.0  # meV/Å or meV: labels that are smaller on average measure no error
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A training before its first step."""
+
+    config: RunConfig
+    schedule: Schedule
+    source: Source  # training structures
+
+    @cached_property
+    def systems(self) -> list[System]:
+        """Evenly spaced training structures."""
+        sample = evenly(self.source, SAMPLE)
+        return [sample[index] for index in range(len(sample))]
+
+    @cached_property
+    def shortest_distance(self) -> float:
+        """Between two atoms of these structures, Å; the cutoff where none are nearer."""
+        shortest = self.config.model.cutoff
+        for system in self.systems:
+            vectors = self.config.model.with_neighbors(collate([system], torch.float64)[0]).edge_vectors()
+            shortest = min(shortest, *torch.linalg.vector_norm(vectors, dim=-1).tolist())
+        return shortest
+
+
+def warnings_before(planned: Planned) -> list[str]:
+    """What looks wrong before the first step."""
+    found = (check(planned) for check in CHECKS)
+    return [f"warning: {message}" for message in found if message is not None]
+
+
+def learning_rate(planned: Planned) -> str | None:
+    """A learning rate with which no weight stays near its place."""
+    lr = planned.config.training.lr
+    if lr <= LARGE_RATE:
+        return None
+    return f"training.lr={lr:g} is about the change of every weight in each step; usual are 1e-4 to 5e-3"
+
+
+def noise(planned: Planned) -> str | None:
+    """Noise that puts atoms on each other."""
+    task = planned.config.task
+    if not isinstance(task, DeNSConfig):
+        return None
+    sigma, shortest = max(task.sigma, task.sigma_end or 0.0), planned.shortest_distance
+    if sigma <= OVERLAP * shortest:
+        return None
+    return (
+        f"task.sigma={sigma:g} Å, but atoms of the training structures are only {shortest:.2f} Å apart: corruption "
+        "puts atoms on each other; usual are 0.02 to 0.2 Å"
+    )
+
+
+def idle_denoising(planned: Planned) -> str | None:
+    """DeNS that does nothing."""
+    task = planned.config.task
+    if not isinstance(task, DeNSConfig) or (task.probability > 0 and task.coefficient > 0):
+        return None
+    name = "probability" if task.probability == 0 else "coefficient"
+    return f"task=dens with task.{name}=0 trains without denoising, but at its cost; task=energy_forces does the same"
+
+
+def denoising_at_equilibrium(planned: Planned) -> str | None:
+    """DeNS on structures whose forces say nothing about them."""
+    if not isinstance(planned.config.task, DeNSConfig):
+        return None
+    small = [s.forces is None or np.abs(s.forces[~s.fixed]).max(initial=0.0) < SMALL_FORCE for s in planned.systems]
+    if np.mean(small) <= 0.5:
+        return None
+    return (
+        f"task=dens, but {np.mean(small):.0%} of the training structures have no forces above {SMALL_FORCE} eV/Å: DeNS "
+        "tells structures by their forces, and is for structures out of equilibrium"
+    )
+
+
+def unused_stress(planned: Planned) -> str | None:
+    """Labels that nobody learns from."""
+    model, task = planned.config.model, planned.config.task
+    usable = model.stress == "none" and model.forces == "gradient"  # direct forces go with no stress
+    if not usable or task.stress_weight > 0 or all(system.stress is None for system in planned.systems):
+        return None
+    return (
+        "the training structures have stresses, which nothing uses; model.stress=strain task.stress_weight=10 trains "
+        "on them"
+    )
+
+
+def untrained_stress(planned: Planned) -> str | None:
+    """Predictions that nobody learns."""
+    model, task = planned.config.model, planned.config.task
+    if model.stress == "none" or task.stress_weight > 0:
+        return None
+    return (
+        f"model.stress={model.stress} costs time and memory in every step, but task.stress_weight=0: no stress is "
+        "trained; set a weight, or model.stress=none"
+    )
+
+
+def length(planned: Planned) -> str | None:
+    """A training that ends before all structures were seen."""
+    steps, epoch = planned.schedule.total_steps, planned.schedule.steps_per_epoch
+    if steps >= epoch:
+        return None
+    return f"{steps} steps are {steps / epoch:.0%} of an epoch: the other training structures are never seen"
+
+
+CHECKS = (learning_rate, noise, idle_denoising, denoising_at_equilibrium, unused_stress, untrained_stress, length)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An error by which a training is judged: relative to the same prediction for all structures."""
+
+    label: str
+    error: str  # its name in a row of metrics.csv, after train_ or valid_
+    unit: str
+    relative: str
+    naive: str  # prediction
+    poor: float  # untrained models have 1 to 1.5 (forces) and 1 to 50 (energy)
+    failed: float  # those that diverged 10 to 4000
+
+
+MEASURES = (
+    Measure("forces", "forces_mae_meV_per_A", "meV/Å", "forces_mae_relative_to_zero", "no forces", 2.0, 10.0),
+    Measure("energy", "energy_mae_meV", "meV", "energy_mae_relative_to_mean", "the mean energy", 50.0, 1000.0),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What errors say about a training."""
+
+    message: str
+    failed: bool  # the model is worse than an untrained one
+
+
+def verdict_on(row: Mapping[str, float], config: RunConfig) -> Verdict | None:
+    """What the errors in a row of metrics.csv say, those of validation where it has them; None: nothing is wrong."""
+    split, where = "train", "in training"
+    if any(name.startswith("valid_") for name in row):
+        split, where = "valid", "on the validation split"
+    for measure in MEASURES:
+        error, relative = row.get(f"{split}_{measure.error}"), row.get(f"{split}_{measure.relative}")
+        if error is None or relative is None or getattr(config.task, f"{measure.label}_weight") == 0:
+            continue
+        ratio = min(relative, error / FLOOR)
+        if not ratio <= measure.poor:  # or NaN
+            message = (
+                f"the error of {measure.label} {where} is {error:.4g} {measure.unit}, {relative:.3g} times that of "
+                f"predicting {measure.naive}"
+            )
+            return Verdict(message, failed=not ratio <= measure.failed)
+    return None

@@ -1,0 +1,76 @@
+"""Atomic writes and locks, with real processes that are killed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from denskit.files import atomic_write, is_empty, locked, write_json
+from killing import posix, run
+
+
+def test_a_failed_write_leaves_the_old_file_alone(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.txt"
+    path.write_text("old")
+    with pytest.raises(TypeError):
+        write_json(path, [object()])
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@posix
+def test_what_a_killed_writer_left_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "numbers.txt"
+    operations = run(tmp_path, write_json, path, list(range(1000)))
+    assert path.stat().st_size > 3000
+    for point in range(2, operations + 1):
+        run(tmp_path, write_json, path, [1], kill_at=point)
+        assert path.stat().st_size > 3000  # whole, and still the old one
+    assert [found.name for found in path.parent.iterdir() if found != path] == [".numbers.partial.txt"]
+    assert not is_empty(path.parent)
+    write_json(path, [2])
+    assert path.read_text() == "[\n  2\n]\n"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@posix
+def test_writers_of_one_file_take_turns(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.txt"
+    second = Thread(target=write_json, args=(path, "second"))
+    with atomic_write(path) as temporary:
+        second.start()
+        second.join(0.2)
+        temporary.write_text("first")
+        assert not path.exists()
+    second.join(60)
+    assert path.read_text() == '"second"\n'
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@posix
+def test_a_folder_is_locked_for_one_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    with locked(folder):
+        assert is_empty(folder)
+        with pytest.raises(ValueError, match=rf"new is in use by process {os.getpid()} on \S+"), locked(folder):
+            pass
+        waiting = Thread(target=_note, args=(folder,))
+        waiting.start()
+        waiting.join(0.2)
+        assert not (folder / "note").exists()
+    waiting.join(60)
+    assert (folder / "note").exists()
+    assert not (folder / ".lock").exists()
+    with locked(tmp_path / "unused"):
+        pass
+    assert not (tmp_path / "unused").exists()
+    with pytest.raises(ValueError, match="note is a file"), locked(folder / "note"):
+        pass
+
+
+def _note(folder: Path) -> None:
+    with locked(folder, wait=True):
+        (folder / "note").touch()

@@ -1,0 +1,156 @@
+"""What is said about settings that cannot be meant, and about trainings that fail."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from denskit.batch import System
+from denskit.cli import app
+from denskit.models.model_file import load_model
+from denskit.training.checkpoint import load_checkpoint
+from denskit.training.checks import Planned, verdict_on, warnings_before
+from denskit.training.config import RunConfig
+from denskit.training.schedule import Schedule
+from denskit.training.trainer import train
+
+Tiny = Callable[..., RunConfig]
+# forces in units of 3 keV/Å: those of any network are far off, and ten steps do not change it
+DIVERGES = (
+    "training.max_steps=10", "task=energy_forces", "data.references=none",
+    "training.scale={energy_shift: -309.57, energy_scale: 3000, force_scale: 3000}",
+)  # fmt: skip
+
+
+def _log(config: RunConfig) -> str:
+    return (Path(config.output) / "train.log").read_text()
+
+
+def test_a_diverged_training_fails_and_keeps_its_files(tiny: Tiny) -> None:
+    config = tiny(*DIVERGES)
+    with pytest.raises(ValueError, match=r"the training failed: after its 10 steps the error of forces on the valid"):
+        train(config)
+    run = Path(config.output)
+    assert load_checkpoint(run / "checkpoints/last.pt").step == 10
+    load_model(run / "model.safetensors")
+    assert "warning: the error of forces on the validation split is" in _log(config)
+    assert "finished:" not in _log(config)
+    with pytest.raises(ValueError, match="the training failed: after its 10 steps"):  # whose end is not forgotten
+        train(config, resume=True)
+
+
+def test_without_validation_the_training_errors_are_judged(tiny: Tiny) -> None:
+    with pytest.raises(ValueError, match="the training failed: after its 10 steps the error of forces in training"):
+        train(tiny(*DIVERGES, "data.split.valid=0"))
+
+
+def test_the_program_says_that_it_failed(tiny: Tiny, tiny_file: Path) -> None:
+    done = CliRunner().invoke(app, ["train", str(tiny_file), f"output={tiny().output}", "device=cpu", *DIVERGES])
+    assert done.exit_code == 2
+    assert "Error: the training failed" in done.output
+    assert "times that of predicting no forces" in done.output
+    assert "Done" not in done.output
+
+
+def _row(forces: float, energy: float = 1.0, split: str = "valid") -> dict[str, float]:
+    return {
+        f"{split}_forces_mae_meV_per_A": 700 * forces, f"{split}_forces_mae_relative_to_zero": forces,
+        f"{split}_energy_mae_meV": 100 * energy, f"{split}_energy_mae_relative_to_mean": energy,
+    }  # fmt: skip
+
+
+def test_errors_are_judged_against_those_of_predicting_nothing(tiny: Tiny) -> None:
+    config = tiny()
+    assert verdict_on(_row(1.5, 45.0), config) is None
+    poor, failed = verdict_on(_row(2.5), config), verdict_on(_row(12.0), config)
+    assert poor is not None and not poor.failed
+    assert failed is not None and failed.failed
+    assert "1750 meV/Å, 2.5 times that of predicting no forces" in poor.message
+    broken = verdict_on(_row(float("nan")), config)
+    assert broken is not None and broken.failed
+    # validation says more than training
+    assert verdict_on({**_row(100.0, split="train"), **_row(0.9)}, config) is None
+    # what is not trained for is not judged
+    energy_alone = tiny("task.forces_weight=0", "training.best_by=energy")
+    assert verdict_on(_row(100.0), energy_alone) is None
+    far = verdict_on(_row(1.0, 3000.0), energy_alone)
+    assert far is not None and far.failed and "the mean energy" in far.message
+    # nor are errors of a few meV/Å where the labels are smaller still
+    assert verdict_on({"valid_forces_mae_meV_per_A": 5.0, "valid_forces_mae_relative_to_zero": 100.0}, config) is None
+
+
+def test_gradient_norms_and_clipping_are_in_rows_and_log(tiny: Tiny) -> None:
+    for name, clip, share, said in (("free", "null", 0.0, ")"), ("clipped", "1e-3", 1.0, ", 100% clipped)")):
+        config = tiny("training.max_steps=4", f"training.clip_norm={clip}", name=name)
+        with (train(config) / "metrics.csv").open() as stream:
+            rows = list(csv.DictReader(stream))
+        assert all(float(row["gradient_clipped"]) == share for row in rows)
+        assert all(0 < float(row["gradient_norm"]) <= float(row["gradient_norm_max"]) for row in rows)
+        norm, largest = float(rows[0]["gradient_norm"]), float(rows[0]["gradient_norm_max"])
+        assert f"gradient {norm:.3g} (max {largest:.3g}{said}" in _log(config)
+        relative = float(rows[-1]["valid_forces_mae_relative_to_zero"])
+        assert f"({relative:.2f} of predicting zero)" in _log(config)
+
+
+def _warned(config: RunConfig, systems: list[System], steps_per_epoch: int = 5) -> str:
+    source = _Frames(systems)
+    return "\n".join(warnings_before(Planned(config, Schedule(config.training, steps_per_epoch), source)))
+
+
+class _Frames(list[System]):
+    name, sizes = "frames", None
+
+
+CASES = {
+    "training.lr=10": "training.lr=10 is about the change of every weight",
+    "task.sigma=5": r"task.sigma=5 Å, but atoms .* only [01]\.\d\d Å apart",
+    "task.sigma_end=0.8": "task.sigma=0.8 Å, but atoms",
+    "task.probability=0": "task=dens with task.probability=0",
+    "task.coefficient=0": "task=dens with task.coefficient=0",
+    "training.max_steps=4": "4 steps are 80% of an epoch",
+}
+
+
+@pytest.mark.parametrize("override", CASES)
+def test_settings_that_cannot_be_meant(tiny: Tiny, systems: dict[str, System], override: str) -> None:
+    assert re.search(f"^warning: {CASES[override]}", _warned(tiny(override), [systems["ethanol"]]))
+
+
+def test_nothing_is_said_of_usual_settings(tiny: Tiny, systems: dict[str, System]) -> None:
+    molecules = [systems[name] for name in ("ethanol", "water", "acetamide")]
+    assert _warned(tiny(), molecules) == ""
+    assert _warned(tiny("task=energy_forces", "training.lr=1e-2"), molecules) == ""
+
+
+def test_stress_that_nobody_uses(tiny: Tiny, systems: dict[str, System]) -> None:
+    crystals = [systems["copper"]]
+    strain = ("task=energy_forces", "model.stress=strain")
+    assert _warned(tiny(), [systems["ethanol"]]) == ""
+    assert "have stresses, which nothing uses; model.stress=strain task.stress_weight=10" in _warned(tiny(), crystals)
+    assert _warned(tiny("model.forces=direct"), crystals) == ""  # which cannot use them
+    assert "model.stress=strain costs time and memory in every step" in _warned(tiny(*strain), crystals)
+    assert _warned(tiny(*strain, "task.stress_weight=10"), crystals) == ""
+
+
+def test_denoising_needs_forces(tiny: Tiny, systems: dict[str, System]) -> None:
+    water = systems["water"]
+    still = replace(water, forces=np.full((3, 3), 1e-3))
+    said = "100% of the training structures have no forces above 0.02 eV/Å"
+    assert said in _warned(tiny(), [still, replace(water, forces=None)])
+    assert _warned(tiny(), [still, water]) == ""
+    assert _warned(tiny("task=energy_forces"), [still]) == ""
+
+
+def test_warnings_come_before_the_first_step(tiny: Tiny) -> None:
+    config = tiny("training.max_steps=1", "task.sigma=0.4")
+    train(config)
+    lines = _log(config).splitlines()
+    (warning,) = [number for number, line in enumerate(lines) if "warning: task.sigma=0.4" in line]
+    assert warning < next(number for number, line in enumerate(lines) if "step 1/1" in line)
