@@ -67,22 +67,18 @@ def import_(
 
 def _settings(name: str) -> ModelConfig:
     """The model's settings of a YAML file (of its section ``model``, if it has one) or of a preset."""
-    import yaml
-
     from denskit.models import MODELS
+    from denskit.reading.documents import read_yaml
     from denskit.training.config import load_config
 
     path = Path(name)
     if not path.is_file():
         return load_config(name).model
-    try:
-        values = yaml.safe_load(path.read_text("utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{name}: no valid YAML: {error}") from None
+    values = read_yaml(path)
     values = values.get("model", values) if isinstance(values, dict) else {}
-    kind = values.get("name", "equiformer")
-    if kind not in MODELS:
-        raise ValueError(f"{name}: no model {kind!r}; there are {', '.join(MODELS)}")
+    kind = values.get("name", "equiformer") if isinstance(values, dict) else values
+    if not isinstance(kind, str) or kind not in MODELS:
+        raise ValueError(f"{name}: no model {kind!r:.99}; there are {', '.join(MODELS)}")
     return MODELS[kind].config.model_validate(values)
 
 
