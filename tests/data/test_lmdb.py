@@ -99,13 +99,6 @@ def test_a_record_that_is_damaged_is_named(tmp_path: Path) -> None:
     assert "a.lmdb, record" in errors[0]
 
 
-def test_without_the_package_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_s2ef(tmp_path / "a.lmdb", 2)
-    monkeypatch.setitem(sys.modules, "lmdb", None)
-    with pytest.raises(ValueError, match=r"pip install 'denskit\[oc\]'"):
-        read_file(path)
-
-
 def test_nothing_is_held_but_counts(tmp_path: Path) -> None:
     """Reading a record keeps nothing: two reads give two arrays."""
     source, _ = read_file(write_s2ef(tmp_path / "a.lmdb", 2), DataConfig())

@@ -38,8 +38,8 @@ def require_allowed(needed: int, size: int, where: str | Path) -> None:
     """Raise Unreadable if ``where``, of ``size`` bytes, would take more than its allowance."""
     if needed > allowance(size):
         raise Unreadable(
-            f"{where} has {size:,} bytes and would take more than {allowance(size):,} in memory, {_expansion():g} times "
-            f"its size or that of a file of 1 MiB. If you trust it, allow a larger factor: {EXPANSION}=10000"
+            f"{where} has {size:,} bytes and would take over {allowance(size):,} in memory: {_expansion():g} times "
+            f"its size, or that of 1 MiB. If you trust it, allow a larger factor: {EXPANSION}=10000"
         )
 
 
@@ -83,7 +83,7 @@ class Lines:
         self.path = path
         self.size = path.stat().st_size
         self.left = allowance(self.size)
-        self.stream = lzma.open(path) if path.suffix == ".xz" else path.open("rb")
+        self.stream = lzma.open(path) if path.suffix == ".xz" else path.open("rb")  # noqa: SIM115 (this is one)
 
     def __enter__(self) -> Self:
         return self

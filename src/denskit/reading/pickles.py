@@ -75,8 +75,8 @@ class Machine:
 
     def load(self) -> Any:
         """The next pickle's value.  Raises Refused, and nearly anything for a damaged one."""
-        self.marks = []
-        stack, memo = self.stack, self.memo = [], {}
+        self.stack, self.marks, self.memo = [], [], {}
+        stack, memo = self.stack, self.memo
         raw, position, operations = self.raw, self.position, _OPERATIONS
         while (code := raw[position]) != _STOP:  # IndexError where it is cut off
             position += 1
@@ -115,26 +115,31 @@ class Machine:
             raise pickle.UnpicklingError("parts that are used again and again")
 
     def take(self, count: int) -> bytes:
+        """The next bytes."""
         begin, self.position = self.position, self.position + count
         if self.position > len(self.raw):
             raise pickle.UnpicklingError("cut off, or with a size beyond the record's")
         return self.raw[begin : self.position]
 
     def number(self, width: int, *, signed: bool = False) -> int:
+        """An integer of so many bytes."""
         return int.from_bytes(self.take(width), "little", signed=signed)
 
     def line(self) -> str:
+        """Text up to the end of a line."""
         begin = self.position
         self.position = self.raw.index(b"\n", begin) + 1
         return self.raw[begin : self.position - 1].decode()
 
     def since_mark(self) -> list[Any]:
+        """What was pushed since the last mark, taken off."""
         begin = self.marks.pop()
         items = self.stack[begin:]
         del self.stack[begin:]
         return items
 
     def find(self, module: Any, name: Any) -> None:
+        """Push what a name means.  Raises Refused."""
         if type(module) is not str or type(name) is not str:
             raise pickle.UnpicklingError("a name that is no text")
         if (module, name) not in self.names:
@@ -142,14 +147,17 @@ class Machine:
         self.stack.append(self.names[module, name])
 
     def tuple_of(self, count: int) -> None:
+        """Make the last values one tuple."""
         self.stack[-count:] = [tuple(self.stack[-count:])]
 
     def extend(self, items: list[Any]) -> None:
+        """Append to a list."""
         if type(self.stack[-1]) is not list:
             raise pickle.UnpicklingError("items for something that is no list")
         self.stack[-1] += items
 
     def set_items(self, items: list[Any]) -> None:
+        """Set a dict's keys, which alternate with their values."""
         target = self.stack[-1]
         if type(target) is not dict:
             raise pickle.UnpicklingError("keys for something that is no dict")
@@ -159,18 +167,21 @@ class Machine:
             target[key] = value
 
     def call(self) -> None:
+        """Call a function of the table."""
         arguments, function = self.stack.pop(), self.stack.pop()
         if type(function) is not FunctionType or type(arguments) is not tuple:
             raise pickle.UnpicklingError("a call of something that is no function")
         self.stack.append(function(self, *arguments))
 
     def make(self) -> None:
+        """Make an object of a class of the table."""
         arguments, cls = self.stack.pop(), self.stack.pop()
         if not isinstance(cls, type) or type(arguments) is not tuple or arguments:
             raise pickle.UnpicklingError("an object of something that is no class")
         self.stack.append(cls())
 
     def build(self) -> None:
+        """Give an object its state."""
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Built):
             target.build(state)
@@ -178,15 +189,18 @@ class Machine:
             raise pickle.UnpicklingError("the pickle tries to change what has no state")
 
     def text(self, width: int) -> None:
+        """Push a text behind its length."""
         self.stack.append(self.take(self.number(width)).decode("utf-8", "surrogatepass"))
 
     def large_integer(self) -> None:
+        """Push an integer behind its length."""
         size = self.number(1)
         if size > _LARGEST_INTEGER:
             raise pickle.UnpicklingError(f"an integer of {size} bytes")
         self.stack.append(self.number(size, signed=True))
 
     def put(self) -> None:
+        """Note the last value under a number."""
         self.memo[self.number(4)] = self.stack[-1]
 
 
