@@ -194,6 +194,8 @@ class Equiformer(Backbone):
             raise ValueError("average_degree and average_atoms are measured when training starts; give numbers here")
         channels, init = config.channels, config.initialisation
         self.smooth = config.envelope and config.max_neighbors is None
+        # without norms in the blocks the final one remains; forces by gradient see only its scalars
+        self.symmetric_sites = config.norm == "merged" or (config.norm == "none" and config.forces == "gradient")
         self.atom_embedding = nn.Parameter(torch.randn(config.num_elements, channels[0]))
         self.atom_bias = nn.Parameter(torch.zeros(channels[0]))
         self.basis = RADIAL_BASES[config.radial_basis](config.num_basis, config.cutoff)

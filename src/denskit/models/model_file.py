@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from denskit.models import MODELS
-from denskit.models.base import ForceField
+from denskit.models.base import SYMMETRIC_SITES, ForceField
 from denskit.models.scaling import Scaling
 from denskit.models.weights import with_weights
 from denskit.reading.budget import naming
@@ -93,7 +94,7 @@ def read_header(path: str | Path) -> dict[str, Any]:
 
 
 def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> ForceField:
-    """A force field, in evaluation mode, from a model file.
+    """A force field, in evaluation mode, from a model file; warns where its norm is unsafe at symmetric sites.
 
     Args:
         path: the model file.
@@ -116,4 +117,7 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torc
             state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
         stored = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
         kind = dtype or max(stored, key=lambda kind: kind.itemsize)
-    return with_weights(state, config=config, heads=extra, scaling=scaling, path=path, dtype=kind).to(device)
+    force_field = with_weights(state, config=config, heads=extra, scaling=scaling, path=path, dtype=kind)
+    if not force_field.backbone.symmetric_sites:
+        warnings.warn(f"{path}: {SYMMETRIC_SITES}", stacklevel=2)
+    return force_field.to(device)

@@ -39,18 +39,18 @@ def inflate_json(raw: bytes, where: str, object_hook: Callable[[dict[str, Any]],
 
 def read_yaml(path: Path) -> Any:
     """The value of a YAML file.  Raises FileNotFoundError, Unreadable."""
-    with naming(path, "is no valid YAML"):
-        return parse_yaml(path.read_text(encoding="utf-8"), path)
+    return parse_yaml(path.read_bytes(), path)
 
 
-def parse_yaml(text: str, where: str | Path) -> Any:
+def parse_yaml(text: bytes | str, where: str | Path) -> Any:
     """The value of a YAML text, as OmegaConf reads it; interpolations stay as they are.  Raises Unreadable."""
     import yaml
     from omegaconf import OmegaConf
 
     with naming(where, "is no valid YAML"):
         if len(text) > LARGEST_YAML:
-            raise ValueError(f"{len(text):,} letters; configurations above {LARGEST_YAML:,} are refused")
+            raise ValueError(f"it has {len(text):,} bytes; configurations above {LARGEST_YAML:,} are refused")
+        text = text if isinstance(text, str) else text.decode("utf-8")
         if "*" in text:  # an alias stands for as many parts as its anchor has
             check_extent(yaml.compose(text, yaml.SafeLoader), len(text), where)
         return OmegaConf.to_container(OmegaConf.create(text), resolve=False)

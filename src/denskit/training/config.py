@@ -55,6 +55,8 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
     changed_length = [name for name in _LENGTHS if (changes.get("training") or {}).get(name) is not None]
     if len(changed_length) == 1:
         base["training"] = {k: v for k, v in (base.get("training") or {}).items() if k not in _LENGTHS}
+    if ((changes.get("data") or {}).get("split") or {}).get("file") is not None:  # says all about the split
+        base["data"] = {key: value for key, value in (base.get("data") or {}).items() if key != "split"}
     merged = _merge(base, changes)
     merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
     merged.setdefault("output", _default_output(str(preset_or_path), merged))
@@ -116,7 +118,7 @@ def _apply_molecule(base: dict[str, Any], changes: Mapping[str, Any], origin: st
     if molecule is None:
         raise ValueError(f"{origin}: say which molecule: data.molecule=... one of {', '.join(rows)}")
     if molecule not in rows:
-        raise ValueError(f"{origin}: data.molecule={molecule}: no such row{_nearest(molecule, rows)}")
+        raise ValueError(f"{origin}: data.molecule={molecule}: no such row{nearest(molecule, rows)}")
     changed = OmegaConf.create(base)
     for key, value in (rows[molecule] or {}).items():
         OmegaConf.update(changed, key, value, merge=True, force_add=True)
@@ -135,7 +137,7 @@ def _switch(
     new = changes.get("name", old)
     for name, place in ((old, origin), (new, "override")):
         if name not in classes:
-            raise ValueError(f"{place}: no {section} {name!r}{_nearest(str(name), classes)}")
+            raise ValueError(f"{place}: no {section} {name!r}{nearest(str(name), classes)}")
     if new == old:
         return {**base, "name": old}
     return {key: value for key, value in base.items() if key in classes[new].model_fields} | {"name": new}
@@ -153,7 +155,7 @@ def _default_output(name: str, merged: Mapping[str, Any]) -> str:
     return "runs/" + "-".join(part for part in (stem, molecule) if part)
 
 
-def _nearest(name: str, valid: Mapping[str, Any] | Sequence[str]) -> str:
+def nearest(name: str, valid: Mapping[str, Any] | Sequence[str]) -> str:
     """'; did you mean ...?' or all valid names."""
     near = difflib.get_close_matches(name, list(valid), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(near)}?" if near else f"; valid are {', '.join(valid)}"

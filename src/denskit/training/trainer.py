@@ -16,7 +16,7 @@ from torch import Tensor
 from denskit.batch import Prepared
 from denskit.data import LoadedData, load_data
 from denskit.memory import memory_named
-from denskit.models.base import ForceField
+from denskit.models.base import SYMMETRIC_SITES, ForceField
 from denskit.models.model_file import save_model
 from denskit.random import fold
 from denskit.tasks import build_task
@@ -53,6 +53,7 @@ _SMALLER = (
     "lower training.batch_size, divide it with training.accumulate, or set training.activation_checkpointing=true or "
     "training.edge_chunk=4096; on one process of several, use more of them"
 )
+_SAFE_NORM = "model.norm=merged (equiformer) or model.norm=rms_norm (equiformer_v2) for crystals and small molecules"
 _FEWER = "lower training.evaluate_batch_size"
 _BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
 
@@ -439,4 +440,5 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
         f"{schedule.total_steps} steps of {config.training.batch_size} structures ({schedule.steps_per_epoch} an epoch)"
         f" on {trainer.group.count} x {trainer.group.device}, {precision}, seed {config.seed}",
         by if data.valid is not None else "no validation split: the last weights are kept",
+        *([] if trainer.force_field.backbone.symmetric_sites else [f"warning: {SYMMETRIC_SITES}; set {_SAFE_NORM}"]),
     ]
