@@ -68,6 +68,7 @@ def import_(
 def _settings(name: str) -> ModelConfig:
     """The model's settings of a YAML file (of its section ``model``, if it has one) or of a preset."""
     from denskit.models import MODELS
+    from denskit.reading.budget import naming
     from denskit.reading.documents import read_yaml
     from denskit.training.config import load_config
 
@@ -79,7 +80,8 @@ def _settings(name: str) -> ModelConfig:
     kind = values.get("name", "equiformer") if isinstance(values, dict) else values
     if not isinstance(kind, str) or kind not in MODELS:
         raise ValueError(f"{name}: no model {kind!r:.99}; there are {', '.join(MODELS)}")
-    return MODELS[kind].config.model_validate(values)
+    with naming(name, "does not describe a model"):
+        return MODELS[kind].config.model_validate(values)
 
 
 def _changed(scaling: Scaling, elements: str | None, references: Path | None) -> Scaling:

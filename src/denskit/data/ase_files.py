@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,17 @@ import ase.db
 import ase.io
 import numpy as np
 from ase.constraints import FixAtoms, FixCartesian
+from ase.io.extxyz import key_val_str_to_dict
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
 from denskit.data.config import ENERGY_UNITS, DataConfig
 from denskit.data.frames import Frames
 from denskit.data.npz import SPELLINGS
+from denskit.reading.budget import Lines, Unreadable, naming
 
 EXTXYZ = (".xyz", ".extxyz")
+MOST_COLUMNS = 1000  # of an extxyz file
 # Where a label is looked for, first hit first: what was put aside as a reference before what a calculator left.
 NAMES = {
     "energy": ("REF_energy", "energy"),
@@ -46,6 +50,28 @@ def read_ase(path: Path, config: DataConfig) -> tuple[Frames, list[str]]:
     return replace(frames, keys=keys, denoise=config.origin != "md"), reader.messages()
 
 
+def _check_lines(path: Path) -> None:
+    """Raise ValueError if a frame of an extxyz file has fewer lines than it says, after which ASE looks for ever."""
+    with naming(path, "cannot be read: it is truncated, or no extxyz file"), Lines(path) as file:
+        for index in count():
+            while (first := file.next()).lstrip().startswith(b"VEC"):
+                pass
+            if not first.strip():
+                return  # where ASE stops, too
+            for line in range(int(first) + 1):
+                if not file.next():
+                    raise ValueError(f"frame {index}, counted from 0, ends after {line + 1} lines of {int(first) + 2}")
+
+
+def _fields(line: str) -> dict[str, Any]:
+    """The fields of a frame's second line, as ASE reads them."""
+    fields: dict[str, Any] = key_val_str_to_dict(line)
+    columns = sum(int(width) for width in str(fields.get("Properties", "")).split(":")[2::3])
+    if columns > MOST_COLUMNS:
+        raise ValueError(f"its Properties speak of {columns} columns; up to {MOST_COLUMNS} are read")
+    return fields
+
+
 class _Reader:
     """Reads a file once and remembers what it met."""
 
@@ -64,6 +90,8 @@ class _Reader:
         while True:
             try:
                 atoms = next(iterator, None)
+            except Unreadable:
+                raise
             except Exception as error:  # each of ASE's readers raises what it happens to raise on a bad file
                 where = f"after {index} frames" if index else "at its beginning"
                 raise ValueError(
@@ -76,6 +104,7 @@ class _Reader:
             index += 1
 
     def _atoms(self) -> Iterator[ase.Atoms]:
+        """Frames as ASE reads them."""
         if self.path.suffix == ".db":
             with ase.db.connect(self.path) as database:
                 for row in database.select():
@@ -83,8 +112,12 @@ class _Reader:
                     atoms.info = {**row.key_value_pairs, **row.data}
                     yield atoms
             return
+        plain: dict[str, Any] = {"index": ":", "do_not_split_by_at_sign": True}
+        if set(self.path.suffixes) & set(EXTXYZ):
+            _check_lines(self.path)
+            plain["properties_parser"] = _fields
         form = "extxyz" if self.path.suffix in EXTXYZ else None
-        yield from ase.io.iread(str(self.path), index=":", format=form, do_not_split_by_at_sign=True)
+        yield from ase.io.iread(str(self.path), format=form, **plain)
 
     def _system(self, atoms: ase.Atoms, index: int) -> System:
         results = {} if atoms.calc is None else atoms.calc.results

@@ -7,13 +7,15 @@ limit of its own: all that is read here takes time in proportion to its bytes.
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import lzma
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import PickleError
-from typing import Self
+from typing import Any, Self
 
 EXPANSION = "DENSKIT_MAX_EXPANSION"  # environment variable
 PART = 64  # bytes that a list, a dict, a line or a number takes at least as a Python object
@@ -73,17 +75,20 @@ def _words(error: Exception) -> str:
     return text if text and isinstance(error, ValueError | PickleError) else f"{type(error).__name__}: {text}"
 
 
-class Lines:
-    """The lines of a file, unpacked where it is an xz file; together they take no more than its allowance.
+_OPEN: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 
-    Used as a context.  Raises Unreadable where the file would take more.
+
+class Lines:
+    """The lines of a file, unpacked where its name says that it is compressed.  Used as a context.
+
+    Together they take no more than the file's allowance; Unreadable where they would.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = path.stat().st_size
         self.left = allowance(self.size)
-        self.stream = lzma.open(path) if path.suffix == ".xz" else path.open("rb")  # noqa: SIM115 (this is one)
+        self.stream = _OPEN.get(path.suffix, open)(path, "rb")
 
     def __enter__(self) -> Self:
         return self
