@@ -14,7 +14,7 @@ Files = dict[str, bytes]
 Read = Callable[[Path], None]  # of a folder; raises what it raises
 
 SECONDS = 20  # for one case, on a busy machine; the attacks took minutes to years
-MEMORY = 1 << 30  # bytes that one case may add to the process
+MEMORY = 512 << 20  # bytes that one case may add to the process
 _ADDRESSES = 6 << 30  # bytes of address space: what asks for more gets a MemoryError, and is found out
 
 

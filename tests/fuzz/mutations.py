@@ -110,7 +110,7 @@ def arrays(raw: bytes, rng: Rng) -> bytes:
         del held[name]
     elif kind == 1:
         held[name] = np.atleast_1d(array)[:0]
-    elif kind == 2:
+    elif kind == 2 and array.dtype.kind in "fiub":
         held[name] = array.astype(rng.choice(["f2", "f4", "i8", "u1", "U8", "S3", "c16", "?", ">f8"]))
     elif kind == 3:
         held[name] = array.reshape(-1)[: int(rng.integers(0, array.size + 1))]

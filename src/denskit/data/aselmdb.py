@@ -27,7 +27,7 @@ class AseLmdbShard:
         self.file = LmdbFile(path)
         following = self._json("nextid")
         deleted = self._json("deleted_ids") or []
-        if not isinstance(following, int) or not isinstance(deleted, list):
+        if not isinstance(following, int) or following >= 2**63 or not isinstance(deleted, list):
             raise ValueError(f"{path} is no ASE database in LMDB: its key 'nextid' holds {following!r:.99}")
         with naming(path, "is no ASE database in LMDB: its key 'deleted_ids' holds more than integers"):
             gone = np.unique(np.array(deleted, dtype=np.int64))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from denskit.models import build_force_field
 from denskit.models.base import ForceField, ModelConfig
@@ -49,14 +49,14 @@ def with_weights(
     return force_field.eval()
 
 
-class _Bounded(TorchDispatchMode):
+class _Bounded(TorchFunctionMode):
     """While this lasts, whatever torch makes may not exceed the allowance of a file."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
         self.path, self.size, self.made = path, Path(path).stat().st_size, 0
 
-    def __torch_dispatch__(
+    def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))

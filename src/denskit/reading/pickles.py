@@ -163,7 +163,7 @@ class Machine:
             raise pickle.UnpicklingError("keys for something that is no dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
             if type(key) is not str and (type(key) is not int or abs(key) >= 2**63):
-                raise pickle.UnpicklingError(f"a key of a dict that is {kind(key)}; text and integers are read")
+                raise pickle.UnpicklingError(f"a key of a dict that is {kind(key)}; text and 64-bit integers are read")
             target[key] = value
 
     def call(self) -> None:
