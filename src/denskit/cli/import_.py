@@ -76,7 +76,7 @@ def _settings(name: str) -> ModelConfig:
     if not path.is_file():
         return load_config(name).model
     values = read_yaml(path)
-    values = values.get("model", values) if isinstance(values, dict) else {}
+    values = values.get("model", values) if isinstance(values, dict) else values
     kind = values.get("name", "equiformer") if isinstance(values, dict) else values
     if not isinstance(kind, str) or kind not in MODELS:
         raise ValueError(f"{name}: no model {kind!r:.99}; there are {', '.join(MODELS)}")

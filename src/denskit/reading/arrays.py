@@ -49,6 +49,8 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> np.
         _check_header(stream, member.file_size)
         stream.seek(0)
         array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
+        if array.dtype.kind == "U":
+            array.tolist()  # letters that do not exist would raise later
         return array
 
 

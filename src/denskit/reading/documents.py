@@ -51,6 +51,11 @@ def parse_yaml(text: bytes | str, where: str | Path) -> Any:
         if len(text) > LARGEST_YAML:
             raise ValueError(f"it has {len(text):,} bytes; configurations above {LARGEST_YAML:,} are refused")
         text = text if isinstance(text, str) else text.decode("utf-8")
+        depth = 0
+        for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise ValueError(f"lists nested more than {DEEPEST} deep")
         if "*" in text:  # an alias stands for as many parts as its anchor has
             check_extent(yaml.compose(text, yaml.SafeLoader), len(text), where)
         return OmegaConf.to_container(OmegaConf.create(text), resolve=False)

@@ -71,7 +71,7 @@ class Machine:
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
         self.unread = 2 * len(raw)  # bytes of texts made bytes, and of streams within the stream: none is used again
-        self.tensors = 0  # bytes of tensors, each counted as if it stood alone
+        self.tensors = 0  # bytes of tensors, each counted as if it stood alone, in float64
 
     def load(self) -> Any:
         """The next pickle's value.  Raises Refused, and nearly anything for a damaged one."""
@@ -143,7 +143,7 @@ class Machine:
         if type(module) is not str or type(name) is not str:
             raise pickle.UnpicklingError("a name that is no text")
         if (module, name) not in self.names:
-            raise Refused(f"{module}.{name}{self.inside}")
+            raise Refused(f"{module:.99}.{name:.99}{self.inside}")
         self.stack.append(self.names[module, name])
 
     def tuple_of(self, count: int) -> None:
@@ -213,6 +213,7 @@ _OPERATIONS: list[Callable[[Machine], Any]] = [_unknown] * 256
 for _codes, _operation in {
     b"\x80": lambda m: m.take(1),  # protocol
     b"\x95": lambda m: m.take(8),  # frame
+    b"0": lambda m: m.stack.pop(),
     b"N": lambda m: m.stack.append(None),
     b"\x88": lambda m: m.stack.append(True),
     b"\x89": lambda m: m.stack.append(False),
@@ -316,7 +317,7 @@ def tensor(
     if not all(type(number) is int and number >= 0 for number in (offset, *shape, *stride)):
         raise pickle.UnpicklingError("a tensor's shape, strides or offset are not whole numbers")
     count = math.prod(shape)
-    machine.tensors += count * storage.itemsize
+    machine.tensors += 8 * count
     if machine.tensors > machine.size:
         require_allowed(machine.tensors, machine.size, machine.where)
     if count == 0:

@@ -25,7 +25,7 @@ def read_torch(path: Path) -> Any:
     would take far more memory than it has bytes.
     """
     size = path.stat().st_size
-    with naming(path, "is damaged, or not a zip file as torch.save writes it"), zipfile.ZipFile(path) as archive:
+    with naming(path, "is damaged, or no file of torch.save (torch 1.6 or later)"), zipfile.ZipFile(path) as archive:
         check_members(archive, path)
         record = next((name for name in archive.namelist() if name.endswith(f"/{_RECORD}")), None)
         if record is None:
