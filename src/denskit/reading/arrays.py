@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import zipfile
 from pathlib import Path
 from typing import IO
@@ -49,8 +50,10 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> np.
         _check_header(stream, member.file_size)
         stream.seek(0)
         array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
-        if array.dtype.kind == "U":
-            array.tolist()  # letters that do not exist would raise later
+        if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
+            letters = np.ravel(array).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
+            if letters.max() > sys.maxunicode:
+                raise ValueError("its text has letters that do not exist")
         return array
 
 
