@@ -19,6 +19,7 @@ from data.published import write_s2ef
 from data.test_aselmdb import ROWS
 from data.test_raw_oc20 import _write as write_raw
 from denskit.cli.import_ import _settings
+from denskit.cli.inspect import _flat
 from denskit.data import DataConfig, load_data, read_file
 from denskit.data.references import linear_references, system_references
 from denskit.data.shards import INDEX, SIZES, ShardFile, write_shard
@@ -26,7 +27,7 @@ from denskit.data.shipped import FOLDER as EMBEDDED
 from denskit.data.splits import Splits
 from denskit.models import build_force_field
 from denskit.models.equiformer import EquiformerConfig
-from denskit.models.model_file import load_model, save_model
+from denskit.models.model_file import load_model, read_header, save_model
 from denskit.models.published import import_checkpoint
 from denskit.models.scaling import Scaling
 from denskit.training.checkpoint import Checkpoint, check_resumable, load_checkpoint, save_checkpoint
@@ -182,6 +183,12 @@ def _model(folder: Path) -> None:
     save_model(folder / "a.safetensors", build_force_field(SMALL, heads={"noise": "1"}, scaling=scaling), {"about": 1})
 
 
+def _read_model(folder: Path) -> None:
+    """As ``denskit inspect`` and all that use a model do."""
+    _flat(read_header(folder / "a.safetensors"))
+    load_model(folder / "a.safetensors")
+
+
 def _last(folder: Path) -> None:
     torch.manual_seed(0)
     force_field = build_force_field(SMALL, heads={}, scaling=Scaling(elements=[1, 8]))
@@ -283,7 +290,7 @@ FORMATS = {
     "shards": SHARDS,
     "model": Format(
         _model,
-        lambda folder: load_model(folder / "a.safetensors") and None,
+        _read_model,
         {"a.safetensors": (in_model_header(values), in_model_header(damage), in_safetensors(values), damage)},
     ),
     "last": Format(_last, _read_last, {"last.pt": (damage, in_zip(damage, "data.pkl"))}),

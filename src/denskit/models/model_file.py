@@ -18,6 +18,7 @@ from denskit.models.base import SYMMETRIC_SITES, ForceField
 from denskit.models.scaling import Scaling
 from denskit.models.weights import with_weights
 from denskit.reading.budget import naming
+from denskit.reading.documents import check_extent
 
 FORMAT_VERSION = 1
 _KEY = "denskit"
@@ -84,6 +85,7 @@ def read_header(path: str | Path) -> dict[str, Any]:
         header: dict[str, Any] = json.loads(metadata[_KEY])
         version = int(header["format_version"])
         complete = isinstance(header["model"], dict) and {"heads", "scaling", "metadata"} <= header.keys()
+        check_extent(header, len(metadata[_KEY]), path)
     if version > FORMAT_VERSION:
         raise ValueError(
             f"{path} has format version {version}, this Denskit reads up to {FORMAT_VERSION}; update Denskit"

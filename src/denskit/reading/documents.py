@@ -10,7 +10,7 @@ from typing import Any
 
 from denskit.reading.budget import PART, TEXT, Unreadable, allowance, naming, require_allowed
 
-LARGEST_YAML = 2**18  # bytes; the presets have about 2,000, and PyYAML takes seconds for this many
+LARGEST_YAML = 2**17  # bytes; the presets have about 2,000, and OmegaConf can take seconds for this many
 DEEPEST = 100  # lists within lists
 
 
