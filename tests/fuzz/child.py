@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import resource
 import signal
@@ -13,7 +14,8 @@ from pathlib import Path
 Files = dict[str, bytes]
 Read = Callable[[Path], None]  # of a folder; raises what it raises
 
-SECONDS = 20  # for one case, on a busy machine; the attacks took minutes to years
+SECONDS = 20  # of computing for one case; the attacks took minutes to years
+STUCK = 600  # s for one case that computes nothing
 MEMORY = 512 << 20  # bytes that one case may add to the process
 _ADDRESSES = 6 << 30  # bytes of address space: what asks for more gets a MemoryError, and is found out
 
@@ -46,22 +48,26 @@ def _run(cases: Sequence[Files], read: Read, folder: Path) -> Iterator[tuple[int
     _, status = os.waitpid(child, 0)
     if number + 1 < len(cases):
         name = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
-        yield number + 1, f"took more than {SECONDS} s" if name == "SIGALRM" else f"died of {name}"
+        too_long = {"SIGPROF": f"took more than {SECONDS} s", "SIGALRM": f"stuck for {STUCK} s"}
+        yield number + 1, too_long.get(name, f"died of {name}")
 
 
 def _serve(cases: Sequence[Files], read: Read, folder: Path, send: int) -> None:
     """In the child: one line for each case, empty where all is well; never returns."""
     try:
         resource.setrlimit(resource.RLIMIT_AS, (_size("VmSize") + _ADDRESSES, resource.RLIM_INFINITY))
+        faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        for limit in (signal.SIGPROF, signal.SIGALRM):
+            signal.signal(limit, signal.SIG_DFL)
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
         for number, files in enumerate(cases):
             place = folder / str(number)
             write(files, place)
-            signal.setitimer(signal.ITIMER_REAL, SECONDS)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, STUCK)
             outcome = _outcome(read, place)
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             os.write(send, f"{outcome}\n".encode(errors="replace"))
     finally:
         os._exit(0)

@@ -45,7 +45,10 @@ def _packed(path: Path, content: bytes, compression: int = zipfile.ZIP_STORED) -
         (_npy(np.arange(5))[:-1], "array R is damaged.*int64 of shape .5,. in 39 bytes"),
         (_npy(np.arange(5)).replace(b"(5,)", b"(5_0_000_000_000,)"[:4]), "array R is damaged"),
         (_npy(np.array([{}], dtype=object)), "array R is damaged.*Python objects"),
-        (_npy(np.array(["ab"])).replace(b"b\0\0\0", b"\xff\xff\xff\xff"), "array R is damaged.*letters that do not exist"),
+        (
+            _npy(np.array(["ab"])).replace(b"b\0\0\0", b"\xff\xff\xff\xff"),
+            "array R is damaged.*letters that do not exist",
+        ),
         (b"\x93NUMPY\x09\x00", "array R is damaged"),
         (b"", "array R is damaged"),
     ],
