@@ -36,6 +36,7 @@ from fuzz.child import Files
 from fuzz.mutations import (
     Mutation,
     arrays,
+    contents,
     damage,
     in_lmdb,
     in_model_header,
@@ -293,11 +294,11 @@ FORMATS = {
         _read_model,
         {"a.safetensors": (in_model_header(values), in_model_header(damage), in_safetensors(values), damage)},
     ),
-    "last": Format(_last, _read_last, {"last.pt": (damage, in_zip(damage, "data.pkl"))}),
+    "last": Format(_last, _read_last, {"last.pt": (damage, in_zip(damage, "data.pkl"), contents)}),
     "published": Format(
         _published,
         lambda folder: import_checkpoint(folder / "a.pt", config=TINY) and None,
-        {"a.pt": (damage, in_zip(damage, "data.pkl"))},
+        {"a.pt": (damage, in_zip(damage, "data.pkl"), contents)},
     ),
     "references": Format(
         _references,

@@ -15,6 +15,7 @@ from typing import Any
 
 import lmdb
 import numpy as np
+import torch
 
 Rng = np.random.Generator
 Mutation = Callable[[bytes, Rng], bytes]
@@ -83,21 +84,31 @@ def values(raw: bytes, rng: Rng) -> bytes:
     return json.dumps(document).encode()
 
 
-def _replaced(value: Any, rng: Rng) -> Any:
+def _replaced(value: Any, rng: Rng, most: int = 900) -> Any:
     if isinstance(value, dict | list) and value and rng.random() < 0.9:
         keys = list(value) if isinstance(value, dict) else range(len(value))
         key = keys[int(rng.integers(0, len(keys)))]
         if rng.random() < 0.1:
             del value[key]
         else:
-            value[key] = _replaced(value[key], rng)
+            value[key] = _replaced(value[key], rng, most)
         return value
     deep: Any = 1
-    for _ in range(int(rng.choice([2, 70, 900]))):
+    for _ in range(int(rng.choice([2, 70, most]))):
         deep = [deep]
     other = [None, True, {}, [], [[]], {"a": 1}, "", "x", deep, [value, value], {"x": value}, [1, "x", None]]
     number = _NUMBERS[int(rng.integers(0, len(_NUMBERS)))]
     return number if rng.random() < 0.5 else other[int(rng.integers(0, len(other)))]
+
+
+def contents(raw: bytes, rng: Rng) -> bytes:
+    """Some values of a file of ``torch.save`` replaced by others."""
+    document = torch.load(io.BytesIO(raw), weights_only=False)
+    for _ in range(int(rng.integers(1, 3))):
+        document = _replaced(document, rng, most=90)  # which torch can still save
+    stream = io.BytesIO()
+    torch.save(document, stream)
+    return stream.getvalue()
 
 
 def arrays(raw: bytes, rng: Rng) -> bytes:
