@@ -40,7 +40,8 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
 
     A preset or file may hold a table ``molecules:`` with changes for each molecule (nested, or with dotted keys): the
     row of ``data.molecule`` is applied before the overrides.  Where an override names another task or model than the
-    file does, the settings that both have are kept and the rest are dropped.
+    file does, the settings that both have are kept and the rest are dropped.  With ``training.init_from`` references
+    and scale are the trained model's, unless an override (or the file that says ``init_from``) asks for others.
 
     Raises ValueError for unknown keys (with the nearest valid names), values out of range and combinations that would
     be ignored; FileNotFoundError for a file that is not there.
@@ -57,7 +58,7 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
         base["training"] = {k: v for k, v in (base.get("training") or {}).items() if k not in _LENGTHS}
     if ((changes.get("data") or {}).get("split") or {}).get("file") is not None:  # says all about the split
         base["data"] = {key: value for key, value in (base.get("data") or {}).items() if key != "split"}
-    merged = _merge(base, changes)
+    merged = _merge(_keep_trained(base, changes), changes)
     merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
     merged.setdefault("output", _default_output(str(preset_or_path), merged))
     return _Checker(origin, changes).run_config(merged)
@@ -141,6 +142,20 @@ def _switch(
     if new == old:
         return {**base, "name": old}
     return {key: value for key, value in base.items() if key in classes[new].model_fields} | {"name": new}
+
+
+def _keep_trained(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """With ``training.init_from``, how a preset measures references and scale of a fresh model is no wish to do so."""
+    own = (base.get("training") or {}).get("init_from") is not None
+    if not own and (changes.get("training") or {}).get("init_from") is None:
+        return base
+    for section, key in (("data", "references"), ("training", "scale")):
+        values = base.get(section) or {}
+        found = values.get(key)
+        measured = found is None or (isinstance(found, str) and "." not in found)  # not numbers, nor a file of them
+        if measured and not (own and key in values):
+            base = {**base, section: {**values, key: "trained"}}
+    return base
 
 
 def _without_given(rows: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> list[dict[str, Any]]:

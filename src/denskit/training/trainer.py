@@ -15,6 +15,7 @@ from torch import Tensor
 
 from denskit.batch import Prepared
 from denskit.data import LoadedData, load_data
+from denskit.data.base import evenly
 from denskit.memory import memory_named
 from denskit.models.base import SYMMETRIC_SITES, ForceField
 from denskit.models.model_file import save_model
@@ -34,7 +35,7 @@ from denskit.training.determinism import use_deterministic_algorithms
 from denskit.training.distributed import Processes, join_processes
 from denskit.training.ema import WeightAverage
 from denskit.training.evaluate import measure
-from denskit.training.initial import check_known_elements, check_measured, evenly, initial_force_field
+from denskit.training.initial import check_known_elements, check_measured, initial_force_field
 from denskit.training.interrupt import Interrupt
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
 from denskit.training.objective import objective
@@ -114,7 +115,7 @@ class Trainer:
         self.task = build_task(self.config.task)
         per_epoch = steps_per_epoch(len(self.data.train), training.batch_size, training.drop_last)
         self.schedule = Schedule(training, per_epoch)
-        force_field, said = initial_force_field(self.config, self.data, self.task)
+        force_field, said = initial_force_field(self.config, self.data, self.task, device)
         self.messages += self.data.messages + said
         if self.data.valid is not None:
             check_known_elements(force_field, self.data.valid)

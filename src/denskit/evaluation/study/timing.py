@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from denskit.data.base import Source
+from denskit.data.base import Source, evenly
 from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.splits import split_settings
 from denskit.training.evaluate import load_force_field, measure, source_of
-from denskit.training.initial import evenly
 from denskit.training.loader import steps_per_epoch
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig, parse_interval
