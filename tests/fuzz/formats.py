@@ -25,11 +25,13 @@ from denskit.data.references import linear_references, system_references
 from denskit.data.shards import INDEX, SIZES, ShardFile, write_shard
 from denskit.data.shipped import FOLDER as EMBEDDED
 from denskit.data.splits import Splits
+from denskit.evaluation.study.config import load_study
 from denskit.models import build_force_field
 from denskit.models.equiformer import EquiformerConfig
 from denskit.models.model_file import load_model, read_header, save_model
 from denskit.models.published import import_checkpoint
 from denskit.models.scaling import Scaling
+from denskit.presets import preset_text, study_names, study_text
 from denskit.training.checkpoint import Checkpoint, check_resumable, load_checkpoint, save_checkpoint
 from denskit.training.config import load_config
 from fuzz.child import Files
@@ -229,14 +231,8 @@ def _references(folder: Path) -> None:
 
 
 def _read_references(folder: Path) -> None:
-    errors: list[ValueError] = []
-    for name in ("linear.npz", "linear.json", "systems.json", "systems.pkl"):
-        try:
-            (linear_references if "linear" in name else system_references)(folder / name)
-        except ValueError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
+    linear = dict.fromkeys(("linear.npz", "linear.json"), linear_references)
+    _read_each(folder, {**linear, **dict.fromkeys(("systems.json", "systems.pkl"), system_references)})
 
 
 def _splits(folder: Path) -> None:
@@ -256,6 +252,8 @@ def _read_splits(folder: Path) -> None:
 
 def _yaml(folder: Path) -> None:
     (folder / "run.yaml").write_bytes(RUN.read_bytes())
+    (folder / "preset.yaml").write_text(preset_text("md17/equiformer_l2_dens"))
+    (folder / "study.yaml").write_text(study_text(study_names()[0]))
     (folder / "model.yaml").write_text(
         "model:\n  name: equiformer\n  num_layers: 2\n  channels: [8, 4]\n  feature_channels: &two [8, 4]\n"
         "  head_channels: *two\n  ffn_channels: *two\n"
@@ -263,8 +261,25 @@ def _yaml(folder: Path) -> None:
 
 
 def _read_yaml(folder: Path) -> None:
-    _settings(str(folder / "model.yaml"))
-    load_config(folder / "run.yaml")
+    reads: dict[str, Callable[[Path], Any]] = {
+        "model.yaml": lambda path: _settings(str(path)),
+        "run.yaml": load_config,
+        "preset.yaml": lambda path: load_config(path, ["data.molecule=aspirin"]),
+        "study.yaml": load_study,
+    }
+    _read_each(folder, reads)
+
+
+def _read_each(folder: Path, reads: dict[str, Callable[[Path], Any]]) -> None:
+    """Read all files, and raise the first error for people."""
+    errors: list[ValueError] = []
+    for name, read in reads.items():
+        try:
+            read(folder / name)
+        except ValueError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 SHARDS = Format(
@@ -311,5 +326,7 @@ FORMATS = {
         },
     ),
     "splits": Format(_splits, _read_splits, {"splits.json": (values, damage)}),
-    "yaml": Format(_yaml, _read_yaml, {"run.yaml": (words, damage), "model.yaml": (words, damage)}),
+    "yaml": Format(
+        _yaml, _read_yaml, {f"{name}.yaml": (words, damage) for name in ("run", "model", "preset", "study")}
+    ),
 }

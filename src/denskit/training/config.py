@@ -167,7 +167,7 @@ def _default_output(name: str, merged: Mapping[str, Any]) -> str:
     """``runs/<preset>``, with the molecule where there is one."""
     molecule = (merged.get("data") or {}).get("molecule")
     stem = Path(name).stem if Path(name).suffix else name.strip("/").replace("/", "-")
-    return "runs/" + "-".join(part for part in (stem, molecule) if part)
+    return "runs/" + "-".join(str(part) for part in (stem, molecule) if part)
 
 
 def nearest(name: str, valid: Mapping[str, Any] | Sequence[str]) -> str:
