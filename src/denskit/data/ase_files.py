@@ -24,7 +24,7 @@ from denskit.batch import System
 from denskit.data.config import ENERGY_UNITS, DataConfig
 from denskit.data.frames import Frames
 from denskit.data.npz import SPELLINGS
-from denskit.reading.budget import Lines, Unreadable, naming
+from denskit.reading.budget import PACKED, Lines, Unreadable, naming
 
 EXTXYZ = (".xyz", ".extxyz")
 MOST_COLUMNS = 1000  # of an extxyz file
@@ -104,7 +104,6 @@ class _Reader:
             index += 1
 
     def _atoms(self) -> Iterator[ase.Atoms]:
-        """Frames as ASE reads them."""
         if self.path.suffix == ".db":
             with ase.db.connect(self.path) as database:
                 for row in database.select():
@@ -112,12 +111,12 @@ class _Reader:
                     atoms.info = {**row.key_value_pairs, **row.data}
                     yield atoms
             return
-        plain: dict[str, Any] = {"index": ":", "do_not_split_by_at_sign": True}
-        if set(self.path.suffixes) & set(EXTXYZ):
+        unpacked = self.path.with_suffix("") if self.path.suffix in PACKED else self.path
+        how: dict[str, Any] = {}
+        if unpacked.suffix in EXTXYZ:
             _check_lines(self.path)
-            plain["properties_parser"] = _fields
-        form = "extxyz" if self.path.suffix in EXTXYZ else None
-        yield from ase.io.iread(str(self.path), format=form, **plain)
+            how = {"format": "extxyz", "properties_parser": _fields}
+        yield from ase.io.iread(str(self.path), index=":", do_not_split_by_at_sign=True, **how)
 
     def _system(self, atoms: ase.Atoms, index: int) -> System:
         results = {} if atoms.calc is None else atoms.calc.results

@@ -62,7 +62,8 @@ def naming(where: str | Path, problem: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, Unreadable | FileNotFoundError) or getattr(error, "filename", None) is not None:
+        of_the_system = isinstance(error, OSError) and error.filename is not None
+        if of_the_system or isinstance(error, Unreadable | FileNotFoundError):
             raise
         raise Unreadable(f"{where} {problem} ({_words(error)})") from error
 
@@ -75,7 +76,11 @@ def _words(error: Exception) -> str:
     return text if text and isinstance(error, ValueError | PickleError) else f"{type(error).__name__}: {text}"
 
 
-_OPEN: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
+PACKED: dict[str, Any] = {
+    ".xz": lzma.open,
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+}  # what opens compressed files, by ending
 
 
 class Lines:
@@ -88,7 +93,7 @@ class Lines:
         self.path = path
         self.size = path.stat().st_size
         self.left = allowance(self.size)
-        self.stream = _OPEN.get(path.suffix, open)(path, "rb")
+        self.stream = PACKED.get(path.suffix, open)(path, "rb")
 
     def __enter__(self) -> Self:
         return self
