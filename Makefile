@@ -5,6 +5,8 @@ VENV   ?= .venv
 ARGS   ?=
 # Processes that share the tests; one thread each.
 WORKERS ?= 2
+# Seconds of fuzzing.
+FUZZ   ?= 1800
 GPU    := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 # The one place that says which torch: the default build beside an NVIDIA GPU, otherwise a CPU build.
 TORCH  ?= $(if $(GPU),torch,torch==2.13.0)
@@ -20,12 +22,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test demo bench lint format types imports structure check clean
+.PHONY: help setup test fuzz demo bench lint format types imports structure check clean
 
 help:
 	@echo "make test       all tests            make demo    train, evaluate and plot with and without DeNS"
 	@echo "make check      lint, types, import rules, sizes, as CI does before the tests"
 	@echo "make format     rewrite layout       make bench   speed and memory"
+	@echo "make fuzz       read damaged files for half an hour (FUZZ=seconds); what fails is kept in fuzz-found"
 	@echo "make setup      only the environment (.venv), with test and development tools"
 	@echo "ARGS=... goes to the command that runs, e.g. make test ARGS='tests/tasks -x'"
 
@@ -66,6 +69,9 @@ setup: $(VENV)/.dev
 
 test: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
+
+fuzz: $(VENV)/.dev
+	@OMP_NUM_THREADS=1 DENSKIT_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/fuzz $(ARGS)
 
 demo: $(VENV)/.core
 	@$(BIN)/denskit demo --output runs/demo $(ARGS)

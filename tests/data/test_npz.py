@@ -120,10 +120,10 @@ def test_truncated_foreign_and_pickled_files_are_named(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], b"not at all", b""):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"data\.npz (is truncated or no npz file|cannot be read)"):
+        with pytest.raises(ValueError, match=r"data\.npz is truncated or no npz file"):
             read_file(path)
     np.savez(path, R=np.array([{"a": 1}], dtype=object), z=np.array([1]))
-    with pytest.raises(ValueError, match=r"data\.npz cannot be read as an npz file of plain arrays"):
+    with pytest.raises(ValueError, match=r"data\.npz: array R is damaged, or no plain array .it holds Python objects"):
         read_file(path)
 
 

@@ -44,8 +44,8 @@ def test_json(tmp_path: Path) -> None:
     [
         ("a.npz", {"other": np.zeros(3)}, r"wanted the array coeff.*\['other'\]"),
         ("a.npz", {"coeff": np.zeros((3, 3))}, "wanted the array coeff"),
-        ("a.npz", b"text", "cannot be read as an npz file"),
-        ("a.json", b"{", "is no JSON"),
+        ("a.npz", b"text", "is truncated or no npz file"),
+        ("a.json", b"{", "no JSON"),
         ("a.json", b"[1]", "holds a list"),
         ("a.json", b'{"H": "x"}', "'H' is 'x'; wanted an energy"),
         ("a.json", b'{"H": NaN}', "'H' is nan; wanted an energy"),
@@ -72,7 +72,7 @@ def test_references_of_systems(tmp_path: Path) -> None:
         system_references(path)
     for odd in ({("random", 7): 1.0}, {"random7": [1.0]}, {"random7": "1"}):
         path.write_bytes(pickle.dumps(odd))
-        with pytest.raises(ValueError, match="oc20_ref.pkl.*wanted"):
+        with pytest.raises(ValueError, match="oc20_ref.pkl.*(wanted|key of a dict that is a tuple)"):
             system_references(path)
     path.write_bytes(pickle.dumps({"random7": eval}))
     with pytest.raises(ValueError, match="asks for builtins.eval"):

@@ -154,7 +154,7 @@ def test_a_division_of_other_bytes_is_refused(file: Path, tmp_path: Path) -> Non
 def test_a_foreign_split_file_is_refused(file: Path, tmp_path: Path, content: str) -> None:
     path = tmp_path / "splits.json"
     path.write_text(content)
-    with pytest.raises(ValueError, match=r"splits.json is not a split file"):
+    with pytest.raises(ValueError, match=r"splits.json is (not a split file|damaged, or no JSON)"):
         Splits.load(path, of=file)
     with pytest.raises(FileNotFoundError, match="no split file"):
         Splits.load(tmp_path / "none.json", of=file)

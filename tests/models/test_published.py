@@ -398,7 +398,7 @@ def test_code_in_a_file_does_not_run(tmp_path: Path, how: str) -> None:
         torch.save(content, path)
     else:
         path.write_bytes(pickle.dumps(content, protocol=2))
-    with pytest.raises(ValueError, match="cannot be read as a checkpoint of plain tensors"):
+    with pytest.raises(ValueError, match="the pickle asks for posix.system|is damaged, or no file of torch.save"):
         read_checkpoint(path)
     assert not proof.exists()
     pickle.loads(pickle.dumps(RunsCode(proof)))  # the trap does work
@@ -409,7 +409,7 @@ def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no checkpoint at"):
         read_checkpoint(tmp_path / "absent.pt")
     (tmp_path / "text.pt").write_text("not a checkpoint")
-    with pytest.raises(ValueError, match=r"text\.pt cannot be read"):
+    with pytest.raises(ValueError, match=r"text\.pt is damaged"):
         read_checkpoint(tmp_path / "text.pt")
     for k, content in enumerate([[torch.zeros(2)], {"epoch": 3}, {"state_dict": {"weight": 3.0}}]):
         torch.save(content, tmp_path / f"{k}.pt")
@@ -417,5 +417,5 @@ def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
             read_checkpoint(tmp_path / f"{k}.pt")
     torch.save(state_of(), tmp_path / "whole.pt")
     (tmp_path / "half.pt").write_bytes((tmp_path / "whole.pt").read_bytes()[:5000])
-    with pytest.raises(ValueError, match=r"half\.pt cannot be read"):
+    with pytest.raises(ValueError, match=r"half\.pt is damaged"):
         read_checkpoint(tmp_path / "half.pt")

@@ -206,7 +206,7 @@ def test_settings_may_be_given(reference_dir: Path, tmp_path: Path) -> None:
     state, model = published(reference_dir, "escn_dens_L3M2")
     whole = saved(tmp_path / "whole.pt", checkpoint(state, model))
     bare = saved(tmp_path / "bare.pt", checkpoint(state, model, config={}))
-    with pytest.raises(ValueError, match=r"bare\.pt does not say its model's settings .* give them with --model"):
+    with pytest.raises(ValueError, match=r"bare\.pt does not say its settings.* give them with --model"):
         import_checkpoint(bare)
     config = import_checkpoint(whole).config
     (tmp_path / "model.yaml").write_text(json.dumps({"model": config.model_dump(mode="json")}), encoding="utf-8")
@@ -232,7 +232,7 @@ def test_code_anywhere_in_a_file_does_not_run(reference_dir: Path, tmp_path: Pat
     proof = tmp_path / "proof"
     content = checkpoint(state, model)
     content[place] = {"trap": RunsCode(proof)}
-    with pytest.raises(ValueError, match=r"a\.pt cannot be read as a checkpoint .*posix\.system, which is refused"):
+    with pytest.raises(ValueError, match=r"a\.pt: the pickle asks for posix\.system.*nothing of it was run"):
         import_checkpoint(saved(tmp_path / "a.pt", content))
     assert not proof.exists()
     pickle.loads(pickle.dumps(RunsCode(proof)))  # the trap does work
@@ -247,7 +247,7 @@ def test_numbers_of_numpy_do_not_open_a_way_to_code(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
             return np._core.multiarray.scalar, (np.dtype("O"), RunsCode(proof))  # type: ignore[attr-defined]
 
-    with pytest.raises(ValueError, match=r"a\.pt cannot be read as a checkpoint .*ObjectDType"):
+    with pytest.raises(ValueError, match=r"a\.pt is damaged.*numpy dtype that is no number's"):
         read_checkpoint(saved(tmp_path / "a.pt", {"state_dict": {"weight": torch.zeros(1)}, "x": Scalar()}))
     assert not proof.exists()
 
@@ -277,7 +277,7 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     state, model = published(reference_dir, case)
     change(state, model)
-    with pytest.raises(ValueError, match=r"the checkpoint has|does not fit the settings"):
+    with pytest.raises(ValueError, match=r"the checkpoint has|does not fit its settings"):
         import_checkpoint(saved(tmp_path / "a.pt", checkpoint(state, model)))
 
 

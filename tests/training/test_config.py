@@ -89,7 +89,7 @@ def test_missing_and_broken_files(tmp_path: Path) -> None:
         load_config(tmp_path / "absent.yaml")
     broken = tmp_path / "broken.yaml"
     broken.write_text("model: [1, 2")
-    with pytest.raises(ValueError, match="broken.yaml: no valid YAML"):
+    with pytest.raises(ValueError, match="broken.yaml is no valid YAML"):
         load_config(broken)
     with pytest.raises(ValueError, match="no preset 'equiformr'.*equiformer"):
         load_config("equiformr")

@@ -106,7 +106,7 @@ def test_what_is_no_submission_is_refused(five: Slabs, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="2 ids, but 1 energy"):
         merge_submissions({"id": file}, tmp_path / "all.npz")
     np.savez(file, ids=np.array(["1_2", None], dtype=object))
-    with pytest.raises(ValueError, match="no npz file of numbers and texts"):
+    with pytest.raises(ValueError, match="id.npz: array ids is damaged, or no plain array"):
         merge_submissions({"id": file}, tmp_path / "all.npz")
     with pytest.raises(FileNotFoundError, match="no file"):
         merge_submissions({"id": tmp_path / "none.npz"}, tmp_path / "all.npz")

@@ -199,7 +199,7 @@ def test_damaged_checkpoints_are_refused(tiny: Tiny, damage: str, tmp_path: Path
         torch.save({"state_dict": {}}, last)
     else:
         torch.save({"format_version": _Evil(tmp_path / "ran")}, last)
-    with pytest.raises(ValueError, match=r"last\.pt: no checkpoint of a Denskit run"):
+    with pytest.raises(ValueError, match=r"last\.pt(: the pickle asks for posix.mkdir| is damaged| is no checkpoint)"):
         train(config, resume=True)
     assert not (tmp_path / "ran").exists()
 

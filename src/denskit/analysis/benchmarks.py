@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from denskit.analysis.plots import COLOURS, DPI, add_axes, save_figure
+from denskit.reading.documents import read_json
 
 COLUMNS = (
     "work", "model", "system", "DeNS", "threads", "load", "opponent, s (min)", "Denskit, s (min)", "ratio (quartiles)",
@@ -27,10 +27,7 @@ NONE = "-"
 
 def read_record(file: Path) -> dict[str, Any]:
     """A JSON file of ``denskit bench``.  Raises ValueError for another file, FileNotFoundError."""
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file}: no JSON ({error}); give files that `denskit bench ... --json` wrote") from None
+    data = read_json(file)
     if not isinstance(data, dict) or "ratio" not in data or "job" not in data:
         raise ValueError(f"{file}: no record of a benchmark; give files that `denskit bench ... --json` wrote")
     return data

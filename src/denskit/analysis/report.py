@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import html
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -12,6 +11,7 @@ from string import Template
 import numpy as np
 
 from denskit.analysis.plots import plot_learning_curves, read_metrics
+from denskit.reading.documents import read_json
 from denskit.training.run_folder import RunFolder
 
 TEST_FILE = "test.json"  # errors on the test split, in a run folder
@@ -64,7 +64,7 @@ def report_run(run: Path) -> Path:
     last = {name: values[np.isfinite(values)] for name, values in columns.items() if name.startswith("valid_")}
     sections = []
     if (run / TEST_FILE).is_file():
-        sections.append(("Test", _numbers(json.loads((run / TEST_FILE).read_text(encoding="utf-8")))))
+        sections.append(("Test", _numbers(read_json(run / TEST_FILE))))
     sections.append(("Last validation", _numbers({name: values[-1] for name, values in last.items() if len(values)})))
     sections.append(("Learning curves", html_image(plot_learning_curves({run.name: run}, run / "learning_curves.png"))))
     if (run / PARITY_FILE).is_file():

@@ -82,25 +82,23 @@ def import_(
 
 def _settings(name: str) -> ModelConfig | dict[str, Any]:
     """The model's settings, ours or published, of a YAML file (of its section ``model``, if any) or of a preset."""
-    import yaml
-
     from denskit.models import MODELS
+    from denskit.reading.budget import naming
+    from denskit.reading.documents import read_yaml
     from denskit.training.config import load_config
 
     path = Path(name)
     if not path.is_file():
         return load_config(name).model
-    try:
-        values = yaml.safe_load(path.read_text("utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{name}: no valid YAML: {error}") from None
-    values = values.get("model", values) if isinstance(values, dict) else {}
-    if "irreps_node_embedding" in values:
+    values = read_yaml(path)
+    values = values.get("model", values) if isinstance(values, dict) else values
+    if isinstance(values, dict) and "irreps_node_embedding" in values:
         return values
-    kind = values.get("name", "equiformer")
-    if kind not in MODELS:
-        raise ValueError(f"{name}: no model {kind!r}; there are {', '.join(MODELS)}")
-    return MODELS[kind].config.model_validate(values)
+    kind = values.get("name", "equiformer") if isinstance(values, dict) else values
+    if not isinstance(kind, str) or kind not in MODELS:
+        raise ValueError(f"{name}: no model {kind!r:.99}; there are {', '.join(MODELS)}")
+    with naming(name, "does not describe a model"):
+        return MODELS[kind].config.model_validate(values)
 
 
 def _changed(scaling: Scaling, elements: str | None, references: Path | None) -> Scaling:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,17 @@ import ase.db
 import ase.io
 import numpy as np
 from ase.constraints import FixAtoms, FixCartesian
+from ase.io.extxyz import key_val_str_to_dict
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
 from denskit.data.config import ENERGY_UNITS, DataConfig
 from denskit.data.frames import Frames
 from denskit.data.npz import SPELLINGS
+from denskit.reading.budget import PACKED, Lines, Unreadable, naming
 
 EXTXYZ = (".xyz", ".extxyz")
+MOST_COLUMNS = 1000  # of an extxyz file
 # Where a label is looked for, first hit first: what was put aside as a reference before what a calculator left.
 NAMES = {
     "energy": ("REF_energy", "energy"),
@@ -55,8 +59,34 @@ def read_atoms(path: Path) -> Iterator[ase.Atoms]:
                 atoms.info = {**row.key_value_pairs, **row.data}
                 yield atoms
         return
-    form = "extxyz" if path.suffix in EXTXYZ else None
-    yield from ase.io.iread(str(path), index=":", format=form, do_not_split_by_at_sign=True)
+    unpacked = path.with_suffix("") if path.suffix in PACKED else path
+    how: dict[str, Any] = {}
+    if unpacked.suffix in EXTXYZ:
+        _check_lines(path)
+        how = {"format": "extxyz", "properties_parser": _fields}
+    yield from ase.io.iread(str(path), index=":", do_not_split_by_at_sign=True, **how)
+
+
+def _check_lines(path: Path) -> None:
+    """Raise ValueError if a frame of an extxyz file has fewer lines than it says, after which ASE looks for ever."""
+    with naming(path, "cannot be read: it is truncated, or no extxyz file"), Lines(path) as file:
+        for index in count():
+            while (first := file.next()).lstrip().startswith(b"VEC"):
+                pass
+            if not first.strip():
+                return  # where ASE stops, too
+            for line in range(int(first) + 1):
+                if not file.next():
+                    raise ValueError(f"frame {index}, counted from 0, ends after {line + 1} lines of {int(first) + 2}")
+
+
+def _fields(line: str) -> dict[str, Any]:
+    """The fields of a frame's second line, as ASE reads them."""
+    fields: dict[str, Any] = key_val_str_to_dict(line)
+    columns = sum(int(width) for width in str(fields.get("Properties", "")).split(":")[2::3])
+    if columns > MOST_COLUMNS:
+        raise ValueError(f"its Properties speak of {columns} columns; up to {MOST_COLUMNS} are read")
+    return fields
 
 
 class _Reader:
@@ -77,6 +107,8 @@ class _Reader:
         while True:
             try:
                 atoms = next(iterator, None)
+            except Unreadable:
+                raise
             except Exception as error:  # each of ASE's readers raises what it happens to raise on a bad file
                 where = f"after {index} frames" if index else "at its beginning"
                 raise ValueError(

@@ -7,7 +7,6 @@ constraints has no fixed atoms.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
 from denskit.data.lmdb import LmdbFile
-
-MAX_ROW = 2**28  # bytes of a row when decompressed
+from denskit.reading.budget import naming
+from denskit.reading.documents import inflate_json
 
 
 class AseLmdbShard:
@@ -28,9 +27,10 @@ class AseLmdbShard:
         self.file = LmdbFile(path)
         following = self._json("nextid")
         deleted = self._json("deleted_ids") or []
-        if not isinstance(following, int) or not isinstance(deleted, list):
-            raise ValueError(f"{path} is no ASE database in LMDB: its key 'nextid' holds {following!r}")
-        gone = np.array(sorted({int(row) for row in deleted}), dtype=np.int64)
+        if not isinstance(following, int) or following >= 2**63 or not isinstance(deleted, list):
+            raise ValueError(f"{path} is no ASE database in LMDB: its key 'nextid' holds {following!r:.99}")
+        with naming(path, "is no ASE database in LMDB: its key 'deleted_ids' holds more than integers"):
+            gone = np.unique(np.array(deleted, dtype=np.int64))
         if following - 1 - len(gone) > self.file.entries:
             raise ValueError(
                 f"{path} says that it has {following - 1 - len(gone)} rows, but holds {self.file.entries} keys: it was "
@@ -53,10 +53,8 @@ class AseLmdbShard:
         where = f"{self.path}, record {record}"
         if not isinstance(row, dict):
             raise ValueError(f"{where} is missing: no row {self.ids[record]}")
-        try:
+        with naming(where, "is no row of structures"):
             return _system(row)
-        except (KeyError, ValueError, TypeError, AssertionError) as error:
-            raise ValueError(f"{where} is no row of structures ({type(error).__name__}: {error})") from None
 
     def __iter__(self) -> Iterator[System]:
         return (self[record] for record in range(len(self)))
@@ -68,16 +66,7 @@ class AseLmdbShard:
 
     def _json(self, key: str) -> Any:
         raw = self.file.get(key)
-        if raw is None:
-            return None
-        try:
-            decompressor = zlib.decompressobj()
-            text = decompressor.decompress(raw, MAX_ROW)
-            if not decompressor.eof:
-                raise ValueError(f"truncated, or more than {MAX_ROW} bytes")
-            return json.loads(text, object_hook=_array)
-        except (ValueError, TypeError, KeyError, zlib.error) as error:
-            raise ValueError(f"{self.path}, key {key!r} is damaged, or no row of an ASE database ({error})") from None
+        return None if raw is None else inflate_json(raw, f"{self.path}, key {key!r}", _array)
 
 
 def _array(value: dict[str, Any]) -> Any:

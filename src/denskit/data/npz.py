@@ -7,8 +7,6 @@ MD17: Chmiela et al., Sci. Adv. 3, e1603015 (2017).  rMD17: Christensen and von 
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ import numpy as np
 from denskit.data.concatenated import read_concatenated
 from denskit.data.config import ENERGY_UNITS, DataConfig
 from denskit.data.frames import Frames
+from denskit.reading.arrays import read_npz as read_arrays
 from denskit.units import BOHR
 
 SPELLINGS = {
@@ -39,7 +38,7 @@ def read_npz(path: Path, config: DataConfig) -> tuple[Frames, list[str]]:
 
     Raises ValueError, naming the file, when it is truncated, of another form or of inconsistent shapes.
     """
-    arrays = load_arrays(path)
+    arrays = read_arrays(path)
     if "natoms" in arrays:
         return read_concatenated(arrays, path, config)
     seen = ", ".join(sorted(arrays))
@@ -86,17 +85,6 @@ def read_npz(path: Path, config: DataConfig) -> tuple[Frames, list[str]]:
         denoise=config.origin != "md",
     )
     return frames, [f"{path}: {message}"]
-
-
-def load_arrays(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of an npz file, nothing unpickled.  Raises ValueError, naming the file."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files if file.zip.getinfo(f"{key}.npy").file_size < 2**36}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} is truncated or no npz file ({type(error).__name__}: {error})") from None
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read as an npz file of plain arrays: {error}") from None
 
 
 def _array(arrays: dict[str, np.ndarray], key: str, path: Path, shape: tuple[int | None, ...]) -> np.ndarray:

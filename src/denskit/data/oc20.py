@@ -16,7 +16,7 @@ import numpy as np
 from denskit.batch import System
 from denskit.data.config import FixedFrom
 from denskit.data.lmdb import LmdbFile
-from denskit.data.unpickle import load_attributes, load_list, load_value, read_pickle
+from denskit.data.unpickle import load_attributes, load_list, load_value
 
 SUBSURFACE = 0  # the tag of atoms that OC20's relaxations hold
 
@@ -64,7 +64,7 @@ class PickledList:
 
     def __init__(self, path: Path, fixed: FixedFrom) -> None:
         self.path = path
-        objects = load_list(read_pickle(path), str(path))
+        objects = load_list(path.read_bytes(), str(path))
         if not objects:
             raise ValueError(f"{path} holds an empty list")
         self._systems = [system_of(item, f"{path}, record {record}", fixed) for record, item in enumerate(objects)]

@@ -10,18 +10,19 @@ Out of order, the first use of a file unpacks it into the cache (``$DENSKIT_CACH
 from __future__ import annotations
 
 import hashlib
-import lzma
 import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import numpy as np
 from ase.data import atomic_numbers
 
 from denskit.batch import System
 from denskit.files import atomic_write, cache_folder, locked
+from denskit.reading.arrays import read_mapped
+from denskit.reading.budget import Lines, naming
 
 Energies = Literal["referenced", "total"]
 _WIDTHS = {"species": 1, "pos": 3, "move_mask": 1, "tags": 1, "forces": 3}
@@ -53,7 +54,7 @@ class RawPair:
         return self._system(raw.split(b"\n"), record)
 
     def __iter__(self) -> Iterator[System]:
-        with _open(self.path) as file:
+        with Lines(self.path) as file:
             for record, (_, lines) in enumerate(self._frames(file)):
                 yield self._system(lines, record)
 
@@ -62,12 +63,8 @@ class RawPair:
 
     @cached_property
     def _lines(self) -> list[str]:
-        try:
-            with _open(self.text) as file:
-                lines = file.read().decode("ascii").split("\n")
-        except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
-            raise ValueError(f"{self.text} is truncated or damaged ({error})") from None
-        lines = [line for line in lines if line.strip()]
+        with naming(self.text, "is truncated or damaged"), Lines(self.text) as file:
+            lines = [line.decode("ascii").rstrip("\n") for line in file if line.strip()]
         if not lines:
             raise ValueError(f"{self.text} names no frames")
         return lines
@@ -91,10 +88,10 @@ class RawPair:
             with locked(self._folder, wait=True):  # threads and processes that share the cache unpack it once
                 if not index.is_file():
                     self._unpack(index)
-        return np.load(index, allow_pickle=False)
+        return read_mapped(index)
 
     def _unpack(self, index: Path) -> None:
-        with _open(self.path) as file:
+        with Lines(self.path) as file:
             if self.path.suffix != ".xz":
                 starts = [start for start, _ in self._frames(file)]
             else:
@@ -107,16 +104,19 @@ class RawPair:
         with atomic_write(index) as temporary:
             np.save(temporary, np.array([*starts, end], dtype=np.int64))
 
-    def _frames(self, file: IO[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    def _frames(self, file: Lines) -> Iterator[tuple[int, list[bytes]]]:
         """Start in bytes and lines of each frame, in order; as many as the text names."""
         start = 0
         for record in range(len(self)):
-            try:
-                first = file.readline()
-                lines = [first.rstrip(b"\n"), *(file.readline().rstrip(b"\n") for _ in range(int(first) + 1))]
-            except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
-                raise ValueError(f"{self._where(record)}: truncated or damaged ({error or 'no frame'})") from None
-            if record == len(self) - 1 and file.read(1):  # here, since a reader may stop at the last frame
+            with naming(self._where(record), "is truncated or damaged"):
+                lines = [file.next()]
+                while len(lines) < int(lines[0]) + 2:
+                    lines.append(file.next())
+                    if not lines[-1]:
+                        raise ValueError(f"it ends after {len(lines) - 1} lines of {int(lines[0]) + 2}")
+                lines = [line.rstrip(b"\n") for line in lines]
+                more = record == len(self) - 1 and file.next()  # here, since a reader may stop at the last frame
+            if more:
                 raise ValueError(f"{self.path} has more frames than the {len(self)} lines of {self.text}")
             yield start, lines
             start += sum(len(line) + 1 for line in lines)
@@ -125,7 +125,7 @@ class RawPair:
         return f"{self.path}, record {record} of {len(self)}"
 
     def _system(self, lines: list[bytes], record: int) -> System:
-        try:
+        with naming(self._where(record), "cannot be used"):
             sid, fid, reference = _names(self._lines[record])
             fields, columns = _parse(lines)
             if "move_mask" not in columns:
@@ -143,10 +143,6 @@ class RawPair:
                 group=sid,
                 fid=fid,
             )
-        except KeyError as error:
-            raise ValueError(f"{self._where(record)} is damaged: no {error}") from None
-        except ValueError as error:
-            raise ValueError(f"{self._where(record)} cannot be used: {error}") from None
 
     def _energy(self, total: str | None, reference: float | None) -> float | None:
         if total is None or self.energies == "total":
@@ -168,10 +164,6 @@ def _stem(path: Path) -> str:
     return path.name.removesuffix(".xz").removesuffix(".extxyz")
 
 
-def _open(path: Path) -> IO[bytes]:
-    return lzma.open(path) if path.suffix == ".xz" else path.open("rb")
-
-
 def _names(line: str) -> tuple[str, int, float | None]:
     """sid, fid and reference energy of a line of the text."""
     system, frame, *reference = line.strip().split(",")
@@ -182,7 +174,7 @@ def _names(line: str) -> tuple[str, int, float | None]:
 def _parse(lines: list[bytes]) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """The fields of a frame's second line, and its columns [n] or [n, 3], as text."""
     fields = {
-        key: quoted or plain for key, quoted, plain in re.findall(r'(\w+)=(?:"([^"]*)"|(\S+))', lines[1].decode())
+        key: quoted or plain for key, quoted, plain in re.findall(r'\b(\w+)=(?:"([^"]*)"|(\S+))', lines[1].decode())
     }
     kinds = fields["Properties"].split(":")
     names, widths = kinds[::3], [int(width) for width in kinds[2::3]]

@@ -15,8 +15,8 @@ import numpy as np
 from denskit.batch import MAX_ATOMIC_NUMBER, System
 from denskit.data.base import Source
 from denskit.data.frames import LABELS, Frames, Missing
-from denskit.data.npz import load_arrays
 from denskit.data.raw_oc20 import RawPair
+from denskit.reading.arrays import read_npz
 
 
 class Shard(Protocol):
@@ -177,7 +177,7 @@ def sizes_beside(folder: Path, count: int, *, whole: bool) -> np.ndarray | None:
     path = folder / "metadata.npz"
     if not path.is_file():
         return None
-    natoms = load_arrays(path).get("natoms")
+    natoms = read_npz(path).get("natoms")
     if natoms is not None and natoms.shape == (count,) and natoms.dtype.kind in "iu":
         return natoms
     if not whole:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 from ase.data import chemical_symbols
 
-from denskit.data.npz import load_arrays
-from denskit.data.unpickle import load_value, read_pickle
+from denskit.data.unpickle import load_value
+from denskit.reading.arrays import read_npz
+from denskit.reading.documents import read_json
 
 PLAUSIBLE = 100.0  # eV an atom; a fit to DFT energies gives -15 to 5, where it says nothing it gives 0 or up to 1e10
 
@@ -25,7 +25,7 @@ def linear_references(path: Path) -> tuple[dict[str, float], list[str]]:
         raise FileNotFoundError(f"no file {path} (data.references)")
     if path.suffix == ".json":
         return _from_json(path), []
-    arrays = load_arrays(path)
+    arrays = read_npz(path)
     coefficients = arrays.get("coeff")
     if coefficients is None or coefficients.ndim != 1 or coefficients.dtype.kind != "f":
         raise ValueError(f"{path}: wanted the array coeff, one energy for each atomic number; it has {sorted(arrays)}")
@@ -48,7 +48,7 @@ def system_references(path: Path) -> dict[str, float]:
         raise FileNotFoundError(f"no file {path} (data.oc20_ref)")
     if path.suffix == ".json":
         return {name.removeprefix("random"): energy for name, energy in _from_json(path).items()}
-    values = load_value(read_pickle(path), str(path))
+    values = load_value(path.read_bytes(), str(path))
     if not isinstance(values, dict):
         raise ValueError(
             f"{path} holds a {type(values).__name__}; wanted a dict from random<sid> to a reference energy"
@@ -59,10 +59,7 @@ def system_references(path: Path) -> dict[str, float]:
 
 
 def _from_json(path: Path) -> dict[str, float]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON ({error})") from None
+    values = read_json(path)
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds a {type(values).__name__}; wanted names with energies in eV")
     return {name: _number(value, path, name) for name, value in values.items()}

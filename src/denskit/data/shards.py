@@ -35,6 +35,9 @@ from safetensors.numpy import save
 
 from denskit.batch import System
 from denskit.files import atomic_write
+from denskit.reading.arrays import read_mapped
+from denskit.reading.budget import naming
+from denskit.reading.documents import read_json
 
 FORMAT = "denskit-shards-1"
 INDEX, SIZES = "index.json", "sizes.npy"
@@ -129,7 +132,7 @@ def open_shards(folder: Path) -> tuple[tuple[ShardFile, ...], np.ndarray]:
             raise ValueError(
                 f"{shard.path} {state}; {folder / INDEX} says {shard.size} bytes. Copy or convert it again"
             )
-    sizes = np.load(folder / SIZES, mmap_mode="r", allow_pickle=False)
+    sizes = read_mapped(folder / SIZES)
     if sizes.shape != (index["structures"],) or sizes.dtype != np.int32:
         raise ValueError(f"{folder / SIZES} has {sizes.dtype} {sizes.shape}; wanted int32 ({index['structures']},)")
     return shards, sizes
@@ -138,19 +141,18 @@ def open_shards(folder: Path) -> tuple[tuple[ShardFile, ...], np.ndarray]:
 def read_index(folder: Path) -> dict[str, Any]:
     """The index of a folder of shards.  Raises ValueError where it is damaged or of another format."""
     path = folder / INDEX
-    try:
-        index: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    with naming(path, "is not an index of shards"):
+        index: dict[str, Any] = read_json(path)
         said = index["format"]
         for shard in index["shards"]:
             if Path(shard["file"]).name != shard["file"]:
                 raise ValueError(f"file {shard['file']!r} lies elsewhere")
             for key in ("structures", "bytes"):
-                if not isinstance(shard[key], int):
-                    raise TypeError(f"{key} is {shard[key]!r}")
-        if index["structures"] != sum(shard["structures"] for shard in index["shards"]):
+                if type(shard[key]) is not int or shard[key] < 1:
+                    raise ValueError(f"{key} is {shard[key]!r}")
+            shard["sha256"].encode()
+        if not index["shards"] or index["structures"] != sum(shard["structures"] for shard in index["shards"]):
             raise ValueError("the shards do not add up")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not an index of shards ({type(error).__name__}: {error})") from None
     if said != FORMAT:
         raise ValueError(f"{path} is of format {said}; this version of Denskit reads {FORMAT}")
     return index
@@ -168,14 +170,9 @@ class _Columns:
     def __init__(self, path: Path, size: int, count: int) -> None:
         self.path = path
         self.file = path.open("rb", buffering=0)
-        try:
+        with naming(path, "is damaged, or no shard of Denskit; copy or convert it again"):
             self.places = self._places(size)
             self._check(count)
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            self.file.close()
-            raise ValueError(
-                f"{path} is damaged, or no shard of Denskit ({type(error).__name__}: {error}). Copy or convert it again"
-            ) from None
 
     def _places(self, size: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
         """Type, shape and offset in the file of each column, from the safetensors header."""
@@ -183,16 +180,16 @@ class _Columns:
         if os.fstat(self.file.fileno()).st_size != size or length > min(size - 8, LONGEST_HEADER):
             raise ValueError(f"{size} bytes and a short header are wanted")
         header = json.loads(os.pread(self.file.fileno(), length, 8))
-        if not isinstance(header, dict):
-            raise ValueError("the header is no JSON object")
         places = {}
         for name, entry in header.items():
             if name == "__metadata__":
                 continue
-            kind, shape = np.dtype(_TYPES[entry["dtype"]]), tuple(int(n) for n in entry["shape"])
+            kind, shape = np.dtype(_TYPES[entry["dtype"]]), tuple(entry["shape"])
             begin, end = entry["data_offsets"]
             bytes_wanted = math.prod(shape) * kind.itemsize
-            if min(shape) < 0 or not 0 <= begin <= end <= size - 8 - length or end - begin != bytes_wanted:
+            if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
+                raise ValueError(f"column {name} has a shape or a place that is no whole number")
+            if not 0 <= begin <= end <= size - 8 - length or end - begin != bytes_wanted:
                 raise ValueError(f"column {name} does not fit the file")
             places[name] = (kind, shape, 8 + length + begin)
         return places
@@ -205,7 +202,9 @@ class _Columns:
         for name, shape in (_LABELS_OF_STRUCTURES | _LABELS_OF_ATOMS).items():
             if name in self.places:
                 rows |= {f"has_{name}": (count,), name: (atoms if name in _LABELS_OF_ATOMS else count, *shape)}
-        rows |= {f"{name}_starts": (count + 1,) for name in _WORDS if name in self.places}
+        for name in _WORDS:
+            if name in self.places or f"{name}_starts" in self.places:
+                rows |= {f"{name}_starts": (count + 1,), name: (math.prod(self.places[name][1]),)}
         for name, wanted in rows.items():
             if self.places[name][1] != wanted:
                 raise ValueError(f"column {name} has shape {self.places[name][1]}; wanted {wanted}")
@@ -225,7 +224,7 @@ class _Columns:
 
     def system(self, record: int) -> System:
         """One structure.  ``System.index`` is its place in the shard."""
-        try:
+        with naming(f"{self.path}, record {record}", "is damaged; copy or convert the file again"):
             begin, end = self.rows("starts", record, record + 2).tolist()
             fields: dict[str, Any] = {name: self.rows(name, record, record + 1)[0] for name in _OF_STRUCTURES}
             fields |= {name: self.rows(name, begin, end) for name in _OF_ATOMS}
@@ -234,10 +233,6 @@ class _Columns:
                     of_atoms = name in _LABELS_OF_ATOMS
                     fields[name] = self.rows(name, begin, end) if of_atoms else self.rows(name, record, record + 1)[0]
             fields |= {name: self._word(name, record) for name in _WORDS if f"{name}_starts" in self.places}
-        except ValueError as error:
-            raise ValueError(
-                f"{self.path}, record {record}: damaged ({error}). Copy or convert the file again"
-            ) from None
         for name in ("positions", "forces", "relaxed_positions"):
             if name in fields:
                 fields[name] = fields[name].astype(np.float64, copy=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,8 @@ import numpy as np
 
 from denskit.data.config import SplitConfig
 from denskit.files import identity, write_json
+from denskit.reading.budget import naming
+from denskit.reading.documents import read_json
 
 PUBLISHED_SEED = 1
 PUBLISHED_TRAIN, PUBLISHED_VALID = 950, 50
@@ -50,17 +51,13 @@ class Splits:
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"no split file {path}")
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+        with naming(path, "is not a split file written by Denskit"):
+            document = read_json(path)
             if document["format"] != "denskit-splits-1":
                 raise KeyError("format")
             parts = [np.array(document[part], dtype=np.int64).reshape(-1) for part in PARTS]
-            about = {key: document[key] for key in ("file", "size", "sha256", "how")}
-            splits = cls(train=parts[0], valid=parts[1], test=parts[2], **about)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path} is not a split file written by Denskit ({type(error).__name__}: {error})"
-            ) from None
+            about = {key: str(document[key]) for key in ("file", "sha256", "how")}
+            splits = cls(train=parts[0], valid=parts[1], test=parts[2], size=int(document["size"]), **about)
         size, sha256 = identity(of)
         if size != splits.size or sha256 != splits.sha256:
             raise ValueError(

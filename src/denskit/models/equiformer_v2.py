@@ -65,7 +65,7 @@ class EquiformerV2Config(ModelConfig):
     norm: PackedNormName = Field("separable_layer_norm", description="normalisation of node features")
     activation: Activation = Field("separable_s2", description="nonlinearity of messages; only gate is exact")
     grid_mlp: bool = Field(True, description="feed-forward networks work at points of the sphere")
-    grid_resolution: int = Field(18, ge=2, description="latitudes and longitudes of the sphere's points; even")
+    grid_resolution: int = Field(18, ge=2, le=256, description="latitudes and longitudes of the sphere's points; even")
     attention_renormalisation: bool = Field(True, description="layer norm of the attention logits")
     initialisation: Initialisation = Field("uniform", description="distribution of the initial weights")
     envelope: bool = Field(False, description="smooth at the cutoff (the published model is not)")

@@ -52,7 +52,9 @@ class ESCNConfig(ModelConfig):
     edge_channels: int = Field(128, ge=1, description="invariant channels of an edge")
     num_basis: int = Field(600, ge=2, description="Gaussians between 0 and the cutoff that a distance is expanded in")
     basis_width: float = Field(2.0, gt=0, description="width of the Gaussians in units of their spacing")
-    num_sphere_samples: int = Field(128, ge=2, description="points of the sphere at which the heads read the features")
+    num_sphere_samples: int = Field(
+        128, ge=2, le=10_000, description="points of the sphere at which the heads read the features"
+    )
 
     @model_validator(mode="after")
     def _orders_of_degrees(self) -> ESCNConfig:

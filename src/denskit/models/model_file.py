@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from denskit.files import atomic_write
-from denskit.models import MODELS, build_force_field
+from denskit.models import MODELS
 from denskit.models.base import SYMMETRIC_SITES, ForceField
 from denskit.models.scaling import Scaling
+from denskit.models.weights import with_weights
+from denskit.reading.budget import naming
+from denskit.reading.documents import check_extent
 
 FORMAT_VERSION = 1
 _KEY = "denskit"
@@ -64,21 +66,17 @@ def read_header(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no model file at {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a safetensors file, or it is truncated ({error})") from error
+    with naming(path, "is not a safetensors file, or it is truncated"), safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
     if _KEY not in metadata:
         raise ValueError(
             f"{path} is a safetensors file without a Denskit header; `denskit import` reads published checkpoints"
         )
-    try:
+    with naming(path, "has a Denskit header that cannot be read; the file is damaged"):
         header: dict[str, Any] = json.loads(metadata[_KEY])
         version = int(header["format_version"])
         complete = isinstance(header["model"], dict) and {"heads", "scaling", "metadata"} <= header.keys()
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} has a Denskit header that cannot be read ({error!r}); the file is damaged") from None
+        check_extent(header, len(metadata[_KEY]), path)
     if version > FORMAT_VERSION:
         raise ValueError(
             f"{path} has format version {version}, this Denskit reads up to {FORMAT_VERSION}; update Denskit"
@@ -102,30 +100,17 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torc
     """
     header = read_header(path)
     name = header["model"].get("name")
-    if name not in MODELS:
-        raise ValueError(f"{path} holds a model '{name}'; this Denskit has {', '.join(MODELS)}")
-    try:
+    if not isinstance(name, str) or name not in MODELS:
+        raise ValueError(f"{path} holds a model {name!r:.99}; this Denskit has {', '.join(MODELS)}")
+    with naming(path, "does not fit this version of Denskit, or is damaged"):
         config = MODELS[name].config.model_validate(header["model"])
         scaling = Scaling.from_dict(header["scaling"])
-    except (ValidationError, TypeError) as error:
-        raise ValueError(f"{path} does not fit this version of Denskit: {error}") from None
-    own = {"energy", "forces"}
-    extra = {head: irreps for head, irreps in header["heads"].items() if head not in own}
-    force_field = build_force_field(config, heads=extra, scaling=scaling)
-    with safe_open(path, framework="pt") as file:
-        state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-    stored = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
-    force_field.to(dtype or max(stored, key=lambda kind: kind.itemsize))
-    wanted = {key for key in force_field.state_dict() if not key.startswith("scaling.")}
-    if wanted != set(state):
-        different = sorted(wanted ^ set(state))
-        raise ValueError(
-            f"{path}: weights do not fit the configuration; {len(different)} names differ, first '{different[0]}'"
-        )
-    try:
-        force_field.load_state_dict(state, strict=False)
-    except RuntimeError as error:
-        raise ValueError(f"{path}: weights do not fit the configuration: {error}") from error
+        extra = {head: irreps for head, irreps in header["heads"].items() if head not in ("energy", "forces")}
+        with safe_open(path, framework="pt") as file:
+            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+        stored = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
+        kind = dtype or max(stored, key=lambda kind: kind.itemsize)
+    force_field = with_weights(state, config=config, heads=extra, scaling=scaling, path=path, dtype=kind)
     for key, tensor in force_field.state_dict().items():
         bad = int((~tensor.isfinite()).sum())
         if bad:
@@ -135,4 +120,4 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torc
             )
     if not force_field.backbone.symmetric_sites:
         warnings.warn(f"{path}: {SYMMETRIC_SITES}", stacklevel=2)
-    return force_field.to(device).eval()
+    return force_field.to(device)

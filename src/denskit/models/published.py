@@ -10,7 +10,6 @@ from typing import Any
 from ase.data import atomic_numbers, chemical_symbols
 from torch import Tensor
 
-from denskit.models import build_force_field
 from denskit.models.base import ForceField, ModelConfig
 from denskit.models.published_checkpoint import Checkpoint, read_checkpoint
 from denskit.models.published_equiformer import convert_equiformer
@@ -18,6 +17,8 @@ from denskit.models.published_equiformer_settings import config_of_equiformer, d
 from denskit.models.published_equiformer_v2 import config_of_equiformer_v2, convert_equiformer_v2
 from denskit.models.published_escn import config_of_escn, convert_escn
 from denskit.models.scaling import Scaling
+from denskit.models.weights import with_weights
+from denskit.reading.budget import naming
 from denskit.units import KCAL_PER_MOL
 
 Converted = tuple[dict[str, Tensor], dict[str, str]]
@@ -50,13 +51,8 @@ def _from_settings(config_of: Callable[[Mapping[str, Any]], ModelConfig]) -> Cal
 
     def config(checkpoint: Checkpoint) -> ModelConfig:
         if checkpoint.model is None:
-            raise ValueError(f"{checkpoint.path} does not say its model's settings (config); give them with --model")
-        try:
-            return config_of(checkpoint.model)
-        except KeyError as error:
-            raise ValueError(
-                f"{checkpoint.path}: the model's settings have no {error}; give all with --model"
-            ) from None
+            raise ValueError("there are none (config); give them with --model")
+        return config_of(checkpoint.model)
 
     return config
 
@@ -116,32 +112,15 @@ def import_checkpoint(
         raise ValueError(f"{path} holds weights only: give --data FILE, or all of --mean, --std and --elements")
     if isinstance(config, Mapping):
         checkpoint, config = replace(checkpoint, model=dict(config)), None
-    config = importer.config(checkpoint) if config is None else config
+    with naming(path, "does not say its settings as published"):
+        config = importer.config(checkpoint) if config is None else config
     if config.name != importer.name:
         raise ValueError(f"{path} holds {importer.name}; the settings given are those of {config.name}")
     config = config.model_copy(update={"force_input_scale": importer.force_input_scale})
-    scaling = scaling_of(checkpoint, config.num_elements) if scaling is None else scaling
-    try:
+    with naming(path, "does not fit its settings"):
+        scaling = scaling_of(checkpoint, config.num_elements) if scaling is None else scaling
         weights, heads = importer.convert(checkpoint.state, config)
-    except KeyError as error:
-        raise ValueError(f"{path} does not fit the settings: the checkpoint has no tensor for {error}") from None
-    force_field = build_force_field(config, heads=heads, scaling=scaling)
-    _load_weights(force_field, weights, path)
-    return force_field.eval()
-
-
-def _load_weights(force_field: ForceField, weights: dict[str, Tensor], path: str | Path) -> None:
-    wanted = {name for name in force_field.state_dict() if not name.startswith("scaling.")}
-    if wanted != weights.keys():
-        missing, surplus = sorted(wanted - weights.keys()), sorted(weights.keys() - wanted)
-        raise ValueError(
-            f"{path} does not fit the settings: {len(missing)} tensors are missing and {len(surplus)} left over, "
-            f"first {(missing + surplus)[0]!r}"
-        )
-    try:
-        force_field.load_state_dict(weights, strict=False)
-    except RuntimeError as error:
-        raise ValueError(f"{path} does not fit the settings: {error}") from None
+    return with_weights(weights, config=config, heads=heads, scaling=scaling, path=path)
 
 
 def scaling_of(checkpoint: Checkpoint, num_elements: int) -> Scaling:

@@ -8,23 +8,16 @@ saved, ``ema``, ``elementrefs``, optimizer and so on.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
-# numbers that logs leave in checkpoints: numpy scalars, which hold bytes and a dtype
-_NUMBERS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
-    np.dtype,
-    (np._core.multiarray.scalar, "numpy.core.multiarray.scalar"),  # type: ignore[attr-defined]
-    (np._core.multiarray.scalar, "numpy._core.multiarray.scalar"),  # type: ignore[attr-defined]
-    *(type(np.dtype(name)) for name in ("float64", "float32", "int64", "int32", "bool")),
-]
-_REFUSED = re.compile(r"GLOBAL ([\w.]*\w)")  # in torch's messages: a function or class outside its list
+from denskit.reading.budget import naming
+from denskit.reading.torch_files import read_torch
+
 # entries of state dicts that are not trained, so that a running average does not have them
 _UNTRAINED = re.compile(
     r"(^|\.)(distance_expansion\.offset|sphere_points|sphharm_weights\.\d+|energy_lin_ref|expand_index"
@@ -54,7 +47,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no checkpoint at {path}")
-    loaded = _load(path)
+    loaded = read_torch(path)
     if not isinstance(loaded, dict):
         loaded = {}
     state = next(
@@ -62,28 +55,15 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     )
     if not state or not all(isinstance(value, Tensor) for value in state.values()):
         raise ValueError(f"{path} holds no state dict (a mapping of names to tensors, perhaps under 'state_dict')")
-    state = {_without_prefix(name): tensor for name, tensor in state.items()}
-    average = loaded.get("ema") if state is not loaded else None
-    if isinstance(average, dict) and average.get("shadow_params"):
-        state |= _averaged(path, state, average["shadow_params"])
-    settings = loaded.get("config")
-    settings = settings if isinstance(settings, dict) else {}
-    normalizers = _normalizers(path, loaded.get("normalizers"), settings)
-    return Checkpoint(path, state, _model_settings(settings), normalizers, _references(loaded, state, normalizers))
-
-
-def _load(path: Path) -> Any:
-    try:
-        with torch.serialization.safe_globals(_NUMBERS):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        found = _REFUSED.search(str(error))
-        said = str(error).rpartition("WeightsUnpickler error: ")[2].strip().split("\n", 1)[0]
-        why = f"it asks for {found[1]}, which is refused" if found else said
-        raise ValueError(
-            f"{path} cannot be read as a checkpoint of plain tensors: {why}; wanted tensors, numbers, text and plain "
-            "containers, as torch.save writes them"
-        ) from None
+    with naming(path, "is no published checkpoint"):
+        state = {_without_prefix(name): tensor for name, tensor in state.items()}
+        average = loaded.get("ema") if state is not loaded else None
+        if isinstance(average, dict) and average.get("shadow_params"):
+            state |= _averaged(state, average["shadow_params"])
+        settings = loaded.get("config")
+        settings = settings if isinstance(settings, dict) else {}
+        normalizers = _normalizers(loaded.get("normalizers"), settings)
+        return Checkpoint(path, state, _model_settings(settings), normalizers, _references(loaded, state, normalizers))
 
 
 def _without_prefix(name: str) -> str:
@@ -93,13 +73,13 @@ def _without_prefix(name: str) -> str:
     return re.sub(r"^(backbone\.|output_heads\.\w+\.)", "", name)
 
 
-def _averaged(path: Path, state: Mapping[str, Tensor], average: list[Tensor]) -> dict[str, Tensor]:
+def _averaged(state: Mapping[str, Tensor], average: list[Tensor]) -> dict[str, Tensor]:
     """The running average, a list without names in the order of the trained parameters, by name."""
     names = [name for name in state if not _UNTRAINED.search(name)]
     shapes = [tuple(state[name].shape) for name in names]
     if shapes != [tuple(tensor.shape) for tensor in average]:
         raise ValueError(
-            f"{path}: the running average (ema) has {len(average)} tensors that do not match the {len(names)} trained "
+            f"the running average (ema) has {len(average)} tensors that do not match the {len(names)} trained "
             "tensors of the state dict one by one; Denskit cannot tell which is which"
         )
     return dict(zip(names, average, strict=True))
@@ -115,7 +95,7 @@ def _model_settings(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     return dict(model) if isinstance(model, dict) else None
 
 
-def _normalizers(path: Path, stored: Any, settings: Mapping[str, Any]) -> dict[str, tuple[float, float]] | None:
+def _normalizers(stored: Any, settings: Mapping[str, Any]) -> dict[str, tuple[float, float]] | None:
     """Mean and deviation of energies and forces; from the configuration where the file has no entry of its own."""
     if not isinstance(stored, dict):
         dataset = settings.get("dataset")
@@ -128,7 +108,7 @@ def _normalizers(path: Path, stored: Any, settings: Mapping[str, Any]) -> dict[s
         deviation = next((entry[key] for key in ("std", "rmsd", "stdev") if key in entry), 1.0)
         found[_OLD_NAMES.get(name, name)] = (float(entry.get("mean", 0.0)), float(deviation))
     if found.get("forces", (0.0, 1.0))[0] != 0:
-        raise ValueError(f"{path}: the forces' normaliser has the mean {found['forces'][0]}; only 0 has a meaning")
+        raise ValueError(f"the forces' normaliser has the mean {found['forces'][0]}; only 0 has a meaning")
     return found
 
 

@@ -1,7 +1,7 @@
 """The state of a training, saved so that it can continue from any step bit for bit.
 
 There is no random state in it: the order of the data, the corruption and dropout are functions of the seed and the
-step.  The file is read with ``weights_only=True``, so one from elsewhere can do no harm.
+step.  The file is read by our own loader (:mod:`denskit.reading.torch_files`), so one from elsewhere can do no harm.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import io
 import json
-import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,8 @@ import torch
 from torch import Tensor
 
 from denskit.files import atomic_write
+from denskit.reading.budget import naming
+from denskit.reading.torch_files import read_torch
 
 FORMAT_VERSION = 3
 _READABLE = (1, 2, 3)  # 1 had no loss scale, 2 nothing of the row of metrics.csv that was under way
@@ -103,14 +104,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not found, so there is nothing to resume")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+    with naming(path, "is no checkpoint of a Denskit run"):
+        content = read_torch(path)
         version = content.pop("format_version")
         if version in _READABLE:
             return Checkpoint(**{**content, "config": json.loads(content["config"])})
-    except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError, TypeError, AttributeError, ValueError) as error:
-        message = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(f"{path}: no checkpoint of a Denskit run, or a truncated one ({message[0][:200]})") from None
     raise ValueError(f"{path}: has format version {version}, this Denskit reads up to {FORMAT_VERSION}; update Denskit")
 
 

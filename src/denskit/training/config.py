@@ -15,6 +15,7 @@ from yaml import YAMLError
 from denskit.data.config import DataConfig
 from denskit.models import MODELS
 from denskit.presets import preset_text
+from denskit.reading.documents import parse_yaml, read_yaml
 from denskit.tasks import TaskConfig
 from denskit.training.settings import RunConfig, TrainingConfig
 
@@ -81,18 +82,15 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
     is_file = path.suffix in (".yaml", ".yml") or path.is_file()
     if is_file and not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; give a YAML file, a run folder or a preset (denskit presets)")
-    origin, text = (str(path), path.read_text(encoding="utf-8")) if is_file else (f"preset {name}", preset_text(name))
-    try:
-        content = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
-    except (YAMLError, OmegaConfBaseException) as error:
-        raise ValueError(f"{origin}: no valid YAML: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{origin}: a mapping with model, data, task, training is wanted, found {content!r}")
+    origin = str(path) if is_file else f"preset {name}"
+    content = read_yaml(path) if is_file else parse_yaml(preset_text(name), origin)
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ValueError(f"{origin}: a mapping with model, data, task, training is wanted, found {content!r:.99}")
     if is_file and isinstance(content.get("training"), dict):
         content["training"].pop("step", None)  # in folders of runs from before there was one way to make a step
     if Path(name).is_dir():
         content["output"] = name  # the folder may have been moved
-    return origin, content  # type: ignore[return-value]
+    return origin, content
 
 
 def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
@@ -171,7 +169,7 @@ def _default_output(name: str, merged: Mapping[str, Any]) -> str:
     """``runs/<preset>``, with the molecule where there is one."""
     molecule = (merged.get("data") or {}).get("molecule")
     stem = Path(name).stem if Path(name).suffix else name.strip("/").replace("/", "-")
-    return "runs/" + "-".join(part for part in (stem, molecule) if part)
+    return "runs/" + "-".join(str(part) for part in (stem, molecule) if part)
 
 
 def nearest(name: str, valid: Mapping[str, Any] | Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
@@ -17,6 +16,7 @@ import torch
 import yaml
 
 from denskit.files import atomic_write, is_empty, write_json
+from denskit.reading.documents import read_json
 from denskit.training.settings import RunConfig
 
 PACKAGES = ("denskit", "torch", "numpy", "ase", "vesin", "pydantic", "safetensors", "omegaconf")
@@ -96,7 +96,7 @@ class RunFolder:
         """Raise ValueError if the run in this folder was started on other data than the file with this checksum."""
         if not self.splits.is_file():
             return
-        before = json.loads(self.splits.read_text(encoding="utf-8")).get("sha256")
+        before = read_json(self.splits).get("sha256")
         if before != sha256:
             raise ValueError(
                 f"{self.path}: the data file has changed since this run started (sha256 {str(before)[:12]}... then, "

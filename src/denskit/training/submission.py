@@ -21,6 +21,7 @@ from denskit.data.config import FixedFrom
 from denskit.files import atomic_write, new_file
 from denskit.memory import memory_named
 from denskit.models.base import ForceField
+from denskit.reading.arrays import read_npz
 from denskit.training.distributed import Processes
 from denskit.training.evaluate import Model, batches, load_force_field, source_of
 
@@ -159,11 +160,7 @@ def _write(path: Path, splits: Mapping[str, Arrays]) -> None:
 def _read(path: Path) -> Arrays:
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path}: no npz file of numbers and texts ({error})") from None
+    arrays = read_npz(path)
     unknown = sorted(arrays.keys() - set(_KEYS))
     if unknown or "ids" not in arrays:
         raise ValueError(f"{path} has {', '.join(arrays)}; wanted a submission of one split: {', '.join(_KEYS)}")

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from denskit.presets import study_names, study_text
+from denskit.reading.documents import parse_yaml
 from denskit.training.config import load_config, nearest
 from denskit.training.settings import RunConfig
 
@@ -125,15 +126,14 @@ def load_study(name: str | Path) -> StudyConfig:
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise FileNotFoundError(f"{path}: no such study file")
-        text = path.read_text(encoding="utf-8")
+        text: bytes | str = path.read_bytes()
     elif str(name) in study_names():
         text = study_text(str(name))
     else:
         raise ValueError(f"{name}: no study file (YAML) and no shipped study{nearest(str(name), study_names())}")
+    values = parse_yaml(text, name)
     try:
-        return StudyConfig.model_validate(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{name}: no valid YAML: {error}") from None
+        return StudyConfig.model_validate(values)
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
         raise ValueError(f"{name}: {'; '.join(problems)}") from None

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from denskit.batch import Batch
 from denskit.files import atomic_write
+from denskit.reading.budget import naming
 from denskit.simulation.dynamics.integrators import DynamicsSettings, State
 from denskit.simulation.dynamics.loop import Failure
 
@@ -43,15 +44,13 @@ def load_state(path: Path, device: torch.device | str = "cpu") -> tuple[State, d
     """
     if not path.is_file():
         raise FileNotFoundError(f"no saved simulation at {path}")
-    try:
+    with naming(path, "is not a saved simulation, or it is damaged"):
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})[_KEY])
             tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118 (not a dict)
         batch = Batch(**_below(tensors, "batch."))
         state = State(batch=batch, step=int(header["step"]), **_below(tensors, "state."))
         return state, header["notes"], _below(tensors, "extra.")
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a saved simulation, or it is damaged ({error!r})") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +77,10 @@ class Restart:
     def load(cls, path: Path, device: str | torch.device = "cpu") -> Restart:
         """Read a restart file; raises FileNotFoundError where there is none, ValueError where it cannot be used."""
         state, notes, _ = load_state(path, device)
-        try:
+        with naming(path, "is no restart file of this Denskit"):
             settings = DynamicsSettings.model_validate(notes["settings"])
             failures = tuple(Failure(**failure) for failure in notes["failures"])
             return cls(state=state, settings=settings, origin=notes["origin"], failures=failures, files=notes["files"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is no restart file of this Denskit ({error!r})") from None
 
     def cut_files(self, folder: Path, written: Iterable[Path]) -> None:
         """Cut what was written after the restart file off the ends of the files; remove those begun after it.

@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from denskit.batch import System
 from denskit.data.writing import plain, relaxed_at
 from denskit.files import atomic_write, is_empty, locked, write_json
+from denskit.reading.documents import read_json
 from denskit.simulation.relaxation.ragged import Ragged
 from denskit.simulation.relaxation.relaxer import EnergyAndForces, Relaxer, Structures
 from denskit.simulation.relaxation.results import Frame, Relaxed
@@ -61,7 +62,7 @@ class RelaxationFolder:
         if not begun:
             write_json(self.record, record)
             return
-        before, now = json.loads(self.record.read_text(encoding="utf-8")), json.loads(json.dumps(record))
+        before, now = read_json(self.record), json.loads(json.dumps(record))
         changed = [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
         if changed:
             differences = "; ".join(f"{name}: {before.get(name)} then, {now.get(name)} now" for name in sorted(changed))
@@ -189,7 +190,7 @@ class RelaxationFolder:
             "status": dict(counts),
             "moves": total_moves,
             "seconds_of_last_run": round(seconds, 3),
-            **json.loads(self.record.read_text(encoding="utf-8")),
+            **read_json(self.record),
         }
         write_json(self.summary, summary)
         return summary

@@ -1,0 +1,67 @@
+"""A force field with the weights of a file, whose settings may be those of something else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from denskit.models import build_force_field
+from denskit.models.base import ForceField, ModelConfig
+from denskit.models.scaling import Scaling
+from denskit.reading.budget import naming, require_allowed
+
+
+def with_weights(
+    weights: Mapping[str, Tensor],
+    *,
+    config: ModelConfig,
+    heads: dict[str, str],
+    scaling: Scaling,
+    path: str | Path,
+    dtype: torch.dtype | None = None,
+) -> ForceField:
+    """A force field of these settings in evaluation mode, its weights those of the file ``path``.
+
+    dtype: of the force field; None: the default of torch.
+
+    Raises ValueError where weights and settings do not fit, before settings of a small file can make a huge model.
+    """
+    with naming(path, "does not fit its settings"):
+        layers: int = getattr(config, "num_layers", 1)
+        if layers > len(weights):
+            raise ValueError(f"{layers} layers from {len(weights)} tensors")
+        with _Bounded(path):
+            force_field = build_force_field(config, heads=heads, scaling=scaling)
+        wanted = {name for name in force_field.state_dict() if not name.startswith("scaling.")}
+        if wanted != weights.keys():
+            missing, surplus = sorted(wanted - weights.keys()), sorted(weights.keys() - wanted)
+            raise ValueError(
+                f"{len(missing)} tensors are missing and {len(surplus)} left over, first {(missing + surplus)[0]!r}"
+            )
+        if dtype is not None:
+            force_field.to(dtype)
+        force_field.load_state_dict(weights, strict=False)
+    return force_field.eval()
+
+
+class _Bounded(TorchFunctionMode):
+    """While this lasts, whatever torch makes may not exceed the allowance of a file."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        self.path, self.size, self.made = path, Path(path).stat().st_size, 0
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor):  # memory that was only reserved costs nothing yet
+            self.made += out.nbytes
+            if self.made > self.size:
+                require_allowed(self.made, self.size, self.path)
+        return out

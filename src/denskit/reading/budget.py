@@ -1,0 +1,113 @@
+"""What reading a file may cost, and how an error says where it was.
+
+A small file can ask for very much memory: compressed zeros, a header with huge shapes, a list that holds itself many
+times.  Every reader of files from outside compares what it is about to build with :func:`allowance`.  Time needs no
+limit of its own: all that is read here takes time in proportion to its bytes.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from pickle import PickleError
+from typing import Any, Self
+
+EXPANSION = "DENSKIT_MAX_EXPANSION"  # environment variable
+PART = 64  # bytes that a list, a dict, a line or a number takes at least as a Python object
+TEXT = 16  # bytes that a byte of JSON can take as Python objects
+_SMALL = 2**20  # bytes; smaller files and records count as this large
+_SHOWN = 300  # letters of another program's message
+
+
+class Unreadable(ValueError):
+    """A file that cannot be read; the message says which one, and where."""
+
+
+def allowance(size: int) -> int:
+    """Bytes of memory that a file or record of ``size`` bytes may take: 100 times its size, and 100 MiB at least.
+
+    The environment variable ``DENSKIT_MAX_EXPANSION`` gives another factor.  Raises Unreadable where it is no number.
+    """
+    return int(_expansion() * max(size, _SMALL))
+
+
+def require_allowed(needed: int, size: int, where: str | Path) -> None:
+    """Raise Unreadable if ``where``, of ``size`` bytes, would take more than its allowance."""
+    if needed > allowance(size):
+        raise Unreadable(
+            f"{where} has {size:,} bytes and would take over {allowance(size):,} in memory: {_expansion():g} times "
+            f"its size, or that of 1 MiB. If you trust it, allow a larger factor: {EXPANSION}=10000"
+        )
+
+
+def _expansion() -> float:
+    said = os.environ.get(EXPANSION, "100")
+    try:
+        return float(said)
+    except ValueError:
+        raise Unreadable(f"{EXPANSION}={said}: a number is wanted, such as {EXPANSION}=1000") from None
+
+
+@contextmanager
+def naming(where: str | Path, problem: str) -> Iterator[None]:
+    """Turn what a parser raises on bad bytes into Unreadable: ``where``, then ``problem``, then the parser's words.
+
+    Parsers raise nearly anything.  Unreadable passes as it is, and so do errors of the file system.
+    """
+    try:
+        yield
+    except Exception as error:
+        of_the_system = isinstance(error, OSError) and error.filename is not None
+        if of_the_system or isinstance(error, Unreadable | FileNotFoundError):
+            raise
+        raise Unreadable(f"{where} {problem} ({_words(error)})") from error
+
+
+def _words(error: Exception) -> str:
+    """What an error says, for people: the type only where it says more than the text."""
+    if isinstance(error, KeyError):
+        return f"no {error}"[:_SHOWN]
+    text = str(error).strip()[:_SHOWN]
+    return text if text and isinstance(error, ValueError | PickleError) else f"{type(error).__name__}: {text}"
+
+
+PACKED: dict[str, Any] = {
+    ".xz": lzma.open,
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+}  # what opens compressed files, by ending
+
+
+class Lines:
+    """The lines of a file, unpacked where its name says that it is compressed.  Used as a context.
+
+    Together they take no more than the file's allowance; Unreadable where they would.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = path.stat().st_size
+        self.left = allowance(self.size)
+        self.stream = PACKED.get(path.suffix, open)(path, "rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stream.close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.next, b"")
+
+    def next(self) -> bytes:
+        """The next line with its end; nothing at the end of the file."""
+        line = self.stream.readline(self.left + 1)
+        self.left -= len(line) + PART
+        if self.left < 0:
+            require_allowed(allowance(self.size) - self.left, self.size, self.path)
+        return line
