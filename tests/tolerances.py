@@ -14,4 +14,6 @@ SAME_LOSS64 = 1e-8  # two processes against one, losses after many steps
 ENERGY_ROUND_TRIP_EV = 1e-9  # eV, absolute: scaling and unscaling an energy in float64
 SAME_PATH64 = 1e-8  # Å, absolute: 25 moves of two implementations of one optimizer, which amplifies rounding
 REFERENCE_GRADIENT32 = 1e-6  # gradients of one parameter against published ones that were stored in float32
-SAME_PATH_MODEL64 = 1e-7  # Å or eV, absolute: 8 moves of two implementations with a random model in float64
+SAME_PATH_MODEL64 = 1e-7  # Å or eV, absolute: 8 moves of two implementations with one model in float64
+SAME_MOTION64 = 1e-9  # Å, absolute: some 10 fs of dynamics in batches of other sizes
+PATIENCE_S = 900  # wall seconds: ends what hangs; nothing has to be as fast as that

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from typer.testing import CliRunner
 
 from contract.variants import build
 from denskit.cli import app
-from denskit.models.model_file import save_model
 from denskit.simulation.dynamics import DynamicsSettings
 from denskit.simulation.dynamics.folder import Plan, molecular_dynamics, warnings_of
 from denskit.simulation.dynamics.recorders import TrajectoryWriter
@@ -27,12 +27,15 @@ from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 from denskit.units import AMU
 
+from tolerances import SAME_MOTION64
+from trained import TRAINED, trained
+
 STRUCTURES = [molecule("H2O"), molecule("CH3CH2OH"), molecule("H2O")]
 
 
 @pytest.fixture(scope="module")
 def potential() -> Potential:
-    return Potential(build("envelope", torch.float64))
+    return Potential(trained())
 
 
 def plan(folder: Path, steps: int, **settings: object) -> Plan:
@@ -57,7 +60,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(potential: Potential, tmp_p
     # a crash after the restart file: what was written since then is cut off
     with (tmp_path / "parts" / "statistics.csv").open("a") as file:
         file.write("0,9,torn")
-    fresh = Potential(build("envelope", torch.float64))
+    fresh = Potential(trained())
     ended = molecular_dynamics(fresh, STRUCTURES, parts, resume=True)
     assert not ended.interrupted and ended.state.step == 15
     names = sorted(path.name for path in (tmp_path / "whole").iterdir())
@@ -70,23 +73,28 @@ def test_an_interrupted_run_ends_as_one_that_was_not(potential: Potential, tmp_p
 
 
 def test_a_compiled_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The traced graph without a compiler; also where it has other room for edges after the restart."""
+    """The traced graph without a compiler; where it has other room for edges after the restart, to rounding."""
     monkeypatch.setattr("denskit.simulation.compiled.library_of", lambda graph, inputs: graph)
-    shapes = []
+    shapes, ends = [], []
 
     def run(folder: Path, steps: int, resume: bool) -> None:
-        potential = Potential(build("envelope_no_attention", torch.float64), compile=True)
-        molecular_dynamics(potential, STRUCTURES, plan(folder, steps), resume=resume, say=lambda text: None)
+        potential = Potential(trained(), compile=True)
+        chosen = plan(folder, steps)
+        outcome = molecular_dynamics(potential, STRUCTURES, chosen, resume=resume, say=lambda text: None)
         assert potential._compiled is not None
         shapes.append(potential._compiled[0]._shapes)
+        ends.append(outcome.state.batch.positions)
 
     run(tmp_path / "whole", 12, resume=False)
     run(tmp_path / "parts", 8, resume=False)
-    monkeypatch.setattr("denskit.simulation.compiled.SPARE", 1.6)
+    shutil.copytree(tmp_path / "parts", tmp_path / "roomy")
     run(tmp_path / "parts", 12, resume=True)
-    assert shapes[0] == shapes[1] != shapes[2]
     for path in (tmp_path / "whole").iterdir():
         assert path.read_bytes() == (tmp_path / "parts" / path.name).read_bytes(), path.name
+    monkeypatch.setattr("denskit.simulation.compiled.SPARE", 1.6)
+    run(tmp_path / "roomy", 12, resume=True)
+    assert shapes[0] == shapes[1] == shapes[2] != shapes[3]
+    torch.testing.assert_close(ends[3], ends[0], rtol=0, atol=SAME_MOTION64)
 
 
 def test_files_say_what_happened(potential: Potential, tmp_path: Path) -> None:
@@ -199,7 +207,7 @@ def test_a_run_killed_at_its_first_frame_begins_again(
 def test_rough_models_are_warned_about_with_their_drift() -> None:
     batch = batch_of([molecule("H2O")])
     chosen = DynamicsSettings(timestep=1.0)
-    assert warnings_of(Potential(build("envelope", torch.float64)), batch, chosen) == []
+    assert warnings_of(Potential(trained()), batch, chosen) == []
     for name, reason in (("direct", "no gradient"), ("nonlinear", "not smooth")):
         warning, drift = warnings_of(Potential(build(name, torch.float64)), batch, chosen)
         assert reason in warning
@@ -207,9 +215,8 @@ def test_rough_models_are_warned_about_with_their_drift() -> None:
 
 
 def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_model(tmp_path / "model.safetensors", build("envelope", torch.float64), {})
     ase.io.write(tmp_path / "water.xyz", [molecule("CH3CH2OH"), molecule("H2O")])
-    common = ["md", str(tmp_path / "model.safetensors"), str(tmp_path / "water.xyz"), "-o", str(tmp_path / "run")]
+    common = ["md", str(TRAINED), str(tmp_path / "water.xyz"), "-o", str(tmp_path / "run")]
     common += ["--replicas", "2", "--statistics-every", "1", "--no-bonds", "--timestep", "0.25"]
     result = CliRunner().invoke(app, [*common, "--steps", "3"])
     assert result.exit_code == 0, result.output
