@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from denskit.nn.fused.numba_common import inner, kernel, parts_of, room, run_parts
+from denskit.nn.fused.numba_common import inner, kernel, new_sums, parts_of, room, run_parts, sum_of_parts
 from denskit.nn.fused.numba_rows import add_total, fill, outer, turn, turn_back, zero
 from denskit.nn.fused.numba_vectors import Code, Lanes, at, operation
 from denskit.nn.fused.plan import AggregatePlan
@@ -176,10 +176,11 @@ def aggregate_forward(
 ) -> list[Tensor]:
     """See :func:`denskit.nn.fused.reference.aggregate`."""
     shapes = [(num_atoms, 2 * l + 1, c) for l, c in zip(plan.degrees, plan.channels, strict=True)]
-    inputs, parts = _inputs(plan, values, attention, target, wigner), parts_of(len(target))
-    sums = [[attention.new_zeros(shape) for shape in shapes] for _ in parts]
-    run_parts(_forward, parts, lambda part: (*inputs, sums[part], _room(plan, attention)))
-    return _total(sums)
+    parts = parts_of(len(target))
+    sums = new_sums([attention.new_empty(shape) for shape in shapes], parts)
+    inputs = _inputs(plan, values, attention, target, wigner)
+    run_parts(_forward, parts, inputs, [(own, _room(plan, attention)) for own in sums])
+    return sum_of_parts(sums)
 
 
 def aggregate_backward(
@@ -193,9 +194,9 @@ def aggregate_backward(
     """Gradients with respect to values, attention and wigner."""
     g_values, g_attention = [x.new_empty(x.shape) for x in values], attention.new_empty(attention.shape)
     g_wigner = [x.new_zeros(x.shape) for x in wigner]
-    inputs = _inputs(plan, values, attention, target, wigner)
-    given, results = grads, (g_values, g_attention, g_wigner)
-    run_parts(_backward, parts_of(len(target)), lambda _: (*inputs, given, *results, _room(plan, attention)))
+    inputs, parts = _inputs(plan, values, attention, target, wigner), parts_of(len(target))
+    shared = (*inputs, grads, g_values, g_attention, g_wigner)
+    run_parts(_backward, parts, shared, [(_room(plan, attention),) for _ in parts])
     return g_values, g_attention, g_wigner
 
 
@@ -214,19 +215,10 @@ def aggregate_double_backward(
     d_values, d_attention = [x.new_empty(x.shape) for x in values], attention.new_empty(attention.shape)
     d_wigner = [x.new_zeros(x.shape) for x in wigner]
     inputs, parts = _inputs(plan, values, attention, target, wigner), parts_of(len(target))
-    given = (grads, h_values, h_attention, h_wigner)
-    results = (d_values, d_attention, d_wigner)
-    sums = [[grad.new_zeros(grad.shape) for grad in grads] for _ in parts]
-    run_parts(_double_backward, parts, lambda part: (*inputs, *given, *results, sums[part], _room(plan, attention)))
-    return d_values, d_attention, d_wigner, _total(sums)
-
-
-def _total(sums: Sequence[list[Tensor]]) -> list[Tensor]:
-    first, *others = sums
-    for other in others:
-        for total, more in zip(first, other, strict=True):
-            total += more
-    return first
+    sums = new_sums(grads, parts)
+    shared = (*inputs, grads, h_values, h_attention, h_wigner, d_values, d_attention, d_wigner)
+    run_parts(_double_backward, parts, shared, [(own, _room(plan, attention)) for own in sums])
+    return d_values, d_attention, d_wigner, sum_of_parts(sums)
 
 
 def _inputs(

@@ -29,20 +29,6 @@ kernel = numba.njit(**COMPILATION)
 inner = kernel
 
 
-def call(function: Callable[..., None], first: int, last: int, arguments: Sequence[Any]) -> None:
-    """Call a kernel: tensors become flat arrays, lists of tensors arrays of addresses."""
-    held = [[x.contiguous() for x in a] if isinstance(a, list | tuple) else a for a in arguments]
-    function(first, last, *(_argument(a) for a in held))
-
-
-def _argument(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.contiguous().numpy().reshape(-1)
-    if isinstance(value, list):
-        return np.array([x.data_ptr() for x in value], np.uint64)
-    return value
-
-
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="denskit-kernel")
@@ -60,12 +46,52 @@ def parts_of(edges: int) -> list[tuple[int, int]]:
 
 
 def run_parts(
-    function: Callable[..., None], parts: Sequence[tuple[int, int]], arguments: Callable[[int], Sequence[Any]]
+    function: Callable[..., None], parts: Sequence[tuple[int, int]], shared: Sequence[Any], own: Sequence[Sequence[Any]]
 ) -> None:
-    """Call ``function(first, last, *arguments(part))`` for every part, on threads where there are several."""
-    if len(parts) == 1:
-        call(function, *parts[0], arguments(0))
-        return
-    futures = [_pool(len(parts)).submit(call, function, *part, arguments(k)) for k, part in enumerate(parts)]
+    """Call ``function(first, last, *shared, *own[part])`` for every part, on threads where there are several.
+
+    Tensors become flat arrays, lists of tensors arrays of addresses; what kernels write to must be contiguous.  All
+    tensors are converted here, on the caller's thread: others do not share its autograd mode.
+    """
+    held, arrays = _arrays(shared)
+    calls = []
+    for part, more in zip(parts, own, strict=True):
+        more_held, more_arrays = _arrays(more)
+        calls.append(((*held, *more_held), function, (*part, *arrays, *more_arrays)))
+    futures = [_pool(len(parts) - 1).submit(_call, *call) for call in calls[1:]]
+    _call(*calls[0])
     for future in futures:
         future.result()
+
+
+def _call(_held: Sequence[Any], function: Callable[..., None], arguments: Sequence[Any]) -> None:
+    """Call a kernel.  ``_held`` keeps its memory while it runs, also where the caller is interrupted."""
+    function(*arguments)
+
+
+def _arrays(values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Arguments of a kernel, and before them the tensors whose memory they are."""
+    held = [[x.detach().contiguous() for x in v] if isinstance(v, list | tuple) else v for v in values]
+    return held, [_array(v) for v in held]
+
+
+def _array(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().contiguous().numpy().reshape(-1)
+    if isinstance(value, list):
+        return np.array([x.data_ptr() for x in value], np.uint64)
+    return value
+
+
+def new_sums(like: Sequence[Tensor], parts: Sequence[object]) -> list[list[Tensor]]:
+    """Zeros for sums at atoms, for each part of the edges, so that threads do not collide."""
+    return [[x.new_zeros(x.shape) for x in like] for _ in parts]
+
+
+def sum_of_parts(sums: Sequence[list[Tensor]]) -> list[Tensor]:
+    """The sums over all parts, in their order, whatever thread was first."""
+    first, *others = sums
+    for other in others:
+        for whole, more in zip(first, other, strict=True):
+            whole += more
+    return first

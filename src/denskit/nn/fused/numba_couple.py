@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from denskit.geometry.so2 import CouplePlan, rows_of
-from denskit.nn.fused.numba_common import inner, kernel, parts_of, room, run_parts
+from denskit.nn.fused.numba_common import inner, kernel, new_sums, parts_of, room, run_parts, sum_of_parts
 from denskit.nn.fused.numba_rows import add, add_two, outer, turn, turn_back, zero
 from denskit.nn.fused.numba_vectors import Code, Lanes, at, operation
 
@@ -198,7 +198,7 @@ def _forward(
 @kernel
 def _backward(
     first, last, x, y, source, target, wigner, radial, num_weights, paths, coefficients, degrees, widths, m_max,
-    grads, g_x, g_y, g_wigner, g_radial, room,
+    grads, g_wigner, g_radial, g_x, g_y, room,
 ):  # fmt: skip
     z, r, g_r = room[0], room[1], room[2]
     for e in range(first, last):
@@ -225,7 +225,7 @@ def _backward(
 @kernel
 def _double_backward(
     first, last, x, y, source, target, wigner, radial, num_weights, paths, coefficients, degrees, widths, m_max,
-    grads, h_x, h_y, h_wigner, h_radial, d_x, d_y, d_wigner, d_radial, d_grads, room,
+    grads, h_x, h_y, h_wigner, h_radial, d_wigner, d_radial, d_grads, d_x, d_y, room,
 ):  # fmt: skip
     z, r, h_z, h_r, by_r, by_h_r = room[0], room[1], room[2], room[3], room[4], room[5]
     for e in range(first, last):
@@ -272,8 +272,8 @@ def couple_forward(
 ) -> list[Tensor]:
     """See :func:`denskit.nn.fused.reference.couple`."""
     out = [radial.new_empty(len(source), rows_of(block.m), block.width) for block in plan.blocks]
-    inputs = _inputs(plan, at_source, at_target, source, target, wigner, radial)
-    run_parts(_forward, parts_of(len(source)), lambda _: (*inputs, out, _room(plan, radial)))
+    inputs, parts = _inputs(plan, at_source, at_target, source, target, wigner, radial), parts_of(len(source))
+    run_parts(_forward, parts, (*inputs, out), [(_room(plan, radial),) for _ in parts])
     return out
 
 
@@ -289,11 +289,9 @@ def couple_backward(
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor]:
     """Gradients with respect to at_source, at_target, wigner and radial."""
     inputs = _inputs(plan, at_source, at_target, source, target, wigner, radial)
-    g_wigner, g_radial = [torch.zeros_like(w) for w in wigner], torch.empty_like(radial)
-    parts, sums = parts_of(len(source)), _Sums(at_source, at_target)
-    given, results = grads, (g_wigner, g_radial)
-    run_parts(_backward, parts, lambda part: (*inputs, given, *sums.of(part), *results, _room(plan, radial)))
-    return *sums.total(), g_wigner, g_radial
+    g_wigner, g_radial = [w.new_zeros(w.shape) for w in wigner], radial.new_empty(radial.shape)
+    ends = _run(_backward, plan, at_source, at_target, (*inputs, grads, g_wigner, g_radial), radial)
+    return *ends, g_wigner, g_radial
 
 
 def couple_double_backward(
@@ -312,35 +310,27 @@ def couple_double_backward(
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor, list[Tensor]]:
     """Gradients of :func:`couple_backward` with respect to at_source, at_target, wigner, radial and grads."""
     inputs = _inputs(plan, at_source, at_target, source, target, wigner, radial)
-    d_wigner, d_radial = [torch.zeros_like(w) for w in wigner], torch.empty_like(radial)
-    d_grads = [torch.empty_like(grad, memory_format=torch.contiguous_format) for grad in grads]
-    parts, sums = parts_of(len(source)), _Sums(at_source, at_target)
-    given = (grads, h_source, h_target, h_wigner, h_radial)
-    results = (d_wigner, d_radial, d_grads)
-    run_parts(_double_backward, parts, lambda part: (*inputs, *given, *sums.of(part), *results, _room(plan, radial)))
-    return *sums.total(), d_wigner, d_radial, d_grads
+    d_wigner, d_radial = [w.new_zeros(w.shape) for w in wigner], radial.new_empty(radial.shape)
+    d_grads = [grad.new_empty(grad.shape) for grad in grads]
+    shared = (*inputs, grads, h_source, h_target, h_wigner, h_radial, d_wigner, d_radial, d_grads)
+    ends = _run(_double_backward, plan, at_source, at_target, shared, radial)
+    return *ends, d_wigner, d_radial, d_grads
 
 
-class _Sums:
-    """Gradients of the features at both ends: one buffer for each part of the edges, so that threads do not collide."""
-
-    def __init__(self, at_source: Sequence[Tensor], at_target: Sequence[Tensor]) -> None:
-        self.like = (at_source, at_target)
-        self.buffers: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
-
-    def of(self, part: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Zeros for one part."""
-        made = [[torch.zeros_like(x, memory_format=torch.contiguous_format) for x in side] for side in self.like]
-        self.buffers[part] = (made[0], made[1])
-        return self.buffers[part]
-
-    def total(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The sums over the parts, in their order."""
-        (source, target), *others = (self.buffers[part] for part in sorted(self.buffers))
-        for more_source, more_target in others:
-            for total, more in zip(source + target, more_source + more_target, strict=True):
-                total += more
-        return source, target
+def _run(
+    kernel: Any,
+    plan: CouplePlan,
+    at_source: Sequence[Tensor],
+    at_target: Sequence[Tensor],
+    shared: Sequence[Any],
+    radial: Tensor,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Run a derivative; its gradients of the features at both ends."""
+    parts, degrees = parts_of(len(radial)), len(plan.channels)
+    sums = new_sums([*at_source, *at_target], parts)
+    run_parts(kernel, parts, shared, [(own[:degrees], own[degrees:], _room(plan, radial)) for own in sums])
+    ends = sum_of_parts(sums)
+    return ends[:degrees], ends[degrees:]
 
 
 def _room(plan: CouplePlan, like: Tensor) -> np.ndarray:

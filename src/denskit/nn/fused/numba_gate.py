@@ -197,16 +197,14 @@ def gate_forward(plan: GatePlan, mixed: Sequence[Tensor]) -> list[Tensor]:
     edges = len(mixed[0])
     out = [mixed[0].new_empty(edges, rows_of(m), plan.width(m)) for m in range(plan.m_max + 1)]
     logits = mixed[0].new_empty(edges, plan.num_logits)
-    inputs = (*_inputs(plan, mixed), _sigmoids(plan, mixed[0]))
-    run_parts(_forward, parts_of(edges), lambda _: (*inputs, out, logits))
+    _run(_forward, plan, mixed, out, logits)
     return [*out, logits]
 
 
 def gate_backward(plan: GatePlan, mixed: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
     """Gradients with respect to mixed."""
     g_mixed = [x.new_empty(x.shape) for x in mixed]
-    inputs = (*_inputs(plan, mixed), _sigmoids(plan, mixed[0]), grads[:-1], grads[-1])
-    run_parts(_backward, parts_of(len(mixed[0])), lambda _: (*inputs, g_mixed))
+    _run(_backward, plan, mixed, grads[:-1], grads[-1], g_mixed)
     return g_mixed
 
 
@@ -215,16 +213,16 @@ def gate_double_backward(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Gradients of :func:`gate_backward` with respect to mixed and grads."""
     d_mixed, d_grads = [x.new_empty(x.shape) for x in mixed], [x.new_empty(x.shape) for x in grads]
-    inputs = (*_inputs(plan, mixed), _sigmoids(plan, mixed[0]), grads[:-1], h_mixed)
-    results = (d_mixed, d_grads[:-1], d_grads[-1])
-    run_parts(_double_backward, parts_of(len(mixed[0])), lambda _: (*inputs, *results))
+    _run(_double_backward, plan, mixed, grads[:-1], h_mixed, d_mixed, d_grads[:-1], d_grads[-1])
     return d_mixed, d_grads
 
 
-def _inputs(plan: GatePlan, mixed: Sequence[Tensor]) -> tuple[object, ...]:
+def _run(kernel: Any, plan: GatePlan, mixed: Sequence[Tensor], *others: Any) -> None:
     # factors of another precision would make the arithmetic theirs
     number = np.float32 if mixed[0].dtype == torch.float32 else np.float64
-    return (list(mixed), *_tables(plan), number(SILU_FACTOR), number(SIGMOID_FACTOR))
+    inputs = (list(mixed), *_tables(plan), number(SILU_FACTOR), number(SIGMOID_FACTOR), _sigmoids(plan, mixed[0]))
+    parts = parts_of(len(mixed[0]))
+    run_parts(kernel, parts, (*inputs, *others), [()] * len(parts))
 
 
 def _sigmoids(plan: GatePlan, first: Tensor) -> Tensor:
