@@ -28,7 +28,7 @@ from denskit.simulation.structures import batch_of
 from denskit.units import AMU
 
 from tolerances import SAME_MOTION64
-from trained import TRAINED, trained
+from trained import TRAINED, nearly_free, trained
 
 STRUCTURES = [molecule("H2O"), molecule("CH3CH2OH"), molecule("H2O")]
 
@@ -123,14 +123,14 @@ def test_files_say_what_happened(potential: Potential, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "summary.json").read_text())["stable_replicas"] == [0, 1, 2]
 
 
-def test_unstable_runs_end_and_the_others_go_on(potential: Potential, tmp_path: Path) -> None:
-    """Water with a stretched bond in its first frame is fine; its break later is not."""
-    hot = plan(tmp_path, 40, temperature=30_000.0)
-    hot = Plan(settings=hot.settings, steps=40, folder=tmp_path, statistics_every=1)
-    outcome = molecular_dynamics(potential, STRUCTURES, hot)
-    assert outcome.failures
+def test_unstable_runs_end_and_the_others_go_on(tmp_path: Path) -> None:
+    """Nothing holds the molecules together, so they lose their bonds one after the other."""
+    settings = DynamicsSettings(temperature=1000.0, timestep=0.25)
+    chosen = Plan(settings=settings, steps=80, folder=tmp_path, statistics_every=1)
+    outcome = molecular_dynamics(Potential(nearly_free()), STRUCTURES, chosen)
+    assert len({failure.step for failure in outcome.failures}) > 1
     for failure in outcome.failures:
-        assert failure.check in ("bonds", "temperature")
+        assert failure.check == "bonds" and "bond" in str(failure) and "Å long" in str(failure)
         assert failure.time == pytest.approx(failure.step * 0.25e-3)
         later = [
             row for row in rows(tmp_path) if int(row["replica"]) == failure.replica and int(row["step"]) > failure.step
@@ -138,7 +138,6 @@ def test_unstable_runs_end_and_the_others_go_on(potential: Potential, tmp_path: 
         assert not later
     broken = [failure.replica for failure in outcome.failures]
     assert sorted(broken + outcome.state.replicas.tolist()) == [0, 1, 2]
-    assert any("bond" in str(failure) and "Å long" in str(failure) for failure in outcome.failures)
 
 
 def test_what_cannot_be_resumed_is_refused(potential: Potential, tmp_path: Path) -> None:
