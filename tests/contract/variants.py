@@ -91,6 +91,8 @@ VARIANTS: dict[str, Variant] = {
     "no_attention": Variant(equiformer(attention="none", norm="none", initialisation="uniform", num_layers=1), NOISE),
     "direct": Variant(equiformer(forces="direct", messages="linear", attention="none", num_layers=1), NOISE),
     "envelope": Variant(equiformer(envelope=True, stress="strain"), NOISE),
+    "merged": Variant(equiformer(envelope=True, norm="merged"), NOISE),
+    "merged_direct": Variant(equiformer(envelope=True, norm="merged", forces="direct", messages="linear"), NOISE),
     "envelope_dot_product": Variant(
         equiformer(envelope=True, attention="dot_product", messages="linear", num_layers=1, radial_basis="gaussian"),
         NOISE,

@@ -133,7 +133,8 @@ def test_linear_references_from_a_file(totals: str, tmp_path: Path) -> None:
     data = _load(name="oc22", path=totals, references=str(tmp_path / "linref.npz"))
     assert isinstance(data.references, dict) and data.references["Cu"] == -2.5
     assert "not used: B" in _said(data)
-    scaling, _ = fit_scaling(data.train, references=data.references, scale="energy_std", gradient_forces=False)  # type: ignore[arg-type]
+    published = {"energy_shift": 0.0, "energy_scale": 25.12, "force_scale": 0.1476}
+    scaling, _ = fit_scaling(data.train, references=data.references, scale=published, gradient_forces=False)  # type: ignore[arg-type]
     assert [scaling.references[z].item() for z in (1, 6, 8, 29)] == [-2.5] * 4
     coefficients[29] = 5.8e10
     np.savez(tmp_path / "linref.npz", coeff=coefficients)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,23 +60,52 @@ def test_references_that_compositions_determine_are_found() -> None:
     assert scaling.elements == [1, 6, 8]
 
 
-def test_undetermined_references_are_the_smallest_and_warned_of() -> None:
-    energies = [-100.0, -101.0, -102.0]
+def test_references_that_one_composition_does_not_determine() -> None:
+    """All elements get the mean energy per atom, which keeps the digits of the energies; the warning names the key."""
+    energies = [-17617.6359, -17617.6354, -17617.6361]
     systems = [_system("C2H6O", energy, seed=i) for i, energy in enumerate(energies)]
     scaling, messages = fit_scaling(systems, references="fit", scale="energy_std", gradient_forces=True)
-    counts = np.array([6, 2, 1])
-    smallest = -101.0 * counts / (counts @ counts)  # along the one composition there is
-    assert list(_table(scaling).values()) == pytest.approx(smallest.tolist(), abs=1e-9)
-    assert "determine only 1 of 3" in messages[0]
-    assert messages[0].startswith("warning")
+    assert list(_table(scaling).values()) == pytest.approx([np.mean(energies) / 9] * 3, rel=1e-12)
+    batch, targets = collate(systems, torch.float64)
+    residuals = scaling.scale_targets(batch, targets).energy * scaling.energy_scale
+    assert residuals.tolist() == pytest.approx(np.subtract(energies, np.mean(energies)).tolist(), abs=1e-10)
+    assert float(residuals.mean()) == pytest.approx(0, abs=1e-10)
+    (warning,) = [message for message in messages if message.startswith("warning")]
+    assert "do not determine the references of H C O," in warning
+    assert "'data.references={H: -1957.5, C: -1957.5, ...}'" in warning
 
 
-def test_references_are_fitted_with_minimum_norm_in_rank_two() -> None:
-    """CH4 and H2O leave one direction free; least squares by the pseudo-inverse is the judge."""
-    systems = [_system("CH4"), _system("H2O", seed=1)]
-    counts = np.array([[4, 1, 0], [2, 0, 1]])
-    expected = np.linalg.pinv(counts) @ np.array([system.energy for system in systems])
-    assert list(_table(_fit(systems, scale="force_rms")).values()) == pytest.approx(expected.tolist(), abs=1e-8)
+def test_the_fit_says_how_well_it_predicts() -> None:
+    systems = [_system(formula, seed=i) for i, formula in enumerate(["H2O", "CH4", "CO2", "C2H6O", "H2O2", "CO"])]
+    systems = [replace(s, energy=s.energy + 0.1 * (-1) ** i * len(s)) for i, s in enumerate(systems)]  # type: ignore[operator]
+    _, messages = fit_scaling(systems, references="fit", scale="energy_std", gradient_forces=True)
+    assert "fitted per atom to 6 compositions, ridge" in messages[0]
+    assert re.search(
+        r"rms error [\d.]+ meV an atom, [\d.]+ on a structure left out, [\d.]+ on a composition", messages[0]
+    )
+
+
+def test_cells_of_different_sizes_get_the_same_energy_per_atom() -> None:
+    """Energies per atom alternate about a trend: no constant per structure may come out of it."""
+    systems = [
+        _system("H2O" * size, size * (2 * TRUE["H"] + TRUE["O"] - 9 + 3 * (-1) ** index), seed=index)
+        for index, size in enumerate((1, 1, 8, 8, 30, 30))
+    ]
+    isolated = {symbol: energy for symbol, energy in TRUE.items() if symbol != "C"}
+    for references in ("fit", isolated):
+        scaling = _fit(systems, references=references)
+        assert float(scaling.energy_shift) == 0
+        batch, targets = collate(systems, torch.float64)
+        residuals = scaling.scale_targets(batch, targets).energy * scaling.energy_scale / batch.n_atoms
+        assert residuals.tolist() == pytest.approx([1, -1] * 3, abs=1e-9)
+
+
+def test_one_shift_for_energies_that_grow_with_the_size_is_warned_of() -> None:
+    grown = [_system("H2O" * size, -2070.0 * size, seed=size) for size in (1, 4, 9)]
+    adsorbed = [_system("H2O" * size, energy, seed=size) for size, energy in ((20, -1.0), (25, 2.0), (30, -3.0))]
+    for systems, warned in ((grown, True), (adsorbed, False), (grown[:1], False)):
+        _, messages = fit_scaling(systems, references="mean", scale="energy_std", gradient_forces=True)
+        assert any("grow with the number of atoms" in message for message in messages) == warned
 
 
 def test_mean_is_one_constant_and_the_unbiased_deviation() -> None:
@@ -94,22 +124,45 @@ def test_none_takes_nothing_off() -> None:
     assert float(scaling.energy_scale) == pytest.approx(np.sqrt(2))
 
 
-def test_given_references_leave_their_mean_to_the_shift() -> None:
+def test_given_references_take_up_the_mean_of_what_they_leave() -> None:
     systems = [_system("H2O", 2 * -13.0 - 2000.0 + rest) for rest in (1.0, 2.0, 3.0)]
-    scaling = _fit(systems, references={"H": -13.0, "O": -2000.0, "Fe": -1.0})
-    assert float(scaling.energy_shift) == pytest.approx(2.0)
+    scaling, messages = fit_scaling(
+        systems, references={"H": -13.0, "O": -2000.0, "Fe": -1.0}, scale="energy_std", gradient_forces=True
+    )
+    assert scaling.to_dict()["references"] == pytest.approx({"H": -13 + 2 / 3, "O": -2000 + 2 / 3, "Fe": -1 + 2 / 3})
+    assert float(scaling.energy_shift) == 0
     assert float(scaling.energy_scale) == pytest.approx(1.0)
+    assert "0.6667 eV, the mean of what the given ones leave per atom, added to each" in messages[0]
     with pytest.raises(ValueError, match="references has no energy for O, which the training data contain"):
         _fit(systems, references={"H": -13.0})
 
 
-def test_isolated_atoms() -> None:
-    systems = [_system("H"), _system("O", seed=1), *(_system("H2O", 2 * TRUE["H"] + TRUE["O"] - 9 - x) for x in (0, 2))]
-    scaling = _fit(systems, references="isolated")
-    assert _table(scaling) == {"H": TRUE["H"], "C": 0.0, "O": TRUE["O"]}
-    assert float(scaling.energy_shift) == pytest.approx(-10.0)  # of the molecules alone
-    with pytest.raises(ValueError, match="none for O"):
-        _fit([systems[0], systems[2]], references="isolated")
+def _atom(symbol: str, **changes: Any) -> System:
+    return replace(_system(symbol), **changes)
+
+
+def test_isolated_atoms_of_all_elements_are_what_the_fit_starts_from() -> None:
+    """One composition determines nothing; with the atoms' energies only the binding is shared."""
+    bound = 2 * TRUE["H"] + TRUE["O"] - 9.0
+    systems = [*(_system("H2O", bound + x, seed=i) for i, x in enumerate((-1, 1))), _atom("H"), _atom("O")]
+    scaling = _fit(systems)
+    assert _table(scaling) == pytest.approx({"H": TRUE["H"] - 3, "O": TRUE["O"] - 3, "C": 0.0}, abs=1e-9)
+    box = {"cell": np.eye(3) * 15.0, "pbc": np.ones(3, dtype=bool)}
+    assert _table(_fit([*systems[:2], _atom("H", **box), _atom("O", **box)])) == _table(scaling)
+    crystal = {"cell": np.ones((3, 3)) * 1.6 - np.eye(3) * 1.6, "pbc": np.ones(3, dtype=bool)}
+    assert _table(_fit([*systems[:2], _atom("H", **crystal), _atom("O", **crystal)])) != _table(scaling)
+
+
+def test_isolated_atoms_of_some_elements_do_not_pull_at_the_fit() -> None:
+    """Such an atom lies eV above its compounds; one of an element that is in no other structure counts."""
+    compounds = [_system(formula, seed=i) for i, formula in enumerate(["H2O", "CH4", "CO2", "C2H6O", "H2", "CO"])]
+    scaling = _fit(
+        [*compounds, _atom("H", energy=TRUE["H"] + 5.0), replace(_system("H", -77.0), atomic_numbers=np.array([54]))]
+    )
+    assert _table(scaling) == pytest.approx(TRUE, abs=1e-9)
+    assert float(scaling.references[54]) == pytest.approx(-77.0, abs=1e-9)
+    atoms = _fit([_atom("H"), _atom("O")])
+    assert _table(atoms) == pytest.approx({"H": TRUE["H"], "O": TRUE["O"], "C": 0.0}, abs=1e-9)
 
 
 def test_separate_scales_for_direct_forces() -> None:
@@ -233,7 +286,9 @@ def test_published_md17_scaling(data_dir: Path) -> None:
 
 def test_references_of_85_elements(data_dir: Path) -> None:
     loaded = load_data(DataConfig(path=str(data_dir / "mptrj_850.extxyz")), seed=0)
-    systems = list(loaded.train)  # type: ignore[call-overload]
-    fitted, bare = _fit(systems, references="fit"), _fit(systems, references="mean")
-    assert len(fitted.elements) > 80
-    assert float(fitted.energy_scale) < 0.25 * float(bare.energy_scale)
+    scaling, messages = fit_scaling(loaded.train, references="fit", scale="force_rms", gradient_forces=True)  # type: ignore[arg-type]
+    references = [scaling.references[z].item() for z in scaling.elements]
+    assert len(references) > 80
+    assert -20 < min(references) < max(references) < 2, "PBE energies of solids, eV an atom"
+    assert float(scaling.energy_shift) == 0
+    assert [message for message in messages if message.startswith("warning")] == []

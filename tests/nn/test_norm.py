@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
 from denskit.geometry.edge_frame import wigner_d
-from denskit.nn.norm import EquivariantLayerNorm, NoNorm
+from denskit.nn.norm import EquivariantLayerNorm, MergedLayerNorm, NoNorm
 
 from tolerances import EXACT64
 
@@ -67,3 +68,23 @@ def test_no_norm_changes_nothing() -> None:
     x = features()
     assert all(a is b for a, b in zip(NoNorm()(x), x, strict=True))
     assert not list(NoNorm().parameters())
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_merged_norm_has_one_scale_in_which_degrees_weigh_alike(apart: bool) -> None:
+    x = [torch.randn(5, 2 * l + 1, channels, dtype=torch.float64) for l, channels in enumerate((6, 4, 2))]
+    norm = MergedLayerNorm([6, 4, 2], scalars_apart=apart).double()
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    out = norm(x)
+    for atom in range(5):
+        centred = [x[0][atom] - x[0][atom].mean(), x[1][atom], x[2][atom]]
+        squares = [float((part**2).sum()) / part.numel() for part in centred]
+        merged = (sum(squares) / 3 + norm.eps) ** 0.5
+        scales = [(squares[0] + norm.eps) ** 0.5 if apart else merged, merged, merged]
+        for l, (part, scale, weight) in enumerate(zip(centred, scales, norm.weights, strict=True)):
+            expected = part / scale * weight + (norm.bias if l == 0 else 0)
+            torch.testing.assert_close(out[l][atom], expected, rtol=EXACT64, atol=EXACT64)
+    if apart:  # scalars alone are those of all degrees
+        torch.testing.assert_close(norm(x[:1])[0], out[0], rtol=EXACT64, atol=EXACT64)

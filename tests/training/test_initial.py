@@ -11,13 +11,14 @@ import pytest
 
 from denskit.batch import System
 from denskit.data import LoadedData, load_data
+from denskit.data.base import evenly
 from denskit.data.config import References
 from denskit.models.scaling import fit_scaling
 from denskit.tasks import build_task
 from denskit.training import initial
 from denskit.training.config import RunConfig
 from denskit.training.distributed import join_processes
-from denskit.training.initial import check_known_elements, evenly, initial_force_field
+from denskit.training.initial import check_known_elements, initial_force_field
 from denskit.training.trainer import Trainer
 from training.slabs import Slabs
 
@@ -152,3 +153,16 @@ def test_files_of_a_saved_configuration_are_absolute(
     ]
     assert document["valid"] == str(tmp_path / "v.lmdb")
     assert document["references"] == str(tmp_path / "refs.npz")
+
+
+def test_tasks_start_from_the_same_weights(tiny: Tiny) -> None:
+    """Where names and shapes agree: so runs with and without DeNS compare in pairs."""
+    models = []
+    for name in ("energy_forces", "dens"):
+        config = tiny(f"task={name}")
+        data = load_data(config.data, config.seed)
+        models.append(dict(initial_force_field(config, data, build_task(config.task))[0].named_parameters()))
+    plain, dens = models
+    same = [name for name in plain if name in dens and plain[name].shape == dens[name].shape]
+    assert len(same) > 0.8 * len(plain) and len(dens) > len(plain)
+    assert all((plain[name] == dens[name]).all() for name in same)

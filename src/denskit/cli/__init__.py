@@ -9,10 +9,11 @@ import typer
 
 from denskit.allocator import keep_freed_memory
 from denskit.cli.bench import app as bench_app
+from denskit.cli.compare import compare
 from denskit.cli.data import app as data_app
 from denskit.cli.demo import demo
 from denskit.cli.doctor import doctor
-from denskit.cli.errors import FriendlyGroup
+from denskit.cli.errors import FriendlyGroup, show_warnings_plainly
 from denskit.cli.evaluate import evaluate
 from denskit.cli.export import export
 from denskit.cli.import_ import import_
@@ -22,6 +23,7 @@ from denskit.cli.predict import predict
 from denskit.cli.presets import app as presets_app
 from denskit.cli.relax import relax
 from denskit.cli.report import report
+from denskit.cli.study import study
 from denskit.cli.submission import app as submission_app
 from denskit.cli.train import train
 
@@ -52,12 +54,15 @@ app = typer.Typer(
 
 @app.callback()
 def prepare() -> None:
-    """Every verb works on large tensors that come and go."""
+    """Every verb works on large tensors that come and go, and prints warnings as one line."""
     keep_freed_memory()
+    show_warnings_plainly()
 
 
 app.command()(train)
 app.command()(evaluate)
+app.command()(study)
+app.command()(compare)
 app.command()(predict)
 app.command()(relax)
 app.command("import")(import_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 import typer
@@ -32,3 +33,13 @@ class FriendlyGroup(TyperGroup):
             console.print(Text.assemble(("Error: ", "bold red"), (str(error), "red")))
             console.print(Text(f"({DEBUG_VARIABLE}=1 shows where)", style="dim"))
             raise typer.Exit(2) from None
+
+
+def show_warnings_plainly() -> None:
+    """Print Python warnings for users as ``Warning: message``, without file and line."""
+
+    def formatted(message: Warning | str, category: type[Warning], *where: Any, **_: Any) -> str:
+        return f"Warning: {message}\n" if category is UserWarning else original(message, category, *where)
+
+    original = warnings.formatwarning
+    warnings.formatwarning = formatted

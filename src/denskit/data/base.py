@@ -56,6 +56,13 @@ class Subset:
         return (self[index] for index in range(len(self)))
 
 
+def evenly(source: Source, most: int | None) -> Source:
+    """At most so many structures of a source, evenly spaced; None: all."""
+    if most is None or len(source) <= most:
+        return source
+    return Subset(source, np.linspace(0, len(source) - 1, most).round().astype(np.int64), source.name)
+
+
 @dataclass(frozen=True)
 class Lazy:
     """A source that is opened when it is first used: training never reads a test file."""

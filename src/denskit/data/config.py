@@ -47,8 +47,8 @@ class SplitConfig(BaseModel):
         return self
 
 
-References = Literal["fit", "isolated", "mean", "none"] | dict[str, float]
-_REFERENCES = ("fit", "isolated", "mean", "none")
+References = Literal["fit", "isolated", "mean", "none", "trained"] | dict[str, float]
+_REFERENCES = ("fit", "isolated", "mean", "none", "trained")
 
 
 class Part(BaseModel):
@@ -97,10 +97,10 @@ class DataConfig(BaseModel):
     """Unit of energies, and of forces per Å.  ``auto``: what the file says; npz of one molecule without unit fields
     kcal/mol, as in the published MD17 and rMD17 files; all else eV."""
     references: References | str | None = None
-    """Energies of the elements, taken off before training: ``fit`` (linear, on the training frames), ``isolated`` (the
-    file's single-atom frames), ``mean`` (one constant a structure), ``none``, ``{H: -13.6, ...}`` in eV, or a file of
-    them: ``*.json``, or ``*.npz`` with ``coeff`` by atomic number.  None: ``fit``; ``mean`` for oc20's adsorption
-    energies."""
+    """Energies of the elements, taken off before training: ``fit`` (on the training frames, per atom), ``isolated``
+    (the file's single-atom frames), ``mean`` (one constant a structure), ``none``, ``{H: -13.6, ...}`` in eV, or a file
+    of them: ``*.json``, or ``*.npz`` with ``coeff`` by atomic number.  With ``training.init_from`` the default is
+    ``trained``: those of its model.  None: ``fit``; ``mean`` for oc20's adsorption energies."""
     fixed: FixedFrom = "file"
     """Which atoms of oc20 and oc22 objects are fixed: those that the ``file`` says (an error where it does not), those
     with tag 0 (``tags``), or ``none``."""

@@ -166,7 +166,7 @@ def _check_indices(splits: Splits, source: Source, path: Path) -> None:
 def _references(source: Source, config: DataConfig) -> tuple[np.ndarray, References, list[str]]:
     """Frames to divide [M], the references, and what was found out about them."""
     everything, wanted = np.arange(len(source)), config.references or "fit"
-    if isinstance(wanted, dict) or wanted in ("fit", "mean", "none"):
+    if isinstance(wanted, dict) or wanted in ("fit", "mean", "none", "trained"):
         return everything, wanted, []  # type: ignore[return-value]
     if wanted != "isolated":
         return everything, *_references_from(Path(wanted).expanduser(), source)

@@ -26,6 +26,11 @@ from denskit.nn.radial import RADIAL_BASES
 from denskit.nn.recompute import EdgeGroup
 from denskit.nn.s2_activation import grid_kernels
 
+SYMMETRIC_SITES = (
+    "this model's layer norm (as published) divides features that vanish by symmetry: near symmetric sites (perfect "
+    "crystals, CH4, CO2) forces are wrong by orders of magnitude. Do not use it there"
+)
+
 
 class ModelConfig(BaseModel):
     """What all models have in common."""
@@ -125,6 +130,7 @@ class Backbone(nn.Module, ABC):
     symmetry: Literal["SO(3)", "O(3)"]
     gauge_exact: bool  # no dependence on the choice of the rotation about an edge
     smooth: bool = False  # twice differentiable also where an atom crosses the cutoff
+    symmetric_sites: bool = True  # forces vary linearly where symmetry makes features of l > 0 vanish
     checkpoint_activations: bool = False  # training keeps only what enters the blocks, and computes the rest again
     edge_chunk: int | None = None  # edges that layers work on at once, about, keeping nothing; None: on all
 

@@ -27,7 +27,7 @@ from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import EquivariantDropout, StochasticDepth
 from denskit.nn.force_encoding import ForceEncoding
 from denskit.nn.fused import KERNELS
-from denskit.nn.norm import LAYER_NORMS, NoNorm
+from denskit.nn.norm import EquivariantLayerNorm, MergedLayerNorm, NoNorm
 from denskit.nn.radial import RADIAL_BASES
 from denskit.nn.recompute import EdgeGroup
 
@@ -96,12 +96,12 @@ class EquiformerConfig(ModelConfig):
 class Block(nn.Module):
     """Pre-norm transformer block: attention, then feed-forward, each with a residual."""
 
-    def __init__(self, config: EquiformerConfig, channels_out: Sequence[int]) -> None:
+    def __init__(self, config: EquiformerConfig, channels_out: Sequence[int], last: bool) -> None:
         super().__init__()
         channels = config.channels
         self.norm_1 = _norm(config, channels)
         self.attention = _attention(config, channels, channels)
-        self.norm_2 = _norm(config, channels)
+        self.norm_2 = _norm(config, channels, last)
         self.feed_forward = FeedForward(
             channels, config.ffn_channels, channels_out, config.initialisation, config.projection_dropout
         )
@@ -124,8 +124,11 @@ def attend(attention: nn.Module, x: Sequence[Tensor], graph: EdgeGraph, degrees:
     return at_targets(attention, lambda part, edges: attention(part, edges, degrees), x, graph, len(degrees))
 
 
-def _norm(config: EquiformerConfig, channels: Sequence[int]) -> nn.Module:
-    return NoNorm() if config.norm == "none" else LAYER_NORMS[config.norm](channels)
+def _norm(config: EquiformerConfig, channels: Sequence[int], last: bool = False) -> nn.Module:
+    """The norm of node features; after the last attention energies must not depend on higher degrees."""
+    if config.norm == "merged":
+        return MergedLayerNorm(channels, scalars_apart=last)
+    return EquivariantLayerNorm(channels) if config.norm == "layer" else NoNorm()
 
 
 def _attention(
@@ -194,6 +197,8 @@ class Equiformer(Backbone):
             raise ValueError("average_degree and average_atoms are measured when training starts; give numbers here")
         channels, init = config.channels, config.initialisation
         self.smooth = config.envelope and config.max_neighbors is None
+        # without norms in the blocks the final one remains; forces by gradient see only its scalars
+        self.symmetric_sites = config.norm == "merged" or (config.norm == "none" and config.forces == "gradient")
         self.atom_embedding = nn.Parameter(torch.randn(config.num_elements, channels[0]))
         self.atom_bias = nn.Parameter(torch.zeros(channels[0]))
         self.basis = RADIAL_BASES[config.radial_basis](config.num_basis, config.cutoff)
@@ -205,9 +210,12 @@ class Equiformer(Backbone):
         keeps_vectors = any(irreps != "0" for irreps in heads.values())
         self.feature_channels = config.feature_channels if keeps_vectors else config.feature_channels[:1]
         outputs = [channels] * (config.num_layers - 1) + [self.feature_channels]
-        self.blocks = nn.ModuleList(Block(config, out) for out in outputs)
-        final = "layer" if config.norm == "none" else config.norm  # kept in all variants
-        self.norm = LAYER_NORMS[final](self.feature_channels)
+        self.blocks = nn.ModuleList(
+            Block(config, out, last=number == config.num_layers) for number, out in enumerate(outputs, start=1)
+        )
+        # the published variant without layer norm keeps the final one
+        final = config.model_copy(update={"norm": "layer"}) if config.norm == "none" else config
+        self.norm = _norm(final, self.feature_channels, last=True)
         self.output_dropout = EquivariantDropout(config.output_dropout)
 
     def make_head(self, irreps: str) -> nn.Module:

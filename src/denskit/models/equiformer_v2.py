@@ -201,6 +201,7 @@ class EquiformerV2(Backbone):
             raise ValueError("average_degree and average_atoms are measured when training starts; give numbers here")
         self.gauge_exact = not config.uses_grid
         self.smooth = self.gauge_exact and config.envelope and config.max_neighbors is None
+        self.symmetric_sites = config.norm == "rms_norm"
         channels, shape = config.channels, _shape(config)
         self.atom_embedding = nn.Parameter(torch.randn(config.num_elements, channels))
         shared = config.atom_pairs == "shared"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from denskit.models import MODELS, build_force_field
-from denskit.models.base import ForceField
+from denskit.models.base import SYMMETRIC_SITES, ForceField
 from denskit.models.scaling import Scaling
 
 FORMAT_VERSION = 1
@@ -97,7 +98,7 @@ def read_header(path: str | Path) -> dict[str, Any]:
 
 
 def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> ForceField:
-    """A force field, in evaluation mode, from a model file.
+    """A force field, in evaluation mode, from a model file; warns where its norm is unsafe at symmetric sites.
 
     Args:
         path: the model file.
@@ -134,4 +135,6 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torc
         force_field.load_state_dict(state, strict=False)
     except RuntimeError as error:
         raise ValueError(f"{path}: weights do not fit the configuration: {error}") from error
+    if not force_field.backbone.symmetric_sites:
+        warnings.warn(f"{path}: {SYMMETRIC_SITES}", stacklevel=2)
     return force_field.to(device).eval()

@@ -1,9 +1,10 @@
-"""Units of the model: element references, one shift and the scales, fitted on training data and kept with the model.
+"""Units of the model: element references, a shift and the scales, fitted on training data and kept with the model.
 
     energy in model units = (E - sum_atoms references[Z] - energy_shift) / energy_scale
     forces in model units = F / force_scale,  stress in model units = stress / stress_scale
 
-With forces by gradient the three scales are one, or the forces would not be the gradient of the energy.
+With forces by gradient the three scales are one, or the forces would not be the gradient of the energy.  Constants are
+measured per atom and lie in the references, so that cells of any size agree; only ``mean`` measures a shift.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from ase.data import atomic_numbers, chemical_symbols
 from torch import Tensor, nn
 
 from denskit.batch import MAX_ATOMIC_NUMBER, Batch, System, Targets
+from denskit.models.reference_fit import fit_references
 
-References = Literal["fit", "isolated", "mean", "none"] | dict[str, float]
+References = Literal["fit", "mean", "none"] | dict[str, float]
 Scale = Literal["energy_std", "force_rms"]
-RANK_TOLERANCE = 1e-10  # relative singular value below which compositions do not determine a direction
+APART = 6.0  # Å between periodic images of one atom beyond which it counts as isolated
 
 
 class Scaling(nn.Module):
@@ -147,50 +149,71 @@ def fit_scaling(
 ) -> tuple[Scaling, list[str]]:
     """Fit references, shift and scales on training structures.
 
-    ``references``: ``fit`` least squares in the counts of elements, minimum norm where compositions do not determine
-    it; ``isolated`` from structures of one atom; ``mean`` and ``none`` no references; a dict gives them in eV.  The
-    shift is the mean of what is left, per structure (0 for ``none``).
+    ``references``: ``fit`` by :func:`denskit.models.reference_fit.fit_references`, from isolated atoms where the
+    structures hold one of each element; a dict gives them in eV, and what they leave on average per atom is added to
+    each; ``mean`` no references but a shift, the mean energy of a structure; ``none`` nothing.
     ``scale``: ``energy_std`` the unbiased standard deviation of what is left, ``force_rms`` over components of free
-    atoms, or given numbers ``energy_shift``, ``energy_scale`` and ``force_scale``.  ``gradient_forces``: one measured
-    scale serves energy, forces and stress; otherwise forces and stress have their
-    own rms.  ``more_elements``: atomic numbers that the scaling is also for (the structures may be a sample).
+    atoms, or given numbers ``energy_shift``, ``energy_scale`` and ``force_scale``: nothing but references is then
+    measured.  ``gradient_forces``: one measured scale serves energy, forces and stress; otherwise forces and stress
+    have their own rms.  ``more_elements``: atomic numbers that the scaling is also for (structures may be a sample).
     Returns the scaling and messages with what was found.  Raises ValueError when there are no energies to fit to, or an
     element has no reference.
     """
-    data = _Statistics(source)
-    if not data.energies and references != "none":
+    data = Statistics(source)
+    if not len(data.energies) and references != "none":
         raise ValueError(f"no training structure has an energy; references={references!r} cannot be fitted")
     messages: list[str] = []
     table = data.references(references, messages)
-    residuals = data.residuals(table, without_single=references == "isolated")
-    shift = float(residuals.mean()) if references != "none" and len(residuals) else 0.0
-    if isinstance(scale, str):
+    residuals = data.residuals(table)
+    shift = 0.0
+    if not isinstance(scale, str):
+        shift, energy_scale, force_scale = scale["energy_shift"], scale["energy_scale"], scale["force_scale"]
+    else:
+        if references == "mean":
+            shift = float(residuals.mean())
+            messages += data.warn_of_extensive(residuals)
+        elif isinstance(references, dict):
+            table = data.centred(table, residuals, messages)
+            residuals = data.residuals(table)
         energy_scale = data.energy_scale(scale, residuals, messages)
         force_scale = energy_scale if gradient_forces else data.force_rms or energy_scale
-    else:
-        shift, energy_scale, force_scale = scale["energy_shift"], scale["energy_scale"], scale["force_scale"]
-    stress_scale = energy_scale if gradient_forces else data.stress_rms or energy_scale
     scaling = Scaling(
         elements=[*data.elements, *more_elements],
         references=table,
         energy_shift=shift,
         energy_scale=energy_scale,
         force_scale=force_scale,
-        stress_scale=stress_scale,
+        stress_scale=energy_scale if gradient_forces else data.stress_rms or energy_scale,
     )
-    messages.append(
-        f"references ({references if isinstance(references, str) else 'given'}): "
-        f"{', '.join(f'{symbol} {energy:.4f}' for symbol, energy in table.items()) or 'none'} eV; shift {shift:.4f} eV "
-        f"a structure; scale of energies {energy_scale:.6g} eV, of forces {force_scale:.6g} eV/Å"
-    )
-    return scaling, messages
+    return scaling, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
 
 
-class _Statistics:
-    """What one pass over the training structures gives."""
+def describe(scaling: Scaling, origin: str) -> str:
+    """One line with references, shift and scales; ``origin`` says where the references are from."""
+    values = scaling.to_dict()
+    table = f"{listed(values['references'])} eV" if values["references"] else "none"
+    return (
+        f"references ({origin}): {table}; shift {values['energy_shift']:.4f} eV a structure; scale of energies "
+        f"{values['energy_scale']:.6g} eV, of forces {values['force_scale']:.6g} eV/Å"
+    )
+
+
+def listed(energies: Mapping[str, float]) -> str:
+    """Elements with energies in eV: "H -3.1234, O -7.2345"."""
+    return ", ".join(f"{symbol} {energy:.4f}" for symbol, energy in energies.items())
+
+
+class Statistics:
+    """What one pass over training structures gives.
+
+    ``elements`` [K] are atomic numbers, ``counts`` [B, K] the atoms of each, ``energies`` [B] in eV and ``isolated``
+    [B] (single atoms without near images) are of the structures with an energy; ``force_rms`` in eV/Å over free atoms
+    and ``stress_rms`` in eV/Å^3 are 0 without labels.
+    """
 
     def __init__(self, source: Iterable[System]) -> None:
-        self.energies: list[float] = []
+        energies: list[float] = []
+        isolated: list[bool] = []
         compositions: list[np.ndarray] = []
         seen = np.zeros(MAX_ATOMIC_NUMBER + 1, dtype=bool)
         squares = {"forces": 0.0, "stress": 0.0}
@@ -199,7 +222,8 @@ class _Statistics:
             composition = np.bincount(system.atomic_numbers, minlength=MAX_ATOMIC_NUMBER + 1)
             seen |= composition > 0
             if system.energy is not None:
-                self.energies.append(system.energy)
+                energies.append(system.energy)
+                isolated.append(_is_isolated(system))
                 compositions.append(composition.astype(np.int32))
             free = None if system.forces is None else system.forces[~system.fixed]
             for label, value in (("forces", free), ("stress", system.stress)):
@@ -208,52 +232,58 @@ class _Statistics:
                     counts[label] += value.size
         self.elements = np.flatnonzero(seen).tolist()
         self.symbols = [chemical_symbols[z] for z in self.elements]
+        self.energies, self.isolated = np.array(energies), np.array(isolated, dtype=bool)
         table = np.array(compositions, dtype=np.int32).reshape(len(compositions), len(seen))
-        self.compositions = table[:, self.elements]  # [B, elements]
+        self.counts = table[:, self.elements]
         rms = {label: np.sqrt(squares[label] / count) if count else 0.0 for label, count in counts.items()}
         self.force_rms, self.stress_rms = float(rms["forces"]), float(rms["stress"])
 
     def references(self, how: References, messages: list[str]) -> dict[str, float]:
+        """References in eV, not yet centred where they are given."""
         if isinstance(how, dict):
             lacking = [symbol for symbol in self.symbols if symbol not in how]
             if lacking:
                 raise ValueError(f"references has no energy for {', '.join(lacking)}, which the training data contain")
             return {symbol: float(energy) for symbol, energy in how.items()}
-        if how == "fit":
-            return self._fit(messages)
-        return self._isolated() if how == "isolated" else {}
+        return self._fit(messages) if how == "fit" else {}
 
     def _fit(self, messages: list[str]) -> dict[str, float]:
-        """Minimum-norm least squares; energies keep float64's precision since compositions are small integers."""
-        counts = self.compositions.astype(np.float64)
-        solution, _, rank, _ = np.linalg.lstsq(counts, np.array(self.energies), rcond=RANK_TOLERANCE)
-        if rank < len(self.symbols):
-            messages.append(
-                f"warning: the training structures' compositions determine only {rank} of {len(self.symbols)} element "
-                "references; the smallest that fit are taken. Energies of other compositions will be wrong by a "
-                "constant unless references=isolated or references={H: ..., ...} says more"
-            )
-        return dict(zip(self.symbols, solution.tolist(), strict=True))
+        """Ridge regression per atom; it starts from isolated atoms where there is one of each element."""
+        start, rows = np.zeros(len(self.symbols)), ~self.isolated
+        if rows.any() and self.counts[self.isolated].any(axis=0).all():
+            start[self.counts[self.isolated].argmax(axis=1)] = self.energies[self.isolated]
+            messages.append("references: fitted to the energies less those of the isolated atoms, one of each element")
+        else:  # such an atom is unlike an atom in a structure: it only counts where there is nothing else
+            rows |= ~self.counts[:, self.counts[rows].any(axis=0)].any(axis=1)
+        counts, energies = self.counts[rows].astype(np.float64), self.energies[rows]
+        fit = fit_references(counts, energies - counts @ start)
+        table = dict(zip(self.symbols, (start + fit.references).tolist(), strict=True))
+        messages += fit.messages(table)
+        return table
 
-    def _isolated(self) -> dict[str, float]:
-        single = np.flatnonzero(self.compositions.sum(axis=1) == 1)
-        found = {self.symbols[int(self.compositions[row].argmax())]: self.energies[row] for row in single}
-        lacking = [symbol for symbol in self.symbols if symbol not in found]
-        if lacking:
-            raise ValueError(
-                "references=isolated needs a training structure of one atom with its energy for each element; none for "
-                f"{', '.join(lacking)}"
-            )
-        return {symbol: found[symbol] for symbol in self.symbols}
-
-    def residuals(self, table: dict[str, float], *, without_single: bool) -> np.ndarray:
+    def residuals(self, table: Mapping[str, float]) -> np.ndarray:
         """Energies less references [B]."""
-        references = np.array([table.get(symbol, 0.0) for symbol in self.symbols])
-        residuals = np.array(self.energies) - self.compositions @ references
-        kept = residuals[self.compositions.sum(axis=1) > 1] if without_single else residuals
-        return np.asarray(kept)
+        return np.asarray(self.energies - self.counts @ np.array([table.get(symbol, 0.0) for symbol in self.symbols]))
+
+    def centred(self, table: dict[str, float], residuals: np.ndarray, messages: list[str]) -> dict[str, float]:
+        """References with the mean of what they leave per atom added to each."""
+        mean = float((residuals / self.counts.sum(axis=1)).mean())
+        messages.append(f"references: {mean:.4f} eV, the mean of what the given ones leave per atom, added to each")
+        return {symbol: energy + mean for symbol, energy in table.items()}
+
+    def warn_of_extensive(self, residuals: np.ndarray) -> list[str]:
+        """A warning where the energies grow with the number of atoms, so that one shift cannot be right."""
+        atoms = self.counts.sum(axis=1)
+        per_atom = self.energies - atoms * (self.energies / atoms).mean()
+        if per_atom.std() >= 0.5 * residuals.std():
+            return []
+        return [
+            f"warning: energies grow with the number of atoms ({atoms.min()} to {atoms.max()}), but "
+            "data.references=mean takes the same off each structure; data.references=fit takes energies of elements off"
+        ]
 
     def energy_scale(self, how: Scale, residuals: np.ndarray, messages: list[str]) -> float:
+        """The scale asked for, or the other with a warning where the data do not have it."""
         deviation = float(residuals.std(ddof=1)) if len(residuals) > 1 else 0.0
         scales = {"energy_std": deviation, "force_rms": self.force_rms}
         other = "force_rms" if how == "energy_std" else "energy_std"
@@ -264,3 +294,9 @@ class _Statistics:
                 return scales[name]
         messages.append("warning: training energies and forces do not vary or are absent; nothing is scaled")
         return 1.0
+
+
+def _is_isolated(system: System) -> bool:
+    """A single atom without a periodic image nearby."""
+    lengths = np.linalg.norm(system.cell[system.pbc], axis=1)
+    return len(system) == 1 and bool((lengths > APART).all())

@@ -35,16 +35,23 @@ class MergedLayerNorm(EquivariantLayerNorm):
     """Layer norm with one scale for all degrees (EquiformerV3's merged layer norm).
 
     x_l / sqrt(mean over degrees of (mean over channels and orders of x_l^2) + eps) * weight_l; scalars are centred
-    first and get a bias.  Degrees that vanish by symmetry (l = 1 at the carbon of CH4, at every atom of a perfect
-    crystal) are divided by the scalars' scale, so the norm is smooth there, which the layer norm is not.
+    first and get a bias.  Degrees that vanish by symmetry (l = 1 at the carbon of CH4, all at an atom of a perfect
+    crystal) keep their size relative to the scalars, so the norm is smooth there, which the layer norm is not.
+
+    scalars_apart: divide scalars by their own scale, so that they do not depend on higher degrees.
     """
+
+    def __init__(self, channels: Sequence[int], eps: float = 1e-5, *, scalars_apart: bool = False) -> None:
+        super().__init__(channels, eps)
+        self.scalars_apart = scalars_apart
 
     def forward(self, x: Sequence[Tensor]) -> list[Tensor]:
         """x[l] [N, 2l+1, C_l] to the same shapes; degrees absent from x are left out."""
         centred = [x[0] - x[0].mean(-1, keepdim=True), *x[1:]]
         squares = torch.stack([x_l.square().mean((1, 2), keepdim=True) for x_l in centred])
-        scale = (squares.mean(0) + self.eps).rsqrt()
-        out = [x_l * (scale * weight) for x_l, weight in zip(centred, self.weights, strict=False)]
+        merged = (squares.mean(0) + self.eps).rsqrt()
+        scales = [(squares[0] + self.eps).rsqrt() if self.scalars_apart else merged, *[merged] * (len(x) - 1)]
+        out = [x_l * (scale * weight) for x_l, scale, weight in zip(centred, scales, self.weights, strict=False)]
         out[0] = out[0] + self.bias
         return out
 
@@ -55,6 +62,3 @@ class NoNorm(nn.Module):
     def forward(self, x: Sequence[Tensor]) -> list[Tensor]:
         """The features as they are."""
         return list(x)
-
-
-LAYER_NORMS: dict[str, type[EquivariantLayerNorm]] = {"layer": EquivariantLayerNorm, "merged": MergedLayerNorm}

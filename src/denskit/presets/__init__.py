@@ -1,4 +1,4 @@
-"""Shipped run configurations: ``<name>.yaml`` beside this file, or ``<dataset>/<name>.yaml``.
+"""Shipped run configurations: ``<name>.yaml`` beside this file, or ``<dataset>/<name>.yaml``; studies: ``studies/``.
 
 The first line of each file is a comment that describes it in one line.
 """
@@ -9,10 +9,22 @@ import difflib
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
+_STUDIES = "studies/"
+
 
 def preset_names() -> list[str]:
     """Names of all shipped presets, such as ``demo`` or ``md17/equiformer_l2``, sorted."""
-    return sorted(_walk(files(__name__), ""))
+    return sorted(name for name in _walk(files(__name__), "") if not name.startswith(_STUDIES))
+
+
+def study_names() -> list[str]:
+    """Names of all shipped studies, such as ``md17/small``, sorted."""
+    return sorted(name.removeprefix(_STUDIES) for name in _walk(files(__name__), "") if name.startswith(_STUDIES))
+
+
+def study_text(name: str) -> str:
+    """YAML text of a shipped study, one of :func:`study_names`."""
+    return _walk(files(__name__), "")[_STUDIES + name].read_text(encoding="utf-8")
 
 
 def preset_text(name: str) -> str:

@@ -39,7 +39,8 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
 
     A preset or file may hold a table ``molecules:`` with changes for each molecule (nested, or with dotted keys): the
     row of ``data.molecule`` is applied before the overrides.  Where an override names another task or model than the
-    file does, the settings that both have are kept and the rest are dropped.
+    file does, the settings that both have are kept and the rest are dropped.  With ``training.init_from`` references
+    and scale are the trained model's, unless an override (or the file that says ``init_from``) asks for others.
 
     Raises ValueError for unknown keys (with the nearest valid names), values out of range and combinations that would
     be ignored; FileNotFoundError for a file that is not there.
@@ -54,7 +55,9 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
     changed_length = [name for name in _LENGTHS if (changes.get("training") or {}).get(name) is not None]
     if len(changed_length) == 1:
         base["training"] = {k: v for k, v in (base.get("training") or {}).items() if k not in _LENGTHS}
-    merged = _merge(base, changes)
+    if ((changes.get("data") or {}).get("split") or {}).get("file") is not None:  # says all about the split
+        base["data"] = {key: value for key, value in (base.get("data") or {}).items() if key != "split"}
+    merged = _merge(_keep_trained(base, changes), changes)
     merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
     merged.setdefault("output", _default_output(str(preset_or_path), merged))
     return _Checker(origin, changes).run_config(merged)
@@ -118,7 +121,7 @@ def _apply_molecule(base: dict[str, Any], changes: Mapping[str, Any], origin: st
     if molecule is None:
         raise ValueError(f"{origin}: say which molecule: data.molecule=... one of {', '.join(rows)}")
     if molecule not in rows:
-        raise ValueError(f"{origin}: data.molecule={molecule}: no such row{_nearest(molecule, rows)}")
+        raise ValueError(f"{origin}: data.molecule={molecule}: no such row{nearest(molecule, rows)}")
     changed = OmegaConf.create(base)
     for key, value in (rows[molecule] or {}).items():
         OmegaConf.update(changed, key, value, merge=True, force_add=True)
@@ -137,10 +140,24 @@ def _switch(
     new = changes.get("name", old)
     for name, place in ((old, origin), (new, "override")):
         if name not in classes:
-            raise ValueError(f"{place}: no {section} {name!r}{_nearest(str(name), classes)}")
+            raise ValueError(f"{place}: no {section} {name!r}{nearest(str(name), classes)}")
     if new == old:
         return {**base, "name": old}
     return {key: value for key, value in base.items() if key in classes[new].model_fields} | {"name": new}
+
+
+def _keep_trained(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """With ``training.init_from``, how a preset measures references and scale of a fresh model is no wish to do so."""
+    own = (base.get("training") or {}).get("init_from") is not None
+    if not own and (changes.get("training") or {}).get("init_from") is None:
+        return base
+    for section, key in (("data", "references"), ("training", "scale")):
+        values = base.get(section) or {}
+        found = values.get(key)
+        measured = found is None or (isinstance(found, str) and "." not in found)  # not numbers, nor a file of them
+        if measured and not (own and key in values):
+            base = {**base, section: {**values, key: "trained"}}
+    return base
 
 
 def _without_given(rows: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -155,7 +172,7 @@ def _default_output(name: str, merged: Mapping[str, Any]) -> str:
     return "runs/" + "-".join(part for part in (stem, molecule) if part)
 
 
-def _nearest(name: str, valid: Mapping[str, Any] | Sequence[str]) -> str:
+def nearest(name: str, valid: Mapping[str, Any] | Sequence[str]) -> str:
     """'; did you mean ...?' or all valid names."""
     near = difflib.get_close_matches(name, list(valid), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(near)}?" if near else f"; valid are {', '.join(valid)}"

@@ -163,9 +163,9 @@ class TrainingConfig(BaseModel):
     edge_chunk: int | None = Field(None, ge=1)
     """Work on groups of about so many edges, one after the other, and compute them again for derivatives: memory for
     large systems; null: on all at once."""
-    scale: Literal["energy_std", "force_rms"] | FixedScale = "energy_std"
+    scale: Literal["energy_std", "force_rms", "trained"] | FixedScale = "energy_std"
     """Unit of the model's energies: their standard deviation (published for MD17), the root mean square force, or given
-    numbers: {energy_shift: -0.755, energy_scale: 2.887, force_scale: 2.887}."""
+    numbers: {energy_shift: -0.755, energy_scale: 2.887, force_scale: 2.887}; trained: that of init_from's model."""
     evaluate_every: IntervalText = "1 epoch"
     """When to evaluate on the validation split ("500 steps", "1 epoch"); also at the end."""
     evaluate_structures: int | None = Field(None, ge=1)
@@ -181,7 +181,7 @@ class TrainingConfig(BaseModel):
     final: Literal["best", "last"] = "best"
     """Which weights become model.safetensors: best on validation, or the last (as published for MD17)."""
     init_from: str | None = None
-    """Model file or run folder to take the initial weights from (weights alone, no optimizer state)."""
+    """Model file or run folder to start from: its weights, elements, element references and scale (fine-tuning)."""
     prefetch: int = Field(4, ge=1)
     """Steps whose batches are prepared ahead, in the background."""
     loader_threads: int = Field(1, ge=1)
@@ -297,7 +297,18 @@ class RunConfig(BaseModel):
             )
 
     def _check_scale(self) -> None:
-        scale = self.training.scale
+        scale, origin = self.training.scale, self.training.init_from
+        if origin is None and "trained" in (scale, self.data.references):
+            raise ValueError(
+                "data.references=trained and training.scale=trained are those of the model in training.init_from; give "
+                "it, or choose data.references=fit and training.scale=force_rms"
+            )
+        if origin is not None and scale in ("energy_std", "force_rms"):
+            raise ValueError(
+                f"training.scale={scale} would measure new units, and the weights of training.init_from={origin} are "
+                "only right in their own; leave it out (training.scale=trained). The loss is weighed by "
+                "task.energy_weight and task.forces_weight"
+            )
         if not isinstance(scale, FixedScale):
             return
         if self.data.references == "mean":

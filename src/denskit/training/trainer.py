@@ -15,8 +15,9 @@ from torch import Tensor
 
 from denskit.batch import Prepared
 from denskit.data import LoadedData, load_data
+from denskit.data.base import evenly
 from denskit.memory import memory_named
-from denskit.models.base import ForceField
+from denskit.models.base import SYMMETRIC_SITES, ForceField
 from denskit.models.model_file import save_model
 from denskit.random import fold
 from denskit.tasks import build_task
@@ -34,7 +35,7 @@ from denskit.training.determinism import use_deterministic_algorithms
 from denskit.training.distributed import Processes, join_processes
 from denskit.training.ema import WeightAverage
 from denskit.training.evaluate import measure
-from denskit.training.initial import check_known_elements, check_measured, evenly, initial_force_field
+from denskit.training.initial import check_known_elements, check_measured, initial_force_field
 from denskit.training.interrupt import Interrupt
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
 from denskit.training.objective import objective
@@ -53,6 +54,7 @@ _SMALLER = (
     "lower training.batch_size, divide it with training.accumulate, or set training.activation_checkpointing=true or "
     "training.edge_chunk=4096; on one process of several, use more of them"
 )
+_SAFE_NORM = "model.norm=merged (equiformer) or model.norm=rms_norm (equiformer_v2) for crystals and small molecules"
 _FEWER = "lower training.evaluate_batch_size"
 _BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
 
@@ -113,7 +115,7 @@ class Trainer:
         self.task = build_task(self.config.task)
         per_epoch = steps_per_epoch(len(self.data.train), training.batch_size, training.drop_last)
         self.schedule = Schedule(training, per_epoch)
-        force_field, said = initial_force_field(self.config, self.data, self.task)
+        force_field, said = initial_force_field(self.config, self.data, self.task, device)
         self.messages += self.data.messages + said
         if self.data.valid is not None:
             check_known_elements(force_field, self.data.valid)
@@ -439,4 +441,5 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
         f"{schedule.total_steps} steps of {config.training.batch_size} structures ({schedule.steps_per_epoch} an epoch)"
         f" on {trainer.group.count} x {trainer.group.device}, {precision}, seed {config.seed}",
         by if data.valid is not None else "no validation split: the last weights are kept",
+        *([] if trainer.force_field.backbone.symmetric_sites else [f"warning: {SYMMETRIC_SITES}; set {_SAFE_NORM}"]),
     ]

@@ -1,0 +1,103 @@
+"""Plots of a study: learning curves by variant, and errors against an axis such as the number of training frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from denskit.analysis.plots import COLOURS, DPI, add_axes, read_metrics, save_figure
+from denskit.evaluation.study.results import FORCES, METRICS, Column, Found, Results
+
+_MOST = 4  # panels in a row
+
+
+def plot_study_results(results: Results, folder: Path) -> list[Path]:
+    """Write the plots that a study has data for, as PNG files, and return their paths."""
+    written = [_plot_curves(results, folder / "learning_curves.png")]
+    axes = list(dict.fromkeys(key for run in results.found for key in run.values))
+    for axis in axes:
+        values = {run.values[axis] for run in results.found}
+        if len(values) > 1 and all(isinstance(value, int | float) for value in values):
+            written.append(_plot_axis(results, axis, folder / f"{axis.replace('.', '_')}.png"))
+    return written
+
+
+def _plot_axis(results: Results, axis: str, output: Path) -> Path:
+    """Error of each variant against a numeric axis, one panel a test and metric; bars are standard errors."""
+    columns = [column for column in results.columns if column.metric == FORCES]
+    columns += [column for column in results.columns if column.metric != FORCES]
+    columns = columns[:_MOST]
+    several = len({column.test for column in results.columns}) > 1
+    figure = Figure(figsize=(4.4 * len(columns), 3.8), dpi=DPI, layout="constrained")
+    for position, column in enumerate(columns, start=1):
+        axes = add_axes(figure, position, len(columns))
+        _draw_axis(axes, results, axis, column)
+        axes.set(xlabel=_name(axis), ylabel=f"MAE, {column.title(several)}", xscale="log", yscale="log")
+        _plain_ticks(axes, sorted({run.values[axis] for run in results.found}))
+        axes.legend(frameon=False, fontsize=9)
+    figure.suptitle(results.title, fontsize=11)
+    return save_figure(figure, output)
+
+
+def _draw_axis(axes: Axes, results: Results, axis: str, column: Column) -> None:
+    others = [{key: value for key, value in row.values.items() if key != axis} for row in results.rows]
+    lines: dict[str, list[tuple[float, float, float]]] = {}
+    for row, other in zip(results.rows, others, strict=True):
+        if column in row.means:
+            rest = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in other.items())
+            label = f"{row.variant}, {rest}" if rest else row.variant
+            mean = row.means[column]
+            lines.setdefault(label, []).append((float(row.values[axis]), mean.value, mean.error))
+    for (label, points), colour in zip(lines.items(), cycle(COLOURS), strict=False):
+        x, y, error = np.array(sorted(points)).T
+        axes.errorbar(x, y, yerr=np.nan_to_num(error), label=label, color=colour, marker="o", markersize=4, capsize=2)
+
+
+def _plot_curves(results: Results, output: Path) -> Path:
+    """Validation force error over steps, one panel a point: mean over seeds, band from lowest to highest."""
+    points = list(dict.fromkeys(run.point for run in results.found))[:_MOST]
+    figure = Figure(figsize=(4.6 * len(points), 3.8), dpi=DPI, layout="constrained")
+    for position, point in enumerate(points, start=1):
+        axes = add_axes(figure, position, len(points))
+        for variant, colour in zip(dict.fromkeys(run.variant for run in results.found), cycle(COLOURS), strict=False):
+            runs = [run for run in results.found if run.point == point and run.variant == variant]
+            _draw_curve(axes, runs, variant, colour)
+        axes.set(xlabel="training step", ylabel=f"validation MAE, {METRICS[FORCES]}", yscale="log", title=point)
+        _plain_ticks(axes)
+        axes.legend(frameon=False, fontsize=9)
+    figure.suptitle(results.title, fontsize=11)
+    return save_figure(figure, output)
+
+
+def _draw_curve(axes: Axes, runs: Sequence[Found], label: str, colour: str) -> None:
+    curves = []
+    for run in runs:
+        columns = read_metrics(run.folder / "metrics.csv")
+        if f"valid_{FORCES}" in columns:
+            kept = np.isfinite(columns[f"valid_{FORCES}"])
+            curves.append((columns["step"][kept], columns[f"valid_{FORCES}"][kept]))
+    if not curves:
+        return
+    steps = sorted(set.intersection(*(set(curve[0].tolist()) for curve in curves)))
+    values = np.array([[curve[1][curve[0] == step][0] for step in steps] for curve in curves])
+    axes.plot(steps, values.mean(0), color=colour, label=f"{label} ({len(curves)} seeds)", marker=".")
+    axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+
+
+def _name(axis: str) -> str:
+    return {"data.split.train": "training frames", "training.max_steps": "training steps"}.get(axis, axis)
+
+
+def _plain_ticks(axes: Axes, values: Sequence[float] | None = None) -> None:
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    if values is not None:
+        axes.set_xticks(list(values), [f"{value:g}" for value in values])
+        axes.xaxis.set_minor_locator(NullLocator())

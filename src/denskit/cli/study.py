@@ -1,0 +1,268 @@
+"""``denskit study``: the same training in several variants, repeated over seeds, as one table and its plots."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from denskit.evaluation.study.config import StudyConfig
+    from denskit.evaluation.study.running import StudyFolder
+    from denskit.evaluation.study.timing import Cost
+
+
+def study(
+    file: Annotated[
+        str | None,
+        typer.Argument(help="Study file (YAML), shipped study, or with --question your structures.", metavar="STUDY"),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Settings of all runs, such as data.path=mine.extxyz.", metavar="KEY=VALUE ..."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder; default runs/study-NAME.", show_default=False)
+    ] = None,
+    question: Annotated[
+        Literal["dens"] | None, typer.Option(help="Write a study that answers: does DeNS help on this file?")
+    ] = None,
+    frames: Annotated[int | None, typer.Option(help="With --question: training frames; default all.", min=1)] = None,
+    hours: Annotated[
+        float | None, typer.Option(help="With --question: time budget, from which steps are chosen.", min=0)
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Trainings at once, one thread each; default: the number of cores.", min=1)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and for how long, and stop.")] = False,
+    task: Annotated[int | None, typer.Option(help="Run number K alone, as one job of a queue.", min=0)] = None,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM array script for the runs, and stop.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the shipped studies, and stop.")] = False,
+    trial: Annotated[bool, typer.Option("--trial", hidden=True)] = False,
+) -> None:
+    """Compare trainings: variants x axes x seeds, paired by seed, with error bars.
+
+    Runs only those that are missing, so the same command continues an interrupted study. Writes table.md, table.csv,
+    table.tex and plots to the output folder.
+
+    Examples:
+
+      denskit study mine.extxyz --question dens --hours 2
+
+      denskit study my_study.yaml
+
+      denskit study my_study.yaml --task $SLURM_ARRAY_TASK_ID
+
+      denskit study --list
+    """
+    if list_:
+        _list()
+        return
+    if file is None:
+        raise typer.BadParameter("give a study file, the name of a shipped study, or structures with --question dens")
+    if (hours is not None or frames is not None) and question is None:
+        raise ValueError("--hours and --frames shape the study that --question writes; a study file says its own steps")
+    from denskit.evaluation.study.config import load_study, runs_of
+    from denskit.evaluation.study.running import StudyFolder, train_and_judge
+
+    folder = StudyFolder(output or Path("runs") / f"study-{Path(file).stem.replace('/', '-')}")
+    source = folder.path / "study.yaml"
+    processes = processes or _cores()
+    if question is not None:
+        source, chosen = _question(Path(file), folder, frames, hours, processes, overrides or [])
+    else:
+        chosen = _with(load_study(file), overrides or [])
+        _keep(chosen, source)
+    runs = runs_of(chosen)
+    if task is not None and task >= len(runs):
+        raise ValueError(f"--task {task}: this study has runs 0 to {len(runs) - 1}")
+    if trial and task is not None:
+        _write_trial(chosen, task, folder)
+    elif task is not None:
+        train_and_judge(chosen, runs[task], folder)
+    elif slurm:
+        typer.echo(_slurm_script(source, folder, len(runs)))
+    else:
+        _run(chosen, source, folder, processes, dry_run)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _run(study: StudyConfig, source: Path, folder: StudyFolder, processes: int, dry_run: bool) -> None:
+    from denskit.analysis.study_plots import plot_study_results
+    from denskit.cli.study_progress import Progress
+    from denskit.evaluation.study.question import advice
+    from denskit.evaluation.study.results import collect
+    from denskit.evaluation.study.running import run_all
+    from denskit.evaluation.study.tables import as_rich, write_tables
+
+    costs = _costs(study, source, folder)
+    for line in [*_announce(study, folder, costs, processes), *advice(study, costs)]:
+        typer.echo(line)
+    if dry_run:
+        return
+    try:
+        with Progress(folder) as progress:
+            jobs = run_all(
+                study, lambda number: _command(source, folder, number), folder, processes=processes,
+                watch=progress.show,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.echo("\nStopped; the running trainings saved their state. Continue with:")
+        typer.echo(f"  denskit study {source} -o {folder.path}")
+        raise typer.Exit(130) from None
+    failed = [job for job in jobs if job.state == "failed"]
+    for job in failed:
+        typer.echo(f"FAILED: {job.run.label}, seed {job.run.seed}: see {folder.log(job.run)}", err=True)
+    results = collect(study, folder)
+    written = [*write_tables(results, folder.path), *plot_study_results(results, folder.path)]
+    from rich.console import Console
+
+    Console().print(*as_rich(results), sep="\n")
+    typer.echo(f"Wrote {', '.join(path.name for path in written)} to {folder.path}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _command(source: Path, folder: StudyFolder, number: int, *more: str) -> list[str]:
+    return ["study", str(source), "--output", str(folder.path), "--task", str(number), *more]
+
+
+def _costs(study: StudyConfig, source: Path, folder: StudyFolder) -> dict[str, Cost]:
+    """Trials of all kinds of runs, each in a process of its own with one thread; kept in the study's folder."""
+    import subprocess
+
+    from denskit.evaluation.study.timing import Cost, runs_to_try
+
+    costs = {}
+    for cell, number in runs_to_try(study).items():
+        path = _trial_file(folder, number)
+        if not path.is_file():
+            typer.echo(f"timing a few steps: {cell}")
+            done = subprocess.run(
+                [sys.executable, "-m", "denskit", *_command(source, folder, number, "--trial")],
+                env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if done.returncode:
+                raise ValueError(f"{cell}: the trial failed:\n{(done.stderr or done.stdout).strip()}")
+        costs[cell] = Cost(**json.loads(path.read_text(encoding="utf-8")))
+    return costs
+
+
+def _trial_file(folder: StudyFolder, number: int) -> Path:
+    return folder.path / "trials" / f"{number}.json"
+
+
+def _write_trial(study: StudyConfig, number: int, folder: StudyFolder) -> None:
+    from dataclasses import asdict
+
+    from denskit.evaluation.study.config import runs_of
+    from denskit.evaluation.study.timing import trial
+
+    path = _trial_file(folder, number)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(trial(study, runs_of(study)[number]))), encoding="utf-8")
+
+
+def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost], processes: int) -> list[str]:
+    from denskit.evaluation.study.config import runs_of
+    from denskit.evaluation.study.timing import cell_of
+    from denskit.training.run_log import duration
+
+    runs = runs_of(study)
+    missing = [run for run in runs if not folder.result(run).is_file()]
+    seconds = [costs[cell_of(run)].seconds(run, run.config(folder.run(run))) for run in missing]
+    if not missing:
+        return [f"{study.title}: all {len(runs)} runs are finished"]
+    total = max(sum(seconds) / processes, max(seconds))
+    done = f", {len(runs) - len(missing)} of {len(runs)} are done" if len(missing) < len(runs) else ""
+    return [
+        f"{study.title}: {len(missing)} runs{done}; about {duration(total)} on {min(processes, len(missing))} cores "
+        f"(from a trial of a few steps; the longest run {duration(max(seconds))})"
+    ]
+
+
+def _question(
+    file: Path, folder: StudyFolder, frames: int | None, hours: float | None, processes: int, overrides: list[str]
+) -> tuple[Path, StudyConfig]:
+    """The study file in the folder, written if it is not there."""
+    from denskit.evaluation.study.config import load_study
+    from denskit.evaluation.study.question import dens_question, within_budget, write_study
+
+    source = folder.path / "study.yaml"
+    if source.is_file():
+        typer.echo(f"{source} is there: continuing that study")
+        return source, load_study(source)
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file of structures")
+    study = _with(dens_question(file, frames), overrides)
+    write_study(study, source)
+    if hours is not None:
+        study = within_budget(study, _costs(study, source, folder), hours, processes)
+        write_study(study, source)
+    typer.echo(f"Wrote {source}")
+    return source, study
+
+
+def _with(study: StudyConfig, overrides: list[str]) -> StudyConfig:
+    import yaml
+
+    changes = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not (key and equals):
+            raise ValueError(f"{override!r}: write key.sub=value, such as data.path=mine.extxyz")
+        changes[key] = yaml.safe_load(value)
+    return study.model_copy(update={"settings": {**study.settings, **changes}}) if changes else study
+
+
+def _keep(study: StudyConfig, path: Path) -> None:
+    """The study beside its results, so that a later call cannot mix them with those of another."""
+    from denskit.evaluation.study.config import load_study
+    from denskit.evaluation.study.question import write_study
+
+    if not path.is_file():
+        write_study(study, path)
+    elif load_study(path).model_dump(exclude={"seeds", "title", "published", "tests"}) != study.model_dump(
+        exclude={"seeds", "title", "published", "tests"}
+    ):
+        raise ValueError(
+            f"{path.parent} holds the results of another study ({path}); give another --output, or remove it"
+        )
+    else:
+        write_study(study, path)
+
+
+def _slurm_script(source: Path, folder: StudyFolder, count: int) -> str:
+    return f"""#!/bin/bash
+#SBATCH --job-name=denskit-study
+#SBATCH --array=0-{count - 1}
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=1
+#SBATCH --time=24:00:00
+#SBATCH --output={folder.path.resolve()}/logs/%a.log
+# Runs that are finished return at once, so the same script continues a study.
+# When all are done:  denskit study {source.resolve()} -o {folder.path.resolve()}
+export OMP_NUM_THREADS=1
+denskit study {source.resolve()} --output {folder.path.resolve()} --task $SLURM_ARRAY_TASK_ID"""
+
+
+def _list() -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from denskit.evaluation.study.config import load_study, runs_of
+    from denskit.presets import study_names
+
+    table = Table(Column("study", no_wrap=True), Column("runs", justify="right"), "what it compares")
+    for name in study_names():
+        study = load_study(name)
+        table.add_row(name, str(len(runs_of(study))), study.title)
+    Console().print(table)

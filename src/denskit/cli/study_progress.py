@@ -1,0 +1,79 @@
+"""What a study shows while it runs: one line a run in a terminal, a line at start and end of each elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+if TYPE_CHECKING:
+    from denskit.evaluation.study.running import Job, StudyFolder
+
+
+class Progress:
+    """Follows the runs by their metrics.csv."""
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self.folder = folder
+        self._console = Console(highlight=False)
+        self._states: dict[int, str] = {}
+        self._bars: Bars | None = None
+        self._tasks: dict[int, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._bars = Bars(
+                TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.percentage:3.0f} %"),
+                TextColumn("{task.fields[note]}"), TimeRemainingColumn(), console=self._console,
+            )  # fmt: skip
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def show(self, jobs: list[Job]) -> None:
+        """Bring the display up to date."""
+        for job in jobs:
+            before = self._states.get(job.number, "done" if job.state == "done" else "waiting")
+            if self._bars is not None and job.state == "running":
+                self._move(self._bars, job)
+            if job.state != before:
+                self._changed(job)
+            self._states[job.number] = job.state
+
+    def _changed(self, job: Job) -> None:
+        name = f"{job.run.label}, seed {job.run.seed}"
+        if job.state == "running":
+            if self._bars is not None:
+                total = job.run.config(self.folder.run(job.run)).training.max_steps
+                self._tasks[job.number] = self._bars.add_task(name, total=total, note="")
+            else:
+                self._console.print(f"started   {name}", soft_wrap=True)
+        elif job.state in ("done", "failed"):
+            if self._bars is not None and job.number in self._tasks:
+                self._bars.remove_task(self._tasks.pop(job.number))
+            error = self._last(job).get("valid_forces_mae_meV_per_A")
+            said = f": validation forces {float(error):.1f} meV/Å" if error else ""
+            self._console.print(f"{'finished' if job.state == 'done' else 'FAILED':9} {name}{said}", soft_wrap=True)
+
+    def _move(self, bars: Bars, job: Job) -> None:
+        row = self._last(job)
+        if row and job.number in self._tasks:
+            error = row.get("valid_forces_mae_meV_per_A") or row.get("train_forces_mae_meV_per_A")
+            note = f"forces {float(error):.1f} meV/Å" if error else ""
+            bars.update(self._tasks[job.number], completed=int(row["step"]), note=note)
+
+    def _last(self, job: Job) -> dict[str, str]:
+        """The last row of the run's metrics.csv; empty before there is one."""
+        path = self.folder.run(job.run) / "metrics.csv"
+        if not path.is_file():
+            return {}
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return dict(zip(lines[0].split(","), lines[-1].split(","), strict=False)) if len(lines) > 1 else {}

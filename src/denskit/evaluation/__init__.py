@@ -1,0 +1,1 @@
+"""Judging models and methods: studies of variants over seeds and sizes of data."""

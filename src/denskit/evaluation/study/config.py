@@ -1,0 +1,164 @@
+"""What a study is: variants of one configuration, axes, seeds; and the runs that follow from it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from denskit.presets import study_names, study_text
+from denskit.training.config import load_config, nearest
+from denskit.training.settings import RunConfig
+
+FRAMES = "data.split.train"  # an axis over it keeps validation and test frames
+_TAKEN = ("seed", "output")  # set for each run
+
+
+class StudyConfig(BaseModel):
+    """A study file (YAML)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str
+    """One line, printed above the results."""
+    base: str = "equiformer"
+    """Preset or YAML file that every run starts from."""
+    settings: dict[str, Any] = {}
+    """Settings of all runs, as dotted keys: {data.path: mine.extxyz, training.max_steps: 10000}."""
+    variants: dict[str, dict[str, Any]] = Field(min_length=1)
+    """What is compared: name -> settings; "base" in them names another preset. The first one is the reference."""
+    axes: dict[str, tuple[Any, ...]] = {}
+    """What varies besides: dotted key -> values, such as {data.split.train: [50, 200, 950]}."""
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
+    """Repetitions. A seed fixes split, order, corruption and initial weights: variants are compared in pairs."""
+    tests: dict[str, str] = {}
+    """More files to judge on, besides the test split: name -> file."""
+    published: dict[str, dict[str, float]] = {}
+    """Published force MAEs in meV/Å for comparison: variant -> {value of the axes, or "": number}."""
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _count_of_seeds(cls, value: object) -> object:
+        return tuple(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> StudyConfig:
+        for place, keys in {"settings": self.settings, "axes": self.axes, **self.variants}.items():
+            taken = [key for key in keys if key in _TAKEN]
+            if taken:
+                raise ValueError(f"{place}: {taken[0]} is set for each run; list seeds under seeds:")
+        empty = [key for key, values in self.axes.items() if not values]
+        if empty:
+            raise ValueError(f"axes: {empty[0]} has no values")
+        unknown = sorted(set(self.published) - set(self.variants))
+        if unknown:
+            raise ValueError(f"published: {unknown[0]!r} is no variant{nearest(unknown[0], self.variants)}")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: {list(self.seeds)} has one twice")
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRun:
+    """One training of a study."""
+
+    variant: str
+    point: Mapping[str, Any]  # axis -> value
+    seed: int
+    base: str
+    settings: Mapping[str, Any]  # dotted keys, without output
+
+    @property
+    def name(self) -> str:
+        """Name of the run's folder: variant, point, seed."""
+        parts = [self.variant, *(f"{key.rsplit('.', 1)[-1]}-{_short(value)}" for key, value in self.point.items())]
+        return "_".join([re.sub(r"[^\w.+-]+", "-", part).strip("-") for part in parts] + [f"seed-{self.seed}"])
+
+    @property
+    def label(self) -> str:
+        """The run in words."""
+        return ", ".join([self.variant, *(f"{key} {_short(value)}" for key, value in self.point.items())])
+
+    def config(self, output: Path, more: Mapping[str, Any] | None = None) -> RunConfig:
+        """The configuration of the run.  Raises ValueError for settings that no run has."""
+        settings = dict(dotted({**self.settings, **(more or {})}))
+        if "data.split.file" in settings:  # it replaces whatever divides the data
+            settings = {key: value for key, value in settings.items() if not _divides(key)}
+        return load_config(self.base, [*overrides(settings), f"output={output}"])
+
+
+def dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings, some of them nested, as (dotted key, value)."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from dotted(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _divides(key: str) -> bool:
+    return key.startswith("data.split.") and key != "data.split.file"
+
+
+def _short(value: Any) -> str:
+    return Path(value).stem if isinstance(value, str) and "/" in value else str(value)
+
+
+def overrides(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as ``key=value`` with YAML values."""
+    return [f"{key}={yaml.safe_dump(value, default_flow_style=True).strip().removesuffix('...').strip()}"
+            for key, value in settings.items()]  # fmt: skip
+
+
+def load_study(name: str | Path) -> StudyConfig:
+    """A study from a YAML file, or a shipped one by name (``denskit study --list``).
+
+    Raises FileNotFoundError for a file that is not there, ValueError for one that is no study.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: no such study file")
+        text = path.read_text(encoding="utf-8")
+    elif str(name) in study_names():
+        text = study_text(str(name))
+    else:
+        raise ValueError(f"{name}: no study file (YAML) and no shipped study{nearest(str(name), study_names())}")
+    try:
+        return StudyConfig.model_validate(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name}: no valid YAML: {error}") from None
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
+        raise ValueError(f"{name}: {'; '.join(problems)}") from None
+
+
+def runs_of(study: StudyConfig) -> list[StudyRun]:
+    """All runs, the variants of one seed beside each other, so that an unfinished study has complete pairs."""
+    return [
+        StudyRun(
+            variant=variant,
+            point=point,
+            seed=seed,
+            base=changes.get("base", study.base),
+            settings={
+                **study.settings, **{key: value for key, value in changes.items() if key != "base"}, **point,
+                "seed": seed,
+            },
+        )
+        for seed in study.seeds
+        for point in points_of(study)
+        for variant, changes in study.variants.items()
+    ]  # fmt: skip
+
+
+def points_of(study: StudyConfig) -> Iterator[dict[str, Any]]:
+    """All combinations of the axes' values; one empty combination where there are no axes."""
+    for values in itertools.product(*study.axes.values()):
+        yield dict(zip(study.axes, values, strict=True))

@@ -1,0 +1,79 @@
+"""Does DeNS help on these data?  The study that answers it, sized to a time budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from denskit.data.files import atomic_write
+from denskit.evaluation.study.config import FRAMES, StudyConfig, runs_of
+from denskit.evaluation.study.timing import Cost, cell_of
+from denskit.training.loader import steps_per_epoch
+
+ENOUGH_EPOCHS = 400  # below, DeNS was never seen to help
+_VARIANTS = {"without DeNS": {"task": "energy_forces"}, "with DeNS": {"task": "dens"}}
+
+
+def dens_question(file: Path, frames: int | None = None, steps: int = 10_000) -> StudyConfig:
+    """Training with and without DeNS on a file, three seeds; on ``frames`` training frames (default: all)."""
+    settings = {"data.path": str(file.resolve()), "training.max_steps": steps, "training.lr": 1e-3}
+    return StudyConfig(
+        title=f"Does DeNS help on {file.name}?",
+        base="equiformer",
+        settings={**settings, "training.evaluate_every": f"{max(1, steps // 20)} steps"},
+        variants=_VARIANTS,
+        axes={FRAMES: (frames,)} if frames is not None else {},
+    )
+
+
+def write_study(study: StudyConfig, path: Path) -> None:
+    """Write a study file that :func:`load_study` reads."""
+    document = study.model_dump(mode="json", exclude_defaults=True)
+    with atomic_write(path) as temporary:
+        temporary.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def within_budget(study: StudyConfig, costs: Mapping[str, Cost], hours: float, processes: int) -> StudyConfig:
+    """The study with as many training steps as fit into the time, on ``processes`` trainings at once.
+
+    Raises ValueError where not even 100 steps fit.
+    """
+    available = 3600 * hours * processes
+    runs = runs_of(study)
+    rounds = math.ceil(len(runs) / processes) * processes / len(runs)  # processes wait for the last round
+    share = available / rounds / len(runs)
+
+    def steps_in(cost: Cost) -> float:
+        validations = 20 * cost.valid  # as dens_question has them
+        return (share - (validations + cost.test) * cost.structure) / cost.step
+
+    steps = int(min(steps_in(costs[cell_of(run)]) for run in runs))
+    if steps < 100:
+        raise ValueError(
+            f"--hours {hours:g} is enough for {max(steps, 0)} steps a training; give more time, fewer seeds, or "
+            "fewer validation and test frames (data.split.valid, data.split.test)"
+        )
+    rounded = steps - steps % 100
+    changed = {"training.max_steps": rounded, "training.evaluate_every": f"{max(1, rounded // 20)} steps"}
+    return study.model_copy(update={"settings": {**study.settings, **changed}})
+
+
+def advice(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
+    """Warnings about a study of DeNS whose trainings are too short for it to pay."""
+    lines = []
+    for run in runs_of(study):
+        if run.seed != study.seeds[0] or run.settings.get("task", run.settings.get("task.name")) != "dens":
+            continue
+        config = run.config(Path("unused"))
+        training, cost = config.training, costs[cell_of(run)]
+        per_epoch = steps_per_epoch(run.point.get(FRAMES, cost.train), training.batch_size, training.drop_last)
+        epochs = training.epochs or (training.max_steps or 0) / per_epoch
+        if epochs < ENOUGH_EPOCHS:
+            lines.append(
+                f"warning: {run.label}: {epochs:.0f} epochs. DeNS pays late: with fewer than about {ENOUGH_EPOCHS} "
+                "epochs it was not seen to help (docs/results.md). Train longer, or on fewer frames"
+            )
+    return lines

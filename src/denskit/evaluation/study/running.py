@@ -1,0 +1,162 @@
+"""Running a study: one training in this process, or all that are missing, side by side in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from denskit.data.files import atomic_write
+from denskit.evaluation.study.config import StudyConfig, StudyRun, runs_of
+from denskit.evaluation.study.splits import split_settings
+from denskit.models.model_file import read_header
+from denskit.tasks import DeNSConfig
+from denskit.training.evaluate import evaluate, noise_error
+from denskit.training.run_folder import RunFolder
+from denskit.training.trainer import train
+
+State = Literal["waiting", "running", "done", "failed"]
+_POLL = 0.5  # s
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """Paths of a study's results."""
+
+    path: Path
+
+    def run(self, run: StudyRun) -> Path:
+        """Run folder of one training."""
+        return self.path / "runs" / run.name
+
+    def result(self, run: StudyRun) -> Path:
+        """Its errors; the file exists once the run is trained and judged."""
+        return self.run(run) / "result.json"
+
+    def log(self, run: StudyRun) -> Path:
+        """What its process printed."""
+        return self.path / "logs" / f"{run.name}.log"
+
+    @property
+    def splits(self) -> Path:
+        """Folder of split files."""
+        return self.path / "splits"
+
+
+def train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder) -> dict[str, Any]:
+    """Train one run, or continue it, judge it on the test split and the study's other tests, and write result.json.
+
+    Raises whatever :func:`train` and :func:`evaluate` raise.
+    """
+    path = folder.run(run)
+    config = run.config(path, split_settings(study, run, folder.splits))
+    train(config, resume=RunFolder(path).last.exists())
+    header = read_header(RunFolder(path).model)
+    errors = {"test": evaluate(path)} if _has_test_split(path) else {}
+    errors |= {name: evaluate(path, file) for name, file in study.tests.items()}
+    if not errors:
+        raise ValueError(f"{path}: no test split and no tests: in the study; nothing to judge the run on")
+    result: dict[str, Any] = {
+        "errors": errors,
+        "parameters": header["parameters"],
+        "seconds": _seconds(RunFolder(path).metrics),
+        "steps": header["metadata"]["step"],
+    }
+    if isinstance(config.task, DeNSConfig) and "test" in errors:
+        result["noise"] = noise_error(path)
+    with atomic_write(folder.result(run)) as temporary:
+        temporary.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return result
+
+
+def _has_test_split(path: Path) -> bool:
+    config = RunFolder(path)
+    if config.splits.is_file():
+        return bool(json.loads(config.splits.read_text(encoding="utf-8"))["test"])
+    return True  # data.test, or the dataset's own
+
+
+def _seconds(metrics: Path) -> float:
+    rows = metrics.read_text(encoding="utf-8").splitlines()
+    return float(rows[-1].split(",")[rows[0].split(",").index("seconds")])
+
+
+@dataclass
+class Job:
+    """A run of the study and how far it is."""
+
+    number: int
+    run: StudyRun
+    state: State
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+
+def run_all(
+    study: StudyConfig,
+    command: Callable[[int], Sequence[str]],
+    folder: StudyFolder,
+    *,
+    processes: int,
+    watch: Callable[[list[Job]], None],
+) -> list[Job]:
+    """Run what is missing, ``processes`` at a time, each with one thread; returns all jobs.
+
+    ``command``: the command line of run number k.  ``watch`` is called about twice a second.  On Ctrl-C and SIGTERM the
+    running trainings save their state and end, and KeyboardInterrupt is raised.
+    """
+    jobs = [
+        Job(number=number, run=run, state="done" if folder.result(run).is_file() else "waiting")
+        for number, run in enumerate(runs_of(study))
+    ]
+    with _ended_together(jobs):
+        while any(job.state in ("waiting", "running") for job in jobs):
+            _collect(jobs, folder)
+            free = processes - sum(job.state == "running" for job in jobs)
+            for job in [job for job in jobs if job.state == "waiting"][: max(free, 0)]:
+                _start(job, command(job.number), folder)
+            watch(jobs)
+            time.sleep(_POLL)
+    watch(jobs)
+    return jobs
+
+
+def _start(job: Job, command: Sequence[str], folder: StudyFolder) -> None:
+    log = folder.log(job.run)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as stream:
+        job.process = subprocess.Popen(
+            [sys.executable, "-m", "denskit", *command],
+            stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            start_new_session=True,  # Ctrl-C reaches us alone; we pass it on once
+        )  # fmt: skip
+    job.state = "running"
+
+
+def _collect(jobs: Sequence[Job], folder: StudyFolder) -> None:
+    for job in jobs:
+        if job.process is not None and job.state == "running" and job.process.poll() is not None:
+            job.state = "done" if folder.result(job.run).is_file() else "failed"
+
+
+@contextmanager
+def _ended_together(jobs: Sequence[Job]) -> Iterator[None]:
+    """SIGTERM acts like Ctrl-C; when the block is left early, the running trainings save their state and end."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        running = [job.process for job in jobs if job.process is not None and job.process.poll() is None]
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        for process in running:
+            process.wait()

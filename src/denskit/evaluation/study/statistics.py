@@ -1,0 +1,58 @@
+"""Means over seeds, and differences paired by seed with their confidence intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Mean of several seeds and its standard error (NaN for one seed)."""
+
+    value: float
+    error: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Paired difference to the reference, in per cent of the reference's mean."""
+
+    percent: float
+    low: float  # of the confidence interval; NaN for one pair
+    high: float
+    pairs: int
+
+    @property
+    def significant(self) -> bool:
+        """The confidence interval does not hold zero."""
+        return self.low > 0 or self.high < 0
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """Mean and standard error of independent repetitions."""
+    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    return Mean(float(np.mean(values)), error, len(values))
+
+
+def difference(
+    values: Mapping[int, float], reference: Mapping[int, float], confidence: float = 0.95
+) -> Difference | None:
+    """Difference of two variants, paired by seed, by Student's t distribution; None without a common seed.
+
+    Relative to the mean of the reference over the common seeds.
+    """
+    seeds = sorted(values.keys() & reference.keys())
+    if not seeds:
+        return None
+    pairs = np.array([values[seed] - reference[seed] for seed in seeds])
+    scale = 100 / abs(float(np.mean([reference[seed] for seed in seeds])))
+    middle = float(pairs.mean())
+    if len(seeds) < 2:
+        return Difference(scale * middle, float("nan"), float("nan"), 1)
+    half = float(student.ppf((1 + confidence) / 2, len(seeds) - 1) * pairs.std(ddof=1) / np.sqrt(len(seeds)))
+    return Difference(scale * middle, scale * (middle - half), scale * (middle + half), len(seeds))

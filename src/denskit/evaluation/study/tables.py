@@ -1,0 +1,119 @@
+"""The table of a study as Markdown, LaTeX and for the terminal."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from rich.table import Column as RichColumn
+from rich.table import Table
+
+from denskit.evaluation.study.results import FORCES, METRICS, Column, Results, Row, as_csv
+from denskit.evaluation.study.statistics import Difference, Mean
+
+_LATEX = str.maketrans({"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", "Å": r"\AA{}", "³": "$^3$"})
+
+
+def text_of(mean: Mean) -> str:
+    """``25.2 ± 0.4``."""
+    digits = 1 if abs(mean.value) >= 1 else 3
+    if math.isnan(mean.error):
+        return f"{mean.value:.{digits}f}"
+    return f"{mean.value:.{digits}f} ± {mean.error:.{digits}f}"
+
+
+def text_of_difference(gap: Difference) -> str:
+    """``-20.1 % [-24.0, -16.2]``: paired difference and its 95 % confidence interval."""
+    if math.isnan(gap.low):
+        return f"{gap.percent:+.1f} %"
+    return f"{gap.percent:+.1f} % [{gap.low:+.1f}, {gap.high:+.1f}]"
+
+
+def _header(results: Results) -> list[str]:
+    several = len({column.test for column in results.columns}) > 1
+    titles = [column.title(several) for column in results.columns]
+    gaps = [f"Δ {title}" for title, column in zip(titles, results.columns, strict=True) if column.metric == FORCES]
+    said = ["published forces (meV/Å)"] if any(row.published is not None for row in results.rows) else []
+    return ["", "variant", "seeds", *titles, *gaps, *said, "minutes", "parameters"]
+
+
+def _marked(results: Results, row: Row, column: Column, bold: tuple[str, str]) -> str:
+    """The mean as text, in bold where it is the best of its point."""
+    if column not in row.means:
+        return "-"
+    text = text_of(row.means[column])
+    return f"{bold[0]}{text}{bold[1]}" if (row.point, row.variant) in results.best(column) else text
+
+
+def _gap(row: Row, column: Column) -> str:
+    return text_of_difference(row.differences[column]) if column in row.differences else ""
+
+
+def _cells(results: Results, row: Row, bold: tuple[str, str]) -> list[str]:
+    gaps = [_gap(row, column) for column in results.columns if column.metric == FORCES]
+    said = ["" if row.published is None else f"{row.published:g}"]
+    count = str(max((mean.count for mean in row.means.values()), default=0))
+    return [
+        row.point, row.variant, count, *(_marked(results, row, column, bold) for column in results.columns), *gaps,
+        *(said if any(other.published is not None for other in results.rows) else []),
+        f"{row.minutes:.1f}", f"{row.parameters:,}",
+    ]  # fmt: skip
+
+
+_NOTE = "MAE, mean ± standard error over seeds. Δ: to '{reference}', paired by seed, with its 95 % confidence interval."
+
+
+def as_markdown(results: Results) -> str:
+    """The table with its title and how to read it."""
+    header = _header(results)
+    lines = [" | ".join(header), " | ".join("---" for _ in header)]
+    lines += [" | ".join(_cells(results, row, ("**", "**"))) for row in results.rows]
+    table = "\n".join(f"| {line} |" for line in lines)
+    return f"## {results.title}\n\n{table}\n\n{_NOTE.format(reference=results.reference)}\n"
+
+
+def as_latex(results: Results) -> str:
+    """A booktabs table."""
+
+    def line(cells: list[str]) -> str:
+        return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
+
+    header = _header(results)
+    rows = [
+        line(_cells(results, row, ("<b>", "</b>"))).replace("<b>", r"\textbf{").replace("</b>", "}")
+        for row in results.rows
+    ]
+    return "\n".join(
+        [
+            r"\begin{tabular}{ll" + "r" * (len(header) - 2) + "}", r"\toprule", line(header).replace("Δ", r"$\Delta$"),
+            r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", "",
+        ]
+    )  # fmt: skip
+
+
+def as_rich(results: Results) -> list[Table | str]:
+    """Tables for a terminal, one a test, and how to read them."""
+    tables: list[Table | str] = []
+    tests = list(dict.fromkeys(column.test for column in results.columns))
+    for test in tests:
+        columns = [column for column in results.columns if column.test == test]
+        gaps = [column for column in columns if column.metric == FORCES]
+        names = [METRICS[column.metric] for column in columns] + [f"Δ {METRICS[FORCES]}" for _ in gaps]
+        heads = [RichColumn(name, justify="right") for name in names]
+        title = results.title if len(tests) == 1 else f"{results.title}: {test}"
+        table = Table(*([""] if results.rows[0].point else []), "variant", *heads, title=title)
+        for row in results.rows:
+            errors = [_marked(results, row, column, ("[bold]", "[/bold]")) for column in columns]
+            changes = [_gap(row, column) for column in gaps]
+            table.add_row(*([row.point] if row.point else []), row.variant, *errors, *changes)
+        tables.append(table)
+    return [*tables, _NOTE.format(reference=results.reference)]
+
+
+def write_tables(results: Results, folder: Path) -> list[Path]:
+    """Write table.md, table.csv (every run) and table.tex; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {"table.md": as_markdown(results), "table.csv": as_csv(results), "table.tex": as_latex(results)}
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in texts]

@@ -1,0 +1,195 @@
+"""Starting from a trained model: its weights, elements, references and scale; what is new to it, and what changes.
+
+Weights are only right in the model's own units, so the scale is always the trained model's.  So are the references of
+elements that it knows, unless others are asked for.  What is fitted is fitted to what its predictions leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from ase.data import atomic_numbers, chemical_symbols
+
+from denskit.batch import MAX_ATOMIC_NUMBER
+from denskit.data.base import Source, evenly
+from denskit.data.config import References
+from denskit.memory import memory_named
+from denskit.models import build_force_field
+from denskit.models.base import ForceField
+from denskit.models.model_file import load_model
+from denskit.models.reference_fit import fit_references
+from denskit.models.scaling import Scaling, Statistics, describe, listed
+from denskit.training.evaluate import batches
+from denskit.training.run_folder import model_file
+from denskit.training.settings import FixedScale, RunConfig
+from denskit.training.transfer import start_new_elements, take_weights
+
+COMPARED = 64  # structures that are predicted before training
+FITTED = 300  # the same where something is fitted to what the predictions leave
+OFFSET = 0.1  # eV an atom between labels and predictions that is worth a warning
+
+
+def fine_tuned(
+    config: RunConfig, references: References, measured: Source, heads: Mapping[str, str], device: torch.device
+) -> tuple[ForceField, list[str]]:
+    """The model of ``training.init_from`` made ready for new data, on ``device``, and what was decided, for the log.
+
+    Args:
+        config: of the run.
+        references: ``data.references``, as the loader resolved them.
+        measured: training structures that constants are measured on.
+        heads: those of the task.
+        device: where structures are predicted.
+
+    Raises ValueError for weights, units or references that do not fit; FileNotFoundError where there is no such model.
+    """
+    origin, training = f"{config.training.init_from}", config.training
+    trained = load_model(model_file(origin))
+    _check_units(config, trained.scaling, origin)
+    found, known = Statistics(measured[index] for index in range(len(measured))), trained.scaling.elements
+    scaling = Scaling(**{**trained.scaling.to_dict(), "elements": [*known, *found.elements]})
+    torch.manual_seed(config.seed)
+    force_field = build_force_field(config.model, heads=dict(heads), scaling=scaling)
+    force_field.to(getattr(torch, training.dtype))
+    new = [z for z in found.elements if z not in known]
+    messages = [take_weights(force_field, trained, origin), *start_new_elements(force_field, new, known)]
+
+    force_field.to(device)
+    constants = _Constants(scaling)
+    constants.take(references, found, training.scale)
+    constants.predict(force_field, evenly(measured, FITTED if new or references == "fit" else COMPARED), config)
+    messages += constants.correct(references, found.elements, new, training.scale)
+    messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
+    messages += constants.compare(new)
+    return force_field, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
+
+
+def _check_units(config: RunConfig, scaling: Scaling, origin: str) -> None:
+    """Raise ValueError where the weights would be used in units that are not theirs."""
+    energy, force, scale = float(scaling.energy_scale), float(scaling.force_scale), config.training.scale
+    if isinstance(scale, FixedScale) and not np.allclose(
+        [scale.energy_scale, scale.force_scale], [energy, force], 1e-6, 0
+    ):
+        raise ValueError(
+            f"training.scale has energy_scale={scale.energy_scale:g} and force_scale={scale.force_scale:g}, but the "
+            f"weights of training.init_from={origin} are only right in units of {energy:g} eV and {force:g} eV/Å; set "
+            "training.scale=trained"
+        )
+    if config.model.forces == "gradient" and energy != force:
+        raise ValueError(
+            f"training.init_from={origin} has forces of a head, in units of {force:g} eV/Å, and energies in units of "
+            f"{energy:g} eV; model.forces=gradient needs one unit for both. Set model.forces=direct"
+        )
+
+
+def _moved(before: Mapping[str, Any], after: Mapping[str, Any], origin: str) -> list[str]:
+    """What other references and shift do to energies of structures that the trained model knows."""
+    symbols = [chemical_symbols[z] for z in before["elements"]]
+    old, new = before["references"], after["references"]
+    moved = {symbol: new.get(symbol, 0.0) - old.get(symbol, 0.0) for symbol in symbols}
+    moved = {symbol: energy for symbol, energy in moved.items() if energy != 0}
+    shift = after["energy_shift"] - before["energy_shift"]
+    if not moved and not shift:
+        return [f"references, shift and scale as in {origin}: energies of earlier structures stay as it predicts them"]
+    parts = [f"{listed(moved)} eV an atom"] * bool(moved) + [f"{shift:.4f} eV a structure"] * bool(shift)
+    return [f"scale as in {origin}, references not: energies of earlier structures move by {' and '.join(parts)}"]
+
+
+class _Constants:
+    """References and shift of a force field while they are adapted to new data."""
+
+    def __init__(self, scaling: Scaling) -> None:
+        self.scaling = scaling
+        self.counts = np.zeros((0, MAX_ATOMIC_NUMBER + 1))  # [S, 119] atoms of the structures that were predicted
+        self.left = np.zeros(0)  # [S] eV, labels less predictions
+
+    def take(self, references: References, found: Statistics, scale: FixedScale | str) -> None:
+        """Given numbers.  Raises ValueError where given references lack an element of the training structures."""
+        if isinstance(references, dict):
+            for symbol, energy in found.references(references, []).items():
+                self.scaling.references[atomic_numbers[symbol]] = energy
+        elif references == "none":
+            self.scaling.references.zero_()
+            self.scaling.energy_shift.zero_()
+        if isinstance(scale, FixedScale):
+            self.scaling.energy_shift.fill_(scale.energy_shift)
+
+    def predict(self, force_field: ForceField, source: Source, config: RunConfig) -> None:
+        """Predict the structures of a source that have an energy."""
+        left: list[float] = []
+        counts: list[np.ndarray] = []
+        with torch.no_grad():
+            for systems, batch, targets in batches(force_field, source, config.training.evaluate_batch_size):
+                with memory_named(batch, "lower training.evaluate_batch_size"):
+                    energies = force_field.predict(batch, ("energy",))["energy"]
+                left += (targets.energy - energies)[targets.energy_mask].tolist()
+                labelled = [system for system in systems if system.energy is not None]
+                counts += [np.bincount(system.atomic_numbers, minlength=MAX_ATOMIC_NUMBER + 1) for system in labelled]
+        self.counts, self.left = np.array(counts).reshape(len(left), MAX_ATOMIC_NUMBER + 1), np.array(left)
+
+    def correct(
+        self, references: References, elements: list[int], new: list[int], scale: FixedScale | str
+    ) -> list[str]:
+        """Move what is to be measured by what the predictions leave; what was done."""
+        if not len(self.left):
+            if references in ("fit", "mean"):
+                raise ValueError(f"no training structure has an energy; references={references!r} cannot be fitted")
+            return []
+        messages: list[str] = []
+        old = self._without(new)
+        if references == "fit" and old.any():  # structures without new elements tell most about the old ones
+            known = [z for z in elements if z not in new]
+            messages += self._fit("corrections of the references, to what the predictions leave", old, known)
+        if references in ("trained", "fit") and not old.all():
+            messages += self._fit("references of new elements, from what the predictions leave", ~old, new)
+        if isinstance(scale, FixedScale):
+            return messages
+        if references == "mean":
+            shift = float(self.left.mean())
+            self.scaling.energy_shift += shift
+            self.left = self.left - shift
+        elif isinstance(references, dict):
+            mean = float((self.left / self.counts.sum(axis=1)).mean())
+            self._add([atomic_numbers[symbol] for symbol in references], np.full(len(references), mean))
+            messages.append(f"references: {mean:.4f} eV, the mean of what predictions leave per atom, added to each")
+        return messages
+
+    def _fit(self, name: str, rows: np.ndarray, elements: list[int]) -> list[str]:
+        fit = fit_references(self.counts[rows][:, elements].astype(np.float64), self.left[rows])
+        self._add(elements, fit.references)
+        symbols = [chemical_symbols[z] for z in elements]
+        found, whole = (
+            dict(zip(symbols, energies.tolist(), strict=True))
+            for energies in (fit.references, self.scaling.references[elements])
+        )
+        return [f"{name}: {listed(found)} eV", *fit.messages(whole)]
+
+    def _without(self, elements: list[int]) -> np.ndarray:
+        """Which of the structures [S] have none of some elements."""
+        return np.asarray(~self.counts[:, elements].any(axis=1))
+
+    def _add(self, elements: list[int], energies: np.ndarray) -> None:
+        self.scaling.references[elements] += torch.from_numpy(energies).to(self.scaling.references.device)
+        self.left = self.left - self.counts[:, elements] @ energies
+
+    def compare(self, new: list[int]) -> list[str]:
+        """How far labels and predictions lie apart, and a warning where that is more than a model's error."""
+        if not len(self.left):
+            return []
+        per_atom, old = self.left / self.counts.sum(axis=1), self._without(new)
+        said = (
+            f"before training: labels less predictions of {len(per_atom)} training structures "
+            f"{round(1000 * per_atom.mean(), 1) + 0.0} meV an atom on average, {1000 * per_atom.std():.1f} about that"
+        )
+        offset = float((per_atom[old if old.any() else ...] ** 2).mean() ** 0.5)
+        if offset < OFFSET:
+            return [said]
+        return [
+            said,
+            f"warning: the data's energies lie {offset:.3f} eV an atom (root mean square) from the trained model's: "
+            "another level of theory, or structures unlike those that it knows. data.references=fit corrects the "
+            "references of the elements (energies of earlier structures move along)",
+        ]

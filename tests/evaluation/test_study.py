@@ -1,0 +1,227 @@
+"""Studies: which runs follow from a file, frames that stay the same, statistics, tables, and whole studies."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from scipy.stats import ttest_rel
+
+from denskit.analysis.study_plots import plot_study_results
+from denskit.evaluation.study.comparison import compare_runs
+from denskit.evaluation.study.config import FRAMES, StudyConfig, load_study, overrides, runs_of
+from denskit.evaluation.study.question import advice, dens_question, within_budget, write_study
+from denskit.evaluation.study.results import FORCES, Column, collect
+from denskit.evaluation.study.running import StudyFolder, train_and_judge
+from denskit.evaluation.study.splits import split_settings
+from denskit.evaluation.study.statistics import difference, mean_of
+from denskit.evaluation.study.tables import as_latex, as_markdown
+from denskit.evaluation.study.timing import Cost, cell_of, runs_to_try
+from denskit.presets import study_names
+
+TINY = {
+    "model.num_layers": 1, "model.channels": [8, 4], "model.feature_channels": [8, 4], "model.head_channels": [4, 2],
+    "model.ffn_channels": [8, 4], "training.max_steps": 12, "training.evaluate_every": "6 steps",
+    "training.log_every": 3, "data.split": {"valid": 6, "test": 20}, "training.warmup": 0.1,
+}  # fmt: skip
+VARIANTS = {"plain": {"task": "energy_forces"}, "DeNS": {"task": "dens"}}
+
+
+def tiny_study(**changes: object) -> StudyConfig:
+    content = {"title": "tiny", "base": "demo", "settings": TINY, "variants": VARIANTS, "seeds": 2}
+    return StudyConfig.model_validate(content | changes)
+
+
+class TestFiles:
+    def test_runs_are_all_combinations_with_complete_pairs_first(self) -> None:
+        runs = runs_of(tiny_study(axes={FRAMES: [5, 10]}))
+        assert len(runs) == 8 and len({run.name for run in runs}) == 8
+        assert [(run.seed, run.point[FRAMES], run.variant) for run in runs[:3]] == [
+            (0, 5, "plain"), (0, 5, "DeNS"), (0, 10, "plain"),
+        ]  # fmt: skip
+
+    def test_a_variant_may_have_another_base(self, tmp_path: Path) -> None:
+        study = tiny_study(variants={"a": {}, "b": {"base": "equiformer_v2"}}, settings={})
+        assert [run.config(tmp_path).model.name for run in runs_of(study)[:2]] == ["equiformer", "equiformer_v2"]
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"settings": {"seed": 3}}, "seed is set for each run"),
+            ({"seeds": [1, 1]}, "has one twice"),
+            ({"axes": {FRAMES: []}}, "has no values"),
+            ({"published": {"plian": {}}}, "did you mean plain"),
+            ({"variants": {}}, "at least 1"),
+            ({"axis": {}}, "Extra inputs"),
+        ],
+    )
+    def test_a_file_that_makes_no_sense_is_refused(self, change: dict, message: str, tmp_path: Path) -> None:
+        content = {"title": "x", "variants": VARIANTS, **change}
+        (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
+        with pytest.raises(ValueError, match=message):
+            load_study(tmp_path / "study.yaml")
+
+    def test_unknown_settings_name_the_nearest(self, tmp_path: Path) -> None:
+        run = runs_of(tiny_study(settings={"training.max_step": 5}))[0]
+        with pytest.raises(ValueError, match=r"did you mean training\.max_steps"):
+            run.config(tmp_path)
+
+    def test_written_studies_load_as_they_were(self, tmp_path: Path) -> None:
+        study = tiny_study(axes={FRAMES: [5, 10]}, seeds=[3, 4])
+        write_study(study, tmp_path / "study.yaml")
+        assert load_study(tmp_path / "study.yaml") == study
+
+    def test_overrides_are_yaml(self) -> None:
+        assert overrides({"a.b": [1, 2], "c": "on", "d": None, "e": True}) == [
+            "a.b=[1, 2]", "c='on'", "d=null", "e=true",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("name", study_names())
+    def test_shipped_studies_are_studies(self, name: str, tmp_path: Path) -> None:
+        study = load_study(name)
+        for run in {cell_of(run): run for run in runs_of(study)}.values():
+            run.config(tmp_path, {"data.path": "mine.extxyz"} if run.base == "equiformer" else {})
+
+
+class TestSplits:
+    def test_sizes_share_validation_and_test_frames_and_are_nested(self, tmp_path: Path) -> None:
+        study = tiny_study(axes={FRAMES: [5, 10, 40]}, seeds=2)
+        found = {}
+        for run in runs_of(study):
+            path = split_settings(study, run, tmp_path)["data.split.file"]
+            found[run.seed, run.point[FRAMES], run.variant] = json.loads(Path(path).read_text())
+        for seed in (0, 1):
+            few, middle, many = (found[seed, count, "plain"] for count in (5, 10, 40))
+            assert few["test"] == middle["test"] == many["test"] and few["valid"] == many["valid"]
+            assert set(few["train"]) < set(middle["train"]) < set(many["train"])
+            assert (len(few["train"]), len(many["train"])) == (5, 40)
+            assert found[seed, 10, "DeNS"] == middle
+            assert not set(many["train"]) & set(many["test"])
+        assert found[0, 5, "plain"] != found[1, 5, "plain"]
+
+    def test_numbers_of_frames_are_wanted(self, tmp_path: Path) -> None:
+        study = tiny_study(axes={FRAMES: [0.5]})
+        with pytest.raises(ValueError, match="numbers of frames are wanted"):
+            split_settings(study, runs_of(study)[0], tmp_path)
+
+
+class TestStatistics:
+    def test_standard_error(self) -> None:
+        mean = mean_of([1.0, 2.0, 6.0])
+        assert mean.value == 3.0
+        assert mean.error == pytest.approx(np.std([1, 2, 6], ddof=1) / 3**0.5)
+        assert np.isnan(mean_of([1.0]).error)
+
+    def test_paired_difference_is_that_of_a_paired_t_test(self) -> None:
+        reference = {0: 30.0, 1: 34.0, 2: 31.0, 3: 29.0}
+        values = {0: 25.0, 1: 30.5, 2: 26.0, 3: 27.0, 9: 1000.0}
+        gap = difference(values, reference)
+        assert gap is not None and gap.pairs == 4
+        pairs = [(values[seed], reference[seed]) for seed in reference]
+        interval = ttest_rel(*np.array(pairs).T).confidence_interval(0.95)
+        scale = 100 / np.mean(list(reference.values()))
+        assert (gap.low, gap.high) == pytest.approx((scale * interval.low, scale * interval.high))
+        assert gap.significant and gap.percent == pytest.approx(-12.5)
+
+    def test_one_pair_has_no_interval_and_none_no_difference(self) -> None:
+        single = difference({0: 2.0}, {0: 4.0})
+        assert single is not None and single.percent == -50 and not single.significant
+        assert difference({0: 2.0}, {1: 4.0}) is None
+
+
+class TestQuestion:
+    COSTS = {"without DeNS": Cost(0.1, 0.01, 500, 20, 30), "with DeNS": Cost(0.12, 0.01, 500, 20, 30)}  # noqa: RUF012
+
+    def test_steps_fill_the_budget(self) -> None:
+        study = within_budget(dens_question(Path("x.extxyz"), 50), self.COSTS, hours=1, processes=2)
+        steps = study.settings["training.max_steps"]
+        seconds = sum(self.COSTS[cell_of(run)].seconds(run, run.config(Path("x"))) for run in runs_of(study))
+        assert steps % 100 == 0 and 0.8 * 7200 < seconds <= 7200
+
+    def test_too_little_time_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="give more time"):
+            within_budget(dens_question(Path("x.extxyz"), 50), self.COSTS, hours=0.005, processes=1)
+
+    def test_short_trainings_are_told_that_dens_pays_late(self) -> None:
+        (line,) = advice(dens_question(Path("x.extxyz"), None, steps=1000), self.COSTS)
+        assert "16 epochs" in line
+        assert advice(dens_question(Path("x.extxyz"), 50, steps=10_000), self.COSTS) == []
+
+    def test_trials_are_one_for_each_kind_of_run_with_the_most_frames(self) -> None:
+        study = tiny_study(axes={FRAMES: [5, 40], "training.batch_size": [2, 4]})
+        numbers = runs_to_try(study)
+        assert len(numbers) == 4
+        assert {runs_of(study)[number].point[FRAMES] for number in numbers.values()} == {40}
+
+
+def denskit(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "denskit", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
+
+
+class TestWholeStudies:
+    def test_runs_are_judged_and_collected(self, tmp_path: Path) -> None:
+        study, folder = tiny_study(axes={FRAMES: [8, 16]}, seeds=1), StudyFolder(tmp_path)
+        for run in runs_of(study)[:3]:
+            train_and_judge(study, run, folder)
+        results = collect(study, folder)  # one run is missing
+        assert [(row.variant, row.point) for row in results.rows] == [
+            ("plain", "train 8"), ("DeNS", "train 8"), ("plain", "train 16"),
+        ]  # fmt: skip
+        column = Column("test", FORCES)
+        assert results.rows[1].differences[column].pairs == 1
+        assert "**" in as_markdown(results) and r"\textbf" in as_latex(results)
+        plots = plot_study_results(results, tmp_path)
+        assert {path.name for path in plots} == {"learning_curves.png", "data_split_train.png"}
+        compared = compare_runs([str(folder.run(run)) for run in runs_of(study)[:2]])
+        assert [row.variant for row in compared.rows] == ["task=energy_forces", "task=dens"]
+        assert compared.rows[0].means[column].value == results.rows[0].means[column].value
+
+    def test_the_command_runs_all_side_by_side_and_again_only_what_is_missing(self, tmp_path: Path) -> None:
+        write_study(tiny_study(seeds=1), tmp_path / "tiny.yaml")
+        first = denskit("study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "out"))
+        assert first.returncode == 0, first.stderr
+        assert "2 runs; about" in first.stdout and first.stdout.count("finished") == 2
+        with (tmp_path / "out" / "table.csv").open(newline="") as stream:
+            rows = [row for row in csv.DictReader(stream) if row["metric"] == FORCES]
+        assert len(rows) == 2 and all(float(row["value"]) > 0 for row in rows)
+        (tmp_path / "out" / "runs" / "plain_seed-0" / "result.json").unlink()
+        again = denskit("study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "out"))
+        assert again.returncode == 0, again.stderr
+        assert again.stdout.count("finished") == 1
+
+    def test_stopped_by_a_signal_it_saves_and_continues(self, tmp_path: Path) -> None:
+        study = tiny_study(settings={**TINY, "training.max_steps": 100_000}, seeds=1)
+        write_study(study, tmp_path / "long.yaml")
+        command = [sys.executable, "-m", "denskit", "study", str(tmp_path / "long.yaml"), "-o", str(tmp_path / "out")]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        runs = [tmp_path / "out" / "runs" / run.name for run in runs_of(study)]
+        deadline = time.monotonic() + 240
+        while not all((run / "metrics.csv").is_file() for run in runs):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.2)
+        os.kill(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=120)
+        assert process.returncode == 130 and "Continue with" in out
+        for run in runs:
+            assert (run / "checkpoints" / "last.pt").is_file()
+
+    def test_results_of_another_study_are_not_mixed(self, tmp_path: Path) -> None:
+        write_study(tiny_study(), tmp_path / "out" / "study.yaml")
+        write_study(tiny_study(base="equiformer"), tmp_path / "other.yaml")
+        done = denskit("study", str(tmp_path / "other.yaml"), "-o", str(tmp_path / "out"))
+        assert done.returncode == 2 and "results of another study" in " ".join(done.stderr.split())
+
+    def test_a_queue_script_has_one_job_a_run(self, tmp_path: Path) -> None:
+        write_study(tiny_study(), tmp_path / "tiny.yaml")
+        script = denskit("study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "out"), "--slurm").stdout
+        assert "--array=0-3" in script and "--task $SLURM_ARRAY_TASK_ID" in script

@@ -1,0 +1,253 @@
+"""Runs that start from a trained model: what is kept, what is fitted to the new data, what is said and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from denskit.batch import System
+from denskit.data import DataConfig, LoadedData, load_data
+from denskit.data.config import SplitConfig
+from denskit.models.base import ForceField
+from denskit.models.model_file import load_model, read_header
+from denskit.training.config import RunConfig, load_config
+from denskit.training.distributed import join_processes
+from denskit.training.evaluate import batches, evaluate
+from denskit.training.trainer import Trainer, train
+from denskit.training.transfer import element_tables, similar_element
+from training.slabs import Slabs
+
+Tiny = Callable[..., RunConfig]
+EV = 1e-4  # a tiny model in float32
+
+
+@pytest.fixture
+def trained(tiny: Tiny) -> Path:
+    """A run on ethanol: H, C, O; its references are fitted."""
+    return train(tiny("training.max_steps=2", "data.references=fit", "training.scale=force_rms", name="trained"))
+
+
+def _frames(molecule: str, count: int = 8) -> Slabs:
+    data = load_data(DataConfig(name="embedded", molecule=molecule, split=SplitConfig(mode="random", train=count)), 0)
+    return Slabs([data.train[index] for index in range(count)])
+
+
+def _predict(force_field: ForceField, source: Slabs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Energies [B] and forces [N, 3]."""
+    with torch.no_grad():
+        (_, batch, _), *_ = batches(force_field, source, len(source))
+        predicted = force_field.predict(batch)
+    return predicted["energy"], predicted["forces"]
+
+
+def _start(config: RunConfig, data: LoadedData | None = None) -> Trainer:
+    return Trainer(config, data or load_data(config.data, config.seed), join_processes("cpu"))
+
+
+def _said(trainer: Trainer) -> str:
+    return "\n".join(trainer.messages)
+
+
+def test_before_the_first_step_old_structures_are_predicted_as_before(tiny: Tiny, trained: Path) -> None:
+    trainer = _start(tiny("data.molecule=acetamide", f"training.init_from={trained}"))
+    before, ethanol = load_model(trained / "model.safetensors"), _frames("ethanol")
+    for now, then in zip(_predict(trainer.force_field, ethanol), _predict(before, ethanol), strict=True):
+        torch.testing.assert_close(now, then, rtol=0, atol=EV)
+    was, now = before.scaling.to_dict(), trainer.force_field.scaling.to_dict()
+    assert now["elements"] == [1, 6, 7, 8]
+    assert {symbol: now["references"][symbol] for symbol in "HCO"} == was["references"]
+    assert all(was[name] == now[name] for name in ("energy_shift", "energy_scale", "force_scale", "stress_scale"))
+
+
+def test_new_elements_get_what_is_left_and_are_named(tiny: Tiny, trained: Path) -> None:
+    trainer = _start(tiny("data.molecule=acetamide", f"training.init_from={trained}"))
+    energies, _ = _predict(trainer.force_field, _frames("acetamide"))
+    labels = torch.tensor([system.energy for system in _frames("acetamide")], dtype=torch.float64)
+    assert abs(float((labels - energies).mean())) < 1.0, "of 300 eV, and 70 eV of nitrogen"
+    said = _said(trainer)
+    assert "elements new to the model, whose embeddings start untrained: N random" in said
+    scaling = trainer.force_field.scaling
+    assert (
+        f"references of new elements, from what the predictions leave: N {float(scaling.references[7]):.4f} eV" in said
+    )
+    assert f"shift and scale as in {trained}: energies of earlier structures stay as it predicts them" in said
+    assert f"scale of energies {float(scaling.energy_scale):.6g} eV" in said
+
+
+def test_the_fine_tuned_model_still_knows_its_old_elements(tiny: Tiny, trained: Path) -> None:
+    """The new data lack carbon."""
+    no_carbon = Slabs([_without(system, 6) for system in _frames("ethanol").systems])
+    data = LoadedData(train=no_carbon, valid=None, test=None, splits=None, messages=[], references="trained")
+    trainer = _start(tiny(f"training.init_from={trained}"), data)
+    assert trainer.force_field.scaling.elements == [1, 6, 8]
+    assert float(trainer.force_field.scaling.references[6]) != 0
+
+
+def _without(system: System, z: int) -> System:
+    kept = system.atomic_numbers != z
+    assert system.forces is not None
+    fields = ("positions", "atomic_numbers", "fixed", "tags", "forces")
+    return replace(system, **{name: getattr(system, name)[kept] for name in fields})
+
+
+def test_a_run_from_another_goes_on_and_judges_old_data(tiny: Tiny, trained: Path) -> None:
+    settings = ["data.molecule=acetamide", f"training.init_from={trained}"]
+    run = train(tiny(*settings, "training.max_steps=1"))
+    header = read_header(run / "model.safetensors")["scaling"]
+    run = train(tiny(*settings, "training.max_steps=2"), resume=True)
+    assert read_header(run / "model.safetensors")["scaling"] == header
+    assert evaluate(run, _frames("ethanol"))["energy_mae_meV"] < 5000, "of 310 eV, after two steps"
+
+
+def _shifted(offset: float) -> LoadedData:
+    """Ethanol, each energy moved by ``offset`` eV an atom."""
+    moved = Slabs([replace(s, energy=s.energy + offset * len(s)) for s in _frames("ethanol", 20).systems])  # type: ignore[operator]
+    return LoadedData(train=moved, valid=None, test=None, splits=None, messages=[], references="trained")
+
+
+@pytest.mark.parametrize(("offset", "warned"), [(0.0, False), (-3.0, True)])
+def test_another_level_of_theory_is_noticed(tiny: Tiny, trained: Path, offset: float, warned: bool) -> None:
+    said = _said(_start(tiny(f"training.init_from={trained}"), _shifted(offset)))
+    assert ("warning: the data's energies lie 3." in said or "lie 2.9" in said) == warned
+    assert ("data.references=fit corrects the references" in said) == warned
+    assert "before training: labels less predictions" in said
+
+
+def test_asked_for_references_are_corrected_by_what_predictions_leave(tiny: Tiny, trained: Path) -> None:
+    data = replace(_shifted(-3.0), references="fit")
+    trainer = _start(tiny(f"training.init_from={trained}", "data.references=fit"), data)
+    before = load_model(trained / "model.safetensors")
+    (now, forces), (then, old_forces) = (_predict(f, _frames("ethanol")) for f in (trainer.force_field, before))
+    torch.testing.assert_close(forces, old_forces, rtol=0, atol=EV)
+    moved = float((now - then).mean())
+    assert moved == pytest.approx(-27, abs=3)
+    said = _said(trainer)
+    assert (
+        f"energies of earlier structures move by H {moved / 9:.4f}, C {moved / 9:.4f}, O {moved / 9:.4f} eV an atom"
+        in said
+    )
+    assert "training structures 0.0 meV an atom on average" in said
+    assert "warning: the data's energies" not in said
+
+
+@pytest.mark.parametrize(
+    ("references", "said"),
+    [
+        ("mean", "energies of earlier structures move by -"),
+        ("none", " eV an atom"),
+        ("{H: -16.0, C: -50.0, N: -70.0, O: -110.0}", "the mean of what predictions leave per atom, added to each"),
+    ],
+)
+def test_other_references_are_obeyed_and_said(tiny: Tiny, trained: Path, references: str, said: str) -> None:
+    """What the log says is by how much energies of ethanol move."""
+    settings = ["data.molecule=acetamide", f"training.init_from={trained}", f"data.references={references}"]
+    trainer, before = _start(tiny(*settings)), load_model(trained / "model.safetensors")
+    assert said in _said(trainer)
+    table, old = (f.scaling.to_dict() for f in (trainer.force_field, before))
+    (now, _), (then, _) = (_predict(f, _frames("ethanol")) for f in (trainer.force_field, before))
+    moved = sum(
+        count * (table["references"].get(symbol, 0.0) - old["references"].get(symbol, 0.0))
+        for symbol, count in (("H", 6), ("C", 2), ("O", 1))
+    )
+    assert (now - then).tolist() == pytest.approx([moved + table["energy_shift"] - old["energy_shift"]] * 8, abs=EV)
+    if references != "none":
+        assert "training structures 0.0 meV an atom on average" in _said(trainer)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["training.scale=force_rms"], "would measure new units, and the weights of training.init_from="),
+        (["training.scale=energy_std"], "leave it out"),
+        (
+            ["training.scale={energy_scale: 2, force_scale: 2}"],
+            "are only right in units of .* set training.scale=trained",
+        ),
+        (["data.references={H: -1, C: -2}"], "references has no energy for O"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tiny: Tiny, trained: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _start(tiny(f"training.init_from={trained}", *overrides))
+
+
+@pytest.mark.parametrize("override", ["data.references=trained", "training.scale=trained"])
+def test_nothing_is_kept_of_no_model(tiny: Tiny, override: str) -> None:
+    with pytest.raises(ValueError, match="those of the model in training.init_from; give it"):
+        tiny(override)
+
+
+def test_two_units_of_a_direct_model_are_no_gradient(tiny: Tiny) -> None:
+    first = train(tiny("training.max_steps=1", "model.forces=direct", name="first"))
+    with pytest.raises(ValueError, match=r"has forces of a head, .*Set model.forces=direct"):
+        _start(tiny(f"training.init_from={first}"))
+
+
+def test_given_units_that_are_those_of_the_model_may_move_the_shift(tiny: Tiny, trained: Path) -> None:
+    scale = read_header(trained / "model.safetensors")["scaling"]["energy_scale"]
+    given = f"training.scale={{energy_shift: 0.5, energy_scale: {scale!r}, force_scale: {scale!r}}}"
+    trainer = _start(tiny(f"training.init_from={trained}", given))
+    assert "energies of earlier structures move by 0.5000 eV a structure" in _said(trainer)
+
+
+def test_tensors_that_are_fresh_or_not_used_are_named(tiny: Tiny, trained: Path) -> None:
+    """A model trained with DeNS has a head for noise and degrees for it to read; one without has not."""
+    plain = ["task=energy_forces", "model.feature_channels=[24,8]"]
+    dens = train(tiny("training.max_steps=1", plain[1], name="dens"))
+    said = _said(_start(tiny(f"training.init_from={dens}", *plain)))
+    assert "of its own not used, since nothing here reads them:" in said
+    assert "heads.noise (" in said
+    run = train(tiny("training.max_steps=1", *plain, name="plain"))
+    said = _said(_start(tiny(f"training.init_from={run}", plain[1])))
+    assert "fresh, since it has no such heads or degrees:" in said
+    assert "heads.noise (" in said
+
+
+def test_a_new_element_of_a_known_group_starts_as_a_copy(tiny: Tiny, trained: Path) -> None:
+    """Sulphur as oxygen; the model may embed more elements than the trained one does."""
+    sulphur = Slabs(
+        [replace(s, atomic_numbers=np.where(s.atomic_numbers == 8, 16, s.atomic_numbers)) for s in _frames("ethanol")]
+    )
+    data = LoadedData(train=sulphur, valid=None, test=None, splits=None, messages=[], references="trained")
+    trainer = _start(tiny(f"training.init_from={trained}", "model.num_elements=80"), data)
+    assert "S as a copy of O" in _said(trainer)
+    (table,) = element_tables(trainer.force_field).values()
+    (old,) = element_tables(load_model(trained / "model.safetensors")).values()
+    assert torch.equal(table[16], table[8])
+    rest = [z for z in range(64) if z != 16]
+    assert torch.equal(table[rest], old[rest])
+    assert table.shape[0] == 80
+    with pytest.raises(ValueError, match="model.num_elements is 64 there, 20 here"):
+        _start(tiny(f"training.init_from={trained}", "model.num_elements=20"), data)
+
+
+@pytest.mark.parametrize(
+    ("z", "known", "similar"),
+    [(74, [41, 42, 73], 42), (11, [1, 3, 19], 3), (34, [8, 16, 52], 16), (7, [1, 6, 8], None), (60, [39, 57, 92], 57)],
+)
+def test_similar_elements(z: int, known: Sequence[int], similar: int | None) -> None:
+    assert similar_element(z, known) == similar
+
+
+def test_what_a_preset_measures_is_no_wish(tmp_path: Path) -> None:
+    """References and scale of a preset are for fresh models; an override, numbers, or the file with init_from ask."""
+    origin = ["training.init_from=other"]
+    for preset in ("equiformer", "demo", "oc20/equiformer_v2_2m"):
+        overrides = ["data.train=x.lmdb", "data.valid=y.lmdb"] if preset.startswith("oc20") else ["data.path=x.xyz"]
+        if preset == "demo":
+            overrides = []
+        config = load_config(preset, [*overrides, *origin])
+        assert config.data.references == "trained"
+        assert config.training.scale == "trained" or preset.startswith("oc20"), "numbers are kept, and compared"
+    assert load_config("equiformer", ["data.path=x", *origin, "data.references=fit"]).data.references == "fit"
+    assert load_config("equiformer", ["data.path=x"]).data.references == "fit"
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("data: {path: x, references: isolated}\ntraining: {max_steps: 1, init_from: other}\n")
+    config = load_config(mine)
+    assert (config.data.references, config.training.scale) == ("isolated", "trained")
+    assert load_config(mine, ["training.init_from=another"]).data.references == "isolated"
