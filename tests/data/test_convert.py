@@ -88,11 +88,11 @@ def test_real_lmdb_and_shards_of_shards(data_dir: Path, tmp_path: Path) -> None:
 
 def test_goes_on_after_a_kill(tmp_path: Path) -> None:
     """SIGKILL in the middle of the work, a torn line and a torn file: the next call finishes with the same bytes."""
-    source, out = extxyz(tmp_path / "many.extxyz", 400), tmp_path / "out"
+    source, out = extxyz(tmp_path / "many.extxyz", 200), tmp_path / "out"
     script = (
         "import os, signal, sys\nfrom denskit.data.convert import convert\n"
-        "die = lambda done, total: done < 60 or os.kill(os.getpid(), signal.SIGKILL)\n"
-        "convert([sys.argv[1]], sys.argv[2], per_shard=20, progress=die)"
+        "die = lambda done, total: done < 30 or os.kill(os.getpid(), signal.SIGKILL)\n"
+        "convert([sys.argv[1]], sys.argv[2], per_shard=10, progress=die)"
     )
     killed = subprocess.run([sys.executable, "-c", script, str(source), str(out)])
     assert killed.returncode == -signal.SIGKILL
@@ -103,10 +103,10 @@ def test_goes_on_after_a_kill(tmp_path: Path) -> None:
         file.write('{"shard": 17, "entry": {"fi')
     (out / ".shard-00017.99.safetensors").write_bytes(b"torn")
     kept = {path: path.stat().st_mtime_ns for path in out.glob("shard-*")}
-    messages = convert([source], out, per_shard=20)
+    messages = convert([source], out, per_shard=10)
     assert any("shards were there already" in line for line in messages)
     assert sum(path.stat().st_mtime_ns == when for path, when in kept.items()) >= 2
-    convert([source], tmp_path / "whole", per_shard=20)
+    convert([source], tmp_path / "whole", per_shard=10)
     files = sorted(path.name for path in out.iterdir())
     assert files == sorted(path.name for path in (tmp_path / "whole").iterdir())
     assert all((out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in files)

@@ -202,7 +202,8 @@ print(json.dumps([edges, peak() - before]))
 
 def peak_growth(chunk: int | None, *, again: bool = False) -> float:
     """MiB that a fresh process grows by in a training step on a liquid of 243 atoms."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PEAK, json.dumps([chunk, again])]
     said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
     edges, growth = json.loads(said)

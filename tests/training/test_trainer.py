@@ -62,9 +62,9 @@ def test_the_loss_in_the_log_is_the_weighted_sum_of_its_terms(tiny: Tiny) -> Non
 
 
 def test_training_learns(tiny: Tiny) -> None:
-    overrides = ["training.max_steps=60", "training.lr=1e-2", "training.log_every=20", "task=energy_forces"]
-    rows = _rows(train(tiny(*overrides, "data.split.train=4", "training.evaluate_every=60 steps")))
-    assert float(rows[-1]["train_loss"]) < 0.95 * float(rows[0]["train_loss"])
+    overrides = ["training.max_steps=150", "training.lr=2e-2", "training.log_every=30", "task=energy_forces"]
+    rows = _rows(train(tiny(*overrides, "data.split.train=4", "training.evaluate_every=150 steps")))
+    assert float(rows[-1]["train_loss"]) < 0.7 * float(rows[0]["train_loss"])  # found: 0.43
 
 
 def test_a_folder_in_use_is_refused_and_left_alone(tiny: Tiny) -> None:
