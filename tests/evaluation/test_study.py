@@ -170,6 +170,7 @@ def denskit(*arguments: str, **options: object) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
 
 
+@pytest.mark.one_thread
 class TestWholeStudies:
     def test_runs_are_judged_and_collected(self, tmp_path: Path) -> None:
         study, folder = tiny_study(axes={FRAMES: [8, 16]}, seeds=1), StudyFolder(tmp_path)

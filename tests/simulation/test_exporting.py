@@ -24,6 +24,8 @@ from denskit.simulation.structures import batch_of
 
 from tolerances import ORACLE64
 
+pytestmark = pytest.mark.one_thread
+
 # runs alone: torch, numpy and ASE, nothing of ours
 ALONE = """
 import json, sys

@@ -21,6 +21,7 @@ from denskit.training.trainer import Trainer
 
 from tolerances import PATIENCE_S, SAME_GRADIENT64, SAME_LOSS64
 
+pytestmark = pytest.mark.one_thread
 STEPS = 20
 WORKER = Path(__file__).with_name("distributed_worker.py")
 TINY = Path(__file__).with_name("tiny.yaml")

@@ -19,6 +19,7 @@ from denskit.training.trainer import train
 
 from tolerances import PATIENCE_S
 
+pytestmark = pytest.mark.one_thread
 SCRIPT = "import sys; from denskit.training import config, trainer; trainer.train(config.load_config(sys.argv[1]))\n"
 CASES = {
     "Ctrl-C": (signal.SIGINT, 1, 130),

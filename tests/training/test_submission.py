@@ -152,6 +152,7 @@ def test_errors_are_of_free_atoms_weighted_by_atom(five: Slabs) -> None:
     )
 
 
+@pytest.mark.one_thread
 def test_two_processes_judge_and_predict_each_structure_once(five: Slabs, tmp_path: Path) -> None:
     """Five structures on two processes: a padded sampler would count one twice."""
     model = small_model()
