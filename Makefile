@@ -7,6 +7,10 @@ ARGS   ?=
 WORKERS ?= 2
 # Seconds of fuzzing.
 FUZZ   ?= 1800
+# Tests of work that threads divide: kernels, training, evaluation, simulation, and the program that starts them.
+THREADED := tests/nn tests/training tests/evaluation tests/simulation tests/cli
+# Tests whose numbers depend on the instructions of a processor.
+PORTABLE := tests/contract tests/nn tests/models tests/simulation
 GPU    := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 # The one place that says which torch: the default build beside an NVIDIA GPU, otherwise a CPU build.
 TORCH  ?= $(if $(GPU),torch,torch==2.13.0)
@@ -22,11 +26,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fuzz demo bench lint format types imports structure check clean
+.PHONY: help setup test test-threads test-portable fuzz demo bench lint format types imports structure check clean
 
 help:
-	@echo "make test       all tests            make demo    train, evaluate and plot with and without DeNS"
+	@echo "make test            all tests, one thread a process"
+	@echo "make test-threads    tests of kernels, training, evaluation and simulation with 2, 4 and the default threads"
+	@echo "make test-portable   tests of models and simulation without a processor's vector instructions"
 	@echo "make check      lint, types, import rules, sizes, as CI does before the tests"
+	@echo "make demo       train, evaluate and plot with and without DeNS"
 	@echo "make format     rewrite layout       make bench   speed and memory"
 	@echo "make fuzz       read damaged files for half an hour (FUZZ=seconds); what fails is kept in fuzz-found"
 	@echo "make setup      only the environment (.venv), with test and development tools"
@@ -72,6 +79,17 @@ test: $(VENV)/.dev
 
 fuzz: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 DENSKIT_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/fuzz $(ARGS)
+
+test-threads: $(VENV)/.dev
+	@for threads in 2 4 ""; do \
+		echo "Threads: $${threads:-default}"; \
+		env -u OMP_NUM_THREADS $${threads:+OMP_NUM_THREADS=$$threads} \
+			$(BIN)/python -m pytest --numprocesses 0 -m "not one_thread" $(THREADED) $(ARGS) || exit; \
+	done
+
+test-portable: $(VENV)/.dev
+	@ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
+		--numprocesses $(WORKERS) --dist worksteal -m "not one_thread" $(PORTABLE) $(ARGS)
 
 demo: $(VENV)/.core
 	@$(BIN)/denskit demo --output runs/demo $(ARGS)

@@ -1,9 +1,10 @@
-"""Fixtures that all tests share: seeds, threads, the folders of real data, a few small systems."""
+"""Fixtures that all tests share: seeds, the process as it was, the folders of real data, a few small systems."""
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import ase
@@ -21,10 +22,18 @@ settings.register_profile("denskit", deadline=None, derandomize=True, print_blob
 settings.load_profile("denskit")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def few_threads() -> None:
-    """The systems here are tiny: more threads only cost, and bit-for-bit tests want the same number everywhere."""
-    torch.set_num_threads(1)
+# What the program prints is laid out for one terminal, wherever the tests run.
+os.environ |= {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TERMINAL_WIDTH", "DENSKIT_DEBUG", "DENSKIT_CACHE"):
+    os.environ.pop(name, None)
+
+
+@pytest.fixture(autouse=True)
+def same_process() -> Iterator[None]:
+    """The number of threads, which some verbs of the program set, is afterwards that of the environment again."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

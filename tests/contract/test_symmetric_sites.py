@@ -34,8 +34,10 @@ STRUCTURES: dict[str, ase.Atoms] = {
     "diamond": bulk("C", "diamond", 3.57),
     "copper": bulk("Cu", "fcc", 3.61),
     "NaCl": bulk("NaCl", "rocksalt", 5.64),
-    "perovskite": crystal("SrTiO", [3 * [0.5], 3 * [0], (0.5, 0, 0)], spacegroup=221, cellpar=3 * [3.9] + 3 * [90]),
-}  # fmt: skip
+    "perovskite": crystal(
+        ["Sr", "Ti", "O"], [(0.5, 0.5, 0.5), (0, 0, 0), (0.5, 0, 0)], spacegroup=221, cellpar=3 * [3.9] + 3 * [90]
+    ),
+}
 SITES = {"CH4": slice(0, 1), "CO2": slice(0, 1)}  # atoms on which symmetry allows no force; in the crystals all
 ZERO = {torch.float64: 1e-8, torch.float32: 1e-3}  # eV/Å, forces of the random models being of the order of 1
 STEPS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # Å; beside one of 0.01 Å

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import http.server
 import io
+import socket
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -35,9 +36,15 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         self.wfile.write(b"too short")
 
 
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache, and no proxy on the way to this machine."""
     monkeypatch.setenv("DENSKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     folder = tmp_path / "served"
     folder.mkdir()
     handler = functools.partial(_Handler, directory=str(folder))
@@ -105,10 +112,12 @@ def test_an_answer_that_breaks_off_leaves_nothing(server: tuple[str, Path], tmp_
     assert _nothing_left(tmp_path)
 
 
-def test_without_a_connection_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DENSKIT_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(ValueError, match=r"cannot reach http://127.0.0.1:9.*data.path=FILE.*data.name=embedded"):
-        download("md17", "ethanol", say=print, url="http://127.0.0.1:9/file.npz")  # nothing listens on 9, "discard"
+def test_without_a_connection_the_way_out_is_named(tmp_path: Path) -> None:
+    with socket.socket() as deaf:  # a port that is taken, and nobody listens
+        deaf.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        with pytest.raises(ValueError, match=rf"cannot reach {address}.*data.path=FILE.*data.name=embedded"):
+            download("md17", "ethanol", say=print, url=f"{address}/file.npz")
     assert _nothing_left(tmp_path)
 
 

@@ -38,7 +38,7 @@ def test_labels_are_those_of_the_method(trajectory: Trajectory) -> None:
 def test_the_seed_decides(trajectory: Trajectory) -> None:
     again = generate("H2O", frames=3, every=2.0, equilibration=5.0, seed=4)
     other = generate("H2O", frames=3, every=2.0, equilibration=5.0, seed=5)
-    np.testing.assert_array_equal(again.positions, trajectory.positions)
+    np.testing.assert_allclose(again.positions, trajectory.positions, atol=1e-6)  # xTB sums over threads in any order
     assert np.abs(other.positions - trajectory.positions).max() > 1e-3
 
 

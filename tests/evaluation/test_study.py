@@ -28,6 +28,8 @@ from denskit.evaluation.study.tables import as_latex, as_markdown
 from denskit.evaluation.study.timing import Cost, cell_of, runs_to_try
 from denskit.presets import study_names
 
+from tolerances import PATIENCE_S
+
 TINY = {
     "model.num_layers": 1, "model.channels": [8, 4], "model.feature_channels": [8, 4], "model.head_channels": [4, 2],
     "model.ffn_channels": [8, 4], "training.max_steps": 12, "training.evaluate_every": "6 steps",
@@ -168,6 +170,7 @@ def denskit(*arguments: str, **options: object) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
 
 
+@pytest.mark.one_thread
 class TestWholeStudies:
     def test_runs_are_judged_and_collected(self, tmp_path: Path) -> None:
         study, folder = tiny_study(axes={FRAMES: [8, 16]}, seeds=1), StudyFolder(tmp_path)
@@ -203,14 +206,14 @@ class TestWholeStudies:
         study = tiny_study(settings={**TINY, "training.max_steps": 100_000}, seeds=1)
         write_study(study, tmp_path / "long.yaml")
         command = [sys.executable, "-m", "denskit", "study", str(tmp_path / "long.yaml"), "-o", str(tmp_path / "out")]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen([*command, "--processes", "2"], stdout=subprocess.PIPE, text=True)
         runs = [tmp_path / "out" / "runs" / run.name for run in runs_of(study)]
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + PATIENCE_S
         while not all((run / "metrics.csv").is_file() for run in runs):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.2)
         os.kill(process.pid, signal.SIGINT)
-        out, _ = process.communicate(timeout=120)
+        out, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 130 and "Continue with" in out
         for run in runs:
             assert (run / "checkpoints" / "last.pt").is_file()

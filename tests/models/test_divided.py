@@ -213,6 +213,7 @@ def peak_growth(chunk: int | None, *, again: bool = False) -> float:
     return float(growth)
 
 
+@pytest.mark.one_thread
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_training_by_forces_needs_a_fraction_of_the_memory() -> None:
     """Blocks computed again save some; groups of edges almost all, for only one is held at a time."""

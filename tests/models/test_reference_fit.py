@@ -10,6 +10,8 @@ import pytest
 from denskit.data.loading import read_file
 from denskit.models.reference_fit import fit_references
 
+from tolerances import EXACT64
+
 
 def _random(structures: int, elements: int, noise: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Counts [B, K] of a few elements each, some compositions several times, and their energies."""
@@ -91,7 +93,7 @@ def test_what_compositions_do_not_tell_apart() -> None:
 def test_one_composition_gives_all_elements_its_mean(counts: list[list[int]], error: float) -> None:
     energies = -4212.0 + np.arange(len(counts))
     fit = fit_references(np.array(counts, dtype=float), energies)
-    np.testing.assert_allclose(fit.references, energies.mean() / 9, rtol=1e-15)
+    np.testing.assert_allclose(fit.references, energies.mean() / 9, rtol=EXACT64)
     assert not fit.determined.any()
     assert fit.error == pytest.approx(error, abs=1e-12)
     assert np.isnan(fit.error_new_composition)

@@ -24,6 +24,7 @@ from denskit.simulation.calculator import DenskitCalculator
 from denskit.simulation.structures import atoms_of
 
 from tolerances import FINITE_DIFFERENCE64
+from trained import trained
 
 ROUNDING = 1e-7  # eV/Å, eV/Å^3: energies of thousands of eV in float64, over steps of 1e-4 Å and strains of 1e-5
 GRADIENT = [name for name, variant in VARIANTS.items() if variant.config.forces == "gradient"]
@@ -185,7 +186,7 @@ def test_compiled(systems: dict[str, System], monkeypatch: pytest.MonkeyPatch) -
 def test_vibrations_of_a_minimum_are_real(tmp_path: Path) -> None:
     """Through ASE: all but the six motions of the whole molecule."""
     atoms = molecule("H2O")
-    atoms.calc = DenskitCalculator(build("envelope", torch.float64))
+    atoms.calc = DenskitCalculator(trained())
     assert BFGS(atoms, logfile=None).run(fmax=1e-4, steps=300)
     vibrations = Vibrations(atoms, name=str(tmp_path / "vibrations"))
     vibrations.run()

@@ -66,6 +66,7 @@ def test_weights_are_folded() -> None:
     assert len(fold(graph).graph.nodes) < 0.9 * before
 
 
+@pytest.mark.one_thread
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_compiled_potential_is_the_potential() -> None:
     small = {"channels": (4, 2), "feature_channels": (4, 2), "head_channels": (2, 2), "ffn_channels": (4, 2)}

@@ -24,6 +24,8 @@ from denskit.simulation.structures import batch_of
 
 from tolerances import ORACLE64
 
+pytestmark = pytest.mark.one_thread
+
 # runs alone: torch, numpy and ASE, nothing of ours
 ALONE = """
 import json, sys
@@ -74,7 +76,7 @@ def test_programs_run_without_denskit(exported: tuple[ForceField, Path], tmp_pat
     ase.io.write(tmp_path / "in.extxyz", structures)
     structures = ase.io.read(tmp_path / "in.extxyz", ":")  # rounded as they were written
     arguments = [sys.executable, "-c", ALONE, str(path), str(tmp_path / "in.extxyz"), str(tmp_path / "out.npz")]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(arguments, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = np.load(tmp_path / "out.npz", allow_pickle=False)
     potential = Potential(model, skin=0.0)
@@ -113,7 +115,7 @@ def test_compiled_programs_run_without_denskit(tmp_path: Path, monkeypatch: pyte
     structures = [molecule("CH3CH2OH"), molecule("H2"), bulk("Si", cubic=True)]
     ase.io.write(tmp_path / "in.extxyz", structures)
     files = [str(tmp_path / name) for name in ("model.pt2", "in.extxyz", "out.npz")]
-    done = subprocess.run([sys.executable, "-c", ALONE_COMPILED, *files], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", ALONE_COMPILED, *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = np.load(tmp_path / "out.npz", allow_pickle=False)
     for place, atoms in enumerate(ase.io.read(tmp_path / "in.extxyz", ":")):

@@ -17,6 +17,7 @@ from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 
 from tolerances import EXACT64
+from trained import trained
 
 torch_sim = pytest.importorskip("torch_sim", reason="TorchSim is not installed (extra torchsim)")
 CPU = torch.device("cpu")
@@ -72,12 +73,12 @@ def test_molecules_and_dicts_without_stress(model: ForceField) -> None:
     assert torch.equal(again["energy"], found["energy"])
 
 
-def test_torchsim_moves_atoms_with_it(model: ForceField) -> None:
+def test_torchsim_moves_atoms_with_it() -> None:
     from torch_sim.integrators import nve
 
     from denskit.simulation.torchsim import DenskitModel
 
-    init, step = nve(DenskitModel(model), dt=torch.tensor(0.0005), kT=torch.tensor(0.0259))
+    init, step = nve(DenskitModel(trained()), dt=torch.tensor(0.0005), kT=torch.tensor(0.0259))
     state = init(state_of([molecule("H2O")] * 2), seed=0)
     start = state.energy + torch_sim.calc_kinetic_energy(
         momenta=state.momenta, masses=state.masses, system_idx=state.system_idx

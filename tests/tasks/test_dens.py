@@ -16,6 +16,8 @@ from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Term, total_loss
 from tasks.small import LinearModel, hide_labels, make_batch, make_targets, select_systems, tensors
 
+from tolerances import EXACT64
+
 ALWAYS = DeNSConfig(probability=1.0, corruption_ratio=0.5, sigma=0.2)
 
 
@@ -144,8 +146,8 @@ def test_a_structure_draws_the_same_in_any_batch() -> None:
     order = [2, 0, 3]
     part = DeNS(ALWAYS).prepare(*select_systems(batch, targets, order), keys[order], 0.0)
     rows = torch.cat([torch.nonzero(batch.system_index == system)[:, 0] for system in order])
-    assert torch.equal(part.batch.positions, whole.batch.positions[rows])
-    assert torch.equal(part.noise, whole.noise[rows])
+    torch.testing.assert_close(part.batch.positions, whole.batch.positions[rows], rtol=0, atol=EXACT64)
+    torch.testing.assert_close(part.noise, whole.noise[rows], rtol=0, atol=EXACT64)
     assert torch.equal(part.noise_mask, whole.noise_mask[rows])
 
 
@@ -162,7 +164,7 @@ def test_padding_changes_nothing() -> None:
     batch, padded = make_batch([6, 5, 7]), make_batch([6, 5, 7], padding=3)
     plain, more = prepared_by(ALWAYS, batch, make_targets(batch)), prepared_by(ALWAYS, padded, make_targets(padded))
     assert torch.equal(more.noise_mask[:18], plain.noise_mask)
-    assert torch.equal(more.noise[:18], plain.noise)
+    torch.testing.assert_close(more.noise[:18], plain.noise, rtol=0, atol=EXACT64)
     assert not more.noise_mask[18:].any()
     assert torch.equal(more.batch.positions[18:], padded.positions[18:])
 

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from denskit.training.config import RunConfig, load_config
 
 TINY = Path(__file__).with_name("tiny.yaml")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """For so few numbers a second thread costs more than it brings, above all where others compute too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -19,8 +19,9 @@ from denskit.training.config import load_config
 from denskit.training.distributed import Processes, choose_device, join_processes
 from denskit.training.trainer import Trainer
 
-from tolerances import SAME_GRADIENT64, SAME_LOSS64
+from tolerances import PATIENCE_S, SAME_GRADIENT64, SAME_LOSS64
 
+pytestmark = pytest.mark.one_thread
 STEPS = 20
 WORKER = Path(__file__).with_name("distributed_worker.py")
 TINY = Path(__file__).with_name("tiny.yaml")
@@ -43,7 +44,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         running.append(subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True))
     try:
         for process in running:
-            errors = process.communicate(timeout=200)[1]
+            errors = process.communicate(timeout=PATIENCE_S)[1]
             assert process.returncode == 0, errors[-3000:]
     finally:
         for process in running:

@@ -17,6 +17,9 @@ from denskit.training.checkpoint import load_checkpoint
 from denskit.training.config import RunConfig
 from denskit.training.trainer import train
 
+from tolerances import PATIENCE_S
+
+pytestmark = pytest.mark.one_thread
 SCRIPT = "import sys; from denskit.training import config, trainer; trainer.train(config.load_config(sys.argv[1]))\n"
 CASES = {
     "Ctrl-C": (signal.SIGINT, 1, 130),
@@ -38,14 +41,14 @@ def test_a_signal_saves_and_says_how_to_go_on(tiny: Callable[..., RunConfig], tm
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     metrics = Path(config.output) / "metrics.csv"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     try:
         while not (metrics.exists() and len(metrics.read_text().splitlines()) > 2):
             assert time.monotonic() < deadline
             assert process.poll() is None, process.communicate()[1]
             time.sleep(0.05)
         process.send_signal(number)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         process.terminate()
     step = load_checkpoint(Path(config.output) / "checkpoints/last.pt").step

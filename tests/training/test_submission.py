@@ -19,6 +19,8 @@ from denskit.training.evaluate import evaluate, evaluate_splits
 from denskit.training.submission import merge_submissions, write_submission
 from training.slabs import Slabs, slabs, small_model
 
+from tolerances import PATIENCE_S
+
 SERVED32 = 1e-5  # eV and eV/Å: float32, and batches of another size
 
 
@@ -150,6 +152,7 @@ def test_errors_are_of_free_atoms_weighted_by_atom(five: Slabs) -> None:
     )
 
 
+@pytest.mark.one_thread
 def test_two_processes_judge_and_predict_each_structure_once(five: Slabs, tmp_path: Path) -> None:
     """Five structures on two processes: a padded sampler would count one twice."""
     model = small_model()
@@ -158,7 +161,7 @@ def test_two_processes_judge_and_predict_each_structure_once(five: Slabs, tmp_pa
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, str(program), str(tmp_path)], env=environment, capture_output=True, text=True, timeout=120
+        [*command, str(program), str(tmp_path)], env=environment, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = torch.load(tmp_path / "errors.pt", weights_only=True)

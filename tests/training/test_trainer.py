@@ -23,6 +23,7 @@ from denskit.models.model_file import load_model, read_header
 from denskit.training.checkpoint import load_checkpoint, save_checkpoint
 from denskit.training.config import RunConfig, load_config
 from denskit.training.distributed import join_processes
+from denskit.training.evaluate import evaluate
 from denskit.training.run_folder import RunFolder
 from denskit.training.trainer import Trainer, train
 
@@ -63,9 +64,9 @@ def test_the_loss_in_the_log_is_the_weighted_sum_of_its_terms(tiny: Tiny) -> Non
 
 
 def test_training_learns(tiny: Tiny) -> None:
-    overrides = ["training.max_steps=60", "training.lr=1e-2", "training.log_every=20", "task=energy_forces"]
-    rows = _rows(train(tiny(*overrides, "data.split.train=4", "training.evaluate_every=60 steps")))
-    assert float(rows[-1]["train_loss"]) < 0.95 * float(rows[0]["train_loss"])
+    overrides = ["training.max_steps=150", "training.lr=2e-2", "training.log_every=30", "task=energy_forces"]
+    rows = _rows(train(tiny(*overrides, "data.split.train=4", "training.evaluate_every=150 steps")))
+    assert float(rows[-1]["train_loss"]) < 0.7 * float(rows[0]["train_loss"])  # found: 0.43
 
 
 def test_a_folder_in_use_is_refused_and_left_alone(tiny: Tiny) -> None:
@@ -371,6 +372,22 @@ def test_float64(tiny: Tiny) -> None:
     """The whole loop runs in float64, and so do the weights in the model file."""
     run = train(tiny("training.max_steps=1", "training.dtype=float64"))
     assert next(load_model(run / "model.safetensors").parameters()).dtype == torch.float64
+
+
+def test_threads_change_nothing_but_rounding(tiny: Tiny) -> None:
+    """Batches of 2,304 edges are divided among threads, in training and in evaluation."""
+    weights, errors = [], []
+    for threads in (1, 2, 4):
+        torch.set_num_threads(threads)
+        overrides = ["data.split={mode: random, train: 32, valid: 4, test: 32}", "training.batch_size=32"]
+        overrides += ["training.max_steps=2", "training.dtype=float64", "model.cutoff=6"]
+        run = train(tiny(*overrides, name=f"threads{threads}"))
+        weights.append(load_checkpoint(run / "checkpoints/last.pt").weights)
+        errors.append(evaluate(run))
+    for other, error in zip(weights[1:], errors[1:], strict=True):
+        assert error == pytest.approx(errors[0], rel=1e-9)
+        for name, value in weights[0].items():
+            torch.testing.assert_close(other[name], value, rtol=1e-9, atol=1e-11)
 
 
 def test_accumulation_changes_nothing_but_rounding(tiny: Tiny) -> None:

@@ -13,7 +13,6 @@ from ase.build import molecule
 from ase.md.verlet import VelocityVerlet
 from ase.optimize import BFGS
 
-from contract.variants import build
 from denskit.batch import Batch
 from denskit.simulation.calculator import DenskitCalculator
 from denskit.simulation.dynamics import BrokenSystems, Dynamics, DynamicsSettings, State
@@ -22,6 +21,9 @@ from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 from denskit.units import AMU, BOLTZMANN
 from simulation.springs import Springs
+
+from tolerances import SAME_MOTION64
+from trained import trained
 
 TETRAHEDRON = ase.Atoms("CHON", positions=1.5 / 8**0.5 * np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]]))
 
@@ -64,7 +66,7 @@ def test_the_error_falls_with_the_square_of_the_time_step(ensemble: str) -> None
 
 def test_a_model_conserves_energy_to_second_order() -> None:
     """Gradient forces of a smooth model, at three time steps."""
-    potential = Potential(build("envelope", torch.float64))
+    potential = Potential(trained())
     errors = []
     for timestep in (0.4, 0.2, 0.1):
         dynamics = Dynamics(potential, settings(timestep=timestep))
@@ -74,7 +76,7 @@ def test_a_model_conserves_energy_to_second_order() -> None:
 
 
 def test_velocity_verlet_is_that_of_ase() -> None:
-    model = build("envelope", torch.float64)
+    model = trained()
     atoms = molecule("CH3CH2OH")
     dynamics = Dynamics(Potential(model), settings())
     state = dynamics.start(batch_of([atoms]))
@@ -87,7 +89,10 @@ def test_velocity_verlet_is_that_of_ase() -> None:
 
 @pytest.mark.parametrize("ensemble", ["nvt", "langevin"])
 def test_temperature_has_the_canonical_mean_and_variance(ensemble: str) -> None:
-    """Of f degrees of freedom the kinetic temperature has mean T and variance 2 T^2 / f; over 300 molecules."""
+    """Of f degrees of freedom the kinetic temperature has mean T and variance 2 T^2 / f; over 300 molecules.
+
+    The statistical errors are 0.5% and 1.5%, and the time step takes 3% of the variance.
+    """
     chosen = settings(ensemble=ensemble, temperature=400.0, timestep=0.5, relaxation_time=10.0, friction=0.1)
     dynamics = Dynamics(Springs(), chosen)
     state = stepped(dynamics, dynamics.start(molecules(300)), 200)
@@ -99,17 +104,17 @@ def test_temperature_has_the_canonical_mean_and_variance(ensemble: str) -> None:
     temperature = torch.stack(found)
     freedom = 12 if ensemble == "langevin" else 9
     assert state.freedom.tolist() == [freedom] * 300
-    assert float(temperature.mean()) == pytest.approx(400, rel=0.02)
-    assert float(temperature.var()) == pytest.approx(2 * 400**2 / freedom, rel=0.1)
+    assert float(temperature.mean()) == pytest.approx(400, rel=0.03)
+    assert float(temperature.var()) == pytest.approx(2 * 400**2 / freedom, rel=0.12)
 
 
 @pytest.mark.parametrize(("ensemble", "freedom"), [("nvt", 6), ("langevin", 9)])
 def test_a_models_temperature_has_the_canonical_mean_and_variance(ensemble: str, freedom: int) -> None:
     """As above, of 64 replicas in the minimum of a force field; without a bath half of mean and variance would be left.
 
-    The statistical errors are 2% and 9%.
+    The statistical errors are 2% and 9%; bounds are at five of them.
     """
-    model = build("envelope_no_attention", torch.float64)
+    model = trained()
     atoms = molecule("H2O")
     atoms.calc = DenskitCalculator(model)
     assert BFGS(atoms, logfile=None).run(fmax=0.01, steps=200)
@@ -122,8 +127,8 @@ def test_a_models_temperature_has_the_canonical_mean_and_variance(ensemble: str,
         state = stepped(dynamics, state, 4)
         found.append(state.temperature)
     temperature = torch.stack(found)
-    assert float(temperature.mean()) == pytest.approx(300, rel=0.06)
-    assert float(temperature.var()) == pytest.approx(2 * 300**2 / freedom, rel=0.25)
+    assert float(temperature.mean()) == pytest.approx(300, rel=0.1)
+    assert float(temperature.var()) == pytest.approx(2 * 300**2 / freedom, rel=0.45)
 
 
 def test_a_nose_hoover_chain_keeps_momentum_and_what_it_conserves() -> None:
@@ -156,7 +161,7 @@ def test_langevin_noise_does_not_repeat() -> None:
 @pytest.mark.parametrize("ensemble", ["nve", "nvt", "langevin"])
 def test_replicas_in_a_batch_do_what_they_do_alone(ensemble: str) -> None:
     """Different molecules, too."""
-    potential = Potential(build("envelope", torch.float64))
+    potential = Potential(trained())
     dynamics = Dynamics(potential, settings(ensemble=ensemble, seed=3))
     structures = [molecule(name) for name in ("CH3CH2OH", "H2O", "CH3CH2OH")]
     together = stepped(dynamics, dynamics.start(batch_of(structures)), 10)
@@ -164,9 +169,9 @@ def test_replicas_in_a_batch_do_what_they_do_alone(ensemble: str) -> None:
         alone = Dynamics(potential, dynamics.settings)
         state = stepped(alone, alone.start(batch_of([atoms]), replicas=[replica]), 10)
         own = together.batch.system_index == replica
-        torch.testing.assert_close(together.batch.positions[own], state.batch.positions, rtol=0, atol=1e-11)
-        torch.testing.assert_close(together.momenta[own], state.momenta, rtol=0, atol=1e-9)
-        torch.testing.assert_close(dynamics.conserved(together)[replica], alone.conserved(state)[0], rtol=0, atol=1e-9)
+        torch.testing.assert_close(together.batch.positions[own], state.batch.positions, rtol=0, atol=SAME_MOTION64)
+        torch.testing.assert_close(together.momenta[own], state.momenta, rtol=0, atol=100 * SAME_MOTION64)
+        torch.testing.assert_close(dynamics.conserved(together)[replica], alone.conserved(state)[0], rtol=0, atol=1e-8)
     assert not torch.equal(together.momenta[:9], together.momenta[12:])
 
 
