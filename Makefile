@@ -32,11 +32,12 @@ help:
 	@echo "make test            all tests, one thread a process"
 	@echo "make test-threads    tests of kernels, training, evaluation and simulation with 2, 4 and the default threads"
 	@echo "make test-portable   tests of models and simulation without a processor's vector instructions"
-	@echo "make check      lint, types, import rules, sizes, as CI does before the tests"
-	@echo "make demo       train, evaluate and plot with and without DeNS"
-	@echo "make format     rewrite layout       make bench   speed and memory"
-	@echo "make fuzz       read damaged files for half an hour (FUZZ=seconds); what fails is kept in fuzz-found"
-	@echo "make setup      only the environment (.venv), with test and development tools"
+	@echo "make fuzz            read damaged files for half an hour (FUZZ=seconds); what fails is kept in fuzz-found"
+	@echo "make check           lint, types, import rules, sizes, as CI does before the tests"
+	@echo "make format          rewrite layout"
+	@echo "make demo            train, evaluate and plot with and without DeNS"
+	@echo "make bench           speed and memory"
+	@echo "make setup           only the environment (.venv), with test and development tools"
 	@echo "ARGS=... goes to the command that runs, e.g. make test ARGS='tests/tasks -x'"
 
 # --- set-up ---------------------------------------------------------------------------------------------------------

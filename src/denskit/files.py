@@ -59,7 +59,7 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     no folder.
     """
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; a folder is wanted")
+        raise ValueError(f"{folder} is a file and a folder is wanted: give another name (nothing changed)")
     new, path = not folder.exists(), folder / LOCK
     try:
         with _held(path, wait=wait, owner=f"process {os.getpid()} on {socket.gethostname()}"):

@@ -13,8 +13,8 @@ from ase.build import molecule
 from typer.testing import CliRunner
 
 from contract.variants import build
+from denskit import files
 from denskit.cli import app
-from denskit.data import files
 from denskit.models.model_file import save_model
 
 

@@ -153,7 +153,9 @@ def test_import_of_a_published_checkpoint(reference_dir: Path, tmp_path: Path) -
     header = read_header(output)
     assert header["scaling"]["energy_scale"] == pytest.approx(5 * 0.0433641, rel=1e-6)
     assert header["heads"]["noise"]
-    assert denskit(*arguments, "--elements", "C,Hh").exit_code == 2
+    assert "exists already" in denskit(*arguments, "--elements", "C,H,O").stderr
+    arguments.append("--force")
+    assert "Hh" in denskit(*arguments, "--elements", "C,Hh").stderr
     # the published settings, of which the weights do not show one
     published = {"model": {"name": "equiformer_md17_dens"} | hyper_parameters | {"rescale_degree": True}}
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(published), encoding="utf-8")

@@ -191,7 +191,7 @@ def test_truncated_and_foreign_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "cut.extxyz"
     ase.io.write(path, [_copper(), _copper()])
     path.write_text("\n".join(path.read_text().splitlines()[:-2]))
-    with pytest.raises(ValueError, match=r"cut.extxyz cannot be read .*truncated"):
+    with pytest.raises(ValueError, match=r"cut.extxyz cannot be read: it is truncated"):
         read_file(path)
     foreign = tmp_path / "foreign.xyz"
     foreign.write_text("a letter to a friend\nand more of it\n")

@@ -197,7 +197,7 @@ def test_references_and_elements_by_hand(reference_dir: Path, tmp_path: Path) ->
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert load_model(output).scaling.to_dict()["references"] == {"O": -5.0, "Cu": -2.0}
     assert load_model(output).scaling.elements == [8, 29]
-    assert CliRunner().invoke(app, [*arguments, "--elements", "O,Cu,H"]).exit_code == 0
+    assert CliRunner().invoke(app, [*arguments, "--elements", "O,Cu,H", "--force"]).exit_code == 0
     assert load_model(output).scaling.elements == [1, 8, 29]
 
 
