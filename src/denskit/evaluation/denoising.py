@@ -119,7 +119,7 @@ def _task_and_seed(run: str | Path) -> tuple[DeNSConfig, int]:
 
 def _own(task: DeNSConfig) -> tuple[float, float]:
     """Sigma (Å, at the end of the training) and corruption ratio of a run."""
-    return task.sigma_end or task.sigma, task.corruption_ratio if task.partial else 1.0
+    return task.sigma_at(1.0), task.corruption_ratio if task.partial else 1.0
 
 
 class _Cell:
@@ -132,7 +132,7 @@ class _Cell:
         self.task = DeNS(trained.model_copy(update={**changes, "probability": 1.0, "max_corrupted_share": None}))
         self.unit = _own(trained)[0] / sigma  # of the predictions, in units of this sigma
         self.informed, self.bare = Metrics(device), Metrics(device)
-        self.atoms = 0
+        self.sigma, self.ratio, self.atoms = sigma, ratio, 0
 
     def add(self, force_field: ForceField, batch: Batch, targets: Targets, keys: torch.Tensor) -> None:
         """Corrupt a batch without edges and predict its noise, with and without force input."""
@@ -148,10 +148,9 @@ class _Cell:
 
     def recovery(self) -> Recovery:
         """The errors, once some atom was corrupted."""
-        config = self.task.config
         return Recovery(
-            sigma=config.sigma,
-            corruption_ratio=config.corruption_ratio,
+            sigma=self.sigma,
+            corruption_ratio=self.ratio,
             atoms=self.atoms,
             with_forces=self.informed.summary().get(_NAME),
             without_forces=self.bare.summary()[_NAME],

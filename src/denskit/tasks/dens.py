@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
@@ -32,6 +32,12 @@ from denskit.tasks.losses import LOSSES
 from denskit.tasks.selection import count_atoms, free_atoms
 
 
+def _sigma(value: float | str) -> float | str:
+    if value == "auto" or (not isinstance(value, str) and value > 0):
+        return value
+    raise ValueError("write a number above 0 (Å), or auto")
+
+
 class DeNSConfig(LossConfig):
     """Settings of :class:`DeNS`.  The defaults are the paper's for MD17."""
 
@@ -39,8 +45,8 @@ class DeNSConfig(LossConfig):
     """Name of the task."""
     probability: float = Field(0.25, ge=0, le=1)
     """Probability that a structure is corrupted (the paper's p_DeNS); 0 trains without DeNS."""
-    sigma: float = Field(0.05, gt=0)
-    """Standard deviation of the noise in each direction, in Å."""
+    sigma: Annotated[float | str, AfterValidator(_sigma)] = 0.05
+    """Standard deviation of the noise in each direction, in Å; "auto": by the distances between training atoms."""
     sigma_end: float | None = Field(None, gt=0)
     """Where given, the standard deviation moves linearly from sigma to this, in Å, over the training."""
     corruption_ratio: float = Field(0.25, gt=0, le=1)
@@ -71,6 +77,15 @@ class DeNSConfig(LossConfig):
             )
         return self
 
+    def sigma_at(self, progress: float) -> float:
+        """Standard deviation of the noise, Å, when the share ``progress`` of the training is over.
+
+        Raises ValueError for "auto", which a training replaces by a number before it begins.
+        """
+        if isinstance(self.sigma, str):
+            raise ValueError("task.sigma=auto is measured on training structures; outside a training, give it in Å")
+        return self.sigma if self.sigma_end is None else (1.0 - progress) * self.sigma + progress * self.sigma_end
+
 
 class DeNS:
     """Train on energy, forces and stress while denoising some structures.
@@ -98,7 +113,7 @@ class DeNS:
         atom_keys, atom_number = keys[batch.system_index, None], _number_in_system(batch)[:, None]
         drawn = normal(atom_keys, Use.NOISE, atom_number, components, dtype=batch.positions.dtype)
         noise = torch.where(noise_mask[:, None], drawn, torch.zeros_like(drawn))  # [N, 3], in units of sigma
-        displacement = self._sigma(progress) * noise  # [N, 3] Å
+        displacement = self.config.sigma_at(progress) * noise  # [N, 3] Å
         encoded = noise_mask[:, None] & self.config.force_encoding
         return Prepared(
             batch=replace(
@@ -150,10 +165,6 @@ class DeNS:
         for allows in self.policies:
             chosen = chosen & allows(batch, targets, drawn)
         return drawn & chosen[batch.system_index]
-
-    def _sigma(self, progress: float) -> float:
-        start, end = self.config.sigma, self.config.sigma_end
-        return start if end is None else start + progress * (end - start)
 
     def _coefficient(self, progress: float) -> float:
         falls = self.config.coefficient_decay == "linear"
