@@ -92,11 +92,22 @@ def test_without_force_encoding_there_is_one_number(tmp_path: Path) -> None:
     assert set(noise_error(uninformed)) == {"noise_error_relative_to_zero_without_forces"}
 
 
+def test_noisy_nodes_are_judged_without_forces_on_all_atoms(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", "task=noisy_nodes")
+    found = denoise(run)
+    assert [(cell.sigma, cell.corruption_ratio) for cell in found] == [(0.0025, 1.0), (0.005, 1.0), (0.01, 1.0)]
+    for cell in found:
+        assert cell.with_forces is None and cell.atoms == 4 * 9
+        assert cell.without_forces == pytest.approx(by_hand(run, cell.sigma, 1.0, unit=0.005, informed=False), rel=1e-3)
+    with pytest.raises(ValueError, match=r"corrupts all atoms; a corruption ratio of 0.5 wants task=dens"):
+        denoise(run, ratios=[0.5])
+
+
 def test_what_cannot_be_denoised_says_why(run: Path, tmp_path: Path) -> None:
     plain = trained(tmp_path / "run", "task=energy_forces")
-    with pytest.raises(ValueError, match=r"was trained with task=energy_forces; only .* task=dens has noise"):
+    with pytest.raises(ValueError, match=r"was trained with task=energy_forces; only .* task=dens or"):
         denoise(plain)
-    with pytest.raises(ValueError, match=r"only .* task=dens has noise"):
+    with pytest.raises(ValueError, match=r"only .* task=dens or"):
         noise_error(plain)
     with pytest.raises(ValueError, match=r"is no run folder; only the run folder"):
         denoise(run / "model.safetensors")

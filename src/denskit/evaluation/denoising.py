@@ -1,4 +1,4 @@
-"""How well a model trained with DeNS denoises: a diagnostic of the auxiliary task, not an accuracy.
+"""How well a model trained with DeNS or Noisy Nodes denoises: a diagnostic of the auxiliary task, not an accuracy.
 
 Force labels of the judged structures are inputs here.  So these numbers must not choose a checkpoint, and say nothing
 about the error of a force field.
@@ -17,12 +17,13 @@ import torch
 from denskit.batch import Batch, Targets
 from denskit.models.base import ForceField
 from denskit.random import keys_for
-from denskit.tasks import DeNS, DeNSConfig
+from denskit.tasks import DenoisingConfig, DeNSConfig, NoisyNodesConfig, Task, build_task
 from denskit.tasks.metrics import Metrics
 from denskit.training.config import load_config
 from denskit.training.evaluate import batches, load_force_field, source_of
 
 _NAME = "noise_error_relative_to_zero"
+Denoises = DeNSConfig | NoisyNodesConfig
 Split = Literal["train", "valid", "test"]
 Checkpoint = Literal["best", "last"]
 
@@ -55,13 +56,13 @@ def denoise(
     noise is compared in Å.  All cells of the grid share their random numbers.
 
     Args:
-        run: run folder of a training with DeNS.
+        run: run folder of a training with DeNS or Noisy Nodes (which corrupts all atoms: its only ratio is 1).
         source: a file of labelled structures; None: the ``split`` of the run's own data.
         sigmas: standard deviations of the noise, Å; none: half, once and twice the run's own.
         ratios: shares of the free atoms that are corrupted; none: once and twice the run's own, and all.
         split, checkpoint, device, batch_size: as for :func:`denskit.training.evaluate.evaluate`.
 
-    Raises ValueError for a run without DeNS, a sigma or ratio out of range, and where no atom was corrupted.
+    Raises ValueError for a run of another task, a sigma or ratio out of range, and where no atom was corrupted.
     """
     task, seed = _task_and_seed(run)
     own_sigma, own_ratio = _own(task)
@@ -109,28 +110,41 @@ def noise_error(
     return informed | {f"{_NAME}_without_forces": found.without_forces}
 
 
-def _task_and_seed(run: str | Path) -> tuple[DeNSConfig, int]:
+def _task_and_seed(run: str | Path) -> tuple[Denoises, int]:
     config = load_config(run) if Path(run).is_dir() else None
-    if config is not None and isinstance(config.task, DeNSConfig):
+    if config is not None and isinstance(config.task, DenoisingConfig):
         return config.task, config.seed
     found = "is no run folder" if config is None else f"was trained with task={config.task.name}"
-    raise ValueError(f"{run} {found}; only the run folder of a training with task=dens has noise to predict")
+    raise ValueError(
+        f"{run} {found}; only the run folder of a training with task=dens or task=noisy_nodes has noise to predict"
+    )
 
 
-def _own(task: DeNSConfig) -> tuple[float, float]:
+def _own(task: Denoises) -> tuple[float, float]:
     """Sigma (Å, at the end of the training) and corruption ratio of a run."""
-    return task.sigma_at(1.0), task.corruption_ratio if task.partial else 1.0
+    return task.sigma_at(1.0), task.corruption_ratio if isinstance(task, DeNSConfig) and task.partial else 1.0
+
+
+def _corrupting(task: Denoises, sigma: float, ratio: float) -> Task:
+    """The task with this noise on every structure that it may corrupt."""
+    if not (sigma > 0 and 0 < ratio <= 1):
+        raise ValueError(f"noise of sigma={sigma:g} Å on {ratio:g} of the atoms: sigma > 0, 0 < ratio <= 1 wanted")
+    changes: dict[str, float | bool | None] = {"sigma": sigma}
+    if isinstance(task, DeNSConfig):
+        changes |= {"sigma_end": None, "corruption_ratio": ratio, "partial": True, "probability": 1.0}
+        changes["max_corrupted_share"] = None
+    elif ratio < 1:
+        raise ValueError(f"task=noisy_nodes corrupts all atoms; a corruption ratio of {ratio:g} wants task=dens")
+    return build_task(task.model_copy(update=changes))
 
 
 class _Cell:
     """Noise errors at one sigma and corruption ratio, summed over batches."""
 
-    def __init__(self, trained: DeNSConfig, sigma: float, ratio: float, device: torch.device) -> None:
-        if not (sigma > 0 and 0 < ratio <= 1):
-            raise ValueError(f"noise of sigma={sigma:g} Å on {ratio:g} of the atoms: sigma > 0, 0 < ratio <= 1 wanted")
-        changes = {"sigma": sigma, "sigma_end": None, "corruption_ratio": ratio, "partial": True}
-        self.task = DeNS(trained.model_copy(update={**changes, "probability": 1.0, "max_corrupted_share": None}))
+    def __init__(self, trained: Denoises, sigma: float, ratio: float, device: torch.device) -> None:
+        self.task = _corrupting(trained, sigma, ratio)
         self.unit = _own(trained)[0] / sigma  # of the predictions, in units of this sigma
+        self.encodes = isinstance(trained, DeNSConfig) and trained.force_encoding
         self.informed, self.bare = Metrics(device), Metrics(device)
         self.sigma, self.ratio, self.atoms = sigma, ratio, 0
 
@@ -139,7 +153,7 @@ class _Cell:
         prepared = self.task.prepare(batch, targets, keys, 0.0)
         corrupted = force_field.config.with_neighbors(prepared.batch)
         inputs = [(self.bare, torch.zeros_like(prepared.force_input))]
-        if self.task.config.force_encoding:
+        if self.encodes:
             inputs.append((self.informed, prepared.force_input))
         for metrics, force_input in inputs:
             noise = force_field(corrupted, force_input, outputs=("noise",))["noise"]

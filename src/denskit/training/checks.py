@@ -14,7 +14,7 @@ import torch
 
 from denskit.batch import System
 from denskit.data.base import Source, collate, evenly
-from denskit.tasks import DeNSConfig
+from denskit.tasks import DenoisingConfig, DeNSConfig
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig
 
@@ -69,7 +69,7 @@ def learning_rate(planned: Planned) -> str | None:
 def noise(planned: Planned) -> str | None:
     """Noise that puts atoms on each other."""
     task = planned.config.task
-    if not isinstance(task, DeNSConfig):
+    if not isinstance(task, DenoisingConfig):
         return None
     sigma, shortest = max(task.sigma_at(0.0), task.sigma_at(1.0)), planned.shortest_distance
     if sigma <= OVERLAP * shortest:
