@@ -68,7 +68,7 @@ MUTATIONS = [
         mistake="labels taken at the noisy positions",
         file=DENS,
         before="            targets=targets,\n",
-        after="            targets=replace(targets, forces=targets.forces - displacement),\n",
+        after='            targets=Targets(**{**vars(targets), "forces": targets.forces - displacement}),\n',
         test=_T + "test_labels_are_those_of_the_original_positions",
     ),
     Mutation(

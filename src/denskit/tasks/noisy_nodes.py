@@ -33,7 +33,7 @@ class NoisyNodesConfig(DenoisingConfig):
     name: Literal["noisy_nodes"] = "noisy_nodes"
     """Name of the task."""
     sigma: float = Field(0.005, gt=0)
-    """Standard deviation of the noise in each direction, in Å: published are 0.005 on QM9 and 0.3 for IS2RE."""
+    """Standard deviation of the noise in each direction, in Å: published are 0.005 (QM9) and 0.3 (IS2RE)."""
 
     def sigma_at(self, progress: float) -> float:
         """Standard deviation of the noise, Å: always the same."""
