@@ -84,8 +84,8 @@ fuzz: $(VENV)/.dev
 test-threads: $(VENV)/.dev
 	@for threads in 2 4 ""; do \
 		echo "Threads: $${threads:-default}"; \
-		env -u OMP_NUM_THREADS $${threads:+OMP_NUM_THREADS=$$threads} \
-			$(BIN)/python -m pytest --numprocesses 0 -m "not one_thread" $(THREADED) $(ARGS) || exit; \
+		env -u OMP_NUM_THREADS $${threads:+OMP_NUM_THREADS=$$threads} $(BIN)/python -m pytest \
+			--numprocesses $(WORKERS) --dist worksteal -m "not one_thread" $(THREADED) $(ARGS) || exit; \
 	done
 
 test-portable: $(VENV)/.dev
