@@ -193,8 +193,8 @@ MUTATIONS = [
     Mutation(
         mistake="force errors of fixed atoms in the metrics",
         file=METRICS,
-        before="atoms = targets.forces_mask & free_atoms(batch)",
-        after="atoms = targets.forces_mask",
+        before="atoms = targets.forces_mask & free_atoms(batch)\n        mask = atoms[:, None].expand_as(forces)",
+        after="atoms = targets.forces_mask\n        mask = atoms[:, None].expand_as(forces)",
         test=_M + "test_metrics_of_the_worked_example",
     ),
     Mutation(
