@@ -18,6 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DENS = "tasks/dens.py"
+CORRUPTION = "tasks/corruption.py"
+NOISY_NODES = "tasks/noisy_nodes.py"
 LABELS = "tasks/energy_forces.py"
 LOSSES = "tasks/losses.py"
 METRICS = "tasks/metrics.py"
@@ -37,6 +39,7 @@ class Mutation:
 _T = "tests/tasks/test_dens.py::"
 _L = "tests/tasks/test_losses.py::"
 _M = "tests/tasks/test_metrics.py::"
+_N = "tests/tasks/test_noisy_nodes.py::"
 
 MUTATIONS = [
     Mutation(
@@ -65,7 +68,7 @@ MUTATIONS = [
         mistake="labels taken at the noisy positions",
         file=DENS,
         before="            targets=targets,\n",
-        after="            targets=replace(targets, forces=targets.forces - displacement),\n",
+        after='            targets=Targets(**{**vars(targets), "forces": targets.forces - displacement}),\n',
         test=_T + "test_labels_are_those_of_the_original_positions",
     ),
     Mutation(
@@ -77,8 +80,8 @@ MUTATIONS = [
     ),
     Mutation(
         mistake="edges built before the corruption",
-        file=DENS,
-        before=", edge_index=None, edge_shift=None, edge_mask=None",
+        file=CORRUPTION,
+        before="        edge_index=None,\n        edge_shift=None,\n        edge_mask=None,\n",
         after="",
         test=_T + "test_edges_belong_to_the_corrupted_positions",
     ),
@@ -126,7 +129,7 @@ MUTATIONS = [
     ),
     Mutation(
         mistake="draws depend on the place in the batch",
-        file=DENS,
+        file=CORRUPTION,
         before="    return torch.arange(batch.num_atoms, device=first.device) - first\n",
         after="    return torch.arange(batch.num_atoms, device=first.device)\n",
         test=_T + "test_a_structure_draws_the_same_in_any_batch",
@@ -140,15 +143,15 @@ MUTATIONS = [
     ),
     Mutation(
         mistake="noise scored on all atoms",
-        file=DENS,
-        before="            scored=prepared.noise_mask,\n",
-        after="            scored=free_atoms(batch),\n",
+        file=CORRUPTION,
+        before="        scored=prepared.noise_mask,\n",
+        after="        scored=free_atoms(prepared.batch),\n",
         test=_L + "test_published_loss_of_the_worked_example",
     ),
     Mutation(
         mistake="the coefficient does not decay",
-        file=DENS,
-        before="(1.0 - progress if falls else 1.0)",
+        file=CORRUPTION,
+        before='(1.0 - progress if self.coefficient_decay == "linear" else 1.0)',
         after="1.0",
         test=_T + "test_the_coefficient_falls_to_zero_or_stays",
     ),
@@ -190,9 +193,51 @@ MUTATIONS = [
     Mutation(
         mistake="force errors of fixed atoms in the metrics",
         file=METRICS,
-        before="atoms = targets.forces_mask & free_atoms(batch)",
-        after="atoms = targets.forces_mask",
+        before="atoms = targets.forces_mask & free_atoms(batch)\n        mask = atoms[:, None].expand_as(forces)",
+        after="atoms = targets.forces_mask\n        mask = atoms[:, None].expand_as(forces)",
         test=_M + "test_metrics_of_the_worked_example",
+    ),
+    Mutation(
+        mistake="Noisy Nodes: target not divided by sigma",
+        file=NOISY_NODES,
+        before="noise - targets.relaxation / self.config.sigma, noise)",
+        after="noise - targets.relaxation, noise)",
+        test=_N + "test_the_target_is_the_way_to_the_relaxed_positions",
+    ),
+    Mutation(
+        mistake="Noisy Nodes: relaxed positions ignored",
+        file=NOISY_NODES,
+        before="            noise=target,\n",
+        after="            noise=noise,\n",
+        test=_N + "test_the_target_is_the_way_to_the_relaxed_positions",
+    ),
+    Mutation(
+        mistake="Noisy Nodes: relaxed positions expected of every structure",
+        file=NOISY_NODES,
+        before="relaxing = (noise_mask & targets.relaxation_mask)[:, None]",
+        after="relaxing = noise_mask[:, None]",
+        test=_N + "test_the_target_is_the_way_to_the_relaxed_positions",
+    ),
+    Mutation(
+        mistake="Noisy Nodes: shown the forces",
+        file=NOISY_NODES,
+        before="            force_input=torch.zeros_like(batch.positions),\n",
+        after="            force_input=torch.where(noise_mask[:, None], targets.forces, 0.0),\n",
+        test=_N + "test_every_free_atom_is_displaced_and_no_force_is_shown",
+    ),
+    Mutation(
+        mistake="Noisy Nodes: fixed atoms displaced",
+        file=NOISY_NODES,
+        before="noise_mask = free_atoms(batch) &",
+        after="noise_mask = batch.atom_mask &",
+        test=_N + "test_every_free_atom_is_displaced_and_no_force_is_shown",
+    ),
+    Mutation(
+        mistake="Noisy Nodes: labels of corrupted structures not scored",
+        file=NOISY_NODES,
+        before="forces_scored=prepared.batch.atom_mask,",
+        after="forces_scored=~prepared.noise_mask,",
+        test=_N + "test_all_labels_are_scored_and_stay_those_of_the_original",
     ),
 ]
 

@@ -140,6 +140,8 @@ class Targets(_Tensors):
     energy_mask: Tensor  # [B] bool
     forces_mask: Tensor  # [N] bool, False on padding atoms too
     stress_mask: Tensor  # [B] bool
+    relaxation: Tensor | None = None  # [N, 3] Å, from each position to the relaxed one; None: no structure has them
+    relaxation_mask: Tensor | None = None  # [N] bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,5 +151,5 @@ class Prepared(_Tensors):
     batch: Batch
     targets: Targets
     force_input: Tensor  # [N, 3] eV/Å, zero on atoms that were not corrupted
-    noise: Tensor  # [N, 3] in units of sigma, zero where noise_mask is False
+    noise: Tensor  # [N, 3] to predict, in units of sigma; zero where noise_mask is False
     noise_mask: Tensor  # [N] bool, corrupted atoms

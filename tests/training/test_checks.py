@@ -104,6 +104,9 @@ def _warned(config: RunConfig, systems: list[System], steps_per_epoch: int = 5) 
     return "\n".join(warnings_before(Planned(config, Schedule(config.training, steps_per_epoch), source)))
 
 
+LONG = "training.max_steps=2000"  # 400 epochs of 5 steps
+
+
 class _Frames(list[System]):
     name, sizes = "frames", None
 
@@ -120,32 +123,48 @@ CASES = {
 
 @pytest.mark.parametrize("override", CASES)
 def test_settings_that_cannot_be_meant(tiny: Tiny, systems: dict[str, System], override: str) -> None:
-    assert re.search(f"^warning: {CASES[override]}", _warned(tiny(override), [systems["ethanol"]]))
+    assert re.search(f"^warning: {CASES[override]}", _warned(tiny(override), [systems["ethanol"]]), re.MULTILINE)
 
 
 def test_nothing_is_said_of_usual_settings(tiny: Tiny, systems: dict[str, System]) -> None:
     molecules = [systems[name] for name in ("ethanol", "water", "acetamide")]
-    assert _warned(tiny(), molecules) == ""
+    assert _warned(tiny(LONG), molecules) == ""
     assert _warned(tiny("task=energy_forces", "training.lr=1e-2"), molecules) == ""
 
 
 def test_stress_that_nobody_uses(tiny: Tiny, systems: dict[str, System]) -> None:
     crystals = [systems["copper"]]
     strain = ("task=energy_forces", "model.stress=strain")
-    assert _warned(tiny(), [systems["ethanol"]]) == ""
+    assert _warned(tiny(LONG), [systems["ethanol"]]) == ""
     assert "have stresses, which nothing uses; model.stress=strain task.stress_weight=10" in _warned(tiny(), crystals)
-    assert _warned(tiny("model.forces=direct"), crystals) == ""  # which cannot use them
+    assert _warned(tiny(LONG, "model.forces=direct"), crystals) == ""  # which cannot use them
     assert "model.stress=strain costs time and memory in every step" in _warned(tiny(*strain), crystals)
     assert _warned(tiny(*strain, "task.stress_weight=10"), crystals) == ""
 
 
 def test_denoising_needs_forces(tiny: Tiny, systems: dict[str, System]) -> None:
     water = systems["water"]
-    still = replace(water, forces=np.full((3, 3), 1e-3))
-    said = "100% of the training structures have no forces above 0.02 eV/Å"
-    assert said in _warned(tiny(), [still, replace(water, forces=None)])
-    assert _warned(tiny(), [still, water]) == ""
-    assert _warned(tiny("task=energy_forces"), [still]) == ""
+    relaxed = replace(water, forces=np.full((3, 3), 0.045 / np.sqrt(3)))
+    moving = replace(water, forces=np.full((3, 3), 0.055 / np.sqrt(3)))
+    held = replace(water, forces=np.array([[9.0, 0, 0], [0, 0, 0], [0, 0, 0]]), fixed=np.array([True, False, False]))
+    said = "100% of the training structures are relaxed or have no forces (root mean square below 0.05 eV/Å, median"
+    assert f"{said} 0.022)" in _warned(tiny(LONG), [relaxed, replace(water, forces=None)])
+    assert f"{said} 0)" in _warned(tiny(LONG), [held])
+    assert _warned(tiny(LONG), [relaxed, moving]) == ""
+    assert _warned(tiny("task=energy_forces"), [relaxed]) == ""
+
+
+def test_denoising_needs_epochs(tiny: Tiny, systems: dict[str, System]) -> None:
+    frames = [systems["ethanol"]] * 50
+    said = _warned(tiny("training.max_steps=960", "training.batch_size=8"), frames, steps_per_epoch=6)
+    assert "task=dens for 160 epochs (960 steps of 8 structures, 50 for training): on 50 frames of ethanol" in said
+    assert _warned(tiny("training.max_steps=2394"), frames, steps_per_epoch=6) != ""
+    assert _warned(tiny("training.max_steps=2400"), frames, steps_per_epoch=6) == ""
+    assert _warned(tiny("task=energy_forces"), frames) == ""
+    # the paper gains within 12 epochs of two million structures
+    assert _warned(tiny("training.max_steps=60"), [systems["ethanol"]] * 10_001) == ""
+    # fine-tuning was not measured
+    assert _warned(tiny("training.init_from=trained"), frames) == ""
 
 
 def test_warnings_come_before_the_first_step(tiny: Tiny) -> None:

@@ -1,4 +1,4 @@
-"""Evaluation against numbers computed here, prediction to a file, and the noise diagnostic."""
+"""Evaluation against numbers computed here, and prediction to a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import ase.io
 import numpy as np
 import pytest
-import torch
 from ase.build import molecule
 
 from denskit.data import load_data
@@ -16,7 +15,7 @@ from denskit.data.base import collate
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.model_file import load_model
 from denskit.training.config import RunConfig
-from denskit.training.evaluate import evaluate, noise_error, predict
+from denskit.training.evaluate import evaluate, predict
 from denskit.training.trainer import train
 
 Tiny = Callable[..., RunConfig]
@@ -86,28 +85,3 @@ def test_predictions_are_written_with_the_labels_beside_them(tiny: Tiny, tmp_pat
     assert written[0].info["REF_energy"] == -7.5
     assert written[0].arrays["REF_forces"].tolist() == np.ones((9, 3)).tolist()
     assert "REF_energy" not in written[1].info
-
-
-def test_noise_error_is_one_for_a_model_that_says_zero(tiny: Tiny) -> None:
-    run = train(tiny("training.max_steps=1"))
-    path = run / "model.safetensors"
-    force_field = load_model(path)
-    with torch.no_grad():
-        for name, parameter in force_field.named_parameters():
-            if name.startswith("heads.noise"):
-                parameter.zero_()
-    from denskit.models.model_file import save_model
-
-    fresh = noise_error(run)
-    save_model(path, force_field, {})
-    silent = noise_error(run)
-    assert silent == {
-        "noise_error_relative_to_zero_with_test_forces": 1.0, "noise_error_relative_to_zero_without_forces": 1.0,
-    }  # fmt: skip
-    assert fresh["noise_error_relative_to_zero_with_test_forces"] != 1.0
-
-
-def test_noise_error_needs_dens(tiny: Tiny) -> None:
-    run = train(tiny("training.max_steps=1", "task=energy_forces"))
-    with pytest.raises(ValueError, match="only a run with task=dens"):
-        noise_error(run)

@@ -12,7 +12,7 @@ import torch
 from denskit.batch import Prepared, System
 from denskit.data.base import Subset
 from denskit.models.base import ModelConfig
-from denskit.tasks import DeNSConfig, build_task
+from denskit.tasks import DeNSConfig, NoisyNodesConfig, build_task
 from denskit.training.loader import Loader, divide, epoch_order, steps_per_epoch
 from denskit.training.schedule import Schedule
 from denskit.training.settings import TrainingConfig
@@ -69,6 +69,23 @@ def test_a_batch_that_cannot_be_filled_is_refused() -> None:
     with pytest.raises(ValueError, match="5 training structures do not fill one batch of training.batch_size=8"):
         steps_per_epoch(5, 8, drop_last=True)
     assert steps_per_epoch(5, 8, drop_last=False) == 1
+
+
+class _Relaxing(_Water):
+    """Water on its way: each structure says where it ends."""
+
+    end = np.array([[0.0, 0, 0], [0.958, 0, 0], [-0.24, 0.927, 0]])
+
+    def __getitem__(self, index: int) -> System:
+        return replace(super().__getitem__(index), relaxed_positions=self.end)
+
+
+def test_noisy_nodes_are_given_the_way_to_the_relaxed_positions() -> None:
+    config = NoisyNodesConfig(sigma=0.3)
+    loader = replace(_loader(), source=_Relaxing(), task=build_task(config))
+    (part,) = loader.work(0).parts
+    home = np.tile(_Relaxing.end, (4, 1))
+    np.testing.assert_allclose(part.batch.positions - config.sigma * part.noise, home, atol=1e-12)
 
 
 class _Chains(_Water):

@@ -8,11 +8,18 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from denskit.cli.denoising import show_denoising
 from denskit.cli.options import Deterministic, Device, Fixed, Force
 from denskit.cli.sets import named_sets, print_table
 from denskit.files import write_json
 
 SETS, PARITY = "sets.json", "parity.png"
+Sigmas = Annotated[
+    list[float] | None, typer.Option(help="Of --denoise, Å, several times; default: around the run's own.")
+]
+Ratios = Annotated[
+    list[float] | None, typer.Option(help="Corruption ratio of --denoise, several times; default: from the run's own.")
+]
 
 
 def evaluate(
@@ -41,6 +48,11 @@ def evaluate(
         float | None,
         typer.Option(help="Also ps of MD17's stability protocol, judged by the same structures; published: 300."),
     ] = None,
+    denoise: Annotated[
+        bool, typer.Option("--denoise", help="Instead: how well a run with task=dens recovers noise (a diagnostic).")
+    ] = False,
+    sigma: Sigmas = None,
+    ratio: Ratios = None,
     force: Force = False,
 ) -> None:
     """Judge a model: energy, force and stress errors, in a table and (for a run) in test.json and parity.png.
@@ -53,24 +65,47 @@ def evaluate(
 
       denskit evaluate runs/ethanol --stability 300
 
+      denskit evaluate runs/ethanol --denoise --sigma 0.02 --sigma 0.05
+
       torchrun --nproc-per-node 4 -m denskit evaluate runs/mine --data id=val_id --data ood_ads=val_ood_ads
     """
-    from denskit.files import new_file
     from denskit.training.determinism import use_deterministic_algorithms
+
+    if deterministic:
+        use_deterministic_algorithms()
+    file, sets = _structures(overrides or [], data or [], split)
+    if stability is not None and (sets or not (output or model.is_dir())):
+        raise ValueError("--stability wants one set of structures, of one molecule, and a run folder or --output")
+    if (sigma or ratio) and not denoise:
+        raise ValueError("--sigma and --ratio belong to --denoise; without it they would be ignored")
+    common: dict[str, Any] = {"split": split, "checkpoint": checkpoint, "device": device, "batch_size": batch_size}
+    if denoise:
+        _check_alone(data=sets, stability=stability, fixed=fixed)
+        show_denoising(model, file, output, force=force, sigmas=sigma or (), ratios=ratio or (), **common)
+        return
+    _judge(model, file, sets, output, stability, force=force, fixed=fixed, **common)
+
+
+def _judge(
+    model: Path,
+    file: str | None,
+    sets: dict[str, str],
+    output: Path | None,
+    stability: float | None,
+    *,
+    force: bool,
+    fixed: Literal["file", "tags", "none"] | None,
+    split: Literal["train", "valid", "test"],
+    checkpoint: Literal["best", "last"] | None,
+    device: str,
+    batch_size: int,
+) -> None:
+    """Errors of energy, forces and stress: the table and its files."""
+    from denskit.files import new_file
     from denskit.training.distributed import join_processes
     from denskit.training.evaluate import evaluate as evaluate_model
     from denskit.training.evaluate import evaluate_splits
 
-    if deterministic:
-        use_deterministic_algorithms()
-    file = _test_file(overrides or [])
-    sets = named_sets(data or [])
-    if split != "test" and (file is not None or sets):
-        raise ValueError(f"--split {split} is part of the run's data; with other structures given it would be ignored")
-    if file is not None and sets:
-        raise ValueError(f"give data.test={file} or --data, not both")
-    if stability is not None and (sets or not (output or model.is_dir())):
-        raise ValueError("--stability wants one set of structures, of one molecule, and a run folder or --output")
     written = _written(split, several=bool(sets))
     if output is not None:
         for name in written:
@@ -93,6 +128,22 @@ def evaluate(
         return
     parity = {"file": file, "checkpoint": checkpoint, "device": device, "fixed": fixed}
     _write(results, output or model, written, model, parity)
+
+
+def _structures(overrides: list[str], data: list[str], split: str) -> tuple[str | None, dict[str, str]]:
+    """The file of data.test=FILE, or the sets of --data.  Raises ValueError where one of them would be ignored."""
+    file, sets = _test_file(overrides), named_sets(data)
+    if split != "test" and (file is not None or sets):
+        raise ValueError(f"--split {split} is part of the run's data; with other structures given it would be ignored")
+    if file is not None and sets:
+        raise ValueError(f"give data.test={file} or --data, not both")
+    return file, sets
+
+
+def _check_alone(**others: Any) -> None:
+    given = [f"--{name}" for name, value in others.items() if value]
+    if given:
+        raise ValueError(f"--denoise is a measurement of its own; run it without {' and '.join(given)}")
 
 
 def _written(split: str, *, several: bool) -> list[str]:

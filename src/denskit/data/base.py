@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch, System, Targets
+from denskit.geometry.lattice import nearest_image
 
 
 class Source(Protocol):
@@ -132,4 +133,22 @@ def _targets(systems: Sequence[System], counts: Tensor, dtype: torch.dtype) -> T
         energy_mask=torch.tensor([system.energy is not None for system in systems]),
         forces_mask=has_forces.repeat_interleave(counts),
         stress_mask=torch.tensor([system.stress is not None for system in systems]),
+        **_relaxation(systems, counts, dtype),
     )
+
+
+def _relaxation(systems: Sequence[System], counts: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The ways to the relaxed positions, where some structure has these."""
+    has_end = torch.tensor([system.relaxed_positions is not None for system in systems])
+    if not has_end.any():
+        return {}
+    ways = [
+        np.zeros_like(system.positions)
+        if system.relaxed_positions is None
+        else nearest_image(system.relaxed_positions - system.positions, system.cell, system.pbc)
+        for system in systems
+    ]
+    return {
+        "relaxation": torch.from_numpy(np.concatenate(ways)).to(dtype),
+        "relaxation_mask": has_end.repeat_interleave(counts),
+    }

@@ -48,6 +48,8 @@ class Rules:
         relaxed = system.relaxed_energy
         if relaxed is not None and not np.isfinite(relaxed):
             raise ValueError(f"{where}: the relaxed energy is NaN or infinite")
+        if system.relaxed_positions is not None and not np.isfinite(system.relaxed_positions).all():
+            raise ValueError(f"{where}: a relaxed position is NaN or infinite")
         if self.offsets is not None and (relaxed is not None or labels["energy"] is not None):
             offset = self._offset(system.sid, where)
             labels["energy"] = None if labels["energy"] is None else labels["energy"] + offset

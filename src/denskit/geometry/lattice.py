@@ -100,6 +100,21 @@ def _check_numbers(positions: np.ndarray, cell: np.ndarray, name: str) -> None:
         )
 
 
+def nearest_image(difference: np.ndarray, cell: np.ndarray, pbc: np.ndarray) -> np.ndarray:
+    """Differences of positions [n, 3] Å without whole lattice vectors: each component along the cell within one half.
+
+    For differences that are short against the cell (a relaxation), this is the shortest image.
+    """
+    if not pbc.any():
+        return difference
+    rows = cell.copy()
+    rows[~pbc] = np.linalg.svd(cell[pbc])[2][pbc.sum() :]
+    scaled = difference @ np.linalg.inv(rows)
+    scaled[:, pbc] -= np.round(scaled[:, pbc])
+    nearest: np.ndarray = scaled @ rows
+    return nearest
+
+
 def short_basis(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
     """A basis [k, 3] of the lattice of ``rows`` [k, 3], and the integers [k, k] that make it of them; None: the rows.
 

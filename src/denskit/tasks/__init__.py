@@ -8,14 +8,18 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from denskit.tasks.base import Task, Term, total_loss
+from denskit.tasks.corruption import DenoisingConfig
 from denskit.tasks.dens import DeNS, DeNSConfig
 from denskit.tasks.energy_forces import EnergyForces, EnergyForcesConfig
+from denskit.tasks.noisy_nodes import NoisyNodes, NoisyNodesConfig
 
-TaskConfig = Annotated[EnergyForcesConfig | DeNSConfig, Field(discriminator="name")]
-TASKS: dict[str, Callable[[Any], Task]] = {"energy_forces": EnergyForces, "dens": DeNS}
+TaskConfig = Annotated[EnergyForcesConfig | DeNSConfig | NoisyNodesConfig, Field(discriminator="name")]
+TASKS: dict[str, Callable[[Any], Task]] = {
+    "energy_forces": EnergyForces, "dens": DeNS, "noisy_nodes": NoisyNodes
+}  # fmt: skip
 
 
-def build_task(config: EnergyForcesConfig | DeNSConfig) -> Task:
+def build_task(config: TaskConfig) -> Task:
     """The task that the settings describe.  Its draws depend on the keys it is given, never on state of its own."""
     return TASKS[config.name](config)
 
@@ -24,8 +28,11 @@ __all__ = [
     "TASKS",
     "DeNS",
     "DeNSConfig",
+    "DenoisingConfig",
     "EnergyForces",
     "EnergyForcesConfig",
+    "NoisyNodes",
+    "NoisyNodesConfig",
     "Task",
     "TaskConfig",
     "Term",

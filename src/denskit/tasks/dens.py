@@ -9,17 +9,17 @@ follow the paper there, is in docs/dens.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
-from denskit.random import Use, normal, uniform
+from denskit.random import Use, uniform
 from denskit.tasks.base import Term
-from denskit.tasks.energy_forces import LossConfig, label_terms
+from denskit.tasks.corruption import DenoisingConfig, displaced, draw_noise, noise_term, number_in_system
+from denskit.tasks.energy_forces import label_terms
 from denskit.tasks.exclusion import (
     Policy,
     at_least_atoms,
@@ -28,27 +28,28 @@ from denskit.tasks.exclusion import (
     has_all_forces,
     has_consent,
 )
-from denskit.tasks.losses import LOSSES
 from denskit.tasks.selection import count_atoms, free_atoms
 
 
-class DeNSConfig(LossConfig):
+def _sigma(value: float | str) -> float | str:
+    if value == "auto" or (not isinstance(value, str) and value > 0):
+        return value
+    raise ValueError("write a number above 0 (Å), or auto")
+
+
+class DeNSConfig(DenoisingConfig):
     """Settings of :class:`DeNS`.  The defaults are the paper's for MD17."""
 
     name: Literal["dens"] = "dens"
     """Name of the task."""
     probability: float = Field(0.25, ge=0, le=1)
     """Probability that a structure is corrupted (the paper's p_DeNS); 0 trains without DeNS."""
-    sigma: float = Field(0.05, gt=0)
-    """Standard deviation of the noise in each direction, in Å."""
+    sigma: Annotated[float | str, AfterValidator(_sigma)] = 0.05
+    """Standard deviation of the noise in each direction, in Å; "auto": by the distances between training atoms."""
     sigma_end: float | None = Field(None, gt=0)
     """Where given, the standard deviation moves linearly from sigma to this, in Å, over the training."""
     corruption_ratio: float = Field(0.25, gt=0, le=1)
     """Probability that a free atom of a corrupted structure is corrupted (the paper's r_DeNS)."""
-    coefficient: float = Field(5.0, ge=0)
-    """Weight of the noise term (the paper's lambda_DeNS)."""
-    coefficient_decay: Literal["linear", "none"] = "linear"
-    """Whether the weight of the noise term falls linearly to 0 over the training, or stays."""
     force_encoding: bool = True
     """False: the model is not told the forces of corrupted atoms (the paper's ablation)."""
     energy_on_corrupted: bool = True
@@ -70,6 +71,15 @@ class DeNSConfig(LossConfig):
                 "that for every structure, so nothing would be denoised; set max_corrupted_share=null"
             )
         return self
+
+    def sigma_at(self, progress: float) -> float:
+        """Standard deviation of the noise, Å, when the share ``progress`` of the training is over.
+
+        Raises ValueError for "auto", which a training replaces by a number before it begins.
+        """
+        if isinstance(self.sigma, str):
+            raise ValueError("task.sigma=auto is measured on training structures; outside a training, give it in Å")
+        return self.sigma if self.sigma_end is None else (1.0 - progress) * self.sigma + progress * self.sigma_end
 
 
 class DeNS:
@@ -94,21 +104,11 @@ class DeNS:
         the corruption and are built from those.
         """
         noise_mask = self._draw_atoms(batch, targets, keys)
-        components = torch.arange(3, device=keys.device)
-        atom_keys, atom_number = keys[batch.system_index, None], _number_in_system(batch)[:, None]
-        drawn = normal(atom_keys, Use.NOISE, atom_number, components, dtype=batch.positions.dtype)
-        noise = torch.where(noise_mask[:, None], drawn, torch.zeros_like(drawn))  # [N, 3], in units of sigma
-        displacement = self._sigma(progress) * noise  # [N, 3] Å
+        noise = draw_noise(batch, keys, noise_mask)  # [N, 3], in units of sigma
+        displacement = self.config.sigma_at(progress) * noise  # [N, 3] Å
         encoded = noise_mask[:, None] & self.config.force_encoding
         return Prepared(
-            batch=replace(
-                batch,
-                positions=batch.positions + displacement,
-                edge_index=None,
-                edge_shift=None,
-                edge_mask=None,
-                edge_pairs=None,
-            ),
+            batch=displaced(batch, displacement),
             targets=targets,
             force_input=torch.where(encoded, targets.forces, torch.zeros_like(targets.forces)),
             noise=noise,
@@ -121,8 +121,7 @@ class DeNS:
         Forces are scored on the atoms that were not corrupted, noise on those that were.  The stress of a corrupted
         structure is not scored: no label says what its atoms would feel.
         """
-        batch, form = prepared.batch, LOSSES[self.config.loss]
-        untouched = count_atoms(prepared.noise_mask, batch) == 0
+        untouched = count_atoms(prepared.noise_mask, prepared.batch) == 0
         terms = label_terms(
             self.config,
             prediction,
@@ -131,33 +130,19 @@ class DeNS:
             forces_scored=~prepared.noise_mask,
             stress_scored=untouched,
         )
-        noise_sum, noise_count = form.over_atoms(
-            prediction["noise"] - prepared.noise,
-            scored=prepared.noise_mask,
-            existing=free_atoms(batch) & prepared.targets.forces_mask,
-            batch=batch,
-        )
-        terms["noise"] = Term(sum=noise_sum, count=noise_count, weight=self._coefficient(progress))
+        terms["noise"] = noise_term(self.config, prediction["noise"], prepared, progress)
         return terms
 
     def _draw_atoms(self, batch: Batch, targets: Targets, keys: Tensor) -> Tensor:
         """Atoms [N] bool to corrupt."""
         drawn = free_atoms(batch)
         if self.config.partial:
-            lots = uniform(keys[batch.system_index], Use.CHOOSE_ATOM, _number_in_system(batch))
+            lots = uniform(keys[batch.system_index], Use.CHOOSE_ATOM, number_in_system(batch))
             drawn = drawn & (lots < self.config.corruption_ratio)
         chosen = uniform(keys, Use.CHOOSE_SYSTEM) < self.config.probability  # [B]
         for allows in self.policies:
             chosen = chosen & allows(batch, targets, drawn)
         return drawn & chosen[batch.system_index]
-
-    def _sigma(self, progress: float) -> float:
-        start, end = self.config.sigma, self.config.sigma_end
-        return start if end is None else start + progress * (end - start)
-
-    def _coefficient(self, progress: float) -> float:
-        falls = self.config.coefficient_decay == "linear"
-        return self.config.coefficient * (1.0 - progress if falls else 1.0)
 
 
 def _policies(config: DeNSConfig) -> list[Policy]:
@@ -169,9 +154,3 @@ def _policies(config: DeNSConfig) -> list[Policy]:
     if config.max_corrupted_share is not None:
         policies.append(drawn_share_up_to(config.max_corrupted_share))
     return policies
-
-
-def _number_in_system(batch: Batch) -> Tensor:
-    """The number [N] of each atom inside its own system, from 0."""
-    first = torch.searchsorted(batch.system_index, batch.system_index)  # ascending: the first atom of the same system
-    return torch.arange(batch.num_atoms, device=first.device) - first

@@ -20,8 +20,6 @@ from denskit.files import atomic_write, new_file
 from denskit.memory import memory_named
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
-from denskit.random import keys_for
-from denskit.tasks import DeNSConfig, build_task
 from denskit.tasks.metrics import Metrics
 from denskit.training.config import load_config
 from denskit.training.distributed import Processes, choose_device
@@ -148,49 +146,6 @@ def predict(
             for system, results in zip(systems, _of_each(systems, found), strict=True):
                 ase.io.write(frames, predicted(original(system), system, results), format="extxyz")
     return len(source)
-
-
-def noise_error(
-    run: str | Path,
-    *,
-    split: Literal["train", "valid", "test"] = "test",
-    checkpoint: Literal["best", "last"] | None = None,
-    device: str = "auto",
-    batch_size: int = 32,
-) -> dict[str, float]:
-    """How well a model trained with DeNS denoises: mean |error| over mean |noise|, so 1 is predicting zero.
-
-    A diagnostic: all structures of the split are corrupted as in training and **their force labels are inputs** of
-    the first number; the second is without them.  It says nothing about the error of a force field.
-
-    Raises ValueError for a run without DeNS.
-    """
-    config = load_config(run)
-    if not isinstance(config.task, DeNSConfig):
-        raise ValueError(f"{run}: trained with task={config.task.name}; only a run with task=dens has noise to predict")
-    task = build_task(config.task.model_copy(update={"probability": 1.0}))
-    force_field = load_force_field(run, checkpoint, device)
-    source = source_of(run, None, split)
-    encoded, bare = (Metrics(_place(force_field)[0]) for _ in range(2))
-    start = 0
-    with torch.no_grad():
-        for systems, batch, targets in batches(force_field, source, batch_size, edges=False):
-            keys = keys_for(config.seed, 0, torch.arange(start, start + len(systems), device=batch.positions.device))
-            prepared = task.prepare(batch, targets, keys, 0.0)
-            corrupted = force_field.config.with_neighbors(prepared.batch)
-            for metrics, force_input in (
-                (encoded, prepared.force_input),
-                (bare, torch.zeros_like(prepared.force_input)),
-            ):
-                noise = force_field(corrupted, force_input, outputs=("noise",))["noise"]
-                metrics.update_noise(noise, prepared)
-            start += len(systems)
-    name = "noise_error_relative_to_zero"
-    if name not in encoded.summary():
-        raise ValueError(
-            f"{source.name}: no atom of {len(source)} structures was drawn for corruption; use more of them"
-        )
-    return {f"{name}_with_{split}_forces": encoded.summary()[name], f"{name}_without_forces": bare.summary()[name]}
 
 
 def load_force_field(model: Model, checkpoint: Literal["best", "last"] | None, device: str) -> ForceField:

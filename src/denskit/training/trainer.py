@@ -26,6 +26,7 @@ from denskit.nn.fused import choose_kernels, fused_problem
 from denskit.random import fold
 from denskit.tasks import build_task
 from denskit.tasks.metrics import Metrics
+from denskit.training.auto_sigma import fit_sigma_to_data
 from denskit.training.checkpoint import (
     Checkpoint,
     cannot_write,
@@ -90,8 +91,9 @@ def _train(config: RunConfig, folder: RunFolder, group: Processes, resume: bool)
     if checkpoint is not None and data.splits is not None:
         folder.check_same_data(data.splits.sha256)
     config, sized = fit_model_to_data(config, data)
+    config, measured = fit_sigma_to_data(config, data.train)
     trainer = Trainer(config, data, group)
-    trainer.messages += sized
+    trainer.messages += sized + measured
     if resume and checkpoint is None:
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
     if checkpoint is None and group.is_first:

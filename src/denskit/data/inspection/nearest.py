@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from ase.data import covalent_radii
 
-from denskit.data.base import collate
-from denskit.data.frames import Frames
+from denskit.data.base import Source, collate
 from denskit.geometry.neighbors import build_neighbors
 
 REACH = 6.0  # Å, of the search: about what models see
@@ -27,7 +26,7 @@ class Nearest:
     refused: dict[int, str]  # frames in which no neighbours can be searched, and why
 
 
-def nearest_of(frames: Frames) -> Nearest:
+def nearest_of(frames: Source) -> Nearest:
     """Evenly spaced frames, at most ``FRAMES``."""
     chosen = np.unique(np.linspace(0, len(frames) - 1, min(FRAMES, len(frames)), dtype=np.int64))
     parts: list[tuple[np.ndarray, ...]] = []
@@ -45,7 +44,7 @@ def nearest_of(frames: Frames) -> Nearest:
     return Nearest(frame, atom, distance, ratio, refused)
 
 
-def _of_frame(frames: Frames, place: int) -> tuple[np.ndarray, np.ndarray]:
+def _of_frame(frames: Source, place: int) -> tuple[np.ndarray, np.ndarray]:
     batch, _ = collate([frames[place]], torch.float64)
     batch = build_neighbors(batch, REACH, max_neighbors=1)
     assert batch.edge_index is not None

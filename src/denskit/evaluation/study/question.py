@@ -11,9 +11,9 @@ import yaml
 from denskit.evaluation.study.config import FRAMES, StudyConfig, runs_of
 from denskit.evaluation.study.timing import Cost, cell_of
 from denskit.files import atomic_write
+from denskit.training.checks import FEW_EPOCHS
 from denskit.training.loader import steps_per_epoch
 
-ENOUGH_EPOCHS = 400  # below, DeNS was never seen to help
 _VARIANTS = {"without DeNS": {"task": "energy_forces"}, "with DeNS": {"task": "dens"}}
 
 
@@ -71,9 +71,9 @@ def advice(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
         training, cost = config.training, costs[cell_of(run)]
         per_epoch = steps_per_epoch(run.point.get(FRAMES, cost.train), training.batch_size, training.drop_last)
         epochs = training.epochs or (training.max_steps or 0) / per_epoch
-        if epochs < ENOUGH_EPOCHS:
+        if epochs < FEW_EPOCHS:
             lines.append(
-                f"warning: {run.label}: {epochs:.0f} epochs. DeNS pays late: with fewer than about {ENOUGH_EPOCHS} "
-                "epochs it was not seen to help (docs/results.md). Train longer, or on fewer frames"
+                f"warning: {run.label}: {epochs:.0f} epochs. DeNS pays late: with fewer than about {FEW_EPOCHS} "
+                "epochs it was not seen to help (docs/dens.md). Train longer, or on fewer frames"
             )
     return lines

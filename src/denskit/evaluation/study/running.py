@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from denskit.evaluation.denoising import noise_error
 from denskit.evaluation.study.config import StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.splits import split_settings
 from denskit.files import write_json
 from denskit.models.model_file import read_header
-from denskit.tasks import DeNSConfig
-from denskit.training.evaluate import evaluate, noise_error
+from denskit.tasks import DenoisingConfig
+from denskit.training.evaluate import evaluate
 from denskit.training.run_folder import RunFolder
 from denskit.training.trainer import train
 
@@ -70,7 +71,7 @@ def train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder) -> d
         "seconds": _seconds(RunFolder(path).metrics),
         "steps": header["metadata"]["step"],
     }
-    if isinstance(config.task, DeNSConfig) and "test" in errors:
+    if isinstance(config.task, DenoisingConfig) and "test" in errors:
         result["noise"] = noise_error(path)
     write_json(folder.result(run), result)
     return result

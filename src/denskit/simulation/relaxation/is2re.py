@@ -10,6 +10,7 @@ import numpy as np
 
 from denskit.batch import System
 from denskit.files import atomic_write
+from denskit.geometry.lattice import nearest_image
 from denskit.simulation.relaxation.relaxer import Structures
 from denskit.simulation.relaxation.results import Relaxed
 
@@ -110,12 +111,7 @@ def write_submission(results: Iterable[Relaxed], source: Structures, folder: Pat
 def _mean_distance(relaxed: Relaxed, system: System) -> float:
     assert system.relaxed_positions is not None
     difference = (relaxed.positions - system.relaxed_positions)[~system.fixed]
-    if system.pbc.any():
-        lattice = system.cell.copy()
-        lattice[~system.pbc] = np.linalg.svd(system.cell[system.pbc])[2][system.pbc.sum() :]
-        scaled = difference @ np.linalg.inv(lattice)
-        scaled[:, system.pbc] -= np.round(scaled[:, system.pbc])
-        difference = scaled @ lattice
+    difference = nearest_image(difference, system.cell, system.pbc)
     return float(np.linalg.norm(difference, axis=1).mean())
 
 

@@ -1,0 +1,52 @@
+"""What ``denskit evaluate --denoise`` does: the denoising diagnostic, its table and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from denskit.files import new_file, write_json
+
+if TYPE_CHECKING:
+    from denskit.evaluation.denoising import Recovery
+
+FILES = ("denoising.json", "denoising.png")
+
+
+def show_denoising(run: Path, source: str | None, output: Path | None, *, force: bool, **settings: Any) -> None:
+    """Measure how well a run recovers noise; print the table and write ``denoising.json`` and ``denoising.png``.
+
+    Files go into ``output``, or into the run folder where the structures are the run's own (``source`` None).
+    ``settings`` are those of :func:`denskit.evaluation.denoising.denoise`.
+    """
+    from denskit.analysis.denoising_plot import plot_denoising
+    from denskit.evaluation.denoising import denoise
+
+    if output is not None:
+        for name in FILES:
+            new_file(output / name, force=force)
+    found = denoise(run, source, **settings)
+    _print(found, f"{run}: noise error / error of predicting zero (1: nothing learnt)")
+    if output is None and source is not None:
+        return
+    folder = output or run
+    write_json(folder / FILES[0], [asdict(cell) for cell in found])
+    plot_denoising(found, folder / FILES[1], title=run.name)
+    typer.echo(f"Wrote {' and '.join(FILES)} to {folder}")
+
+
+def _print(found: Sequence[Recovery], title: str) -> None:
+    table = Table(title=title)
+    for name in ("sigma (Å)", "corruption ratio", "atoms corrupted", "forces encoded", "without forces"):
+        table.add_column(name, justify="right")
+    for cell in found:
+        informed = "-" if cell.with_forces is None else f"{cell.with_forces:.3f}"
+        cells = (f"{cell.sigma:.4g}", f"{cell.corruption_ratio:.3g}", f"{cell.atoms}", informed)
+        table.add_row(*cells, f"{cell.without_forces:.3f}")
+    Console().print(table)

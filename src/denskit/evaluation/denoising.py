@@ -1,0 +1,171 @@
+"""How well a model trained with DeNS or Noisy Nodes denoises: a diagnostic of the auxiliary task, not an accuracy.
+
+Force labels of the judged structures are inputs here.  So these numbers must not choose a checkpoint, and say nothing
+about the error of a force field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from denskit.batch import Batch, Targets
+from denskit.models.base import ForceField
+from denskit.random import keys_for
+from denskit.tasks import DenoisingConfig, DeNSConfig, NoisyNodesConfig, Task, build_task
+from denskit.tasks.metrics import Metrics
+from denskit.training.config import load_config
+from denskit.training.evaluate import batches, load_force_field, source_of
+
+_NAME = "noise_error_relative_to_zero"
+Denoises = DeNSConfig | NoisyNodesConfig
+Split = Literal["train", "valid", "test"]
+Checkpoint = Literal["best", "last"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """How well noise of one kind is recovered.  Errors: mean |error| over mean |noise|, so 1 is predicting zero."""
+
+    sigma: float  # Å
+    corruption_ratio: float
+    atoms: int  # corrupted
+    with_forces: float | None  # the true forces of corrupted atoms encoded; None for a run without force encoding
+    without_forces: float
+
+
+def denoise(
+    run: str | Path,
+    source: str | Path | None = None,
+    *,
+    sigmas: Sequence[float] = (),
+    ratios: Sequence[float] = (),
+    split: Split = "test",
+    checkpoint: Checkpoint | None = None,
+    device: str = "auto",
+    batch_size: int = 32,
+) -> list[Recovery]:
+    """Corrupt structures and predict their noise, for each corruption ratio and sigma.
+
+    A model says noise in units of the sigma that it was trained with, and is not told the sigma of a structure.  So the
+    noise is compared in Å.  All cells of the grid share their random numbers.
+
+    Args:
+        run: run folder of a training with DeNS or Noisy Nodes (which corrupts all atoms: its only ratio is 1).
+        source: a file of labelled structures; None: the ``split`` of the run's own data.
+        sigmas: standard deviations of the noise, Å; none: half, once and twice the run's own.
+        ratios: shares of the free atoms that are corrupted; none: once and twice the run's own, and all.
+        split, checkpoint, device, batch_size: as for :func:`denskit.training.evaluate.evaluate`.
+
+    Raises ValueError for a run of another task, a sigma or ratio out of range, and where no atom was corrupted.
+    """
+    task, seed = _task_and_seed(run)
+    own_sigma, own_ratio = _own(task)
+    force_field = load_force_field(run, checkpoint, device)
+    cells = [
+        _Cell(task, sigma, ratio, next(force_field.parameters()).device)
+        for ratio, sigma in product(
+            ratios or sorted({own_ratio, min(2 * own_ratio, 1.0), 1.0}),
+            sigmas or [own_sigma / 2, own_sigma, own_sigma * 2],
+        )
+    ]
+    structures = source_of(run, source, split)
+    first = 0
+    with torch.no_grad():
+        for systems, batch, targets in batches(force_field, structures, batch_size, edges=False):
+            numbers = torch.arange(first, first + len(systems), device=batch.positions.device)
+            for cell in cells:
+                cell.add(force_field, batch, targets, keys_for(seed, 0, numbers))
+            first += len(systems)
+    if not all(cell.atoms for cell in cells):
+        raise ValueError(
+            f"{structures.name}: no atom of {len(structures)} structures was drawn for corruption; use more of them"
+        )
+    return [cell.recovery() for cell in cells]
+
+
+def noise_error(
+    run: str | Path,
+    *,
+    split: Split = "test",
+    checkpoint: Checkpoint | None = None,
+    device: str = "auto",
+    batch_size: int = 32,
+) -> dict[str, float]:
+    """:func:`denoise` with the run's own sigma and ratio alone, as named numbers.
+
+    The first was predicted with force labels of the split as inputs, the second without.  Raises as :func:`denoise`.
+    """
+    sigma, ratio = _own(_task_and_seed(run)[0])
+    (found,) = denoise(
+        run, None, sigmas=[sigma], ratios=[ratio], split=split, checkpoint=checkpoint, device=device,
+        batch_size=batch_size,
+    )  # fmt: skip
+    informed = {} if found.with_forces is None else {f"{_NAME}_with_{split}_forces": found.with_forces}
+    return informed | {f"{_NAME}_without_forces": found.without_forces}
+
+
+def _task_and_seed(run: str | Path) -> tuple[Denoises, int]:
+    config = load_config(run) if Path(run).is_dir() else None
+    if config is not None and isinstance(config.task, DenoisingConfig):
+        return config.task, config.seed
+    found = "is no run folder" if config is None else f"was trained with task={config.task.name}"
+    raise ValueError(
+        f"{run} {found}; only the run folder of a training with task=dens or task=noisy_nodes has noise to predict"
+    )
+
+
+def _own(task: Denoises) -> tuple[float, float]:
+    """Sigma (Å, at the end of the training) and corruption ratio of a run."""
+    return task.sigma_at(1.0), task.corruption_ratio if isinstance(task, DeNSConfig) and task.partial else 1.0
+
+
+def _corrupting(task: Denoises, sigma: float, ratio: float) -> Task:
+    """The task with this noise on every structure that it may corrupt."""
+    if not (sigma > 0 and 0 < ratio <= 1):
+        raise ValueError(f"noise of sigma={sigma:g} Å on {ratio:g} of the atoms: sigma > 0, 0 < ratio <= 1 wanted")
+    changes: dict[str, float | bool | None] = {"sigma": sigma}
+    if isinstance(task, DeNSConfig):
+        changes |= {"sigma_end": None, "corruption_ratio": ratio, "partial": True, "probability": 1.0}
+        changes["max_corrupted_share"] = None
+    elif ratio < 1:
+        raise ValueError(f"task=noisy_nodes corrupts all atoms; a corruption ratio of {ratio:g} wants task=dens")
+    return build_task(task.model_copy(update=changes))
+
+
+class _Cell:
+    """Noise errors at one sigma and corruption ratio, summed over batches."""
+
+    def __init__(self, trained: Denoises, sigma: float, ratio: float, device: torch.device) -> None:
+        self.task = _corrupting(trained, sigma, ratio)
+        self.unit = _own(trained)[0] / sigma  # of the predictions, in units of this sigma
+        self.encodes = isinstance(trained, DeNSConfig) and trained.force_encoding
+        self.informed, self.bare = Metrics(device), Metrics(device)
+        self.sigma, self.ratio, self.atoms = sigma, ratio, 0
+
+    def add(self, force_field: ForceField, batch: Batch, targets: Targets, keys: torch.Tensor) -> None:
+        """Corrupt a batch without edges and predict its noise, with and without force input."""
+        prepared = self.task.prepare(batch, targets, keys, 0.0)
+        corrupted = force_field.config.with_neighbors(prepared.batch)
+        inputs = [(self.bare, torch.zeros_like(prepared.force_input))]
+        if self.encodes:
+            inputs.append((self.informed, prepared.force_input))
+        for metrics, force_input in inputs:
+            noise = force_field(corrupted, force_input, outputs=("noise",))["noise"]
+            metrics.update_noise(self.unit * noise, prepared)
+        self.atoms += int(prepared.noise_mask.sum())
+
+    def recovery(self) -> Recovery:
+        """The errors, once some atom was corrupted."""
+        return Recovery(
+            sigma=self.sigma,
+            corruption_ratio=self.ratio,
+            atoms=self.atoms,
+            with_forces=self.informed.summary().get(_NAME),
+            without_forces=self.bare.summary()[_NAME],
+        )

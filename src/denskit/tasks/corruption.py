@@ -1,0 +1,67 @@
+"""What tasks that corrupt positions share: the draw, the batch afterwards, and the settings and score of the noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from denskit.batch import Batch, Prepared
+from denskit.random import Use, normal
+from denskit.tasks.base import Term
+from denskit.tasks.energy_forces import LossConfig
+from denskit.tasks.losses import LOSSES
+from denskit.tasks.selection import free_atoms
+
+
+class DenoisingConfig(LossConfig):
+    """Settings of the noise term of every task that denoises."""
+
+    coefficient: float = Field(5.0, ge=0)
+    """Weight of the noise term (the paper's lambda_DeNS)."""
+    coefficient_decay: Literal["linear", "none"] = "linear"
+    """Whether the weight of the noise term falls linearly to 0 over the training, or stays."""
+
+    def coefficient_at(self, progress: float) -> float:
+        """Weight of the noise term when the share ``progress`` of the training is over."""
+        return self.coefficient * (1.0 - progress if self.coefficient_decay == "linear" else 1.0)
+
+
+def number_in_system(batch: Batch) -> Tensor:
+    """The number [N] of each atom inside its own system, from 0."""
+    first = torch.searchsorted(batch.system_index, batch.system_index)  # ascending: the first atom of the same system
+    return torch.arange(batch.num_atoms, device=first.device) - first
+
+
+def draw_noise(batch: Batch, keys: Tensor, noise_mask: Tensor) -> Tensor:
+    """Three standard normal numbers [N, 3] for each atom in ``noise_mask`` [N], zero for the others."""
+    components = torch.arange(3, device=keys.device)
+    atom_keys, atom_number = keys[batch.system_index, None], number_in_system(batch)[:, None]
+    drawn = normal(atom_keys, Use.NOISE, atom_number, components, dtype=batch.positions.dtype)
+    return torch.where(noise_mask[:, None], drawn, torch.zeros_like(drawn))
+
+
+def displaced(batch: Batch, displacement: Tensor) -> Batch:
+    """The batch with atoms moved by ``displacement`` [N, 3] Å, without edges: they belong to the positions before."""
+    return replace(
+        batch,
+        positions=batch.positions + displacement,
+        edge_index=None,
+        edge_shift=None,
+        edge_mask=None,
+        edge_pairs=None,
+    )
+
+
+def noise_term(config: DenoisingConfig, noise: Tensor, prepared: Prepared, progress: float) -> Term:
+    """Score predicted ``noise`` [N, 3], in units of sigma, on the corrupted atoms."""
+    total, count = LOSSES[config.loss].over_atoms(
+        noise - prepared.noise,
+        scored=prepared.noise_mask,
+        existing=prepared.noise_mask | (free_atoms(prepared.batch) & prepared.targets.forces_mask),
+        batch=prepared.batch,
+    )
+    return Term(sum=total, count=count, weight=config.coefficient_at(progress))
