@@ -96,8 +96,8 @@ demo: $(VENV)/.core
 	@$(BIN)/denskit demo --output runs/demo $(ARGS)
 
 bench: $(VENV)/.dev
-	@$(BIN)/denskit bench train $(ARGS)
-	@$(BIN)/denskit bench energy_forces $(ARGS)
+	@PYTHONPATH=benchmarks $(BIN)/python -m denskit_bench train $(ARGS)
+	@PYTHONPATH=benchmarks $(BIN)/python -m denskit_bench energy_forces $(ARGS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

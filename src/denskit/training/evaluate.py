@@ -205,7 +205,7 @@ def source_of(model: Model, source: Source | str | Path | None, split: str, fixe
     if source is None:
         if isinstance(model, ForceField) or not RunFolder(Path(model)).config.is_file():
             raise ValueError("a model alone has no data: say which file, data.test=FILE, or give a run folder")
-        data = _run_data(Path(model))
+        data = run_data(Path(model))
         chosen: Source | None = getattr(data, split)
         if chosen is None:
             raise ValueError(f"{model}: this run has no {split} split; give a file, data.test=FILE")
@@ -231,7 +231,7 @@ def reading(model: Model, file: str | Path, fixed: FixedFrom | None = None) -> D
     return DataConfig(missing="mask", **{**kept, **said})
 
 
-def _run_data(run: Path) -> LoadedData:
+def run_data(run: Path) -> LoadedData:
     """The data of a run, divided as it was then."""
     config, splits = load_config(run), RunFolder(run).splits
     data = config.data

@@ -1,4 +1,4 @@
-"""What ``denskit bench`` shows: progress while it measures, then one table a record."""
+"""What ``python -m denskit_bench`` shows: progress while it measures, then one table a record."""
 
 from __future__ import annotations
 

@@ -17,12 +17,6 @@ import numpy as np
 import torch
 from ase.calculators.calculator import Calculator, all_changes
 
-from denskit.bench.contender import Agreement, Meeting, Own
-from denskit.bench.job import ELSEWHERE, Job, Side
-from denskit.bench.models import build, config_of
-from denskit.bench.peers.dynamics import plain, verlet
-from denskit.bench.peers.process import PeerProcess
-from denskit.bench.systems import structures
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.base import ForceField
 from denskit.models.equiformer import EquiformerConfig
@@ -32,6 +26,12 @@ from denskit.simulation.dynamics import Dynamics, DynamicsSettings
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 from denskit.units import AMU
+from denskit_bench.contender import Agreement, Meeting, Own
+from denskit_bench.job import ELSEWHERE, Job, Side
+from denskit_bench.models import build, config_of
+from denskit_bench.peers.dynamics import plain, verlet
+from denskit_bench.peers.process import PeerProcess
+from denskit_bench.systems import structures
 
 TIMESTEP = 0.5  # fs
 SHORT = 0.1  # fs, beside other models: forces of random weights may be large

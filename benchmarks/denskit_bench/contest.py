@@ -16,18 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from denskit.batch import Prepared
-from denskit.bench.contender import Agreement, Meeting, Own
-from denskit.bench.job import Job, Side
-from denskit.bench.models import build, config_of
-from denskit.bench.systems import benchmark_batch
 from denskit.models.base import ForceField, ModelConfig
 from denskit.models.published_equiformer import convert_equiformer
 from denskit.models.published_equiformer_settings import MD17_CONFIGS
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Task, total_loss
+from denskit_bench.contender import Agreement, Meeting, Own
+from denskit_bench.job import Job, Side
+from denskit_bench.models import build, config_of
+from denskit_bench.systems import benchmark_batch
 
 if TYPE_CHECKING:
-    from denskit.bench.baseline_e3nn import EquiformerE3NN, JitMode
+    from denskit_bench.baseline_e3nn import EquiformerE3NN, JitMode
 
 JIT: dict[str, JitMode] = {"e3nn": "script", "e3nn-eager": "eager"}
 DEGREES: dict[str, Literal[2, 3]] = {"equiformer_l2": 2, "equiformer_l3": 3}
@@ -129,7 +129,7 @@ def _baseline(job: Job, dtype: torch.dtype) -> EquiformerE3NN:
         )
     if find_spec("e3nn") is None:
         raise ValueError("the opponent needs e3nn, which is not installed: pip install 'denskit[test]'")
-    from denskit.bench.baseline_e3nn import EquiformerE3NN, published_config
+    from denskit_bench.baseline_e3nn import EquiformerE3NN, published_config
 
     torch.manual_seed(0)
     return EquiformerE3NN(published_config(DEGREES[job.model], job.dens), dtype=dtype, jit=JIT[job.against])

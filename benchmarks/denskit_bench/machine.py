@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from denskit.bench.peers.gauges import read_clocks
+from denskit_bench.peers.gauges import read_clocks
 
 MATRIX = {"cpu": 2048, "cuda": 8192}  # rows and columns of the matmul that sets the ceiling
 COPY = {"cpu": 1 << 26, "cuda": 1 << 30}  # bytes, larger than caches

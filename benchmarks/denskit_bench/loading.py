@@ -20,11 +20,6 @@ import torch
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from denskit.batch import Batch
-from denskit.bench.contender import Meeting, Own
-from denskit.bench.job import Job, Side
-from denskit.bench.models import config_of
-from denskit.bench.neighbors import edges_of_ase
-from denskit.bench.systems import labelled
 from denskit.data import DataConfig, read_file
 from denskit.data.base import collate
 from denskit.data.convert import convert
@@ -33,6 +28,11 @@ from denskit.tasks import DeNS, DeNSConfig
 from denskit.training.loader import Loader, epoch_order, steps_per_epoch
 from denskit.training.schedule import Schedule
 from denskit.training.settings import TrainingConfig
+from denskit_bench.contender import Meeting, Own
+from denskit_bench.job import Job, Side
+from denskit_bench.models import config_of
+from denskit_bench.neighbors import edges_of_ase
+from denskit_bench.systems import labelled
 
 BATCHES = 8  # of made structures, where no file is given
 MEASURED = 64  # batches at most, of a part of the loader

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from denskit.bench.job import Job
-from denskit.bench.systems import ELEMENTS
 from denskit.models import build_force_field
 from denskit.models.base import ForceField, ModelConfig
 from denskit.models.equiformer import EquiformerConfig
@@ -18,6 +16,8 @@ from denskit.models.published_equiformer_settings import MD17_CONFIGS
 from denskit.models.scaling import Scaling
 from denskit.nn.execution import Execution
 from denskit.nn.fused import KernelName, choose_kernels
+from denskit_bench.job import Job
+from denskit_bench.systems import ELEMENTS
 
 
 def _equiformer(*channels: int) -> EquiformerConfig:

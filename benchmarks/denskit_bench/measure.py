@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 
-from denskit.bench import contest, dynamics, fairchem, loading, neighbors
-from denskit.bench.contender import Counted, Meeting, Own
-from denskit.bench.job import Job, Side
-from denskit.bench.machine import Machine, clock_name, describe_machine
-from denskit.bench.peers.gauges import forget_peak, peak_memory_mb, present_memory_mb
-from denskit.bench.peers.process import PeerProcess
-from denskit.bench.published import DENS_PERCENT, Fairness, fairness
 from denskit.models.base import ForceField
 from denskit.models.equiformer import EquiformerConfig
 from denskit.nn.fused import choose_kernels
 from denskit.training.run_folder import environment
+from denskit_bench import contest, dynamics, fairchem, loading, neighbors
+from denskit_bench.contender import Counted, Meeting, Own
+from denskit_bench.job import Job, Side
+from denskit_bench.machine import Machine, clock_name, describe_machine
+from denskit_bench.peers.gauges import forget_peak, peak_memory_mb, present_memory_mb
+from denskit_bench.peers.process import PeerProcess
+from denskit_bench.published import DENS_PERCENT, Fairness, fairness
 
 QUARTERS = 4
 MEMORY_STEPS = 3

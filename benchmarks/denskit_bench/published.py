@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from denskit.bench.job import Job, Work
+from denskit_bench.job import Job, Work
 
 MATMUL_GFLOPS = 205.0  # of the machine that the published code was timed on: two cores, float32
 LIMIT = 1.1  # an opponent slower than this times the published code says nothing about ours

@@ -6,7 +6,7 @@ harmonics on the edges, ``o3.TensorProduct`` per path, ``o3.Linear``.  Parameter
 published weights load directly.  It must be a fair opponent: gathers are ``index_select``, sums are ``index_add``,
 linear layers are ``o3.Linear`` (the published code multiplies by a tensor of ones), gates and attention weights
 broadcast.  One thing that e3nn >= 0.5 does differently from the 0.4.4 of the published weights is undone without cost:
-the sign of some Wigner 3j symbols (:data:`denskit.bench.baseline_layers.FLIPPED_3J`).
+the sign of some Wigner 3j symbols (:data:`denskit_bench.baseline_layers.FLIPPED_3J`).
 
 Letters: N atoms, B systems, E edges, D components of irreps.
 """
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from denskit.batch import Batch
-from denskit.bench.baseline_layers import (
+from denskit_bench.baseline_layers import (
     DepthwiseProduct,
     EquivariantLayerNorm,
     ExponentialNormalBasis,

@@ -14,7 +14,7 @@ COMPLAINT = 2000  # characters of a peer's last words that are shown
 
 
 class PeerProcess:
-    """A model in a Python of its own, told in turn to take a step (see :mod:`denskit.bench.peers.serving`).
+    """A model in a Python of its own, told in turn to take a step (see :mod:`denskit_bench.peers.serving`).
 
     Args:
         name: of the file in this folder that the peer runs.

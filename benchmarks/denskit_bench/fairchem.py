@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch
-from denskit.bench.contender import Agreement, Meeting, Own
-from denskit.bench.job import Job, Side
-from denskit.bench.models import build, config_of
-from denskit.bench.peers.dynamics import plain
-from denskit.bench.peers.process import PeerProcess
-from denskit.bench.systems import structures
 from denskit.models.base import ForceField
 from denskit.models.published import import_checkpoint
 from denskit.nn.execution import Execution
 from denskit.simulation.structures import batch_of
+from denskit_bench.contender import Agreement, Meeting, Own
+from denskit_bench.job import Job, Side
+from denskit_bench.models import build, config_of
+from denskit_bench.peers.dynamics import plain
+from denskit_bench.peers.process import PeerProcess
+from denskit_bench.systems import structures
 
 KNOWN = ("equiformer_v2", "escn")
 TOLERANCE = 2e-3  # of the rms force: the sampled activations see the peer's random frames

@@ -1,4 +1,4 @@
-"""Records of ``denskit bench`` (JSON) as a Markdown table and plots."""
+"""Records of ``python -m denskit_bench`` (JSON) as a Markdown table and plots."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NONE = "-"
 
 
 def read_record(file: Path) -> dict[str, Any]:
-    """A JSON file of ``denskit bench``.  Raises ValueError for another file, FileNotFoundError."""
+    """A JSON file of ``python -m denskit_bench``.  Raises ValueError for another file, FileNotFoundError."""
     data = read_json(file)
     if not isinstance(data, dict) or "ratio" not in data or "job" not in data:
-        raise ValueError(f"{file}: no record of a benchmark; give files that `denskit bench ... --json` wrote")
+        raise ValueError(f"{file}: no record of a benchmark; give files that a benchmark wrote with --json")
     return data
 
 

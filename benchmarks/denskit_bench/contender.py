@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from denskit.bench.job import Side
-from denskit.bench.peers.gauges import read_clocks
+from denskit_bench.job import Side
+from denskit_bench.peers.gauges import read_clocks
 
 
 class Contender(Protocol):

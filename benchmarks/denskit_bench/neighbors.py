@@ -10,12 +10,12 @@ import torch
 from ase.neighborlist import primitive_neighbor_list
 
 from denskit.batch import Batch
-from denskit.bench.contender import Agreement, Meeting, Own
-from denskit.bench.job import Job, Side
-from denskit.bench.models import config_of
-from denskit.bench.systems import structures
 from denskit.models.base import ModelConfig
 from denskit.simulation.structures import batch_of
+from denskit_bench.contender import Agreement, Meeting, Own
+from denskit_bench.job import Job, Side
+from denskit_bench.models import config_of
+from denskit_bench.systems import structures
 
 CPU = torch.device("cpu")
 

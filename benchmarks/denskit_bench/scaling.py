@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from denskit.bench.contest import DEGREES
-from denskit.bench.job import Job
-from denskit.bench.measure import Notify, Plan, Record, run
+from denskit_bench.contest import DEGREES
+from denskit_bench.job import Job
+from denskit_bench.measure import Notify, Plan, Record, run
 
 Axis = Literal["atoms", "edges", "l_max", "batch"]
 AXES: dict[Axis, tuple[str, tuple[float, ...]]] = {  # what a value is, and those that are taken where none are given
@@ -72,7 +72,7 @@ def cost_of(record: dict[str, Any], unit: str | None) -> float:
 def run_all(
     job: Job, over: Axis, values: Sequence[float], plan: Plan, notify: Notify = lambda what, done, total: None
 ) -> Scaling:
-    """Measure a job at all sizes.  Raises ValueError as :func:`denskit.bench.measure.run`."""
+    """Measure a job at all sizes.  Raises ValueError as :func:`denskit_bench.measure.run`."""
     jobs = [sized(job, over, value) for value in values]
     if len(jobs) < 2:
         raise ValueError(f"{len(jobs)} size is no scaling; give two or more with --values")
