@@ -8,7 +8,7 @@ WORKERS ?= 2
 # Seconds of fuzzing.
 FUZZ   ?= 1800
 # Tests of work that threads divide: kernels, training, evaluation, simulation, and the program that starts them.
-THREADED := tests/nn tests/training tests/evaluation tests/simulation tests/cli
+THREADED := tests/models/equiformer tests/training tests/evaluation tests/simulation tests/cli
 # Tests whose numbers depend on the instructions of a processor.
 PORTABLE := tests/contract tests/nn tests/models tests/simulation
 GPU    := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from denskit.batch import Prepared
-from denskit.models.base import ForceField, ModelConfig
-from denskit.models.published_equiformer import convert_equiformer
-from denskit.models.published_equiformer_settings import MD17_CONFIGS
+from denskit.models.base import ForceField
+from denskit.models.config import ModelConfig
+from denskit.models.equiformer.published import convert_equiformer
+from denskit.models.equiformer.published_settings import MD17_CONFIGS
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Task, total_loss
 from denskit_bench.contender import Agreement, Meeting, Own

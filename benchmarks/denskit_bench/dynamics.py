@@ -20,7 +20,7 @@ from ase.calculators.calculator import Calculator, all_changes
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.base import ForceField
 from denskit.models.equiformer import EquiformerConfig
-from denskit.nn.fused import KernelName
+from denskit.models.execution import KernelName
 from denskit.simulation.calculator import DenskitCalculator
 from denskit.simulation.dynamics import Dynamics, DynamicsSettings
 from denskit.simulation.potential import Potential

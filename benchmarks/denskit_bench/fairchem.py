@@ -16,8 +16,8 @@ from torch import Tensor
 
 from denskit.batch import Batch
 from denskit.models.base import ForceField
-from denskit.models.published import import_checkpoint
-from denskit.nn.execution import Execution
+from denskit.models.execution import Execution
+from denskit.models.importing import import_checkpoint
 from denskit.simulation.structures import batch_of
 from denskit_bench.contender import Agreement, Meeting, Own
 from denskit_bench.job import Job, Side

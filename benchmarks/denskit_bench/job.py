@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from denskit.nn.fused import KernelName
+from denskit.models.execution import KernelName
 
 Work = Literal["train", "energy_forces", "md", "loader", "neighbors", "dens"]
 Side = Literal["ours", "theirs"]

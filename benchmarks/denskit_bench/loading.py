@@ -23,7 +23,7 @@ from denskit.batch import Batch
 from denskit.data import DataConfig, read_file
 from denskit.data.base import collate
 from denskit.data.convert import convert
-from denskit.models.base import ModelConfig
+from denskit.models.config import ModelConfig
 from denskit.tasks import DeNS, DeNSConfig
 from denskit.training.loader import Loader, epoch_order, steps_per_epoch
 from denskit.training.schedule import Schedule

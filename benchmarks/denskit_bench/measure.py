@@ -13,8 +13,6 @@ from typing import Any
 import torch
 
 from denskit.models.base import ForceField
-from denskit.models.equiformer import EquiformerConfig
-from denskit.nn.fused import choose_kernels
 from denskit.training.run_folder import environment
 from denskit_bench import contest, dynamics, fairchem, loading, neighbors
 from denskit_bench.contender import Counted, Meeting, Own
@@ -209,8 +207,7 @@ def _kernels_of(contender: object) -> str | None:
     module = contender.module if isinstance(contender, Own) else None
     if not isinstance(module, ForceField):
         return None
-    several = isinstance(module.config, EquiformerConfig)
-    return choose_kernels(module.execution.kernels, next(module.parameters()).device) if several else "plain"
+    return module.backbone.choose_kernels(module.execution, next(module.parameters()).device)
 
 
 def assemble(job: Job, sides: Sequence[Side]) -> Meeting:

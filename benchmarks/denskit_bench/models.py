@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from denskit.models import build_force_field
-from denskit.models.base import ForceField, ModelConfig
+from denskit.models.base import ForceField
+from denskit.models.config import ModelConfig
 from denskit.models.equiformer import EquiformerConfig
+from denskit.models.equiformer.published_settings import MD17_CONFIGS
 from denskit.models.equiformer_v2 import EquiformerV2Config
 from denskit.models.escn import ESCNConfig
-from denskit.models.published_equiformer_settings import MD17_CONFIGS
+from denskit.models.execution import Execution, KernelName
 from denskit.models.scaling import Scaling
-from denskit.nn.execution import Execution
-from denskit.nn.fused import KernelName, choose_kernels
 from denskit_bench.job import Job
 from denskit_bench.systems import ELEMENTS
 
@@ -86,6 +86,6 @@ def build(
     heads = {"noise": "1"} if dens else {}
     force_field = build_force_field(config, heads=heads, scaling=Scaling(elements=ELEMENTS))
     force_field.to(dtype=dtype, device=device)
-    choose_kernels(kernels, device)  # raises where there are none
     force_field.execution = Execution(kernels=kernels)
+    force_field.backbone.choose_kernels(force_field.execution, device)  # raises where there are none
     return force_field

@@ -10,7 +10,7 @@ import torch
 from ase.neighborlist import primitive_neighbor_list
 
 from denskit.batch import Batch
-from denskit.models.base import ModelConfig
+from denskit.models.config import ModelConfig
 from denskit.simulation.structures import batch_of
 from denskit_bench.contender import Agreement, Meeting, Own
 from denskit_bench.job import Job, Side

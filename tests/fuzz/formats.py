@@ -28,8 +28,8 @@ from denskit.data.splits import Splits
 from denskit.evaluation.study.config import load_study
 from denskit.models import build_force_field
 from denskit.models.equiformer import EquiformerConfig
+from denskit.models.importing import import_checkpoint
 from denskit.models.model_file import load_model, read_header, save_model
-from denskit.models.published import import_checkpoint
 from denskit.models.scaling import Scaling
 from denskit.presets import preset_text, study_names, study_text
 from denskit.training.checkpoint import Checkpoint, check_resumable, load_checkpoint, save_checkpoint

@@ -21,7 +21,7 @@ from torch import Tensor
 from denskit.batch import Batch, Prepared, Targets
 from denskit.geometry.edge_frame import EdgeFrames, m_major, wigner_d
 from denskit.models import ForceField, build_force_field
-from denskit.models.published import IMPORTERS, Importer
+from denskit.models.importing import IMPORTERS, Importer
 from denskit.models.published_checkpoint import Checkpoint
 from denskit.models.scaling import Scaling
 from denskit.tasks import DeNS, DeNSConfig, total_loss

@@ -44,8 +44,7 @@ def bench(
     import torch
 
     from denskit.data.base import evenly
-    from denskit.nn.execution import Execution
-    from denskit.nn.fused import choose_kernels
+    from denskit.models.execution import Execution
     from denskit.training.evaluate import batches, load_force_field, source_of
     from denskit.training.run_folder import RunFolder
 
@@ -58,9 +57,10 @@ def bench(
     source = evenly(source_of(model, file, "test"), batch_size)
     _, batch, _ = next(batches(force_field, source, batch_size))
     assert batch.edge_index is not None
+    used = force_field.backbone.choose_kernels(force_field.execution, place)
     typer.echo(
         f"{force_field.config.name}, {sum(part.numel() for part in parameters):,} parameters; {place}, "
-        f"{torch.get_num_threads()} threads, kernels {choose_kernels(kernels, place)}"
+        f"{torch.get_num_threads()} threads, kernels {used}"
     )
     typer.echo(f"{batch.num_systems} structures, {batch.num_atoms} atoms, {batch.edge_index.shape[1]} edges")
 

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from denskit.batch import Batch, System
 from denskit.models.base import ForceField
+from denskit.models.execution import Execution, KernelName
 from denskit.models.model_file import load_model
-from denskit.nn.execution import Execution
-from denskit.nn.fused import KernelName, choose_kernels
 from denskit.simulation.compiled import CompiledModel
 from denskit.simulation.neighbor_list import Candidates, unusable
 
@@ -79,7 +78,8 @@ class Potential:
         if len(kinds) != 1:
             raise ValueError(f"models must share one dtype and one device; found {sorted(map(str, kinds))}")
         self.dtype, self.device = kinds.pop()
-        choose_kernels(kernels, self.device)  # raises where there are none
+        for model in given:
+            model.backbone.choose_kernels(execution, self.device)  # raises where there are none
         self.models = [_frozen(model, execution) for model in given]
         self.cutoff = max(model.cutoff for model in given)
         self.skin = skin

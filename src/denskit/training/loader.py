@@ -20,7 +20,7 @@ from torch import Tensor
 
 from denskit.batch import Prepared
 from denskit.data.base import Source, collate
-from denskit.models.base import ModelConfig
+from denskit.models.config import ModelConfig
 from denskit.random import fold, keys_for, permuted
 from denskit.tasks import Task
 from denskit.training.objective import counts_of, no_prediction

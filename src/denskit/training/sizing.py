@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from denskit.data import LoadedData
 from denskit.data.base import Source, collate
-from denskit.models.base import ModelConfig
+from denskit.models.config import ModelConfig
 from denskit.models.model_file import read_header
 from denskit.training.run_folder import model_file
 from denskit.training.settings import RunConfig, SizeRow

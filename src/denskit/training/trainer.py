@@ -20,9 +20,8 @@ from denskit.data.inspection import findings_of
 from denskit.files import locked
 from denskit.memory import memory_named
 from denskit.models.base import SYMMETRIC_SITES, ForceField
+from denskit.models.execution import Execution
 from denskit.models.model_file import save_model
-from denskit.nn.execution import Execution
-from denskit.nn.fused import choose_kernels, fused_problem
 from denskit.random import fold
 from denskit.tasks import build_task
 from denskit.tasks.metrics import Metrics
@@ -134,11 +133,12 @@ class Trainer:
         if self.data.valid is not None:
             check_known_elements(force_field, self.data.valid)
         self.force_field: ForceField = force_field.to(device)
-        choose_kernels(training.kernels, device)  # raises before anything is written
         self.force_field.execution = Execution(
             kernels=training.kernels, edge_chunk=training.edge_chunk, recompute=training.activation_checkpointing
         )
-        if device.type == "cpu" and training.kernels == "auto" and (problem := fused_problem("cpu")) is not None:
+        force_field.backbone.choose_kernels(force_field.execution, device)  # raises before anything is written
+        problem = force_field.backbone.kernels_problem("cpu")
+        if device.type == "cpu" and training.kernels == "auto" and problem is not None:
             self.messages.append(f"edge operations in plain PyTorch, about half as fast: {problem}")
         self.group.copy_from_first([*force_field.parameters(), *force_field.buffers()])
         parameters = [parameter for parameter in force_field.parameters() if parameter.requires_grad]
