@@ -1,6 +1,6 @@
 """``python -m denskit_bench``."""
 
-from denskit.allocator import keep_freed_memory
+from denskit.runtime.allocator import keep_freed_memory
 from denskit_bench.cli import app
 
 if __name__ == "__main__":

@@ -305,7 +305,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 def _job(work: Any, model: str, system: str, batch: int, against: str, device: str, **choices: Any) -> Job:
     """The job, with names and device checked before anything is built."""
-    from denskit.training.distributed import choose_device
+    from denskit.runtime.device import choose_device
     from denskit_bench.job import Job
     from denskit_bench.models import config_of
     from denskit_bench.systems import structure

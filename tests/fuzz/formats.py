@@ -16,14 +16,14 @@ import numpy as np
 import torch
 
 from data.published import write_s2ef
-from data.test_aselmdb import ROWS
-from data.test_raw_oc20 import _write as write_raw
+from data.readers.test_aselmdb import ROWS
+from data.readers.test_raw_oc20 import _write as write_raw
 from denskit.cli.import_ import _settings
 from denskit.cli.inspect import _flat
 from denskit.data import DataConfig, load_data, read_file
+from denskit.data.datasets.embedded import FOLDER as EMBEDDED
+from denskit.data.readers.shards import INDEX, SIZES, ShardFile, write_shard
 from denskit.data.references import linear_references, system_references
-from denskit.data.shards import INDEX, SIZES, ShardFile, write_shard
-from denskit.data.shipped import FOLDER as EMBEDDED
 from denskit.data.splits import Splits
 from denskit.evaluation.study.config import load_study
 from denskit.models import build_force_field

@@ -13,10 +13,10 @@ import torch
 from denskit.analysis.plots import Pair
 from denskit.data.base import Source, collate
 from denskit.data.config import FixedFrom
+from denskit.evaluation.evaluate import source_of
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
-from denskit.training.distributed import choose_device
-from denskit.training.evaluate import source_of
+from denskit.runtime.device import choose_device
 from denskit.training.run_folder import model_file
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import typer
 
-from denskit.allocator import keep_freed_memory
 from denskit.cli.bench import bench
 from denskit.cli.compare import compare
 from denskit.cli.data import app as data_app
@@ -26,6 +25,7 @@ from denskit.cli.report import report
 from denskit.cli.study import study
 from denskit.cli.submission import app as submission_app
 from denskit.cli.train import train
+from denskit.runtime.allocator import keep_freed_memory
 
 app = typer.Typer(
     cls=FriendlyGroup,

@@ -44,8 +44,9 @@ def bench(
     import torch
 
     from denskit.data.base import evenly
+    from denskit.evaluation.evaluate import load_force_field, source_of
     from denskit.models.execution import Execution
-    from denskit.training.evaluate import batches, load_force_field, source_of
+    from denskit.tasks.measure import batches
     from denskit.training.run_folder import RunFolder
 
     if threads is not None:
@@ -80,9 +81,9 @@ def bench(
 
 def _trainer(run: Path, kernels: str, device: str) -> Trainer:
     """The training of a run at its beginning; its folder is not written to."""
+    from denskit.evaluation.evaluate import run_data
+    from denskit.runtime.processes import join_processes
     from denskit.training.config import load_config
-    from denskit.training.distributed import join_processes
-    from denskit.training.evaluate import run_data
     from denskit.training.sizing import fit_model_to_data
     from denskit.training.trainer import Trainer
 

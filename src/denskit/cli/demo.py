@@ -62,9 +62,9 @@ def demo(
 
 
 def _train_and_judge(task: str, folder: Path, steps: int | None) -> dict[str, Any]:
+    from denskit.evaluation.evaluate import evaluate, noise_error
     from denskit.models.model_file import read_header
     from denskit.training.config import load_config
-    from denskit.training.evaluate import evaluate, noise_error
     from denskit.training.run_folder import model_file
     from denskit.training.trainer import train
 

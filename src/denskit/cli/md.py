@@ -135,11 +135,11 @@ def _simulate(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from denskit.runtime.device import choose_device
+    from denskit.runtime.interrupt import Interrupt
     from denskit.simulation.calculator import DTYPES
     from denskit.simulation.dynamics.folder import molecular_dynamics
     from denskit.simulation.potential import load_potential
-    from denskit.training.distributed import choose_device
-    from denskit.training.interrupt import Interrupt
     from denskit.training.run_folder import model_file
 
     precision = None if dtype is None else DTYPES[dtype]

@@ -48,11 +48,11 @@ def study_stability(
     Files: ``stability.json``, ``stability.png``, ``h_of_r.csv``, ``series.csv``, and ``study.safetensors`` to go on
     from.  Raises ValueError where files of these names are there without the last.
     """
+    from denskit.runtime.device import choose_device
+    from denskit.runtime.interrupt import Interrupt
     from denskit.simulation.potential import load_potential
     from denskit.simulation.stability.protocol import Reference
     from denskit.simulation.stability.study import STATE_FILE, run_study
-    from denskit.training.distributed import choose_device
-    from denskit.training.interrupt import Interrupt
     from denskit.training.run_folder import model_file
 
     paths = [models] if isinstance(models, Path) else list(models)
@@ -125,8 +125,8 @@ def stability_measures(
     device: str,
 ) -> dict[str, float]:
     """``denskit evaluate --stability``: the study's means (and the spread of the stability), named with their units."""
+    from denskit.evaluation.evaluate import source_of
     from denskit.simulation.stability.protocol import StudySettings
-    from denskit.training.evaluate import source_of
     from denskit.training.run_folder import model_file
 
     found = study_stability(

@@ -15,7 +15,7 @@ import numpy as np
 from denskit.batch import MAX_ATOMIC_NUMBER, System
 from denskit.data.base import Source
 from denskit.data.frames import LABELS, Frames, Missing
-from denskit.data.raw_oc20 import RawPair
+from denskit.data.readers.raw_oc20 import RawPair
 from denskit.reading.arrays import read_npz
 
 

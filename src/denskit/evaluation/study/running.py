@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from denskit.evaluation.evaluate import evaluate, noise_error
 from denskit.evaluation.study.config import StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.splits import split_settings
 from denskit.files import write_json
 from denskit.models.model_file import read_header
 from denskit.tasks import DeNSConfig
-from denskit.training.evaluate import evaluate, noise_error
 from denskit.training.run_folder import RunFolder
 from denskit.training.trainer import train
 

@@ -18,12 +18,13 @@ import torch
 from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.config import FixedFrom
+from denskit.evaluation.evaluate import Model, load_force_field, source_of
 from denskit.files import atomic_write, new_file
-from denskit.memory import memory_named
 from denskit.models.base import ForceField
 from denskit.reading.arrays import read_npz
-from denskit.training.distributed import Processes
-from denskit.training.evaluate import Model, batches, load_force_field, source_of
+from denskit.runtime.memory import memory_named
+from denskit.runtime.processes import Processes
+from denskit.tasks.measure import batches
 
 Layout = Literal["evalai", "leaderboard"]
 Arrays = dict[str, np.ndarray]

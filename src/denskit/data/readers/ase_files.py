@@ -23,7 +23,7 @@ from ase.stress import voigt_6_to_full_3x3_stress
 from denskit.batch import System
 from denskit.data.config import ENERGY_UNITS, DataConfig
 from denskit.data.frames import Frames
-from denskit.data.npz import SPELLINGS
+from denskit.data.readers.npz import SPELLINGS
 from denskit.reading.budget import PACKED, Lines, Unreadable, naming
 
 EXTXYZ = (".xyz", ".extxyz")

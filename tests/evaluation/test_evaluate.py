@@ -13,10 +13,10 @@ from ase.build import molecule
 
 from denskit.data import load_data
 from denskit.data.base import collate
+from denskit.evaluation.evaluate import evaluate, noise_error, predict
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.model_file import load_model
 from denskit.training.config import RunConfig
-from denskit.training.evaluate import evaluate, noise_error, predict
 from denskit.training.trainer import train
 
 Tiny = Callable[..., RunConfig]

@@ -1,5 +1,5 @@
 """npz files: of one molecule, in the sGDML and MD17 form (R, E, F, z) and the rMD17 form (coords, energies, forces,
-nuclear_charges); and of any structures, concatenated over their atoms (:mod:`denskit.data.concatenated`).
+nuclear_charges); and of any structures, concatenated over their atoms (:mod:`denskit.data.readers.concatenated`).
 
 MD17: Chmiela et al., Sci. Adv. 3, e1603015 (2017).  rMD17: Christensen and von Lilienfeld, Mach. Learn.: Sci. Technol.
 1, 045018 (2020).  Both are published in kcal/mol and kcal/mol/Å; the sGDML form says so in e_unit and r_unit.
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from denskit.data.concatenated import read_concatenated
 from denskit.data.config import ENERGY_UNITS, DataConfig
 from denskit.data.frames import Frames
+from denskit.data.readers.concatenated import read_concatenated
 from denskit.reading.arrays import read_npz as read_arrays
 from denskit.units import BOHR
 

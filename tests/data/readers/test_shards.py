@@ -19,7 +19,7 @@ from data.shard_files import same, write_index
 from denskit.batch import System
 from denskit.data import DataConfig, load_data, read_file
 from denskit.data.convert import convert, verify
-from denskit.data.shards import INDEX, SIZES, ShardFile, open_shards, write_shard
+from denskit.data.readers.shards import INDEX, SIZES, ShardFile, open_shards, write_shard
 from denskit.files import sha256_of
 
 PER_SHARD = 4

@@ -10,25 +10,26 @@ import ase.io
 import torch
 from torch import Tensor
 
-from denskit.batch import Batch, System, Targets
+from denskit.batch import System
 from denskit.data import LoadedData, load_data
-from denskit.data.base import Source, collate
+from denskit.data.base import Source
 from denskit.data.config import DataConfig, FixedFrom, SplitConfig
 from denskit.data.loading import read_file
+from denskit.data.readers.formats import are_shards
 from denskit.data.writing import Originals, predicted
 from denskit.files import atomic_write, new_file
-from denskit.memory import memory_named
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
 from denskit.random import keys_for
+from denskit.runtime.device import choose_device
+from denskit.runtime.processes import Processes
 from denskit.tasks import DeNSConfig, build_task
+from denskit.tasks.measure import batches, measure, place_of
 from denskit.tasks.metrics import Metrics
 from denskit.training.config import load_config
-from denskit.training.distributed import Processes, choose_device
 from denskit.training.run_folder import RunFolder, model_file
 
 Model = ForceField | str | Path
-_SHARDS = (".lmdb", ".mdb", ".aselmdb", ".pkl", ".xz")  # their fields have names and units of their own
 
 
 def evaluate(
@@ -95,30 +96,6 @@ def _judge(force_field: ForceField, source: Source, batch_size: int, processes: 
     return result
 
 
-def measure(
-    force_field: ForceField,
-    source: Source,
-    *,
-    batch_size: int,
-    processes: Processes | None = None,
-    advice: str = "lower the batch size",
-) -> Metrics:
-    """Errors of the predictions on all structures of a source, each judged by one process.
-
-    Raises ValueError where a batch does not fit into memory, with ``advice``.
-    """
-    rank, count = (processes.rank, processes.count) if processes else (0, 1)
-    metrics = Metrics(_place(force_field)[0])
-    with torch.no_grad():
-        for _, batch, targets in batches(force_field, source, batch_size, first=rank, step=count):
-            with memory_named(batch, advice):
-                mean = force_field.scaling.reference_energy(batch)
-                metrics.update(force_field.predict(batch), batch, targets, mean)
-    if processes:
-        processes.add(metrics.state)
-    return metrics
-
-
 def predict(
     model: Model,
     file: str | Path,
@@ -171,7 +148,7 @@ def noise_error(
     task = build_task(config.task.model_copy(update={"probability": 1.0}))
     force_field = load_force_field(run, checkpoint, device)
     source = source_of(run, None, split)
-    encoded, bare = (Metrics(_place(force_field)[0]) for _ in range(2))
+    encoded, bare = (Metrics(place_of(force_field)[0]) for _ in range(2))
     start = 0
     with torch.no_grad():
         for systems, batch, targets in batches(force_field, source, batch_size, edges=False):
@@ -223,7 +200,7 @@ def reading(model: Model, file: str | Path, fixed: FixedFrom | None = None) -> D
         return DataConfig(missing="mask", **said)
     trained_on = read_header(model_file(model))["metadata"].get("run", {}).get("data", {})  # {} where imported
     path = Path(file)
-    if path.is_dir() or path.suffix in _SHARDS:
+    if are_shards(path):  # their fields have names and units of their own
         names: tuple[str, ...] = ("fixed", "energies", "oc20_ref")
     else:
         names = ("units",) if path.suffix == ".npz" else ("energy_key", "forces_key", "stress_key", "units")
@@ -238,31 +215,6 @@ def run_data(run: Path) -> LoadedData:
     if splits.is_file():
         data = data.model_copy(update={"split": SplitConfig(file=str(splits))})
     return load_data(data, config.seed, config.required_labels)
-
-
-def _place(force_field: ForceField) -> tuple[torch.device, torch.dtype]:
-    parameter = next(force_field.parameters())
-    return parameter.device, parameter.dtype
-
-
-def batches(
-    force_field: ForceField, source: Source, size: int, *, first: int = 0, step: int = 1, edges: bool = True
-) -> Iterator[tuple[list[System], Batch, Targets]]:
-    """Every ``step``-th structure from ``first``, ``size`` at a time, on the model's device and in its precision."""
-    device, dtype = _place(force_field)
-    chosen = range(first, len(source), step)
-    for start in range(0, len(chosen), size):
-        systems = [source[index] for index in chosen[start : start + size]]
-        for system in systems:
-            force_field.scaling.check_elements(system.atomic_numbers, f"{source.name}, frame {system.index},")
-        batch, targets = collate(systems, dtype)
-        if edges:
-            try:
-                batch = force_field.config.with_neighbors(batch)
-            except ValueError as error:
-                frames = ", ".join(str(system.index) for system in systems)
-                raise ValueError(f"{source.name}, a batch of frames {frames}: {error}") from None
-        yield systems, batch.to(device), targets.to(device)
 
 
 def _of_each(systems: list[System], found: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:

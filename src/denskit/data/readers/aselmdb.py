@@ -15,7 +15,7 @@ import numpy as np
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
-from denskit.data.lmdb import LmdbFile
+from denskit.data.readers.lmdb import LmdbFile
 from denskit.reading.budget import naming
 from denskit.reading.documents import inflate_json
 

@@ -19,8 +19,8 @@ from ase.formula import Formula
 from ase.symbols import Symbols
 
 from denskit.data.config import DataConfig
-from denskit.data.md17 import molecule_file
-from denskit.data.npz import read_npz
+from denskit.data.datasets.md17 import molecule_file
+from denskit.data.readers.npz import read_npz
 from denskit.files import atomic_write, sha256_of
 
 MD17_URL = "http://www.quantum-machine.org/gdml/data/npz/md17_{name}.npz"

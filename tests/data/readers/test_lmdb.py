@@ -15,7 +15,7 @@ import pytest
 
 from data.published import write_lmdb, write_s2ef
 from denskit.data import DataConfig, read_file
-from denskit.data.lmdb import LmdbFile
+from denskit.data.readers.lmdb import LmdbFile
 
 
 def test_values_by_key(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 
 from denskit.batch import System
 from denskit.data.config import FixedFrom
-from denskit.data.lmdb import LmdbFile
-from denskit.data.unpickle import load_attributes, load_list, load_value
+from denskit.data.readers.lmdb import LmdbFile
+from denskit.data.readers.unpickle import load_attributes, load_list, load_value
 
 SUBSURFACE = 0  # the tag of atoms that OC20's relaxations hold
 

@@ -1,7 +1,8 @@
-"""Running out of memory, said with the batch that did not fit."""
+"""Peak memory, and running out of memory, said with the batch that did not fit."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,3 +33,15 @@ def memory_named(batch: Batch, advice: str) -> Iterator[None]:
 def out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory ran out; on the CPU torch has no class of its own for it."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def peak_memory(device: torch.device) -> float:
+    """Largest memory used so far, MiB: of the device for CUDA, else of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    if sys.platform == "win32":
+        return float("nan")
+    import resource  # not on Windows
+
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used / (2**20 if sys.platform == "darwin" else 2**10)

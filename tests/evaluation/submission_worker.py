@@ -10,9 +10,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from conftest import _slab, _system
-from denskit.training.distributed import join_processes
-from denskit.training.evaluate import evaluate_splits
-from denskit.training.submission import write_submission
+from denskit.evaluation.evaluate import evaluate_splits
+from denskit.evaluation.submission import write_submission
+from denskit.runtime.processes import join_processes
 from training.slabs import slabs
 
 if __name__ == "__main__":

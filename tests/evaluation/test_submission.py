@@ -14,9 +14,9 @@ import torch
 
 from denskit.batch import System
 from denskit.data.base import Subset, collate
+from denskit.evaluation.evaluate import evaluate, evaluate_splits
+from denskit.evaluation.submission import merge_submissions, write_submission
 from denskit.models.model_file import save_model
-from denskit.training.evaluate import evaluate, evaluate_splits
-from denskit.training.submission import merge_submissions, write_submission
 from training.slabs import Slabs, slabs, small_model
 
 from tolerances import PATIENCE_S

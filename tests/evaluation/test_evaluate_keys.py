@@ -6,8 +6,8 @@ import pytest
 from ase.build import molecule
 from ase.io import write
 
+from denskit.evaluation.evaluate import evaluate
 from denskit.training.config import load_config
-from denskit.training.evaluate import evaluate
 from denskit.training.trainer import train
 
 SMALL = [

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from denskit.data.ase_files import read_ase
-from denskit.data.aselmdb import AseLmdbShard
 from denskit.data.config import DataConfig
 from denskit.data.frames import Frames
-from denskit.data.npz import read_npz
-from denskit.data.oc20 import LmdbShard, PickledList
-from denskit.data.raw_oc20 import RawPair, text_of
+from denskit.data.readers.ase_files import read_ase
+from denskit.data.readers.aselmdb import AseLmdbShard
+from denskit.data.readers.npz import read_npz
+from denskit.data.readers.oc20 import LmdbShard, PickledList
+from denskit.data.readers.raw_oc20 import RawPair, text_of
+from denskit.data.readers.shards import INDEX, open_shards
 from denskit.data.records import Records, Rules, Shard, sizes_beside
 from denskit.data.references import system_references
-from denskit.data.shards import INDEX, open_shards
 
 # Endings of files that are shards, and what reads one.
 SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
@@ -51,6 +51,11 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[Frames | Recor
 def is_read_by_ase(path: Path) -> bool:
     """Whether it is a file that ASE's readers read."""
     return path.is_file() and _ending(path) is None and path.suffix != ".npz"
+
+
+def are_shards(path: Path) -> bool:
+    """Whether it is a folder of shards, or one of them."""
+    return path.is_dir() or _ending(path) is not None
 
 
 def _ending(path: Path) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from denskit.data.config import DataConfig, SplitConfig
 from denskit.data.loading import WEIGHTED, LoadedData, load_files
 
-FOLDER = Path(__file__).parent / "embedded"
+FOLDER = Path(__file__).parents[1] / "embedded"
 MOLECULES = ("ethanol", "acetamide")
 # Time blocks of the 2,000 frames; 20 frames (0.2 ps) between blocks are used for nothing.
 BLOCKS = SplitConfig(mode="blocks", train=1400, valid=200, test=360, gap=20)

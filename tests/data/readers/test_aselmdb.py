@@ -14,7 +14,7 @@ import pytest
 
 from denskit.data import read_file
 
-ROWS = Path(__file__).parent / "fixtures" / "rows.aselmdb"
+ROWS = Path(__file__).parents[1] / "fixtures" / "rows.aselmdb"
 
 
 def test_rows_are_read() -> None:

@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.published import Data, new_object, old_object, pickled, s2ef, torch_geometric
-from denskit.data import unpickle
-from denskit.data.unpickle import load_attributes, load_list, load_value
+from denskit.data.readers import unpickle
+from denskit.data.readers.unpickle import load_attributes, load_list, load_value
 
 DTYPES = (
     torch.float64, torch.float32, torch.float16,
