@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import ase.io
 import torch
-from torch import Tensor
 
-from denskit.batch import System
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source
 from denskit.data.config import DataConfig, FixedFrom, SplitConfig
@@ -24,7 +22,7 @@ from denskit.random import keys_for
 from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes
 from denskit.tasks import DeNSConfig, build_task
-from denskit.tasks.measure import batches, measure, place_of
+from denskit.tasks.measure import batches, measure, of_each, place_of
 from denskit.tasks.metrics import Metrics
 from denskit.training.config import load_config
 from denskit.training.run_folder import RunFolder, model_file
@@ -121,8 +119,7 @@ def predict(
     original = Originals(file, source)
     with torch.no_grad(), atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as frames:
         for systems, batch, _ in batches(force_field, source, batch_size):
-            found = {name: value.double().cpu() for name, value in force_field.predict(batch).items()}
-            for system, results in zip(systems, _of_each(systems, found), strict=True):
+            for system, results in zip(systems, of_each(systems, force_field.predict(batch)), strict=True):
                 ase.io.write(frames, predicted(original(system), system, results), format="extxyz")
     return len(source)
 
@@ -215,13 +212,3 @@ def run_data(run: Path) -> LoadedData:
     if splits.is_file():
         data = data.model_copy(update={"split": SplitConfig(file=str(splits))})
     return load_data(data, config.seed, config.required_labels)
-
-
-def _of_each(systems: list[System], found: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
-    """A batch's energies, forces and stresses structure by structure."""
-    forces = found["forces"].split([len(system) for system in systems])
-    for place, system in enumerate(systems):
-        results = {"energy": float(found["energy"][place]), "forces": forces[place].numpy()}
-        if "stress" in found and system.pbc.all():  # a molecule or a slab has no volume to divide by
-            results["stress"] = found["stress"][place].numpy()
-        yield results

@@ -201,7 +201,7 @@ class ForceField(nn.Module):
         # sums and what leaves the model are never in half precision
         out = {name: value.to(batch.positions.dtype) for name, value in out.items()}
         out["energies"] = torch.where(batch.atom_mask, out["energy"][:, 0], 0)
-        out["energy"] = out["energies"].new_zeros(batch.num_systems).index_add(0, batch.system_index, out["energies"])
+        out["energy"] = batch.sum_over_atoms(out["energies"])
         return out
 
     def predict(self, batch: Batch, outputs: tuple[str, ...] | None = None) -> dict[str, Tensor]:
@@ -230,8 +230,7 @@ class ForceField(nn.Module):
             self.train(training)
         physical = self.scaling.unscale(batch, {name: value.detach() for name, value in out.items()})
         # added in float64: in float32 the sum over thousands of atoms loses meV
-        energies = physical["energies"]
-        physical["energy"] = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
+        physical["energy"] = batch.sum_over_atoms(physical["energies"])
         return {name: physical[name] for name in wanted}
 
 

@@ -190,7 +190,7 @@ class Potential:
             out = model(batch, outputs=_outputs(stress)) if compiled is None else compiled(batch)
             physical = model.scaling.unscale(batch, out)
         energies = physical["energies"]
-        energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
+        energy = batch.sum_over_atoms(energies)
         # the stress is a gradient: its scale is the energy's, whatever a scale of targets may say
         stresses = out["stress"].double() * model.scaling.energy_scale if stress else None
         return Evaluation(energy=energy, energies=energies, forces=physical["forces"].double(), stress=stresses)

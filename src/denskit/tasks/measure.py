@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from denskit.batch import Batch, System, Targets
 from denskit.data.base import Source, collate
@@ -62,3 +64,14 @@ def place_of(force_field: ForceField) -> tuple[torch.device, torch.dtype]:
     """Where a force field computes, and in which precision."""
     parameter = next(force_field.parameters())
     return parameter.device, parameter.dtype
+
+
+def of_each(systems: list[System], found: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
+    """Energies (eV), forces (eV/Å) and stresses (eV/Å^3) that were predicted for a batch, structure by structure."""
+    found = {name: value.double().cpu() for name, value in found.items()}
+    forces = found["forces"].split([len(system) for system in systems])
+    for place, system in enumerate(systems):
+        results = {"energy": float(found["energy"][place]), "forces": forces[place].numpy()}
+        if "stress" in found and system.pbc.all():  # a molecule or a slab has no volume to divide by
+            results["stress"] = found["stress"][place].numpy()
+        yield results
