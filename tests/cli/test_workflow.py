@@ -161,7 +161,7 @@ def test_import_of_a_published_checkpoint(reference_dir: Path, tmp_path: Path) -
     published = {"model": {"name": "equiformer_md17_dens"} | hyper_parameters | {"rescale_degree": True}}
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(published), encoding="utf-8")
     result = denskit(*arguments, "--elements", "C,H,O")
-    assert "rescale_degree true" in result.stdout
+    assert "rescale_degree=True" in result.stdout
     expected = header["model"] | {"rescale_degree": True}
     assert read_header(output)["model"] == expected
     published["model"]["norm_layer"] = "graph"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from denskit.data.base import collate, spaced
+from denskit.data.base import collate
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.sample import Sample
 from denskit.geometry.neighbors import build_neighbors
@@ -37,7 +37,7 @@ def zero(sample: Sample) -> Iterator[Finding]:
     """All forces of a frame zero, though its atoms are at no symmetric sites."""
     frames = sample.frames
     still = np.flatnonzero(frames.has["forces"] & (sample.force_rms == 0) & (frames.n_atoms > 1))
-    looked_at = still[spaced(len(still), LOOKED_AT)]
+    looked_at = still[np.unique(np.linspace(0, len(still) - 1, min(LOOKED_AT, len(still))).astype(np.int64))]
     wrong = np.array([place for place in looked_at if not _symmetric(sample, int(place))], dtype=np.int64)
     if len(wrong):
         yield sample.finding(
@@ -134,7 +134,8 @@ def bond_stiffness(sample: Sample) -> float | None:
     On a hydrogen atom at distance d from the atom that it is bound to, the force along the bond is about -k (d - d0).
     """
     frames = sample.frames
-    bonds = [_bonds(sample, int(place)) for place in spaced(len(frames), LOOKED_AT) if frames.has["forces"][place]]
+    chosen = np.unique(np.linspace(0, len(frames) - 1, min(LOOKED_AT, len(frames)), dtype=np.int64))
+    bonds = [_bonds(sample, int(place)) for place in chosen if frames.has["forces"][place]]
     found, counts = [], []
     for element in (6, 7, 8):
         lengths, forces = np.concatenate([rows[rows[:, 0] == element] for rows in (*bonds, np.zeros((0, 3)))]).T[1:]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from ase.data import covalent_radii
 
-from denskit.data.base import collate, spaced
+from denskit.data.base import collate
 from denskit.data.frames import Frames
 from denskit.geometry.neighbors import build_neighbors
 
@@ -29,7 +29,7 @@ class Nearest:
 
 def nearest_of(frames: Frames) -> Nearest:
     """Evenly spaced frames, at most ``FRAMES``."""
-    chosen = spaced(len(frames), FRAMES)
+    chosen = np.unique(np.linspace(0, len(frames) - 1, min(FRAMES, len(frames)), dtype=np.int64))
     parts: list[tuple[np.ndarray, ...]] = []
     refused = {}
     for place in chosen.tolist():

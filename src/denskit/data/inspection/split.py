@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from scipy.spatial import cKDTree
 
-from denskit.data.base import spaced
 from denskit.data.frames import Frames
 from denskit.data.inspection.pairs import fingerprints, lattices
 
@@ -35,7 +34,7 @@ def energy_split(frames: Frames, group: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def _crossing(frames: Frames, few: np.ndarray, many: np.ndarray) -> float:
     """Share of the frames ``few`` that have one of ``many`` nearest, as near as these are to each other."""
-    few, many = (part[spaced(len(part), MOST)] for part in (few, many))
+    few, many = (part[np.linspace(0, len(part) - 1, min(MOST, len(part))).astype(np.int64)] for part in (few, many))
     group = np.concatenate([few, many])
     pbc = frames.pbc[group[0]]
     atoms = frames.starts[group][:, None] + np.arange(frames.n_atoms[group[0]])

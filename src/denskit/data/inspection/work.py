@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from denskit.data.base import spaced
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.meanings import FORCES_MEAN, STRESS_MEANS, Meanings, meaning, reversed_in_sign
 from denskit.data.inspection.pairs import UNSTRAINED, Pairs
@@ -83,7 +82,7 @@ def with_forces(sample: Sample) -> Comparison | None:
     order = np.argsort(pairs.distance)
     close = int((pairs.distance < CLOSE).sum())
     order = order[:close] if close >= ENOUGH else order[:ENOUGH]
-    pairs = pairs.take(order[spaced(len(order), MOST)])
+    pairs = pairs.take(order[np.linspace(0, len(order) - 1, min(MOST, len(order))).astype(np.int64)])
     return compare(pairs, pairs.rise, pairs.by_forces, pairs.forces_blur) or _together(_strained(sample))[0]
 
 
