@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-threads test-portable fuzz demo bench lint format types imports structure check clean
+.PHONY: help setup test test-threads test-portable fuzz demo docs bench lint format types imports structure check clean
 
 help:
 	@echo "make test            all tests, one thread a process"
@@ -36,6 +36,7 @@ help:
 	@echo "make check           lint, types, import rules, sizes, as CI does before the tests"
 	@echo "make format          rewrite layout"
 	@echo "make demo            train, evaluate and plot with and without DeNS"
+	@echo "make docs            the documentation as a site, in build/docs"
 	@echo "make bench           speed and memory"
 	@echo "make setup           only the environment (.venv), with test and development tools"
 	@echo "ARGS=... goes to the command that runs, e.g. make test ARGS='tests/tasks -x'"
@@ -84,8 +85,8 @@ fuzz: $(VENV)/.dev
 test-threads: $(VENV)/.dev
 	@for threads in 2 4 ""; do \
 		echo "Threads: $${threads:-default}"; \
-		env -u OMP_NUM_THREADS $${threads:+OMP_NUM_THREADS=$$threads} \
-			$(BIN)/python -m pytest --numprocesses 0 -m "not one_thread" $(THREADED) $(ARGS) || exit; \
+		env -u OMP_NUM_THREADS $${threads:+OMP_NUM_THREADS=$$threads} $(BIN)/python -m pytest \
+			--numprocesses $(WORKERS) --dist worksteal -m "not one_thread" $(THREADED) $(ARGS) || exit; \
 	done
 
 test-portable: $(VENV)/.dev
@@ -98,6 +99,15 @@ demo: $(VENV)/.core
 bench: $(VENV)/.dev
 	@PYTHONPATH=benchmarks $(BIN)/python -m denskit_bench train $(ARGS)
 	@PYTHONPATH=benchmarks $(BIN)/python -m denskit_bench energy_forces $(ARGS)
+
+$(VENV)/.docs: $(VENV)/.dev
+	@echo "Installing the tools for the documentation"
+	@$(PIP) -e ".[docs]"
+	@touch $@
+
+docs: $(VENV)/.docs
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs build/docs
+	@echo "Wrote build/docs/index.html"
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

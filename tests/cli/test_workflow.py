@@ -173,9 +173,11 @@ def test_demo_writes_its_results_and_fails_when_nothing_was_learnt(tmp_path: Pat
     result = denskit("demo", "--output", tmp_path, "--steps", "1")
     assert result.exit_code == 1, result.output
     assert "FAILED" in result.stderr
-    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
-    assert results["with DeNS"]["parameters"] > results["without DeNS"]["parameters"]
-    assert results["with DeNS"]["noise_error_relative_to_zero_with_test_forces"] > 0.8
+    for task in ("without", "with"):
+        run = json.loads((tmp_path / f"runs/{task}-DeNS_seed-0/result.json").read_text(encoding="utf-8"))
+        assert run["errors"]["test"]["forces_mae_relative_to_zero"] > 0.8
+    assert run["noise"]["noise_error_relative_to_zero_with_test_forces"] > 0.8
+    assert "of unseen structures" in result.stdout
     assert (tmp_path / "overview.png").stat().st_size > 1000
 
 

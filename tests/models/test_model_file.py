@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from ase.build import molecule
 from safetensors.torch import save_file
 
 from denskit.models import build_force_field
 from denskit.models.equiformer import EquiformerConfig
 from denskit.models.model_file import load_model, read_header, save_model
 from denskit.models.scaling import Scaling
+from denskit.simulation.structures import batch_of
 
 SMALL = EquiformerConfig(
     num_layers=1, channels=(4, 2), feature_channels=(4, 2), head_channels=(2, 2), num_heads=1, ffn_channels=(4, 2),
@@ -33,6 +35,21 @@ def test_everything_comes_back_exactly(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     assert not first.training
     assert read_header(path)["metadata"] == {"about": "a test"}
+
+
+def test_a_run_folder_stands_for_its_model(tmp_path: Path) -> None:
+    _saved(tmp_path / "model.safetensors")
+    assert load_model(tmp_path).config == SMALL
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no model file at .*empty/model.safetensors"):
+        load_model(tmp_path / "empty")
+
+
+def test_predictions_need_no_neighbours_built_before(tmp_path: Path) -> None:
+    force_field = load_model(_saved(tmp_path / "model.safetensors"), dtype=torch.float64)
+    batch = batch_of([molecule("H2O")], "cpu").to(dtype=torch.float64)
+    found = force_field.predict(batch)["forces"]
+    assert torch.equal(found, force_field.predict(SMALL.with_neighbors(batch))["forces"])
 
 
 @pytest.mark.parametrize(

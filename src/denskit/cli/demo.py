@@ -1,85 +1,95 @@
-"""``denskit demo``: DeNS in a few minutes on shipped data, from nothing to one table."""
+"""``denskit demo``: what DeNS does where labels are few, on shipped data, in minutes."""
 
 from __future__ import annotations
 
+import json
 import shutil
-import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
 
-from denskit.files import locked, write_json
+if TYPE_CHECKING:
+    from denskit.evaluation.study.config import StudyConfig
+    from denskit.evaluation.study.running import StudyFolder
 
-VARIANTS = {"without DeNS": "energy_forces", "with DeNS": "dens"}  # label, task
-NOTE = """* A diagnostic: the forces of the test structures are its input.
-So short a training shows that DeNS is learnt, not that it helps: its gain comes late in long ones."""
+FORCES, RELATIVE = "forces_mae_meV_per_A", "forces_mae_relative_to_zero"
+NOISE = "noise_error_relative_to_zero_with_test_forces"
 LIMIT = 0.8  # largest ratio of an error to that of predicting zero
-ROWS = {
-    "energy MAE (meV)": ("energy_mae_meV", "{:.1f}"),
-    "force MAE (meV/Å)": ("forces_mae_meV_per_A", "{:.1f}"),
-    "force MAE / that of predicting zero": ("forces_mae_relative_to_zero", "{:.3f}"),
-    "noise error / that of zero, forces encoded *": ("noise_error_relative_to_zero_with_test_forces", "{:.3f}"),
-    "noise error / that of zero, not encoded": ("noise_error_relative_to_zero_without_forces", "{:.3f}"),
-    "training time (s)": ("seconds", "{:.0f}"),
-    "parameters": ("parameters", "{:,}"),
-}
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder of the two runs, plots and results.json.")] = Path("runs/demo"),
-    steps: Annotated[int | None, typer.Option(help="Training steps of each; default: the preset's.", min=1)] = None,
+    output: Annotated[Path, typer.Option(help="Folder of the two runs, tables, plots.")] = Path("runs/demo"),
+    steps: Annotated[int | None, typer.Option(help="Training steps of each; default: the study's.", min=1)] = None,
 ) -> None:
-    """Train a small model without and with DeNS on shipped data, judge both on the test split, print one table.
+    """Train a small model on 50 shipped structures, without and with DeNS side by side; judge both on unseen ones.
 
-    Fails (exit code 1) where forces or encoded noise are not clearly better than predicting zero.
+    This is the first seed of the study `demo`; `denskit study demo` runs all and says how certain the difference is.
+    Ctrl-C saves both trainings, and the same command continues them. A finished demo starts anew.
+
+    Fails (exit code 1) where forces or noise are not clearly better than predicting zero.
 
     Example:  denskit demo --output runs/demo
     """
-    import torch
+    from denskit.cli.study import cores, run_study
+    from denskit.evaluation.study.config import load_study, runs_of
+    from denskit.evaluation.study.question import write_study
+    from denskit.evaluation.study.running import StudyFolder
 
+    study = load_study("demo")
+    settings = study.settings if steps is None else {**study.settings, "training.max_steps": steps}
+    study = study.model_copy(update={"settings": settings, "seeds": study.seeds[:1]})
+    folder = StudyFolder(output)
+    source = folder.path / "study.yaml"
+    finished = all(folder.result(run).is_file() for run in runs_of(study))
+    if source.is_file() and not _continues(source, study, finished=finished):
+        shutil.rmtree(folder.path)
+    write_study(study, source)
+    run_study(study, source, folder, cores(), dry_run=False)
+    _judge(study, folder)
+
+
+def _continues(source: Path, study: StudyConfig, *, finished: bool) -> bool:
+    """Whether the demo of the folder is to be continued; if not, it may be removed.
+
+    Raises ValueError where the folder holds something else.
+    """
+    from denskit.evaluation.study.config import load_study
+
+    before = load_study(source)
+    if before.model_copy(update={"settings": study.settings}) != study:
+        raise ValueError(f"{source.parent} holds another study; give another --output (nothing changed)")
+    return before == study and not finished
+
+
+def _judge(study: StudyConfig, folder: StudyFolder) -> None:
+    """Draw both runs on one page, say in words how they compare, and fail where one learnt nothing."""
     from denskit.analysis.plots import plot_overview
     from denskit.analysis.predictions import predictions_of
+    from denskit.evaluation.study.config import runs_of
 
-    torch.set_num_threads(1)  # so small a network is faster on one
-    folders = {label: output / label.replace(" ", "_") for label in VARIANTS}
-    with locked(output):
-        results = {label: _train_and_judge(VARIANTS[label], folder, steps) for label, folder in folders.items()}
-    write_json(output / "results.json", results)
-    found = {label: predictions_of(folder) for label, folder in folders.items()}
-    forces = {label: pair for label in VARIANTS if (pair := found[label].forces) is not None}
-    plot_overview(folders, forces, output / "overview.png")
-    _print_table(results)
-    typer.echo(f"{NOTE}\nPlots and numbers: {output}")
-    wanted = [(label, "forces_mae_relative_to_zero") for label in VARIANTS]
-    wanted.append(("with DeNS", "noise_error_relative_to_zero_with_test_forces"))
-    failed = [f"{key} {label} is {results[label][key]:.2f}" for label, key in wanted if results[label][key] >= LIMIT]
+    runs = {run.variant: run for run in runs_of(study)}
+    results = {variant: json.loads(folder.result(run).read_text("utf-8")) for variant, run in runs.items()}
+    folders = {variant: folder.run(run) for variant, run in runs.items()}
+    forces = {variant: pair for variant, path in folders.items() if (pair := predictions_of(path).forces) is not None}
+    plot_overview(folders, forces, folder.path / "overview.png")
+    for line in _verdict(results):
+        typer.echo(line)
+    typer.echo(f"Plots and tables: {folder.path}")
+    errors = {f"forces {variant}": result["errors"]["test"][RELATIVE] for variant, result in results.items()}
+    errors["noise with DeNS"] = results["with DeNS"]["noise"][NOISE]
+    failed = [f"{what} {error:.2f}" for what, error in errors.items() if error >= LIMIT]
     if failed:
-        typer.echo(f"FAILED: {'; '.join(failed)} (wanted: below {LIMIT})", err=True)
+        typer.echo(f"FAILED: errors relative to predicting zero: {', '.join(failed)} (wanted: below {LIMIT})", err=True)
         raise typer.Exit(1)
 
 
-def _train_and_judge(task: str, folder: Path, steps: int | None) -> dict[str, Any]:
-    from denskit.evaluation.evaluate import evaluate, noise_error
-    from denskit.models.model_file import read_header
-    from denskit.training.config import load_config
-    from denskit.training.run_folder import model_file
-    from denskit.training.trainer import train
-
-    if (folder / "config.yaml").is_file():
-        shutil.rmtree(folder)  # an earlier demonstration
-    length = [] if steps is None else [f"training.max_steps={steps}"]
-    start = time.perf_counter()
-    run = train(load_config("demo", [f"task={task}", f"output={folder}", *length]))
-    seconds = time.perf_counter() - start
-    noise = noise_error(run) if task == "dens" else {}
-    return {**evaluate(run), **noise, "seconds": seconds, "parameters": read_header(model_file(run))["parameters"]}
-
-
-def _print_table(results: dict[str, dict[str, Any]]) -> None:
-    table = Table("", *(Column(label, justify="right") for label in results), title="Shipped ethanol, test split")
-    for name, (key, form) in ROWS.items():
-        table.add_row(name, *(form.format(result[key]) if key in result else "-" for result in results.values()))
-    Console().print(table)
+def _verdict(results: dict[str, Any]) -> list[str]:
+    plain, dens = (results[variant]["errors"]["test"][FORCES] for variant in ("without DeNS", "with DeNS"))
+    change = 100 * (dens / plain - 1)
+    return [
+        f"Forces of unseen structures: {plain:.1f} meV/Å without DeNS, {dens:.1f} with it ({change:+.1f} %).",
+        f"DeNS recovers noise from encoded forces with {results['with DeNS']['noise'][NOISE]:.2f} of the error of "
+        "predicting none.",
+        "One seed is a sample: `denskit study demo` runs five. For your data: denskit study FILE --question dens",
+    ]

@@ -72,7 +72,7 @@ def study(
 
     folder = StudyFolder(output or Path("runs") / f"study-{Path(file).stem.replace('/', '-')}")
     source = folder.path / "study.yaml"
-    processes = processes or _cores()
+    processes = processes or cores()
     if question is not None:
         source, chosen = _question(Path(file), folder, frames, hours, processes, overrides or [])
     else:
@@ -88,14 +88,21 @@ def study(
     elif slurm:
         typer.echo(_slurm_script(source, folder, len(runs)))
     else:
-        _run(chosen, source, folder, processes, dry_run)
+        run_study(chosen, source, folder, processes, dry_run=dry_run)
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run(study: StudyConfig, source: Path, folder: StudyFolder, processes: int, dry_run: bool) -> None:
+def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: int, *, dry_run: bool) -> None:
+    """Run what is missing, with its progress, and write and print the results.
+
+    source: the study's file, which the processes of its runs read.
+
+    Raises typer.Exit: 130 after Ctrl-C, 1 where a run failed.
+    """
     from denskit.analysis.study_plots import plot_study_results
     from denskit.cli.study_progress import Progress
     from denskit.evaluation.study.question import advice

@@ -208,7 +208,7 @@ class ForceField(nn.Module):
         """Predict in eV, eV/Å and eV/Å^3; never a second-order graph, never noise.
 
         Args:
-            batch: with neighbours built.
+            batch: in the dtype of the weights; neighbours are built where it has none.
             outputs: names wanted; default "energy", "forces", and "stress" if the model has it.
 
         Returns:
@@ -221,6 +221,8 @@ class ForceField(nn.Module):
         if torch.is_inference_mode_enabled():
             raise RuntimeError("forces are gradients: call predict under torch.no_grad(), not torch.inference_mode()")
         self.scaling.check_elements(batch.atomic_numbers[batch.atom_mask].cpu())
+        if batch.edge_index is None:
+            batch = self.config.with_neighbors(batch)
         wanted = tuple(name for name in self.outputs() if name != "noise") if outputs is None else outputs
         training = self.training
         self.eval()

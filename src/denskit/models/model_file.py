@@ -20,6 +20,7 @@ from denskit.reading.budget import naming
 from denskit.reading.documents import check_extent
 
 FORMAT_VERSION = 1
+IN_RUNS = "model.safetensors"  # name of the model file in a run folder
 _KEY = "denskit"
 
 
@@ -57,15 +58,13 @@ def save_model(path: str | Path, force_field: ForceField, metadata: dict[str, An
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
-    """The JSON header of a model file.
+    """The JSON header of a model file, or of the model in a run folder.
 
     Raises:
         FileNotFoundError: No such file.
         ValueError: Not a Denskit model file, or of a newer format.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no model file at {path}")
+    path = _file(path)
     with naming(path, "is not a safetensors file, or it is truncated"), safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
     if _KEY not in metadata:
@@ -86,11 +85,21 @@ def read_header(path: str | Path) -> dict[str, Any]:
     return header
 
 
+def _file(path: str | Path) -> Path:
+    """The model file; in a run folder, the model that the run is for."""
+    path = Path(path)
+    if path.is_dir():
+        path = path / IN_RUNS
+    if not path.is_file():
+        raise FileNotFoundError(f"no model file at {path}")
+    return path
+
+
 def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> ForceField:
     """A force field, in evaluation mode, from a model file; warns where its norm is unsafe at symmetric sites.
 
     Args:
-        path: the model file.
+        path: the model file, or the folder of a run.
         device: where the weights go.
         dtype: precision of the weights; default that of the file.
 
@@ -98,6 +107,7 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torc
         FileNotFoundError: No such file.
         ValueError: Not a model file, or its weights are not finite or do not fit its configuration.
     """
+    path = _file(path)
     header = read_header(path)
     name = header["model"].get("name")
     if not isinstance(name, str) or name not in MODELS:

@@ -32,7 +32,7 @@ class DenskitCalculator(Calculator):
     ``energy_std`` (eV) and ``forces_std`` (eV/Å), the standard deviations over the models.
 
     Args:
-        model: a model file, a force field, or several of either.
+        model: a model file or run folder, a force field, or several of either.
         device: "cpu", "cuda", ...
         dtype: "float32" or "float64"; default that of the model.
         skin: Å; neighbours are searched within cutoff + skin and kept until an atom has moved skin / 2.

@@ -16,6 +16,7 @@ import torch
 import yaml
 
 from denskit.files import atomic_write, is_empty, write_json
+from denskit.models.model_file import IN_RUNS
 from denskit.reading.documents import read_json
 from denskit.training.settings import RunConfig
 
@@ -71,7 +72,7 @@ class RunFolder:
     @property
     def model(self) -> Path:
         """The model file that the run is for."""
-        return self.path / "model.safetensors"
+        return self.path / IN_RUNS
 
     def check_can_begin(self, *, resume: bool) -> None:
         """Raise ValueError unless a run can begin here: in an empty folder, or with ``resume`` where one was killed
