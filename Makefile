@@ -8,7 +8,7 @@ WORKERS ?= 2
 # Seconds of fuzzing.
 FUZZ   ?= 1800
 # Tests of work that threads divide: kernels, training, evaluation, simulation, and the program that starts them.
-THREADED := tests/nn tests/training tests/evaluation tests/simulation tests/cli
+THREADED := tests/models/equiformer tests/training tests/evaluation tests/simulation tests/cli
 # Tests whose numbers depend on the instructions of a processor.
 PORTABLE := tests/contract tests/nn tests/models tests/simulation
 GPU    := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
@@ -97,8 +97,8 @@ demo: $(VENV)/.core
 	@$(BIN)/denskit demo --output runs/demo $(ARGS)
 
 bench: $(VENV)/.dev
-	@$(BIN)/denskit bench train $(ARGS)
-	@$(BIN)/denskit bench energy_forces $(ARGS)
+	@PYTHONPATH=benchmarks $(BIN)/python -m denskit_bench train $(ARGS)
+	@PYTHONPATH=benchmarks $(BIN)/python -m denskit_bench energy_forces $(ARGS)
 
 $(VENV)/.docs: $(VENV)/.dev
 	@echo "Installing the tools for the documentation"

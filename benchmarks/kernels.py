@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from denskit.allocator import keep_freed_memory
-from denskit.bench.machine import copy_gb_per_s
 from denskit.geometry.edge_frame import edge_frames
 from denskit.geometry.so2 import couple_plan
-from denskit.nn.fused import functions, reference
-from denskit.nn.fused.plan import aggregate_plan, gate_plan
+from denskit.models.equiformer.kernels import functions, reference
+from denskit.models.equiformer.kernels.plan import aggregate_plan, gate_plan
+from denskit.runtime.allocator import keep_freed_memory
+from denskit_bench.machine import copy_gb_per_s
 
 ATOMS = 72
 HEADS = 4

@@ -24,9 +24,9 @@ from rich.table import Table
 from denskit.batch import MAX_ATOMIC_NUMBER
 from denskit.data import DataConfig, Splits, Subset, read_file
 from denskit.data.frames import Frames
+from denskit.evaluation.evaluate import evaluate
 from denskit.files import sha256_of
 from denskit.models.model_file import load_model
-from denskit.training.evaluate import evaluate
 from denskit.training.run_folder import model_file
 
 TASKS = ("energy_forces", "dens")

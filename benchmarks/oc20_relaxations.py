@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.table import Table
 
 from denskit.batch import System
+from denskit.evaluation.evaluate import source_of
+from denskit.runtime.device import choose_device
 from denskit.simulation.potential import load_potential
 from denskit.simulation.relaxation import PROTOCOLS, RelaxationSettings, relax
 from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
 from denskit.simulation.relaxation.is2re import errors, first_frames
 from denskit.simulation.relaxation.results import Relaxed
-from denskit.training.distributed import choose_device
-from denskit.training.evaluate import source_of
 from denskit.training.run_folder import model_file
 
 TASKS = ("energy_forces", "dens")

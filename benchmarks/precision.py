@@ -27,9 +27,9 @@ from denskit.data import load_data
 from denskit.data.base import collate
 from denskit.models.base import ForceField
 from denskit.random import keys_for
+from denskit.runtime.processes import join_processes
+from denskit.training.batch_loss import counts_of, objective
 from denskit.training.config import load_config
-from denskit.training.distributed import join_processes
-from denskit.training.objective import counts_of, objective
 from denskit.training.trainer import Trainer
 
 

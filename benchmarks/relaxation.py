@@ -22,12 +22,12 @@ from ase.optimize import LBFGS as AseLBFGS
 
 from denskit.data.base import collate
 from denskit.data.config import DataConfig
-from denskit.data.opening import open_unchecked
+from denskit.data.readers.formats import open_unchecked
+from denskit.runtime.device import choose_device
 from denskit.simulation.calculator import DenskitCalculator
 from denskit.simulation.potential import load_potential
 from denskit.simulation.relaxation import RelaxationSettings, relax
 from denskit.simulation.structures import atoms_of
-from denskit.training.distributed import choose_device
 from denskit.training.run_folder import model_file
 
 

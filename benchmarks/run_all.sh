@@ -12,14 +12,16 @@ threads=${2:-1}
 shift $(($# < 2 ? $# : 2))
 parts=${*:-train forces fused dens md neighbors scaling fairchem peers}
 export OMP_NUM_THREADS=$threads
+PYTHONPATH=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH
 mkdir -p "$folder"
 
 bench() { # NAME VERB OPTIONS ...
     local file="$folder/$1-$threads.json"
     shift
     if [ -e "$file" ]; then return; fi
-    echo "$(date +%H:%M) denskit bench $*"
-    denskit bench "$@" --json "$file" || echo "failed: denskit bench $*" >&2
+    echo "$(date +%H:%M) denskit_bench $*"
+    python -m denskit_bench "$@" --json "$file" || echo "failed: denskit_bench $*" >&2
 }
 
 part_train() {
@@ -43,7 +45,6 @@ part_fused() {
     bench fused-train-l3-ethanol train --model equiformer_l3 --against plain --threads "$threads"
     bench fused-train-l2-aspirin train --system aspirin --against plain --repeats 10 --threads "$threads"
     bench fused-forces-l2-aspirin-1 energy_forces --system aspirin --batch 1 --against plain --threads "$threads"
-    bench e3nn-fused-traced-train-l2-ethanol train --kernels fused --step traced --threads "$threads"
     bench e3nn-fused-train-l2-ethanol train --kernels fused --threads "$threads"
     bench e3nn-fused-train-l3-ethanol train --model equiformer_l3 --kernels fused --threads "$threads"
     bench e3nn-fused-train-l2-aspirin train --system aspirin --kernels fused --repeats 10 --threads "$threads"
@@ -120,4 +121,4 @@ part_threads() {
 }
 
 for part in $parts; do "part_$part"; done
-denskit bench report "$folder"/*.json --output "$folder/report"
+python -m denskit_bench report "$folder"/*.json --output "$folder/report"

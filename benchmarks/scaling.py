@@ -26,12 +26,12 @@ from pathlib import Path
 import torch
 from ase.build import molecule
 
-from denskit.allocator import keep_freed_memory
 from denskit.batch import Batch
 from denskit.models import ForceField, build_force_field
 from denskit.models.equiformer import EquiformerConfig
+from denskit.models.execution import Execution
 from denskit.models.scaling import Scaling
-from denskit.nn.execution import Execution
+from denskit.runtime.allocator import keep_freed_memory
 from denskit.simulation.neighbor_list import Candidates
 from denskit.simulation.structures import batch_of
 

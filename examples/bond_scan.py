@@ -15,7 +15,7 @@ from pathlib import Path
 import ase.io
 import numpy as np
 
-from denskit.training.evaluate import predict
+from denskit.evaluation.evaluate import predict
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 
+from denskit.evaluation.evaluate import evaluate
 from denskit.training.config import load_config
-from denskit.training.evaluate import evaluate
 from denskit.training.trainer import train
 
 

@@ -21,7 +21,7 @@ def checker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "SOURCE", tmp_path / "src")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
     (tmp_path / "src").mkdir()
     return module
 

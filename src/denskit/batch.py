@@ -103,6 +103,10 @@ class Batch(_Tensors):
         """N, padding included."""
         return self.positions.shape[0]
 
+    def sum_over_atoms(self, values: Tensor) -> Tensor:
+        """Sums [B, ...] over the atoms of each system of values [N, ...]."""
+        return values.new_zeros(self.num_systems, *values.shape[1:]).index_add(0, self.system_index, values)
+
     def edge_vectors(self) -> Tensor:
         """Vectors [E, 3] (Å) from target to source, r_j + shift @ cell - r_i, differentiable in positions and cell."""
         assert self.edge_index is not None and self.edge_shift is not None, "build neighbours first"

@@ -18,8 +18,8 @@ from tolerances import REFERENCE64
 
 pytest.importorskip("e3nn", reason="the benchmark's baseline needs e3nn: pip install denskit[test]")
 
-from denskit.bench.baseline_e3nn import BaselineConfig, EquiformerE3NN
-from denskit.bench.baseline_layers import ExponentialNormalBasis
+from denskit_bench.baseline_e3nn import BaselineConfig, EquiformerE3NN
+from denskit_bench.baseline_layers import ExponentialNormalBasis
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Every verb of ``denskit bench`` for real, on the smallest work."""
+"""Every verb of ``python -m denskit_bench`` for real, on the smallest work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from denskit.cli import app
+from denskit_bench.cli import app
 
 QUICK = "--repeats 2 --warm-ups 1 --json"
 SMALL = "--model equiformer_small --system ethanol --batch 1"
@@ -19,7 +19,7 @@ def bench(tmp_path: Path, command: str) -> tuple[dict[str, Any], str]:
     """The record of a command, and what it printed."""
     file = tmp_path / "record.json"
     file.unlink(missing_ok=True)
-    outcome = CliRunner().invoke(app, ["bench", *command.split(), *QUICK.split(), str(file)])
+    outcome = CliRunner().invoke(app, [*command.split(), *QUICK.split(), str(file)])
     assert outcome.exit_code == 0, outcome.output
     return json.loads(file.read_text()), outcome.output
 
@@ -107,8 +107,8 @@ def test_scaling_is_one_record_a_size_and_a_plot(tmp_path: Path) -> None:
 def test_each_axis_of_scaling_changes_one_thing(axis: Any, value: float, changed: dict[str, Any]) -> None:
     from dataclasses import replace
 
-    from denskit.bench.job import Job
-    from denskit.bench.scaling import sized
+    from denskit_bench.job import Job
+    from denskit_bench.scaling import sized
 
     job = Job(work="energy_forces", model="equiformer_small", system="ethanol")
     assert sized(job, axis, value) == replace(job, **changed)
@@ -121,7 +121,7 @@ def test_report_is_a_table_with_a_line_for_each_record_and_plots(tmp_path: Path)
     (tmp_path / "record.json").rename(tmp_path / "dens.json")
     bench(tmp_path, f"scaling --over l_max --values 1,2 {SMALL}")
     files = [str(tmp_path / name) for name in ("dens.json", "record.json")]
-    outcome = CliRunner().invoke(app, ["bench", "report", *files, "--output", str(tmp_path / "out")])
+    outcome = CliRunner().invoke(app, ["report", *files, "--output", str(tmp_path / "out")])
     assert outcome.exit_code == 0, outcome.output
     text = (tmp_path / "out" / "benchmarks.md").read_text()
     assert len([line for line in text.splitlines() if line.startswith("| ")]) == 2 + 3
@@ -132,13 +132,15 @@ def test_report_is_a_table_with_a_line_for_each_record_and_plots(tmp_path: Path)
 def test_report_refuses_other_files(tmp_path: Path) -> None:
     for name, text in (("a.json", "{}"), ("b.json", "no json")):
         (tmp_path / name).write_text(text)
-        outcome = CliRunner().invoke(app, ["bench", "report", str(tmp_path / name), "-o", str(tmp_path / "out")])
+        outcome = CliRunner().invoke(app, ["report", str(tmp_path / name), "-o", str(tmp_path / "out")])
         assert outcome.exit_code == 2
         assert name in outcome.output.replace("\n", "")
 
 
 def test_mistakes_are_said_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "there.json").write_text("{}")
     mistakes = {
+        f"neighbors --json {tmp_path / 'there.json'}": "there.json",
         f"train --json {tmp_path / 'absent' / 'result.json'}": "absent",
         "train --model equiformer_l4": "equiformer_v2_gradient",
         "md --system water": "liquid-N",
@@ -150,6 +152,6 @@ def test_mistakes_are_said_before_anything_is_measured(tmp_path: Path) -> None:
         "scaling --over batch --values 1.5,2": "whole numbers",
     }
     for command, answer in mistakes.items():
-        outcome = CliRunner().invoke(app, ["bench", *command.split()])
+        outcome = CliRunner().invoke(app, [*command.split()])
         assert outcome.exit_code == 2, command
         assert answer in outcome.output, outcome.output

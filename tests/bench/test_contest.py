@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from denskit.bench.contender import Agreement
-from denskit.bench.job import Job, Side, Work
+from denskit_bench.contender import Agreement
+from denskit_bench.job import Job, Side, Work
 
 from tolerances import SAME_GRADIENT64
 
 pytest.importorskip("e3nn", reason="the benchmark's baseline needs e3nn: pip install denskit[test]")
 
-from denskit.bench.contest import TOLERANCE_64, Contestant, build_contestants, differences
 from denskit.geometry.neighbors import build_neighbors
-from denskit.models.published_equiformer import convert_equiformer
-from denskit.models.published_equiformer_settings import MD17_CONFIGS
+from denskit.models.equiformer.published import convert_equiformer
+from denskit.models.equiformer.published_settings import MD17_CONFIGS
+from denskit_bench.contest import TOLERANCE_64, Contestant, build_contestants, differences
 
 TRAIN = Job(work="train", model="equiformer_l2", system="ethanol", batch=2, against="e3nn-eager", dens=True)
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from denskit.bench.contender import Counted, count
-from denskit.bench.job import Job
-from denskit.bench.machine import Machine
-from denskit.bench.measure import Measured, Memory, Plan, Record
-from denskit.bench.published import fairness
+from denskit_bench.contender import Counted, count
+from denskit_bench.job import Job
+from denskit_bench.machine import Machine
+from denskit_bench.measure import Measured, Memory, Plan, Record
+from denskit_bench.published import fairness
 
 TRAIN = Job(work="train", model="equiformer_l2", system="ethanol", against="e3nn", dens=True)
 MACHINE = Machine(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from denskit.bench.job import Job
-from denskit.bench.models import MODELS, build, config_of
-from denskit.bench.systems import benchmark_batch, structure
 from denskit.geometry.neighbors import build_neighbors
+from denskit_bench.job import Job
+from denskit_bench.models import MODELS, build, config_of
+from denskit_bench.systems import benchmark_batch, structure
 
 
 def job(**choices: object) -> Job:

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from denskit.bench.job import Job
-from denskit.bench.measure import Plan, run
-from denskit.bench.peers.process import FOLDER, PeerProcess
+from denskit_bench.job import Job
+from denskit_bench.measure import Plan, run
+from denskit_bench.peers.process import FOLDER, PeerProcess
 
 COUNTER = f"""
 import sys

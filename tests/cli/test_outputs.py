@@ -46,7 +46,6 @@ COMMANDS = {
     "relax": ("relax", "model.safetensors", "mine.extxyz", "-o", "other.extxyz"),
     "evaluate": ("evaluate", "model.safetensors", "data.test=mine.extxyz", "-o", "."),
     "md": ("md", "model.safetensors", "mine.extxyz", "--steps", "1", "-o", "."),
-    "bench": ("bench", "neighbors", "--json", "other.npz"),
 }
 
 

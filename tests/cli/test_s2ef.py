@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from data.published import new_object, pickled, write_lmdb
 from denskit.cli import app
-from denskit.data.lmdb import LmdbFile
-from denskit.data.unpickle import load_attributes
+from denskit.data.readers.lmdb import LmdbFile
+from denskit.data.readers.unpickle import load_attributes
 from denskit.models.model_file import read_header
 
 SETTINGS = (

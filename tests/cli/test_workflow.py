@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import ase.io
@@ -160,7 +161,7 @@ def test_import_of_a_published_checkpoint(reference_dir: Path, tmp_path: Path) -
     published = {"model": {"name": "equiformer_md17_dens"} | hyper_parameters | {"rescale_degree": True}}
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(published), encoding="utf-8")
     result = denskit(*arguments, "--elements", "C,H,O")
-    assert "rescale_degree true" in result.stdout
+    assert "rescale_degree=True" in result.stdout
     expected = header["model"] | {"rescale_degree": True}
     assert read_header(output)["model"] == expected
     published["model"]["norm_layer"] = "graph"
@@ -178,3 +179,19 @@ def test_demo_writes_its_results_and_fails_when_nothing_was_learnt(tmp_path: Pat
     assert run["noise"]["noise_error_relative_to_zero_with_test_forces"] > 0.8
     assert "of unseen structures" in result.stdout
     assert (tmp_path / "overview.png").stat().st_size > 1000
+
+
+def test_bench_times_forces_and_the_training_step_and_changes_nothing(run: Path, mine: Path) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    times = r"(\d\S*) ms per structure \(best (\d\S*)\)"
+    result = denskit("bench", run, mine, "--batch-size", 4, "--repeats", 2, "--kernels", "plain")
+    assert result.exit_code == 0, result.output
+    assert "kernels plain" in result.output
+    assert "4 structures, " in result.output
+    found = re.findall(rf"^(energies and forces|training step \(dens\), batches of \d+): {times}", result.output, re.M)
+    assert len(found) == 2, result.output
+    assert all(float(median) >= float(best) > 0 for _, median, best in found)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    alone = denskit("bench", run / "model.safetensors", mine, "--repeats", 1)
+    assert "training step" not in alone.output
+    assert "energies and forces" in alone.output

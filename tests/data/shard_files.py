@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from denskit.batch import System
-from denskit.data.shards import INDEX, SIZES, ShardFile
+from denskit.data.readers.shards import INDEX, SIZES, ShardFile
 from denskit.files import sha256_of
 
 

@@ -17,7 +17,7 @@ from data.shard_files import same, write_index
 from denskit.cli import app
 from denskit.data import DataConfig, read_file
 from denskit.data.convert import PROGRESS, convert, verify
-from denskit.data.shards import INDEX, ShardFile, write_shard
+from denskit.data.readers.shards import INDEX, ShardFile, write_shard
 from denskit.files import locked
 from killing import posix, run
 

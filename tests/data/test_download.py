@@ -17,9 +17,9 @@ import pytest
 from ase.data import atomic_numbers
 from ase.symbols import string2symbols
 
-from denskit.data import download as downloads
-from denskit.data.download import FORMULAS, MD17_URL, download
-from denskit.data.md17 import MOLECULES
+from denskit.data.datasets import download as downloads
+from denskit.data.datasets.download import FORMULAS, MD17_URL, download
+from denskit.data.datasets.md17 import MOLECULES
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):

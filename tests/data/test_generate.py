@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from denskit.cli.data import app
 from denskit.data import read_file
-from denskit.data.generate import ACCURACY, METHOD, Trajectory, generate, write
-from denskit.data.shipped import FOLDER, MOLECULES
+from denskit.data.datasets.embedded import FOLDER, MOLECULES
+from denskit.data.datasets.generate import ACCURACY, METHOD, Trajectory, generate, write
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from denskit.cli.data import app
 from denskit.data.base import Subset
 from denskit.data.config import DataConfig
+from denskit.data.datasets.embedded import FOLDER
 from denskit.data.inspection import Finding, findings_of, inspect_file
 from denskit.data.loading import read_file
-from denskit.data.shipped import FOLDER
 from denskit.units import BOHR, GPA, HARTREE, KCAL_PER_MOL
 
 RUNNER = CliRunner()

@@ -14,7 +14,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from pydantic import ValidationError
 
 from denskit.data import DATASETS, DataConfig, SplitConfig, Splits, load_data
-from denskit.data.md17 import molecule_file
+from denskit.data.datasets.md17 import molecule_file
 
 
 def _frames(count: int, name: str = "CH4") -> list[ase.Atoms]:

@@ -18,13 +18,13 @@ from ase.constraints import FixAtoms, FixCartesian
 from contract.variants import build
 from denskit.data.config import DataConfig
 from denskit.data.loading import read_file
-from denskit.data.opening import open_unchecked
+from denskit.data.readers.formats import open_unchecked
 from denskit.data.writing import Originals, predicted
+from denskit.evaluation.evaluate import predict
 from denskit.models.model_file import save_model
 from denskit.simulation.potential import load_potential
 from denskit.simulation.relaxation import RelaxationSettings
 from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
-from denskit.training.evaluate import predict
 
 ROWS = Path(__file__).parent / "fixtures" / "rows.aselmdb"
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from data.test_unpickle import Call
+from data.readers.test_unpickle import Call
 from fuzz.child import Files
 from fuzz.formats import FORMATS
 from fuzz.mutations import lmdb_of, with_header, zipped

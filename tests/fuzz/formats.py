@@ -16,20 +16,20 @@ import numpy as np
 import torch
 
 from data.published import write_s2ef
-from data.test_aselmdb import ROWS
-from data.test_raw_oc20 import _write as write_raw
+from data.readers.test_aselmdb import ROWS
+from data.readers.test_raw_oc20 import _write as write_raw
 from denskit.cli.import_ import _settings
 from denskit.cli.inspect import _flat
 from denskit.data import DataConfig, load_data, read_file
+from denskit.data.datasets.embedded import FOLDER as EMBEDDED
+from denskit.data.readers.shards import INDEX, SIZES, ShardFile, write_shard
 from denskit.data.references import linear_references, system_references
-from denskit.data.shards import INDEX, SIZES, ShardFile, write_shard
-from denskit.data.shipped import FOLDER as EMBEDDED
 from denskit.data.splits import Splits
 from denskit.evaluation.study.config import load_study
 from denskit.models import build_force_field
 from denskit.models.equiformer import EquiformerConfig
+from denskit.models.importing import import_checkpoint
 from denskit.models.model_file import load_model, read_header, save_model
-from denskit.models.published import import_checkpoint
 from denskit.models.scaling import Scaling
 from denskit.presets import preset_text, study_names, study_text
 from denskit.training.checkpoint import Checkpoint, check_resumable, load_checkpoint, save_checkpoint

@@ -74,7 +74,7 @@ def test_equiformer_with_and_without_pairs(batch: Batch, name: str, monkeypatch:
     found = []
     for shared in (True, False):
         if not shared:
-            monkeypatch.setattr("denskit.models.equiformer.edge_pairs", lambda batch: None)
+            monkeypatch.setattr("denskit.models.equiformer.model.edge_pairs", lambda batch: None)
         model = build(name, torch.float64).train()
         used = []
         model.backbone.basis.register_forward_hook(lambda module, given, out, rows=used: rows.append(len(out)))

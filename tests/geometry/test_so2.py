@@ -10,15 +10,9 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from denskit.geometry.edge_frame import edge_frames
-from denskit.geometry.so2 import (
-    DepthwiseTensorProductLinear,
-    Path,
-    SharedTensorProductLinear,
-    paths_to,
-    ranges_of,
-    split_orders,
-)
-from denskit.nn.fused.reference import couple
+from denskit.geometry.so2 import Path, paths_to, ranges_of, split_orders
+from denskit.models.equiformer.kernels.reference import couple
+from denskit.models.equiformer.tensor_product import DepthwiseTensorProductLinear, SharedTensorProductLinear
 
 from tolerances import EXACT64, ORACLE64
 

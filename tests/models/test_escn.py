@@ -14,9 +14,9 @@ from denskit.data.base import collate
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames, edge_rotation, m_major, wigner_d
 from denskit.models import build_force_field
 from denskit.models.escn import ESCN, ESCNConfig
-from denskit.models.escn_layers import sphere_points
+from denskit.models.escn.layers import sphere_points
+from denskit.models.execution import Execution
 from denskit.models.scaling import Scaling
-from denskit.nn.execution import Execution
 
 from tolerances import EXACT64
 

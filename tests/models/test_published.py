@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from denskit.models.equiformer import EquiformerConfig
-from denskit.models.published import import_checkpoint
+from denskit.models.equiformer.published import convert_equiformer
+from denskit.models.equiformer.published_settings import MD17_CONFIGS, config_of_equiformer, detect_equiformer
+from denskit.models.importing import import_checkpoint
 from denskit.models.published_checkpoint import read_checkpoint
-from denskit.models.published_equiformer import convert_equiformer
-from denskit.models.published_equiformer_settings import MD17_CONFIGS, config_of_equiformer, detect_equiformer
 from denskit.models.scaling import Scaling
 from denskit.units import KCAL_PER_MOL
 

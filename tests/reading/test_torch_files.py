@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from data.test_unpickle import Call
+from data.readers.test_unpickle import Call
 from denskit.reading.torch_files import read_torch
 from fuzz.mutations import zipped
 

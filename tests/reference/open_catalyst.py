@@ -20,9 +20,8 @@ from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
 from denskit.geometry.edge_frame import EdgeFrames, m_major, wigner_d
-from denskit.models import ForceField, build_force_field
-from denskit.models.published import IMPORTERS, Importer
-from denskit.models.published_checkpoint import Checkpoint
+from denskit.models import MODELS, ForceField, build_force_field
+from denskit.models.published_checkpoint import Checkpoint, Importer
 from denskit.models.scaling import Scaling
 from denskit.tasks import DeNS, DeNSConfig, total_loss
 
@@ -119,8 +118,8 @@ def load_case(folder: Path, name: str, model: str) -> Case:
     with np.load(folder / f"{name}.npz", allow_pickle=False) as stored:
         arrays = {key: torch.from_numpy(stored[key]) for key in stored.files}
     state = {key.removeprefix("param/"): value.double() for key, value in arrays.items() if key.startswith("param/")}
-    importer = next(importer for importer in IMPORTERS if importer.mark in state)
-    assert importer.name == model
+    (importer,) = (entry.importer for entry in MODELS.values() if entry.importer and entry.importer.mark in state)
+    assert importer is MODELS[model].importer
     config = importer.config(Checkpoint(folder / name, state, about["hyper_parameters"], None, None))
     ours, heads = importer.convert(state, config)
     scaling = Scaling(elements=range(1, config.num_elements))

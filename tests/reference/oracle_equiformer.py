@@ -18,9 +18,9 @@ from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
 from denskit.batch import Batch
-from denskit.bench import baseline_e3nn
-from denskit.bench.baseline_e3nn import AVERAGE_DEGREE, BaselineConfig, Edges
-from denskit.bench.baseline_layers import DepthwiseProduct, Gate, PlainLinear, RadialProfile
+from denskit_bench import baseline_e3nn
+from denskit_bench.baseline_e3nn import AVERAGE_DEGREE, BaselineConfig, Edges
+from denskit_bench.baseline_layers import DepthwiseProduct, Gate, PlainLinear, RadialProfile
 
 
 class _Product(nn.Module):

@@ -22,8 +22,8 @@ from denskit.batch import Batch, Prepared, Targets
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models import ForceField, build_force_field
 from denskit.models.equiformer import EquiformerConfig
-from denskit.models.published_equiformer import convert_equiformer
-from denskit.models.published_equiformer_settings import MD17_CONFIGS, config_of_equiformer
+from denskit.models.equiformer.published import convert_equiformer
+from denskit.models.equiformer.published_settings import MD17_CONFIGS, config_of_equiformer
 from denskit.models.scaling import Scaling
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, total_loss
 

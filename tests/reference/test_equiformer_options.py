@@ -16,8 +16,8 @@ from torch import Tensor
 from denskit.batch import Batch
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models import ForceField, build_force_field
-from denskit.models.published_equiformer import convert_equiformer
-from denskit.models.published_equiformer_settings import config_of_equiformer
+from denskit.models.equiformer.published import convert_equiformer
+from denskit.models.equiformer.published_settings import config_of_equiformer
 from denskit.models.scaling import Scaling
 
 from tolerances import ORACLE64

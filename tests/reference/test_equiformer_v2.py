@@ -9,7 +9,7 @@ import torch
 
 from denskit.models import build_force_field
 from denskit.models.equiformer_v2 import EquiformerV2Config
-from denskit.models.published_equiformer_v2 import config_of_equiformer_v2, convert_equiformer_v2
+from denskit.models.equiformer_v2.published import config_of_equiformer_v2, convert_equiformer_v2
 from denskit.models.scaling import Scaling
 from reference.open_catalyst import AgainstPublished, Case, cases, load_case
 

@@ -9,7 +9,7 @@ import torch
 
 from denskit.models import build_force_field
 from denskit.models.escn import ESCNConfig
-from denskit.models.escn_layers import sphere_harmonics, sphere_points
+from denskit.models.escn.layers import sphere_harmonics, sphere_points
 from denskit.models.scaling import Scaling
 from reference.open_catalyst import AgainstPublished, Case, assert_near, cases, load_case
 

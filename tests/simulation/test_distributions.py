@@ -1,4 +1,4 @@
-"""h(r), radial distributions and their distances against plain numpy and scipy."""
+"""h(r) and its distances against plain numpy and scipy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from scipy.stats import wasserstein_distance
 
 from denskit.simulation.distributions import (
     BINS,
-    WATER,
     WIDTH,
     DistanceHistogram,
-    RadialDistribution,
     h_of_r_error,
     histogram_of,
     wasserstein,
@@ -99,28 +97,3 @@ def test_wasserstein_agrees_with_samples_clipped_to_the_range() -> None:
 def test_wasserstein_of_nothing_is_not_a_number() -> None:
     nothing = np.zeros(BINS + 1, dtype=np.int64)
     assert np.isnan(wasserstein(nothing, nothing))
-
-
-def test_radial_distribution_of_an_ideal_gas_is_one() -> None:
-    generator = np.random.default_rng(0)
-    cell = np.array([[12.0, 0, 0], [1.0, 12.5, 0], [0, 0.5, 13.0]])
-    frames = generator.random((200, 60, 3)) @ cell
-    numbers = np.array([8] * 20 + [1] * 40)
-    curves = WATER.of(frames, numbers, cell)
-    # far from 0 each shell holds thousands of pairs; self pairs take 1/20 and 1/40 from the curves of one element
-    assert curves[:, 300:].mean(axis=1) == pytest.approx([19 / 20, 39 / 40, 1.0], abs=0.02)
-
-
-def test_radial_distribution_finds_the_shells_of_a_crystal() -> None:
-    from ase.build import bulk
-
-    atoms = bulk("Cu", cubic=True).repeat(3)
-    measured = RadialDistribution(pairs=((29, 29),), range=5.0, limit=1.0)
-    curve = measured.of(atoms.positions[None] + 30.0, atoms.numbers, atoms.cell.array)[0]
-    edges = np.linspace(1e-6, 5.0, 501)
-    found = edges[1:][curve > 0]
-    shells = 3.61 * np.sqrt([0.5, 1.0, 1.5])
-    assert np.allclose(np.unique(np.round(found, 1)), np.round(shells, 1), atol=0.05)
-    assert not measured.unstable(atoms.positions[None], atoms.numbers, atoms.cell.array, curve[None])
-    melted = atoms.positions + np.random.default_rng(0).normal(size=atoms.positions.shape)
-    assert measured.unstable(melted[None], atoms.numbers, atoms.cell.array, curve[None])

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from denskit.data import load_data
+from denskit.runtime.processes import Processes, join_processes
 from denskit.training.config import RunConfig, load_config
-from denskit.training.distributed import Processes, join_processes
 from denskit.training.trainer import Trainer, train
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from denskit.data.shipped import FOLDER
+from denskit.data.datasets.embedded import FOLDER
 from denskit.training.settings import RunConfig
 from denskit.training.trainer import train
 

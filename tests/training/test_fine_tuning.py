@@ -13,11 +13,12 @@ import torch
 from denskit.batch import System
 from denskit.data import DataConfig, LoadedData, load_data
 from denskit.data.config import SplitConfig
+from denskit.evaluation.evaluate import evaluate
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
+from denskit.runtime.processes import join_processes
+from denskit.tasks.measure import batches
 from denskit.training.config import RunConfig, load_config
-from denskit.training.distributed import join_processes
-from denskit.training.evaluate import batches, evaluate
 from denskit.training.trainer import Trainer, train
 from denskit.training.transfer import element_tables, similar_element
 from training.slabs import Slabs

@@ -11,7 +11,7 @@ import torch
 
 from denskit.batch import Prepared, System
 from denskit.data.base import Subset
-from denskit.models.base import ModelConfig
+from denskit.models.config import ModelConfig
 from denskit.tasks import DeNSConfig, NoisyNodesConfig, build_task
 from denskit.training.loader import Loader, divide, epoch_order, steps_per_epoch
 from denskit.training.schedule import Schedule

@@ -13,8 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from denskit.data import load_data
+from denskit.runtime.processes import join_processes
 from denskit.training.config import RunConfig
-from denskit.training.distributed import join_processes
 from denskit.training.precision import Precision
 from denskit.training.trainer import Trainer, train
 from training.test_trainer import _assert_same_state, _stop_after

@@ -10,8 +10,8 @@ from denskit.batch import System
 from denskit.data.base import collate
 from denskit.models import ModelConfig, build_force_field
 from denskit.models.base import ForceField
+from denskit.models.execution import Execution
 from denskit.models.scaling import Scaling
-from denskit.nn.execution import Execution
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig, total_loss
 from denskit.training.precision import Precision

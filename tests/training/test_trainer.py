@@ -18,12 +18,12 @@ import yaml
 
 from denskit.batch import Batch
 from denskit.data import DataConfig, load_data
+from denskit.evaluation.evaluate import evaluate
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
+from denskit.runtime.processes import join_processes
 from denskit.training.checkpoint import load_checkpoint, save_checkpoint
 from denskit.training.config import RunConfig, load_config
-from denskit.training.distributed import join_processes
-from denskit.training.evaluate import evaluate
 from denskit.training.run_folder import RunFolder
 from denskit.training.trainer import Trainer, train
 

@@ -11,13 +11,11 @@ import numpy as np
 import torch
 
 from denskit.analysis.plots import Pair
-from denskit.data.base import Source, collate
+from denskit.data.base import Source, evenly
 from denskit.data.config import FixedFrom
+from denskit.evaluation.evaluate import load_force_field, source_of
 from denskit.models.base import ForceField
-from denskit.models.model_file import load_model
-from denskit.training.distributed import choose_device
-from denskit.training.evaluate import source_of
-from denskit.training.run_folder import model_file
+from denskit.tasks.measure import batches, of_each
 
 
 @dataclass(frozen=True)
@@ -31,21 +29,14 @@ class Predictions:
 @torch.no_grad()
 def predictions(force_field: ForceField, source: Source, *, most: int = 500, batch_size: int = 32) -> Predictions:
     """Predict structures of ``source``, evenly chosen where there are more than ``most``."""
-    parameter = next(force_field.parameters())
-    chosen = np.unique(np.linspace(0, len(source) - 1, min(most, len(source))).round().astype(int))
     energy: list[tuple[float, float]] = []
     forces: list[Pair] = []
-    for start in range(0, len(chosen), batch_size):
-        systems = [source[int(index)] for index in chosen[start : start + batch_size]]
-        batch, _ = collate(systems, parameter.dtype)
-        batch = force_field.config.with_neighbors(batch)
-        predicted = {name: value.cpu() for name, value in force_field.predict(batch.to(parameter.device)).items()}
-        per_system = predicted["forces"].double().split([len(system) for system in systems])
-        for system, total, force in zip(systems, predicted["energy"].tolist(), per_system, strict=True):
+    for systems, batch, _ in batches(force_field, evenly(source, most), batch_size):
+        for system, found in zip(systems, of_each(systems, force_field.predict(batch)), strict=True):
             if system.energy is not None:
-                energy.append((system.energy, total))
+                energy.append((system.energy, found["energy"]))
             if system.forces is not None:
-                forces.append((system.forces[~system.fixed], force.numpy()[~system.fixed]))
+                forces.append((system.forces[~system.fixed], found["forces"][~system.fixed]))
     energies = np.array(energy).reshape(-1, 2).T
     return Predictions(
         energy=(energies[0], energies[1]) if energy else None,
@@ -69,5 +60,4 @@ def predictions_of(
 
     Raises FileNotFoundError where there is no model, ValueError where a run has no test split.
     """
-    force_field = load_model(model_file(model, checkpoint), device=choose_device(device))
-    return predictions(force_field, source_of(model, file, "test", fixed))
+    return predictions(load_force_field(model, checkpoint, device), source_of(model, file, "test", fixed))

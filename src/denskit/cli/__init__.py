@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from denskit.allocator import keep_freed_memory
-from denskit.cli.bench import app as bench_app
+from denskit.cli.bench import bench
 from denskit.cli.compare import compare
 from denskit.cli.data import app as data_app
 from denskit.cli.demo import demo
@@ -26,6 +25,7 @@ from denskit.cli.report import report
 from denskit.cli.study import study
 from denskit.cli.submission import app as submission_app
 from denskit.cli.train import train
+from denskit.runtime.allocator import keep_freed_memory
 
 app = typer.Typer(
     cls=FriendlyGroup,
@@ -72,7 +72,7 @@ app.command()(inspect)
 app.command()(report)
 app.command()(demo)
 app.command()(doctor)
+app.command()(bench)
 app.add_typer(presets_app, name="presets")
 app.add_typer(data_app, name="data")
 app.add_typer(submission_app, name="submission")
-app.add_typer(bench_app, name="bench")

@@ -1,322 +1,112 @@
-"""``denskit bench``: speed and memory, alone and beside other programs."""
+"""``denskit bench``: how long a model takes on this machine."""
 
 from __future__ import annotations
 
+import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from denskit.cli.bench_output import BenchProgress, check_writable, show, write
+from denskit.cli.options import Device, Kernels
 
 if TYPE_CHECKING:
-    from denskit.bench.job import Job
+    from denskit.training.trainer import Trainer
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Speed and memory, alone and beside other programs; steps are taken in turn, agreement comes first.",
-    epilog="docs/benchmarks.md says what is measured how, and how to make the environments of other programs.",
-)
-
-Model = Annotated[
-    str,
-    typer.Option(help="equiformer_l2, _l3, _small, _wide, equiformer_v2, equiformer_v2_gradient, escn."),
-]
-System = Annotated[str, typer.Option(help="ethanol, aspirin, liquid-N (periodic, about N atoms), slab.")]
-Batch = Annotated[int, typer.Option(help="Structures in a batch.")]
-Against = Annotated[
-    str, typer.Option(help="e3nn, e3nn-eager, plain (our plain kernels), fairchem, or none: only ours is timed.")
-]
-PeerPython = Annotated[
-    str | None, typer.Option(help="The Python of the environment that the opponent lives in.", show_default=False)
-]
-Kernels = Annotated[
-    Literal["plain", "fused"] | None,
-    typer.Option(help="How ours computes; default: its own choice.", show_default=False),
-]
-Dens = Annotated[bool, typer.Option("--dens/--no-dens", help="With or without force encoding and noise head.")]
-Layers = Annotated[int | None, typer.Option(help="Another number of layers.", show_default=False)]
-LMax = Annotated[int | None, typer.Option(help="Another highest degree.", show_default=False)]
-Cutoff = Annotated[float | None, typer.Option(help="Another cutoff, Å.", show_default=False)]
-MaxNeighbors = Annotated[
-    int | None, typer.Option(help="Another largest number of neighbours of an atom.", show_default=False)
-]
-Device = Annotated[str, typer.Option(help="cpu or cuda; on a GPU events are the clock.")]
-Threads = Annotated[int, typer.Option(help="Threads of torch; with 1 the processor time is the robust figure.")]
-Repeats = Annotated[int, typer.Option(help="Timed steps of each.")]
-WarmUps = Annotated[int, typer.Option(help="Steps of each before them.")]
-Memory = Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory too, in processes of its own.")]
-Json = Annotated[
-    Path | None, typer.Option("--json", help="Write everything measured to this file.", show_default=False)
-]
+WARM_UPS = 2  # untimed calls first: kernels are compiled, memory is allocated
 
 
-@app.command()
-def train(
-    model: Model = "equiformer_l2",
-    system: System = "ethanol",
-    batch: Batch = 8,
-    against: Against = "e3nn",
-    peer_python: PeerPython = None,
-    kernels: Kernels = None,
-    dens: Dens = True,
-    layers: Layers = None,
-    l_max: LMax = None,
-    cutoff: Cutoff = None,
-    device: Device = "cpu",
-    threads: Threads = 1,
-    repeats: Repeats = 20,
-    warm_ups: WarmUps = 3,
-    memory: Memory = True,
-    json: Json = None,
-) -> None:
-    """Whole training steps: forward, forces, losses, backward, AdamW.
-
-    Examples:
-
-      denskit bench train --model equiformer_l2 --system ethanol --batch 8 --against e3nn --json result.json
-
-      denskit bench train --model equiformer_l3 --system aspirin --against plain
-
-      denskit bench train --model escn --system slab --batch 1 --no-dens --against fairchem --peer-python PYTHON
-    """
-    choices = dict(peer_python=peer_python, kernels=kernels, dens=dens)
-    sizes = dict(layers=layers, l_max=l_max, cutoff=cutoff)
-    job = _job("train", model, system, batch, against, device, **choices, **sizes)
-    _measure(job, threads, repeats, warm_ups, memory, json)
-
-
-@app.command("energy_forces")
-def energy_forces(
-    model: Model = "equiformer_l2",
-    system: System = "ethanol",
-    batch: Batch = 8,
-    against: Against = "e3nn",
-    peer_python: PeerPython = None,
-    kernels: Kernels = None,
-    dens: Dens = True,
-    layers: Layers = None,
-    l_max: LMax = None,
-    cutoff: Cutoff = None,
-    device: Device = "cpu",
-    threads: Threads = 1,
-    repeats: Repeats = 20,
-    warm_ups: WarmUps = 3,
-    memory: Memory = True,
-    json: Json = None,
-) -> None:
-    """Energies and forces, as an evaluation asks for them.
-
-    Example:  denskit bench energy_forces --system aspirin --batch 1
-    """
-    sizes = {"layers": layers, "l_max": l_max, "cutoff": cutoff}
-    choices = dict(peer_python=peer_python, kernels=kernels, dens=dens)
-    _measure(
-        _job("energy_forces", model, system, batch, against, device, **choices, **sizes),
-        threads,
-        repeats,
-        warm_ups,
-        memory,
-        json,
-    )
-
-
-@app.command()
-def md(
-    model: Model = "equiformer_small",
-    system: System = "aspirin",
-    batch: Annotated[int, typer.Option("--batch", "--replicas", help="Replicas; a step moves all of them.")] = 1,
-    against: Annotated[
-        str,
-        typer.Option(help="plain-ase, plain (our plain kernels), mace, mace-compiled, nequip, nequip-compiled, none."),
-    ] = "plain-ase",
-    peer_python: PeerPython = None,
-    kernels: Kernels = None,
-    compile: Annotated[
-        bool, typer.Option("--compile", help="Compile our model, as `denskit md --compile` does.")
-    ] = False,
-    device: Device = "cpu",
-    threads: Threads = 1,
-    repeats: Repeats = 20,
-    warm_ups: WarmUps = 3,
-    memory: Memory = True,
-    json: Json = None,
-) -> None:
-    """Steps of molecular dynamics.
-
-    Against plain-ase and plain it is our loop, with all replicas in one batch; against mace and nequip all are
-    calculators of ASE with the same degrees, channels and edges, which compares time for a size, not for an accuracy.
-
-    Examples:
-
-      denskit bench md --system ethanol --replicas 16
-
-      denskit bench md --model equiformer_wide --against mace --peer-python PYTHON
-    """
-    job = _job("md", model, system, batch, against, device, peer_python=peer_python, kernels=kernels, compile=compile)
-    _measure(job, threads, repeats, warm_ups, memory, json)
-
-
-@app.command()
-def dens(
-    model: Model = "equiformer_l2",
-    system: System = "ethanol",
-    batch: Batch = 8,
-    kernels: Kernels = None,
-    layers: Layers = None,
-    device: Device = "cpu",
-    threads: Threads = 1,
-    repeats: Repeats = 20,
-    warm_ups: WarmUps = 3,
-    memory: Memory = True,
-    json: Json = None,
-) -> None:
-    """What DeNS costs: a training step with it beside one without, in time, memory and parameters.
-
-    The paper's figures: +10.5 % (Equiformer), +7.4 % (EquiformerV2), +1.5 % (eSCN) of time.
-
-    Example:  denskit bench dens --model escn --system slab --batch 1 --repeats 3 --json escn.json
-    """
-    job = _job("dens", model, system, batch, "without", device, kernels=kernels, layers=layers)
-    _measure(job, threads, repeats, warm_ups, memory, json)
-
-
-@app.command()
-def neighbors(
-    model: Model = "equiformer_l2",
-    system: System = "liquid-5000",
-    batch: Batch = 1,
-    against: Annotated[str, typer.Option(help="ase or none.")] = "ase",
-    cutoff: Cutoff = None,
-    max_neighbors: MaxNeighbors = None,
-    repeats: Repeats = 20,
-    warm_ups: WarmUps = 3,
-    json: Json = None,
-) -> None:
-    """The neighbour list of a batch, with the cutoff and the limit of a model; the edges must be ASE's.
-
-    Example:  denskit bench neighbors --model equiformer_v2 --system slab --batch 8
-    """
-    job = _job("neighbors", model, system, batch, against, "cpu", cutoff=cutoff, max_neighbors=max_neighbors)
-    _measure(job, 1, repeats, warm_ups, False, json)
-
-
-@app.command()
-def loader(
-    data: Annotated[Path | None, typer.Argument(help="Structures; default: made ones.", show_default=False)] = None,
-    model: Model = "equiformer_v2",
-    system: System = "slab",
-    batch: Batch = 8,
-    against: Annotated[str, typer.Option(help="ase (files that ASE reads) or none.")] = "ase",
-    cutoff: Cutoff = None,
-    max_neighbors: MaxNeighbors = None,
-    repeats: Repeats = 20,
-    warm_ups: WarmUps = 3,
-    json: Json = None,
-) -> None:
-    """Batches from a file, read, corrupted and with edges; also its parts, and structures a second by threads.
-
-    Example:  denskit bench loader train.extxyz --model equiformer_l2
-    """
-    file = None if data is None else str(data)
-    sizes = {"cutoff": cutoff, "max_neighbors": max_neighbors}
-    _measure(
-        _job("loader", model, system, batch, against, "cpu", data=file, **sizes), 1, repeats, warm_ups, False, json
-    )
-
-
-@app.command()
-def scaling(
-    over: Annotated[Literal["atoms", "edges", "l_max", "batch"], typer.Option(help="What grows.")] = "atoms",
-    values: Annotated[
-        str | None, typer.Option(help="Sizes, such as 72,243,576; of edges: cutoffs in Å.", show_default=False)
+def bench(
+    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    file: Annotated[
+        Path | None, typer.Argument(help="Structures; default: the test split of the run.", show_default=False)
     ] = None,
-    work: Annotated[
-        Literal["train", "energy_forces", "md", "neighbors"], typer.Option(help="What is timed.")
-    ] = "energy_forces",
-    model: Model = "equiformer_small",
-    system: System = "liquid-72",
-    batch: Batch = 1,
-    against: Annotated[str, typer.Option(help="An opponent of that work, or none.")] = "none",
-    kernels: Kernels = None,
-    dens: Annotated[bool, typer.Option("--dens/--no-dens", help="With force encoding and noise head.")] = False,
-    device: Device = "cpu",
-    threads: Threads = 1,
-    repeats: Repeats = 5,
-    warm_ups: WarmUps = 1,
-    memory: Memory = False,
-    json: Json = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the costs as this PNG file.", show_default=False)] = None,
+    batch_size: Annotated[int, typer.Option(help="Structures at a time.", min=1)] = 8,
+    device: Device = "auto",
+    kernels: Kernels = "auto",
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of torch; default: torch's own choice.", min=1, show_default=False)
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Timed calls.", min=1)] = 10,
 ) -> None:
-    """The cost of a step as atoms, edges, degrees or batches grow.
+    """Time energies and forces of a model and, for a run, its training step; medians, per structure.
+
+    The training step has the batch size, the data and the task of the run. Nothing is written.
 
     Examples:
 
-      denskit bench scaling --over atoms --values 72,243,576 --plot atoms.png
+      denskit bench runs/mine
 
-      denskit bench scaling --over l_max --values 2,3 --model equiformer_l2 --system ethanol --against e3nn
+      denskit bench model.safetensors new.extxyz --batch-size 1 --threads 4
     """
-    check_writable(json, plot)
-    from denskit.analysis.benchmarks import plot_scaling
-    from denskit.bench.measure import Plan
-    from denskit.bench.scaling import AXES, run_all
+    import torch
 
-    sizes = AXES[over][1] if values is None else _numbers(values)
-    job = _job(work, model, system, batch, against, device, kernels=kernels, dens=dens)
-    plan = Plan(threads=threads, repeats=repeats, warm_ups=warm_ups, memory=memory)
-    with BenchProgress() as notify:
-        data = run_all(job, over, sizes, plan, notify).to_dict()
-    for record in data["records"]:
-        show(record)
-    typer.echo(f"{data['ratio_of']}: {data['ratio']:.2f}")
-    write(data, json)
-    if plot is not None:
-        typer.echo(f"Wrote {plot_scaling(data, plot)}")
+    from denskit.data.base import evenly
+    from denskit.evaluation.evaluate import load_force_field, source_of
+    from denskit.models.execution import Execution
+    from denskit.tasks.measure import batches
+    from denskit.training.run_folder import RunFolder
 
+    if threads is not None:
+        torch.set_num_threads(threads)
+    force_field = load_force_field(model, None, device)
+    force_field.execution = Execution(kernels=kernels)
+    parameters = list(force_field.parameters())
+    place = parameters[0].device
+    source = evenly(source_of(model, file, "test"), batch_size)
+    _, batch, _ = next(batches(force_field, source, batch_size))
+    assert batch.edge_index is not None
+    used = force_field.backbone.choose_kernels(force_field.execution, place)
+    typer.echo(
+        f"{force_field.config.name}, {sum(part.numel() for part in parameters):,} parameters; {place}, "
+        f"{torch.get_num_threads()} threads, kernels {used}"
+    )
+    typer.echo(f"{batch.num_systems} structures, {batch.num_atoms} atoms, {batch.edge_index.shape[1]} edges")
 
-@app.command()
-def report(
-    files: Annotated[list[Path], typer.Argument(help="What --json wrote.", show_default=False)],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for the table and the plots.", show_default=False)
-    ],
-) -> None:
-    """Records as a Markdown table, and plots of scalings.
+    def predict() -> None:
+        with torch.no_grad():
+            force_field.predict(batch)
 
-    Example:  denskit bench report results/*.json --output results
-    """
-    from denskit.analysis.benchmarks import write_report
-
-    for path in write_report(files, output):
-        typer.echo(f"Wrote {path}")
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"--values {text}: numbers with commas between them are wanted, such as 72,243") from None
+    _say("energies and forces", _seconds(predict, place, repeats), batch.num_systems)
+    if RunFolder(model).config.is_file():
+        trainer = _trainer(model, kernels, str(place))
+        work = [trainer.loader.work(step) for step in range(WARM_UPS + repeats)]
+        size = min(trainer.config.training.batch_size, len(trainer.data.train))
+        steps = iter(work)
+        _say(f"training step ({trainer.config.task.name}), batches of {size}",
+             _seconds(lambda: trainer.train_step(next(steps)), place, repeats), size)  # fmt: skip
 
 
-def _job(work: Any, model: str, system: str, batch: int, against: str, device: str, **choices: Any) -> Job:
-    """The job, with names and device checked before anything is built."""
-    from denskit.bench.job import Job
-    from denskit.bench.models import config_of
-    from denskit.bench.systems import structure
-    from denskit.training.distributed import choose_device
+def _trainer(run: Path, kernels: str, device: str) -> Trainer:
+    """The training of a run at its beginning; its folder is not written to."""
+    from denskit.evaluation.evaluate import run_data
+    from denskit.runtime.processes import join_processes
+    from denskit.training.config import load_config
+    from denskit.training.sizing import fit_model_to_data
+    from denskit.training.trainer import Trainer
 
-    device = str(choose_device(device))
-    job = Job(work=work, model=model, system=system, batch=batch, against=against, device=device, **choices)
-    config_of(job)
-    structure(system)
-    return job
+    config, data = load_config(run), run_data(run)
+    training = config.training.model_copy(update={"kernels": kernels})
+    config, _ = fit_model_to_data(config.model_copy(update={"training": training}), data)
+    return Trainer(config, data, join_processes(device))
 
 
-def _measure(job: Job, threads: int, repeats: int, warm_ups: int, memory: bool, json: Path | None) -> None:
-    check_writable(json)
-    from denskit.bench.measure import Plan, run
+def _seconds(call: Callable[[], object], device: object, repeats: int) -> list[float]:
+    """Wall seconds of each timed call; on a GPU until its work is done."""
+    import torch
 
-    with BenchProgress() as notify:
-        data = run(job, Plan(threads=threads, repeats=repeats, warm_ups=warm_ups, memory=memory), notify).to_dict()
-    show(data)
-    write(data, json)
+    times = []
+    for _ in range(WARM_UPS + repeats):
+        begin = time.perf_counter()
+        call()
+        if torch.device(str(device)).type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return times[WARM_UPS:]
+
+
+def _say(work: str, seconds: list[float], structures: int) -> None:
+    median, best = (1e3 * value / structures for value in (statistics.median(seconds), min(seconds)))
+    typer.echo(f"{work}: {median:.3g} ms per structure (best {best:.3g}), {1e3 / median:.3g} structures per s")

@@ -62,9 +62,8 @@ def _pair(text: str) -> tuple[str, str]:
 @contextmanager
 def _bar(unit: str) -> Iterator[Callable[[int, int], None]]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    from denskit.runtime.progress import progress_bar
+
+    with progress_bar(Console(stderr=True)) as bar:
+        yield lambda done, total: bar(done, f"{done} of {total} {unit}", total)

@@ -39,7 +39,7 @@ def download(
 
     Example:  denskit data download md17 ethanol
     """
-    from denskit.data import download as downloads
+    from denskit.data.datasets import download as downloads
 
     path = downloads.download(name.value, molecule, say=typer.echo)
     typer.echo(f"use it with data.name={name.value} data.molecule={molecule}, or data.path={path}")
@@ -97,7 +97,7 @@ def generate(
 
     Example:  denskit data generate ethanol --frames 2000 -o ethanol.npz
     """
-    from denskit.data import generate as generation
+    from denskit.data.datasets import generate as generation
     from denskit.files import new_file
 
     new_file(out, inputs=[molecule], force=force)

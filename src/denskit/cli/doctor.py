@@ -19,7 +19,7 @@ def doctor() -> None:
 
     import torch
 
-    from denskit.nn.fused import fused_problem
+    from denskit.models import MODELS
 
     table = Table("what", "found", title="denskit doctor")
     table.add_row("Python", platform.python_version())
@@ -27,7 +27,8 @@ def doctor() -> None:
     for package in PACKAGES:
         table.add_row(package, _version(package))
     table.add_row("CPU threads", f"{torch.get_num_threads()} (OMP_NUM_THREADS sets them)")
-    table.add_row("kernels on CPUs", fused_problem("cpu") or "fused")
+    problems = [problem for entry in MODELS.values() if (problem := entry.backbone.kernels_problem("cpu"))]
+    table.add_row("kernels on CPUs", "; ".join(problems) or "fused")
     table.add_row("CUDA", _cuda())
     Console().print(table)
 

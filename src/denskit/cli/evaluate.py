@@ -69,7 +69,7 @@ def evaluate(
 
       torchrun --nproc-per-node 4 -m denskit evaluate runs/mine --data id=val_id --data ood_ads=val_ood_ads
     """
-    from denskit.training.determinism import use_deterministic_algorithms
+    from denskit.runtime.determinism import use_deterministic_algorithms
 
     if deterministic:
         use_deterministic_algorithms()
@@ -101,10 +101,10 @@ def _judge(
     batch_size: int,
 ) -> None:
     """Errors of energy, forces and stress: the table and its files."""
+    from denskit.evaluation.evaluate import evaluate as evaluate_model
+    from denskit.evaluation.evaluate import evaluate_splits
     from denskit.files import new_file
-    from denskit.training.distributed import join_processes
-    from denskit.training.evaluate import evaluate as evaluate_model
-    from denskit.training.evaluate import evaluate_splits
+    from denskit.runtime.processes import join_processes
 
     written = _written(split, several=bool(sets))
     if output is not None:

@@ -32,9 +32,9 @@ def export(
     """
     from denskit.files import new_file
     from denskit.models.model_file import load_model
+    from denskit.runtime.device import choose_device
     from denskit.simulation.calculator import DTYPES
     from denskit.simulation.exporting import export_model
-    from denskit.training.distributed import choose_device
     from denskit.training.run_folder import model_file
 
     weights = model_file(model)

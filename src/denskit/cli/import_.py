@@ -10,7 +10,7 @@ import typer
 from denskit.cli.options import Force
 
 if TYPE_CHECKING:
-    from denskit.models.base import ModelConfig
+    from denskit.models.config import ModelConfig
     from denskit.models.scaling import Scaling
 
 
@@ -50,9 +50,9 @@ def import_(
       denskit import mine.pth.tar --data md17_aspirin.npz --model equiformer_dens_L@2.yml
     """
     from denskit.files import new_file
-    from denskit.models.equiformer import EquiformerConfig
+    from denskit.models import MODELS
+    from denskit.models.importing import import_checkpoint
     from denskit.models.model_file import save_model
-    from denskit.models.published import import_checkpoint
 
     output = output or Path(checkpoint.name.split(".")[0] + ".safetensors")
     new_file(output, inputs=[path for path in (checkpoint, data, references) if path is not None], force=force)
@@ -64,12 +64,10 @@ def import_(
     elif data is not None or mean is not None or std is not None:
         raise ValueError("give --data FILE, or all of --mean, --std and --elements")
     force_field = import_checkpoint(checkpoint, scaling=scaling, config=None if model is None else _settings(model))
-    if isinstance(force_field.config, EquiformerConfig):
-        used = force_field.config
-        typer.echo(
-            f"Settings that weights do not show: cutoff {used.cutoff:g} Å, {used.num_heads} heads, rescale_degree "
-            f"{str(used.rescale_degree).lower()}. --model FILE.yaml gives those of the training"
-        )
+    importer = MODELS[force_field.config.name].importer
+    if importer is not None and importer.unseen:
+        used = ", ".join(f"{name}={getattr(force_field.config, name)}" for name in importer.unseen)
+        typer.echo(f"Settings that weights do not show: {used}. --model FILE.yaml gives those of the training")
     if scaling is None:
         force_field.scaling = _changed(force_field.scaling, elements, references)
     save_model(output, force_field, {"imported_from": checkpoint.name})

@@ -133,13 +133,13 @@ def _simulate(
     **made: Any,
 ) -> None:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from denskit.runtime.device import choose_device
+    from denskit.runtime.interrupt import Interrupt
+    from denskit.runtime.progress import progress_bar
     from denskit.simulation.calculator import DTYPES
     from denskit.simulation.dynamics.folder import molecular_dynamics
     from denskit.simulation.potential import load_potential
-    from denskit.training.distributed import choose_device
-    from denskit.training.interrupt import Interrupt
     from denskit.training.run_folder import model_file
 
     precision = None if dtype is None else DTYPES[dtype]
@@ -148,16 +148,11 @@ def _simulate(
     console = Console(soft_wrap=True)
     if made["compile"]:
         console.print("compiling the model before the first step: one to several minutes")
-    columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with (
-        Interrupt(patient=False) as interrupt,
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
-    ):
-        task = bar.add_task("starting", total=plan.steps)
+    with Interrupt(patient=False) as interrupt, progress_bar(console, plan.steps) as bar:
 
         def show(now: Now) -> None:
             text = f"{now.time:.3f} ps, {now.ns_per_day:.3g} ns/day x {now.systems}, {now.temperature:.0f} K"
-            bar.update(task, completed=now.step, description=text)
+            bar(now.step, text)
 
         outcome = molecular_dynamics(
             potential, structures, plan, resume=resume, say=console.print, progress=show,

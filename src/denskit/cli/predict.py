@@ -43,7 +43,7 @@ def predict(
 
       denskit predict runs/mine --data id=test_id --data ood_ads=test_ood_ads --format evalai -o submission.npz
     """
-    from denskit.training.determinism import use_deterministic_algorithms
+    from denskit.runtime.determinism import use_deterministic_algorithms
 
     if deterministic:
         use_deterministic_algorithms()
@@ -51,14 +51,14 @@ def predict(
     if (file is None) == (not sets):
         raise ValueError("give one file of structures, or --data NAME=PATH for each split of a submission")
     if layout == "extxyz":
-        from denskit.training.evaluate import predict as predict_file
+        from denskit.evaluation.evaluate import predict as predict_file
 
         if file is None:
             raise ValueError("--data names the splits of a submission: add --format evalai or leaderboard")
         count = predict_file(model, file, output, device=device, batch_size=batch_size, fixed=fixed, force=force)
     else:
-        from denskit.training.distributed import join_processes
-        from denskit.training.submission import write_submission
+        from denskit.evaluation.submission import write_submission
+        from denskit.runtime.processes import join_processes
 
         settings = {"batch_size": batch_size, "fixed": fixed, "force": force, "processes": join_processes(device)}
         count = write_submission(model, sets or file, output, layout=layout, **settings)  # type: ignore[arg-type]

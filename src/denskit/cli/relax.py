@@ -62,10 +62,10 @@ def relax(
     """
     import torch
 
+    from denskit.runtime.determinism import use_deterministic_algorithms
+    from denskit.runtime.device import choose_device
     from denskit.simulation.potential import load_potential
     from denskit.simulation.relaxation.folder import RelaxationFolder
-    from denskit.training.determinism import use_deterministic_algorithms
-    from denskit.training.distributed import choose_device
     from denskit.training.run_folder import model_file
 
     if deterministic:
@@ -94,10 +94,10 @@ def relax(
 
 def _structures(model: Path, file: Path, fixed: Any, first_frames: bool) -> tuple[Structures, Originals]:
     """The structures to relax, and what their file has of each."""
-    from denskit.data.opening import open_unchecked
+    from denskit.data.readers.formats import open_unchecked
     from denskit.data.writing import Originals
+    from denskit.evaluation.evaluate import reading
     from denskit.simulation.relaxation.is2re import first_frames as first_of
-    from denskit.training.evaluate import reading
 
     source, said = open_unchecked(file, reading(model, file, fixed))
     typer.echo("\n".join(said), err=True)
@@ -132,29 +132,18 @@ def _settings(
 def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSettings, options: dict[str, Any]) -> Any:
     """Relax with a progress bar; leaves the program with code 130 where it was interrupted."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from denskit.runtime.interrupt import Interrupt
+    from denskit.runtime.progress import progress_bar
     from denskit.simulation.relaxation.folder import Progress as Now
     from denskit.simulation.relaxation.folder import relax_into
-    from denskit.training.interrupt import Interrupt
 
     console = Console(stderr=True, soft_wrap=True)
-    columns = (
-        "{task.description}",
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[now]}"),
-    )
-    with (
-        Interrupt(patient=False) as interrupt,
-        Progress(*columns, console=console, disable=not console.is_terminal) as bar,
-    ):
-        task = bar.add_task("relaxed", total=len(source), now="")
+    with Interrupt(patient=False) as interrupt, progress_bar(console, len(source)) as bar:
 
         def show(now: Now) -> None:
             troubles = f", {now.unsound} without a result" if now.unsound else ""
-            bar.update(task, completed=now.finished, now=f"{now.running} under way{troubles}")
+            bar(now.finished, f"{now.finished} of {len(source)} relaxed, {now.running} under way{troubles}")
 
         summary = relax_into(
             folder,

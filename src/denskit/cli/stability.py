@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from denskit.files import atomic_write, new_file, write_json
@@ -48,11 +47,12 @@ def study_stability(
     Files: ``stability.json``, ``stability.png``, ``h_of_r.csv``, ``series.csv``, and ``study.safetensors`` to go on
     from.  Raises ValueError where files of these names are there without the last.
     """
+    from denskit.runtime.device import choose_device
+    from denskit.runtime.interrupt import Interrupt
+    from denskit.runtime.progress import progress_bar
     from denskit.simulation.potential import load_potential
     from denskit.simulation.stability.protocol import Reference
     from denskit.simulation.stability.study import STATE_FILE, run_study
-    from denskit.training.distributed import choose_device
-    from denskit.training.interrupt import Interrupt
     from denskit.training.run_folder import model_file
 
     paths = [models] if isinstance(models, Path) else list(models)
@@ -64,17 +64,10 @@ def study_stability(
         for name in FILES:
             new_file(folder / name)
     folder.mkdir(parents=True, exist_ok=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:.2f} ps"),
-        TimeRemainingColumn(),
-    )
-    with Interrupt(patient=False) as interrupt, Progress(*columns, transient=True) as bar:
-        task = bar.add_task("starting", total=settings.length)
+    with Interrupt(patient=False) as interrupt, progress_bar(Console(), settings.length) as bar:
 
         def show(what: str, done: float, total: float) -> None:
-            bar.update(task, description=what, completed=done, total=total)
+            bar(done, f"{what}, {done:.2f} ps", total)
 
         study = run_study(potential, truth, settings, folder=folder, progress=show, stop=lambda: interrupt.signal != 0)
     _print(study, title)
@@ -125,8 +118,8 @@ def stability_measures(
     device: str,
 ) -> dict[str, float]:
     """``denskit evaluate --stability``: the study's means (and the spread of the stability), named with their units."""
+    from denskit.evaluation.evaluate import source_of
     from denskit.simulation.stability.protocol import StudySettings
-    from denskit.training.evaluate import source_of
     from denskit.training.run_folder import model_file
 
     found = study_stability(

@@ -181,7 +181,7 @@ def _write_trial(study: StudyConfig, number: int, folder: StudyFolder) -> None:
 def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost], processes: int) -> list[str]:
     from denskit.evaluation.study.config import runs_of
     from denskit.evaluation.study.timing import cell_of
-    from denskit.training.run_log import duration
+    from denskit.runtime.progress import duration
 
     runs = runs_of(study)
     missing = [run for run in runs if not folder.result(run).is_file()]

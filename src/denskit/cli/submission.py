@@ -23,7 +23,7 @@ def merge(
 
     Example:  denskit submission merge id=id.npz ood_ads=ood_ads.npz ood_cat=c.npz ood_both=b.npz -o submission.npz
     """
-    from denskit.training.submission import merge_submissions
+    from denskit.evaluation.submission import merge_submissions
 
     count = merge_submissions(named_sets(files), output, force=force)
     typer.echo(f"Wrote {count} structures to {output}")

@@ -7,10 +7,10 @@ from difflib import get_close_matches
 
 from denskit.data.base import Source, Subset, collate
 from denskit.data.config import DataConfig, SplitConfig
+from denskit.data.datasets.embedded import load_embedded
+from denskit.data.datasets.md17 import load_md17
+from denskit.data.datasets.open_catalyst import load_oc20, load_oc22
 from denskit.data.loading import WEIGHTED, LoadedData, load_files, read_file
-from denskit.data.md17 import load_md17
-from denskit.data.open_catalyst import load_oc20, load_oc22
-from denskit.data.shipped import load_embedded
 from denskit.data.splits import Splits
 
 __all__ = [

@@ -57,11 +57,16 @@ class Subset:
         return (self[index] for index in range(len(self)))
 
 
+def spaced(length: int, most: int) -> np.ndarray:
+    """At most ``most`` positions among ``length``, evenly spaced from the first to the last."""
+    return np.linspace(0, length - 1, min(length, most)).round().astype(np.int64)
+
+
 def evenly(source: Source, most: int | None) -> Source:
     """At most so many structures of a source, evenly spaced; None: all."""
     if most is None or len(source) <= most:
         return source
-    return Subset(source, np.linspace(0, len(source) - 1, most).round().astype(np.int64), source.name)
+    return Subset(source, spaced(len(source), most), source.name)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from denskit.data.base import Source
 from denskit.data.config import DataConfig
 from denskit.data.frames import CLOSEST, close_pair
 from denskit.data.loading import read_file
+from denskit.data.readers.shards import FORMAT, INDEX, LABELS, SIZES, ShardFile, read_index, write_shard
 from denskit.data.records import Records
-from denskit.data.shards import FORMAT, INDEX, LABELS, SIZES, ShardFile, read_index, write_shard
 from denskit.files import atomic_write, is_empty, locked, sha256_of, write_json
 
 STRUCTURES = 16_384  # of a shard: some 30 MB of OC20, and as much memory as its writer needs

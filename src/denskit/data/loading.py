@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from ase.data import chemical_symbols
@@ -12,7 +13,7 @@ from ase.data import chemical_symbols
 from denskit.data.base import Lazy, Source, Subset
 from denskit.data.config import DataConfig, References
 from denskit.data.frames import Frames, check, numbers
-from denskit.data.opening import open_unchecked
+from denskit.data.readers.formats import open_unchecked
 from denskit.data.records import Joined, Records, sample
 from denskit.data.references import linear_references
 from denskit.data.splits import Splits, divide
@@ -49,6 +50,15 @@ def read_file(
         return replace(source, rules=rules), messages
     frames, masked = check(source, required=required, missing=config.missing)
     return frames, messages + masked
+
+
+def read(path: str | Path, **settings: Any) -> Frames | Records:
+    """The structures of a file or folder as a sequence of :class:`denskit.batch.System`, in eV and Å.
+
+    ``settings``: fields of :class:`DataConfig` that say how to read it, such as ``energy_key``, ``units``, ``missing``.
+    Errors as :func:`read_file`.
+    """
+    return read_file(path, DataConfig(**settings))[0]
 
 
 def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED) -> LoadedData:

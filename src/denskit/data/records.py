@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from denskit.batch import MAX_ATOMIC_NUMBER, System
-from denskit.data.base import Source
+from denskit.data.base import Source, spaced
 from denskit.data.frames import LABELS, Frames, Missing
-from denskit.data.raw_oc20 import RawPair
+from denskit.data.readers.raw_oc20 import RawPair
 from denskit.reading.arrays import read_npz
 
 
@@ -192,5 +192,4 @@ def sizes_beside(folder: Path, count: int, *, whole: bool) -> np.ndarray | None:
 
 def sample(source: Source, count: int) -> Sequence[System]:
     """At most ``count`` structures, evenly spaced."""
-    chosen = np.unique(np.linspace(0, len(source) - 1, min(count, len(source)), dtype=np.int64))
-    return [source[int(index)] for index in chosen]
+    return [source[int(index)] for index in spaced(len(source), count)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from ase.data import chemical_symbols
 
-from denskit.data.unpickle import load_value
+from denskit.data.readers.unpickle import load_value
 from denskit.reading.arrays import read_npz
 from denskit.reading.documents import read_json
 

@@ -24,10 +24,10 @@ from ase.constraints import FixAtoms
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
-from denskit.data.ase_files import NAMES, read_atoms
-from denskit.data.aselmdb import AseLmdbShard
 from denskit.data.frames import LABELS
-from denskit.data.opening import is_read_by_ase
+from denskit.data.readers.ase_files import NAMES, read_atoms
+from denskit.data.readers.aselmdb import AseLmdbShard
+from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.records import Records
 
 # Results of which a model gives its own, or that mean nothing beside its own.

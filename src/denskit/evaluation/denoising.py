@@ -15,12 +15,13 @@ from typing import Literal
 import torch
 
 from denskit.batch import Batch, Targets
+from denskit.evaluation.evaluate import load_force_field, source_of
 from denskit.models.base import ForceField
 from denskit.random import keys_for
 from denskit.tasks import DenoisingConfig, DeNSConfig, NoisyNodesConfig, Task, build_task
+from denskit.tasks.measure import batches
 from denskit.tasks.metrics import Metrics
 from denskit.training.config import load_config
-from denskit.training.evaluate import batches, load_force_field, source_of
 
 _NAME = "noise_error_relative_to_zero"
 Denoises = DeNSConfig | NoisyNodesConfig
@@ -60,7 +61,7 @@ def denoise(
         source: a file of labelled structures; None: the ``split`` of the run's own data.
         sigmas: standard deviations of the noise, Å; none: half, once and twice the run's own.
         ratios: shares of the free atoms that are corrupted; none: once and twice the run's own, and all.
-        split, checkpoint, device, batch_size: as for :func:`denskit.training.evaluate.evaluate`.
+        split, checkpoint, device, batch_size: as for :func:`denskit.evaluation.evaluate.evaluate`.
 
     Raises ValueError for a run of another task, a sigma or ratio out of range, and where no atom was corrupted.
     """

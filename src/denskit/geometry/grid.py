@@ -43,18 +43,13 @@ def quadrature_weights(resolution: tuple[int, int]) -> Tensor:
     return weights / (weights.sum() * longitudes)
 
 
-def coefficient_orders(l_max: int, m_max: int) -> tuple[tuple[int, int], ...]:
-    """(l, m) of the coefficients with |m| <= m_max, l first: the last axis of the matrices of :func:`s2_grid`."""
-    return tuple((l, m) for l in range(l_max + 1) for m in range(-min(l, m_max), min(l, m_max) + 1))
-
-
 @cache
 def s2_grid(l_max: int, m_max: int, resolution: tuple[int, int], normalisation: Normalisation) -> tuple[Tensor, Tensor]:
     """Matrices to the grid and back, each [latitudes, longitudes, K] (float64, CPU); do not change them in place.
 
     Args:
         l_max: highest degree.
-        m_max: only coefficients with |m| <= m_max are kept, in the order of :func:`coefficient_orders`.
+        m_max: only coefficients with |m| <= m_max are kept, degree by degree with m ascending.
         resolution: numbers of latitudes (even) and longitudes.
         normalisation: of the coefficients.  "integral": f = sum x_lm Y_lm with Y of unit norm on the sphere.
             "component": e3nn's, where coefficients of variance 1 give values of variance 1.  Degrees l > m_max, which

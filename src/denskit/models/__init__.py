@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from denskit.models.base import Backbone, ForceField, ModelConfig
+from denskit.models.base import Backbone, ForceField
+from denskit.models.config import ModelConfig
 from denskit.models.equiformer import Equiformer, EquiformerConfig
+from denskit.models.equiformer.published_settings import IMPORTER as equiformer_importer
 from denskit.models.equiformer_v2 import EquiformerV2, EquiformerV2Config
+from denskit.models.equiformer_v2.published import IMPORTER as equiformer_v2_importer
 from denskit.models.escn import ESCN, ESCNConfig
+from denskit.models.escn.published import IMPORTER as escn_importer
+from denskit.models.published_checkpoint import Importer
 from denskit.models.scaling import Scaling
 
 
 class ModelEntry(NamedTuple):
-    """A model: its configuration and its backbone, a callable (config, heads, force_input_scale)."""
+    """A model: its configuration, its backbone, a callable (config, heads, force_input_scale), and how published
+    checkpoints of it are imported, if there are any."""
 
     config: type[ModelConfig]
     backbone: type[Backbone]
+    importer: Importer | None = None
 
 
 MODELS = {
-    "equiformer": ModelEntry(EquiformerConfig, Equiformer),
-    "equiformer_v2": ModelEntry(EquiformerV2Config, EquiformerV2),
-    "escn": ModelEntry(ESCNConfig, ESCN),
+    "equiformer": ModelEntry(EquiformerConfig, Equiformer, equiformer_importer),
+    "equiformer_v2": ModelEntry(EquiformerV2Config, EquiformerV2, equiformer_v2_importer),
+    "escn": ModelEntry(ESCNConfig, ESCN, escn_importer),
 }
 
 

@@ -3,127 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from denskit.batch import MAX_ATOMIC_NUMBER, Batch
+from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
-from denskit.geometry.edge_pairs import to_edges
-from denskit.geometry.neighbors import build_neighbors
-from denskit.geometry.so2 import CouplePlan
-from denskit.models.divided import again
+from denskit.models.config import ModelConfig
+from denskit.models.edge_chunks import again
+from denskit.models.execution import DEFAULT, Execution
+from denskit.models.graph import EdgeGraph
 from denskit.models.scaling import Scaling
-from denskit.nn.execution import DEFAULT, Execution
-from denskit.nn.fused import KERNELS, Kernels, choose_kernels
-from denskit.nn.fused.plan import AggregatePlan, GatePlan
-from denskit.nn.norm import EquivariantLayerNorm
-from denskit.nn.packed import PackedNorm
-from denskit.nn.radial import RADIAL_BASES
-from denskit.nn.recompute import EdgeGroup
+from denskit.nn.weight_decay import NoWeightDecay
 
 SYMMETRIC_SITES = (
     "this model's layer norm (as published) divides features that vanish by symmetry: near symmetric sites (perfect "
     "crystals, CH4, CO2) forces are wrong by orders of magnitude. Do not use it there"
 )
-
-
-class ModelConfig(BaseModel):
-    """What all models have in common."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    cutoff: float = Field(5.0, gt=0, description="Å, radius of the neighbourhood")
-    max_neighbors: int | None = Field(
-        None, ge=1, description="keep only the nearest neighbours of each atom; not smooth"
-    )
-    strict_neighbors: bool = Field(
-        True, description="with max_neighbors: exactly the nearest ones; false keeps neighbours as near as the next one"
-    )
-    num_elements: int = Field(
-        64, ge=1, le=MAX_ATOMIC_NUMBER + 1, description="atomic numbers 0 .. num_elements - 1 have an embedding"
-    )
-    forces: Literal["gradient", "direct"] = Field(
-        "gradient", description="forces from -dE/dr or from a head of their own"
-    )
-    stress: Literal["none", "strain"] = Field("none", description="stress of periodic systems by straining the cell")
-    force_input_scale: float | None = Field(
-        None,
-        gt=0,
-        description="Å/eV, factor of encoded forces; default 1 / force scale; 23.06 gives the published kcal/mol/Å",
-    )
-
-    def with_neighbors(self, batch: Batch) -> Batch:
-        """The batch with the edges that this model looks at; see :func:`denskit.geometry.neighbors.build_neighbors`."""
-        return build_neighbors(batch, self.cutoff, max_neighbors=self.max_neighbors, strict=self.strict_neighbors)
-
-    @model_validator(mode="after")
-    def _stress_needs_gradients(self) -> ModelConfig:
-        if self.stress == "strain" and self.forces == "direct":
-            raise ValueError(
-                "stress=strain differentiates the energy, as forces=gradient does; direct forces cannot go with it"
-            )
-        return self
-
-
-@dataclass(frozen=True, kw_only=True)
-class EdgeGraph:
-    """The edges of a batch with all that models need of them, computed once per forward."""
-
-    frames: EdgeFrames
-    basis: Tensor  # [E, num_basis]; [E/2, num_basis] where pairs are known
-    source: Tensor  # [E]
-    target: Tensor  # [E]
-    weight: Tensor | None  # [E] in [0, 1]: envelope times mask; None where all edges count fully
-    enveloped: bool  # the weights hold an envelope that falls to 0 at the cutoff
-    num_atoms: int
-    execution: Execution
-    groups: Sequence[EdgeGroup] = ()  # of edges, for layers to work on one after the other; none: on all at once
-    pairs: Tensor | None = None  # [E/2, 2] rows of each edge and its reverse
-    pair: Tensor | None = None  # [E] for each edge the row of its pair
-
-    def radial(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """A function of the radial basis for all edges [E, C]; computed once for an edge and its reverse."""
-        values = function(self.basis)
-        return values if self.pairs is None or self.pair is None else to_edges(values, self.pairs, self.pair)
-
-    @property
-    def kernels(self) -> Kernels:
-        """The edge operations below, as ``execution`` and the device want them computed."""
-        return KERNELS[choose_kernels(self.execution.kernels, self.target.device)]
-
-    def couple(
-        self, plan: CouplePlan, at_source: Sequence[Tensor], at_target: Sequence[Tensor], radial: Tensor
-    ) -> list[Tensor]:
-        """Features [N, 2l+1, C_l] of both ends times the edges: :func:`denskit.nn.fused.reference.couple`."""
-        return self.kernels.couple(plan, at_source, at_target, self.source, self.target, self.frames.wigner, radial)
-
-    def gate(self, plan: GatePlan, mixed: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """Gated features by m, and logits: :func:`denskit.nn.fused.reference.gate`."""
-        return self.kernels.gate(plan, mixed)
-
-    def aggregate(self, plan: AggregatePlan, values: Sequence[Tensor], attention: Tensor) -> list[Tensor]:
-        """Weighted values, turned back and summed at the targets: :func:`denskit.nn.fused.reference.aggregate`."""
-        return self.kernels.aggregate(plan, values, attention, self.target, self.num_atoms, self.frames.wigner)
-
-    def into_frame(self, x: Tensor, l: int) -> Tensor:
-        """Features of edges [E, 2l+1, C] into their frames, rows m-major."""
-        return x if l == 0 else self.frames.wigner[l] @ x
-
-    def degree(self) -> Tensor:
-        """How many edges end in each atom [N]; an edge counts as much as its weight, so that a neighbour that leaves
-        through an envelope leaves the number smoothly."""
-        weight = self.frames.length.new_ones(len(self.target)) if self.weight is None else self.weight
-        return weight.new_zeros(self.num_atoms).index_add(0, self.target, weight)
-
-    def sum_over_edges(self, x: Tensor) -> Tensor:
-        """Sum [E, R, C] at the target atoms: [N, R, C]."""
-        return x.new_zeros(self.num_atoms, *x.shape[1:]).index_add(0, self.target, x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +60,18 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def make_head(self, irreps: str) -> nn.Module:
         """A module from Features to [N, dim]: "0" scalars, "1" vectors."""
+
+    @classmethod
+    def kernels_problem(cls, device_type: str) -> str | None:
+        """Why the model's own kernels cannot run on a kind of device ("cpu", "cuda"); None where nothing is wrong."""
+        return None
+
+    def choose_kernels(self, execution: Execution, device: torch.device) -> str:
+        """Which kernels compute the edge operations on a device; models with one way of computing ignore what is asked.
+
+        Raises ValueError where the kernels asked for cannot run.
+        """
+        return "plain"
 
     def run_block(self, block: nn.Module, x: Tensor | Sequence[Tensor], graph: EdgeGraph, *args: Any) -> Any:
         """``block(x, graph, *args)``; with ``recompute`` derivatives compute it again."""
@@ -221,10 +132,8 @@ class ForceField(nn.Module):
     def no_decay_parameters(self) -> set[str]:
         """Names of the parameters that weight decay leaves alone, as published: biases, norms, the radial basis."""
         names = {name for name, _ in self.named_parameters() if name.endswith("bias")}
-        whole = (nn.LayerNorm, EquivariantLayerNorm, PackedNorm, *RADIAL_BASES.values())
         for prefix, module in self.named_modules():
-            if isinstance(module, whole):
-                assert isinstance(module, nn.Module)
+            if isinstance(module, nn.LayerNorm | NoWeightDecay):
                 names |= {f"{prefix}.{name}" for name, _ in module.named_parameters()}
         return names
 
@@ -292,7 +201,7 @@ class ForceField(nn.Module):
         # sums and what leaves the model are never in half precision
         out = {name: value.to(batch.positions.dtype) for name, value in out.items()}
         out["energies"] = torch.where(batch.atom_mask, out["energy"][:, 0], 0)
-        out["energy"] = out["energies"].new_zeros(batch.num_systems).index_add(0, batch.system_index, out["energies"])
+        out["energy"] = batch.sum_over_atoms(out["energies"])
         return out
 
     def predict(self, batch: Batch, outputs: tuple[str, ...] | None = None) -> dict[str, Tensor]:
@@ -323,8 +232,7 @@ class ForceField(nn.Module):
             self.train(training)
         physical = self.scaling.unscale(batch, {name: value.detach() for name, value in out.items()})
         # added in float64: in float32 the sum over thousands of atoms loses meV
-        energies = physical["energies"]
-        physical["energy"] = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
+        physical["energy"] = batch.sum_over_atoms(physical["energies"])
         return {name: physical[name] for name in wanted}
 
 

@@ -8,13 +8,14 @@ saved, ``ema``, ``elementrefs``, optimizer and so on.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from denskit.models.config import ModelConfig
 from denskit.reading.budget import naming
 from denskit.reading.torch_files import read_torch
 
@@ -35,6 +36,28 @@ class Checkpoint:
     model: dict[str, Any] | None  # the model's published hyper-parameters
     normalizers: dict[str, tuple[float, float]] | None  # "energy", "forces": mean, deviation; None: it does not say
     references: Tensor | None  # [Z] eV, energies of elements
+
+
+@dataclass(frozen=True)
+class Importer:
+    """How checkpoints of a published model are recognised and converted."""
+
+    mark: str  # a tensor that only this model has
+    config: Callable[[Checkpoint], ModelConfig]
+    convert: Callable[[Mapping[str, Tensor], Any], tuple[dict[str, Tensor], dict[str, str]]]  # to our weights and heads
+    force_input_scale: float = 1.0  # Å/eV; all published models encode raw forces, in the unit of their data
+    unseen: tuple[str, ...] = ()  # settings that neither weights nor file show, so that defaults are taken
+
+
+def from_settings(config_of: Callable[[Mapping[str, Any]], ModelConfig]) -> Callable[[Checkpoint], ModelConfig]:
+    """:attr:`Importer.config` from the hyper-parameters in the file."""
+
+    def config(checkpoint: Checkpoint) -> ModelConfig:
+        if checkpoint.model is None:
+            raise ValueError("there are none (config); give them with --model")
+        return config_of(checkpoint.model)
+
+    return config
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:

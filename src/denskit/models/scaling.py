@@ -76,8 +76,7 @@ class Scaling(nn.Module):
     def reference_energy(self, batch: Batch) -> Tensor:
         """What is taken off the energies [B] (eV, float64): references of the atoms, and the shift."""
         per_atom = self.references[batch.atomic_numbers] * batch.atom_mask
-        total = per_atom.new_zeros(batch.num_systems).index_add(0, batch.system_index, per_atom)
-        return total + self.energy_shift
+        return batch.sum_over_atoms(per_atom) + self.energy_shift
 
     def scale_targets(self, batch: Batch, targets: Targets) -> Targets:
         """Labels in model units, in the dtype of the positions; energies are subtracted in float64 first.

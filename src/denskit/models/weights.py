@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from denskit.models import build_force_field
-from denskit.models.base import ForceField, ModelConfig
+from denskit.models.base import ForceField
+from denskit.models.config import ModelConfig
 from denskit.models.scaling import Scaling
 from denskit.reading.budget import naming, require_allowed
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from denskit.geometry.harmonics import spherical_harmonics
-from denskit.geometry.so3 import Initialisation, SO3Linear
+from denskit.nn.so3_linear import Initialisation, SO3Linear
 
 
 class ForceEncoding(nn.Module):

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from denskit.geometry.so3 import Initialisation, initialise
+from denskit.nn.so3_linear import Initialisation, initialise
+from denskit.nn.weight_decay import NoWeightDecay
 
 EPS = 1e-5
 
@@ -42,7 +43,7 @@ class PackedLinear(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
-class PackedNorm(nn.Module, ABC):
+class PackedNorm(NoWeightDecay, ABC):
     """A normalisation: one weight for each degree and channel, a bias on the scalars; x may stop at any degree."""
 
     def __init__(self, l_max: int, channels: int) -> None:

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from denskit.nn.cutoff import CosineCutoff, PolynomialEnvelope
+from denskit.nn.weight_decay import NoWeightDecay
 
 SERIES_BELOW = 0.1  # sin(u) / u by its series: the quotient's second derivative loses eps / u^2
 PUBLISHED_PI = 3.14159  # Graphormer's Gaussian basis normalises with this value, and so do the weights trained with it
 
 
-class ExponentialNormalBasis(nn.Module):
+class ExponentialNormalBasis(NoWeightDecay):
     """f(d) exp(-beta_k (exp(-5 d / cutoff) - mu_k)^2), with f the cosine cutoff (PhysNet, arXiv 1902.08408, eq. 7).
 
     The means mu lie evenly between exp(-cutoff) and 1; beta = (2 (1 - exp(-cutoff)) / num_basis)^-2.  As in the
@@ -45,7 +46,7 @@ class ExponentialNormalBasis(nn.Module):
         return value * torch.exp(exponent)
 
 
-class GaussianBasis(nn.Module):
+class GaussianBasis(NoWeightDecay):
     """Normal densities of w d / cutoff + b with trained means and widths (Graphormer, arXiv 2203.04810, section 3).
 
     ``weight`` and ``bias`` are one number each for all pairs of elements; widths are |std| + 1e-5.  There is no cutoff
@@ -67,7 +68,7 @@ class GaussianBasis(nn.Module):
         return torch.exp(-0.5 * ((x - self.mean) / width) ** 2) / (math.sqrt(2 * PUBLISHED_PI) * width)
 
 
-class BesselBasis(nn.Module):
+class BesselBasis(NoWeightDecay):
     """sqrt(2 / cutoff^3) sin(w_k x) / x times a polynomial envelope, x = d / cutoff (DimeNet, arXiv 2003.03123, eq. 7).
 
     The frequencies w_k start at k pi and are trained.  The envelope has exponent 5, as in GemNet and the published

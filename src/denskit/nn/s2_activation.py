@@ -15,7 +15,7 @@ from torch import Tensor
 
 from denskit.geometry.autocast import add_product, product_dtype, sum_dtype
 from denskit.geometry.grid import Normalisation, s2_grid
-from denskit.geometry.so2_linear import order_major
+from denskit.geometry.order_major import order_major
 
 VALUES = {"cpu": 2**18, "cuda": 2**26}  # at once: the caches of a processor, the memory of a GPU
 
@@ -32,7 +32,7 @@ def cast_grid(
 ) -> tuple[Tensor, Tensor]:
     """Matrices from K coefficients to P points [P, K] and back [K, P].
 
-    ``by_order``: coefficients in the rows of :func:`denskit.geometry.so2_linear.order_major`, else l first.
+    ``by_order``: coefficients in the rows of :func:`denskit.geometry.order_major.order_major`, else l first.
     """
     with torch.inference_mode(False), torch.no_grad():
         both = s2_grid(l_max, m_max, resolution, normalisation)

@@ -16,8 +16,8 @@ from ase.stress import full_3x3_to_voigt_6_stress
 
 from denskit.batch import Batch
 from denskit.models.base import ForceField
+from denskit.models.execution import KernelName
 from denskit.models.model_file import load_model
-from denskit.nn.fused import KernelName
 from denskit.simulation.potential import DIRECT, Evaluation, Potential
 from denskit.simulation.structures import batch_of
 
@@ -38,7 +38,7 @@ class DenskitCalculator(Calculator):
         skin: Å; neighbours are searched within cutoff + skin and kept until an atom has moved skin / 2.
         compile: as in :class:`Potential`, for many calls with the same atoms; calls that ask for a stress run the model
             as it is.
-        kernels: see :class:`denskit.nn.execution.Execution`.
+        kernels: see :class:`denskit.models.execution.Execution`.
 
     Raises:
         FileNotFoundError: No such model file.

@@ -19,8 +19,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from denskit.batch import Batch
 from denskit.models.base import ForceField
+from denskit.models.execution import Execution
 from denskit.models.flat_graph import fold
-from denskit.nn.execution import Execution
 
 SPARE = 1.05  # room for more edges than there are now
 MULTIPLE = 32  # edges are padded to a multiple of this

@@ -1,12 +1,10 @@
-"""How far the structure of a simulation is from that of a reference: h(r), radial distributions, and their distances.
+"""How far the structure of a simulation is from that of a reference: h(r), and its distances.
 
 The definitions of the simulation benchmark of Fu et al. (2023), "Forces are not Enough: Benchmark and Critical
 Evaluation for Machine Learning Force Fields with Molecular Simulations", and the Wasserstein-1 distance beside them.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -82,44 +80,3 @@ def wasserstein(found: np.ndarray, wanted: np.ndarray) -> float:
         return float("nan")
     difference = np.cumsum(found / found.sum()) - np.cumsum(wanted / wanted.sum())
     return float(np.abs(difference[:BINS]).sum() * WIDTH)
-
-
-@dataclass(frozen=True)
-class RadialDistribution:
-    """How g(r) of a liquid or a crystal is measured and when it counts as broken (Fu et al. 2023).
-
-    A simulation is unstable when in a window of 1 ps the error of any of its g(r) is above ``limit`` (Å).
-    """
-
-    pairs: tuple[tuple[int, int], ...]  # atomic numbers
-    range: float  # Å, at most half the smallest height of the cell
-    limit: float  # Å
-    bins: int = 500
-
-    def of(self, frames: np.ndarray, numbers: np.ndarray, cell: np.ndarray) -> np.ndarray:
-        """g(r) [pairs, bins] of frames [F, n, 3] (Å) of atoms [n] in a cell [3, 3] (Å) periodic in all directions."""
-        edges = np.linspace(NEAREST, self.range, self.bins + 1)
-        shells = 4 / 3 * np.pi * np.diff(edges**3) / abs(np.linalg.det(cell))
-        curves = []
-        for first, second in self.pairs:
-            one, other = numbers == first, numbers == second
-            counts = sum(_pair_counts(frame[one], frame[other], cell, edges) for frame in frames)
-            curves.append(counts / (shells * one.sum() * other.sum() * len(frames)))
-        return np.stack(curves)
-
-    def errors(self, found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Errors [pairs] in Å of curves [pairs, bins]: mean absolute difference times the range."""
-        return np.abs(found - wanted).mean(axis=1) * self.range
-
-    def unstable(self, window: np.ndarray, numbers: np.ndarray, cell: np.ndarray, reference: np.ndarray) -> bool:
-        """Whether a window of frames [F, n, 3] (1 ps) is too far from the reference curves [pairs, bins]."""
-        return not self.errors(self.of(window, numbers, cell), reference).max() <= self.limit
-
-
-WATER = RadialDistribution(pairs=((8, 8), (1, 1), (1, 8)), range=6.0, limit=3.0)
-
-
-def _pair_counts(one: np.ndarray, other: np.ndarray, cell: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    scaled = (one[:, None] - other[None]) @ np.linalg.inv(cell)
-    distance = np.linalg.norm((scaled - np.round(scaled)) @ cell, axis=-1)
-    return np.histogram(distance, edges)[0]

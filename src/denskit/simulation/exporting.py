@@ -20,7 +20,7 @@ from denskit.batch import Batch, System
 from denskit.data.base import collate
 from denskit.files import atomic_write
 from denskit.models.base import ForceField
-from denskit.nn.execution import Execution
+from denskit.models.execution import Execution
 
 INPUTS = {
     "positions": "[N, 3] float64, Å",

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from denskit.batch import Batch, System
 from denskit.models.base import ForceField
+from denskit.models.execution import Execution, KernelName
 from denskit.models.model_file import load_model
-from denskit.nn.execution import Execution
-from denskit.nn.fused import KernelName, choose_kernels
 from denskit.simulation.compiled import CompiledModel
 from denskit.simulation.neighbor_list import Candidates, unusable
 
@@ -79,7 +78,8 @@ class Potential:
         if len(kinds) != 1:
             raise ValueError(f"models must share one dtype and one device; found {sorted(map(str, kinds))}")
         self.dtype, self.device = kinds.pop()
-        choose_kernels(kernels, self.device)  # raises where there are none
+        for model in given:
+            model.backbone.choose_kernels(execution, self.device)  # raises where there are none
         self.models = [_frozen(model, execution) for model in given]
         self.cutoff = max(model.cutoff for model in given)
         self.skin = skin
@@ -190,7 +190,7 @@ class Potential:
             out = model(batch, outputs=_outputs(stress)) if compiled is None else compiled(batch)
             physical = model.scaling.unscale(batch, out)
         energies = physical["energies"]
-        energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
+        energy = batch.sum_over_atoms(energies)
         # the stress is a gradient: its scale is the energy's, whatever a scale of targets may say
         stresses = out["stress"].double() * model.scaling.energy_scale if stress else None
         return Evaluation(energy=energy, energies=energies, forces=physical["forces"].double(), stress=stresses)

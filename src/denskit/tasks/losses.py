@@ -83,7 +83,7 @@ class PaperLoss(LossForm):
         """Count the structures with existing atoms."""
         value = self.size(zero_unless(scored, difference))
         atoms = count_atoms(existing, batch)  # [B], |S|
-        summed = value.new_zeros(batch.num_systems).index_add(0, batch.system_index, value)  # [B]
+        summed = batch.sum_over_atoms(value)  # [B]
         return (summed / atoms.clamp(min=1)).sum(), (atoms > 0).sum().to(value.dtype)
 
     def over_systems(self, value: Tensor, *, scored: Tensor, existing: Tensor) -> Sums:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from denskit.batch import Batch
@@ -15,4 +14,4 @@ def free_atoms(batch: Batch) -> Tensor:
 
 def count_atoms(mask: Tensor, batch: Batch) -> Tensor:
     """How many atoms of each system [B] int64 the mask [N] bool selects."""
-    return torch.zeros_like(batch.n_atoms).index_add(0, batch.system_index, mask.to(batch.n_atoms.dtype))
+    return batch.sum_over_atoms(mask.to(batch.n_atoms.dtype))

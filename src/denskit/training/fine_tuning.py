@@ -16,13 +16,13 @@ from ase.data import atomic_numbers, chemical_symbols
 from denskit.batch import MAX_ATOMIC_NUMBER
 from denskit.data.base import Source, evenly
 from denskit.data.config import References
-from denskit.memory import memory_named
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
 from denskit.models.reference_fit import fit_references
 from denskit.models.scaling import Scaling, Statistics, describe, listed
-from denskit.training.evaluate import batches
+from denskit.runtime.memory import memory_named
+from denskit.tasks.measure import batches
 from denskit.training.run_folder import model_file
 from denskit.training.settings import FixedScale, RunConfig
 from denskit.training.transfer import start_new_elements, take_weights

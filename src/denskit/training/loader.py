@@ -20,10 +20,10 @@ from torch import Tensor
 
 from denskit.batch import Prepared
 from denskit.data.base import Source, collate
-from denskit.models.base import ModelConfig
+from denskit.models.config import ModelConfig
 from denskit.random import fold, keys_for, permuted
 from denskit.tasks import Task
-from denskit.training.objective import counts_of, no_prediction
+from denskit.training.batch_loss import counts_of, no_prediction
 from denskit.training.schedule import Schedule
 
 _ORDER = 0x0D3  # tells the keys of the order from those of the corruption

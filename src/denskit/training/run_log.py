@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import csv
-import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self, TextIO
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from denskit.files import atomic_write
+from denskit.runtime.progress import duration
 from denskit.training.run_folder import RunFolder
 
 _SIGNIFICANT = 7  # digits in metrics.csv
@@ -117,27 +116,6 @@ def metrics_line(values: Mapping[str, float | int], total_steps: int) -> str:
         parts.append(f"{duration(left)} left")
     parts.append(f"{values['memory_MiB']:.0f} MiB")
     return "  ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """``2h05m``, ``3m20s``, ``12s``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h{minutes:02d}m"
-    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
-
-
-def peak_memory(device: torch.device) -> float:
-    """Largest memory used so far, MiB: of the device for CUDA, else of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    if sys.platform == "win32":
-        return float("nan")
-    import resource  # not on Windows
-
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return used / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _now() -> str:

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from denskit.data.config import DataConfig
-from denskit.models.base import ModelConfig
+from denskit.models.config import ModelConfig
 from denskit.tasks import TaskConfig
 
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(step|epoch|minute)s?")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from pydantic import ValidationError
 
 from denskit.data import LoadedData
-from denskit.data.base import Source, collate
-from denskit.models.base import ModelConfig
+from denskit.data.base import Source, collate, spaced
+from denskit.models.config import ModelConfig
 from denskit.models.model_file import read_header
 from denskit.training.run_folder import model_file
 from denskit.training.settings import RunConfig, SizeRow
@@ -59,7 +58,7 @@ def _row(rows: Sequence[SizeRow], structures: int) -> SizeRow:
 
 
 def _averages(source: Source, model: ModelConfig) -> dict[str, float]:
-    chosen = np.unique(np.linspace(0, len(source) - 1, SAMPLE).round().astype(int))
+    chosen = spaced(len(source), SAMPLE)
     atoms = edges = 0
     for index in chosen:  # one at a time: a few large cells must not fill the memory
         batch, _ = collate([source[int(index)]], torch.float64)

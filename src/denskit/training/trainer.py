@@ -18,15 +18,20 @@ from denskit.data import LoadedData, load_data
 from denskit.data.base import evenly
 from denskit.data.inspection import findings_of
 from denskit.files import locked
-from denskit.memory import memory_named
 from denskit.models.base import SYMMETRIC_SITES, ForceField
+from denskit.models.execution import Execution
 from denskit.models.model_file import save_model
-from denskit.nn.execution import Execution
-from denskit.nn.fused import choose_kernels, fused_problem
 from denskit.random import fold
+from denskit.runtime.determinism import use_deterministic_algorithms
+from denskit.runtime.interrupt import Interrupt
+from denskit.runtime.memory import memory_named, peak_memory
+from denskit.runtime.processes import Processes, join_processes
+from denskit.runtime.progress import duration
 from denskit.tasks import build_task
+from denskit.tasks.measure import measure
 from denskit.tasks.metrics import Metrics
 from denskit.training.auto_sigma import fit_sigma_to_data
+from denskit.training.batch_loss import objective
 from denskit.training.checkpoint import (
     Checkpoint,
     cannot_write,
@@ -36,22 +41,17 @@ from denskit.training.checkpoint import (
     save_checkpoint,
 )
 from denskit.training.checks import Planned, verdict_on, warnings_before
-from denskit.training.determinism import use_deterministic_algorithms
-from denskit.training.distributed import Processes, join_processes
 from denskit.training.ema import WeightAverage
-from denskit.training.evaluate import measure
-from denskit.training.initial import check_known_elements, check_measured, initial_force_field
-from denskit.training.interrupt import Interrupt
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
-from denskit.training.objective import objective
 from denskit.training.optimizer import Gradients, build_optimizer, set_learning_rate
 from denskit.training.precision import Precision
 from denskit.training.run_folder import RunFolder, environment
-from denskit.training.run_log import RunLog, duration, metrics_line, peak_memory
+from denskit.training.run_log import RunLog, metrics_line
+from denskit.training.running_totals import Window
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig, parse_interval
 from denskit.training.sizing import fit_model_to_data
-from denskit.training.window import Window
+from denskit.training.starting_model import check_known_elements, check_measured, initial_force_field
 
 _DROPOUT = 0xD20  # tells the seeds of dropout from those of the order and the corruption
 _SMALLER = (
@@ -136,11 +136,12 @@ class Trainer:
         if self.data.valid is not None:
             check_known_elements(force_field, self.data.valid)
         self.force_field: ForceField = force_field.to(device)
-        choose_kernels(training.kernels, device)  # raises before anything is written
         self.force_field.execution = Execution(
             kernels=training.kernels, edge_chunk=training.edge_chunk, recompute=training.activation_checkpointing
         )
-        if device.type == "cpu" and training.kernels == "auto" and (problem := fused_problem("cpu")) is not None:
+        force_field.backbone.choose_kernels(force_field.execution, device)  # raises before anything is written
+        problem = force_field.backbone.kernels_problem("cpu")
+        if device.type == "cpu" and training.kernels == "auto" and problem is not None:
             self.messages.append(f"edge operations in plain PyTorch, about half as fast: {problem}")
         self.group.copy_from_first([*force_field.parameters(), *force_field.buffers()])
         parameters = [parameter for parameter in force_field.parameters() if parameter.requires_grad]

@@ -16,7 +16,7 @@ from ase.optimize import BFGS
 from denskit.batch import Batch
 from denskit.simulation.calculator import DenskitCalculator
 from denskit.simulation.dynamics import BrokenSystems, Dynamics, DynamicsSettings, State
-from denskit.simulation.dynamics.momenta import kinetic_energy, masses_of, sum_by_system
+from denskit.simulation.dynamics.momenta import kinetic_energy, masses_of
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 from denskit.units import AMU, BOLTZMANN
@@ -135,7 +135,7 @@ def test_a_nose_hoover_chain_keeps_momentum_and_what_it_conserves() -> None:
     dynamics = Dynamics(Springs(), settings(ensemble="nvt", temperature=500.0, timestep=0.25))
     state = dynamics.start(molecules(16))
     state = stepped(dynamics, state, 600)
-    assert sum_by_system(state.batch, state.momenta).abs().max() < 1e-10
+    assert state.batch.sum_over_atoms(state.momenta).abs().max() < 1e-10
     drift = dynamics.conserved(state) - state.conserved_at_start
     assert drift.abs().max() < 1e-3  # eV, where the energy itself wanders by tenths
     assert (state.energy + state.kinetic - state.conserved_at_start).abs().max() > 0.1
@@ -178,7 +178,7 @@ def test_replicas_in_a_batch_do_what_they_do_alone(ensemble: str) -> None:
 def test_start_is_maxwell_boltzmann() -> None:
     dynamics = Dynamics(Springs(), settings(temperature=250.0))
     state = dynamics.start(molecules(4000))
-    assert sum_by_system(state.batch, state.momenta).abs().max() < 1e-12
+    assert state.batch.sum_over_atoms(state.momenta).abs().max() < 1e-12
     assert float(state.temperature.mean()) == pytest.approx(250, rel=0.02)
     assert float(state.temperature.var()) == pytest.approx(2 * 250**2 / 9, rel=0.08)
     again = Dynamics(Springs(), settings(temperature=250.0)).start(molecules(4000))
@@ -195,7 +195,7 @@ def test_molecules_may_start_without_rotation(name: str, axes: int) -> None:
     assert state.freedom.tolist() == [3 * len(atoms) - 3 - axes] * 300
     for now in (state, stepped(dynamics, state, 20)):
         r = now.batch.positions - now.batch.positions[0]
-        angular = sum_by_system(now.batch, torch.linalg.cross(r, now.momenta))
+        angular = now.batch.sum_over_atoms(torch.linalg.cross(r, now.momenta))
         assert angular.abs().max() < 1e-9
     assert float(state.temperature.mean()) == pytest.approx(300, rel=0.1)
 

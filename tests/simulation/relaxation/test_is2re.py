@@ -13,9 +13,9 @@ from ase.geometry import find_mic
 from denskit.batch import System
 from denskit.data import DataConfig
 from denskit.data.loading import read_file
+from denskit.evaluation.submission import merge_submissions
 from denskit.simulation.relaxation.is2re import errors, first_frames, write_submission
 from denskit.simulation.relaxation.results import Relaxed, refused
-from denskit.training.submission import merge_submissions
 from simulation.morse import system_of
 
 

@@ -16,7 +16,7 @@ from denskit.data.inspection import forces, geometry, labels, stress, work
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.overview import Inspection, overview
 from denskit.data.inspection.sample import Sample, sample_of
-from denskit.data.opening import open_unchecked
+from denskit.data.readers.formats import open_unchecked
 
 __all__ = ["CHECKS", "Finding", "Inspection", "Sample", "findings_of", "inspect_file"]
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from denskit.evaluation.denoising import noise_error
+from denskit.evaluation.evaluate import evaluate
 from denskit.evaluation.study.config import StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.splits import split_settings
 from denskit.files import write_json
 from denskit.models.model_file import read_header
 from denskit.tasks import DenoisingConfig
-from denskit.training.evaluate import evaluate
 from denskit.training.run_folder import RunFolder
 from denskit.training.trainer import train
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from denskit.data.base import Source, evenly
+from denskit.evaluation.evaluate import load_force_field, source_of
 from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.splits import split_settings
-from denskit.training.evaluate import load_force_field, measure, source_of
+from denskit.tasks.measure import measure
 from denskit.training.loader import steps_per_epoch
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig, parse_interval

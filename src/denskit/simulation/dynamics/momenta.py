@@ -17,15 +17,9 @@ def masses_of(batch: Batch) -> Tensor:
     return table.to(batch.positions.device)[batch.atomic_numbers]
 
 
-def sum_by_system(batch: Batch, values: Tensor) -> Tensor:
-    """Sums [B, ...] over the atoms of each system of values [N, ...]."""
-    out = values.new_zeros(batch.num_systems, *values.shape[1:])
-    return out.index_add_(0, batch.system_index, values)
-
-
 def kinetic_energy(batch: Batch, momenta: Tensor, masses: Tensor) -> Tensor:
     """Kinetic energies [B] (eV)."""
-    return sum_by_system(batch, momenta.square().sum(-1) / (2 * masses))
+    return batch.sum_over_atoms(momenta.square().sum(-1) / (2 * masses))
 
 
 def atom_numbers(batch: Batch) -> Tensor:
@@ -48,7 +42,7 @@ def thermal_momenta(batch: Batch, masses: Tensor, keys: Tensor, temperature: flo
     draws = normal(keys[batch.system_index][:, None], Use.MOMENTA, atom_numbers(batch)[:, None], component)
     momenta = draws * (masses * BOLTZMANN * temperature).sqrt()[:, None]
     momenta = torch.where(batch.fixed[:, None], 0.0, momenta)
-    share = (sum_by_system(batch, momenta) / sum_by_system(batch, masses)[:, None])[batch.system_index]
+    share = (batch.sum_over_atoms(momenta) / batch.sum_over_atoms(masses)[:, None])[batch.system_index]
     momenta = torch.where(_floating(batch)[batch.system_index][:, None], momenta - masses[:, None] * share, momenta)
     return momenta if rotation else _without_rotation(batch, masses, momenta)
 
@@ -65,7 +59,7 @@ def degrees_of_freedom(batch: Batch, masses: Tensor, *, momentum: bool, rotation
     Raises:
         ValueError: A system without any degree of freedom.
     """
-    free = 3.0 * sum_by_system(batch, (~batch.fixed).double())
+    free = 3.0 * batch.sum_over_atoms((~batch.fixed).double())
     if not momentum:
         free = free - 3.0 * _floating(batch)
     if not rotation:
@@ -80,7 +74,7 @@ def degrees_of_freedom(batch: Batch, masses: Tensor, *, momentum: bool, rotation
 
 def _floating(batch: Batch) -> Tensor:
     """Systems [B] that nothing holds in place."""
-    return sum_by_system(batch, batch.fixed.double()) == 0
+    return batch.sum_over_atoms(batch.fixed.double()) == 0
 
 
 def _molecule(batch: Batch) -> Tensor:
@@ -89,8 +83,8 @@ def _molecule(batch: Batch) -> Tensor:
 
 def _relative(batch: Batch, masses: Tensor, positions: Tensor) -> Tensor:
     """Positions [N, 3] about each system's centre of mass."""
-    weighted = sum_by_system(batch, masses[:, None] * positions)
-    return positions - (weighted / sum_by_system(batch, masses)[:, None])[batch.system_index]
+    weighted = batch.sum_over_atoms(masses[:, None] * positions)
+    return positions - (weighted / batch.sum_over_atoms(masses)[:, None])[batch.system_index]
 
 
 def _inertia(batch: Batch, masses: Tensor, positions: Tensor) -> Tensor:
@@ -98,7 +92,7 @@ def _inertia(batch: Batch, masses: Tensor, positions: Tensor) -> Tensor:
     r = _relative(batch, masses, positions)
     outer = r[:, :, None] * r[:, None, :]
     square = r.square().sum(-1)[:, None, None] * torch.eye(3, dtype=r.dtype, device=r.device)
-    return sum_by_system(batch, masses[:, None, None] * (square - outer))
+    return batch.sum_over_atoms(masses[:, None, None] * (square - outer))
 
 
 def _axes(inertia: Tensor) -> Tensor:
@@ -109,7 +103,7 @@ def _axes(inertia: Tensor) -> Tensor:
 
 def _without_rotation(batch: Batch, masses: Tensor, momenta: Tensor) -> Tensor:
     r = _relative(batch, masses, batch.positions)
-    angular = sum_by_system(batch, torch.linalg.cross(r, momenta))
+    angular = batch.sum_over_atoms(torch.linalg.cross(r, momenta))
     inertia = _inertia(batch, masses, batch.positions)
     # a linear molecule has no moment about its axis: the pseudo-inverse leaves that one out
     omega = (torch.linalg.pinv(inertia, rtol=1e-6, hermitian=True) @ angular[:, :, None])[:, :, 0]

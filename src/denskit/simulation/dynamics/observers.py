@@ -232,5 +232,4 @@ class NotAlone:
 
 def _any_atom(batch: Batch, wrong: Tensor) -> Tensor:
     """Which systems [B] have an atom where ``wrong`` [N] is True."""
-    count = torch.zeros(batch.num_systems, dtype=torch.int64, device=wrong.device)
-    return count.index_add(0, batch.system_index, wrong.long()) > 0
+    return batch.sum_over_atoms(wrong.long()) > 0

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch, System, select
-from denskit.memory import out_of_memory
+from denskit.runtime.memory import out_of_memory
 from denskit.simulation.potential import Evaluation
 from denskit.simulation.relaxation.results import Frame, Relaxed, exploded, refused, to_numpy, unevaluated
 from denskit.simulation.relaxation.running import Running

@@ -1,0 +1,1 @@
+"""Named datasets: what is particular to them beyond their files."""

@@ -1,0 +1,1 @@
+"""One file a format: from files to structures in eV and Å."""

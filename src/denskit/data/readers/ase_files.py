@@ -1,0 +1,230 @@
+"""Everything ASE reads: extxyz, traj, db and more, with the names that users give their labels.
+
+Sign and units are ASE's: eV, eV/Å, eV/Å^3, stress = dE/dstrain / volume; a virial is -stress * volume.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import ase
+import ase.db
+import ase.io
+import numpy as np
+from ase.constraints import FixAtoms, FixCartesian
+from ase.io.extxyz import key_val_str_to_dict
+from ase.stress import voigt_6_to_full_3x3_stress
+
+from denskit.batch import System
+from denskit.data.config import ENERGY_UNITS, DataConfig
+from denskit.data.frames import Frames
+from denskit.data.readers.npz import SPELLINGS
+from denskit.reading.budget import PACKED, Lines, Unreadable, naming
+
+EXTXYZ = (".xyz", ".extxyz")
+MOST_COLUMNS = 1000  # of an extxyz file
+# Where a label is looked for, first hit first: what was put aside as a reference before what a calculator left.
+NAMES = {
+    "energy": ("REF_energy", "energy"),
+    "forces": ("REF_forces", "forces"),
+    "stress": ("REF_stress", "REF_virial", "REF_virials", "stress", "virial", "virials"),
+}
+GEOMETRY = {"numbers", "positions", "tags", "momenta", "masses", "initial_magmoms", "initial_charges"}
+
+
+def read_ase(path: Path, config: DataConfig) -> tuple[Frames, list[str]]:
+    """All frames of a file that ASE reads, and which fields were used.
+
+    Frames are read one by one into arrays; no list of Atoms is kept.  Forces are those of the calculator, without
+    constraints applied; atoms held by FixAtoms are ``fixed``.  Raises ValueError, naming file and frame.
+    """
+    reader = _Reader(path, config)
+    frames = Frames.from_systems(reader.systems(), name=str(path))
+    keys = tuple(sorted(reader.seen))
+    reader.refuse_mixed_names()
+    return replace(frames, keys=keys, denoise=config.origin != "md"), reader.messages()
+
+
+def read_atoms(path: Path) -> Iterator[ase.Atoms]:
+    """The frames of a file as ASE reads them, one by one; fields of a database's rows are in ``info``."""
+    if path.suffix == ".db":
+        with ase.db.connect(path) as database:
+            for row in database.select():
+                atoms = row.toatoms()
+                atoms.info = {**row.key_value_pairs, **row.data}
+                yield atoms
+        return
+    unpacked = path.with_suffix("") if path.suffix in PACKED else path
+    how: dict[str, Any] = {}
+    if unpacked.suffix in EXTXYZ:
+        _check_lines(path)
+        how = {"format": "extxyz", "properties_parser": _fields}
+    yield from ase.io.iread(str(path), index=":", do_not_split_by_at_sign=True, **how)
+
+
+def _check_lines(path: Path) -> None:
+    """Raise ValueError if a frame of an extxyz file has fewer lines than it says, after which ASE looks for ever."""
+    with naming(path, "cannot be read: it is truncated, or no extxyz file"), Lines(path) as file:
+        for index in count():
+            while (first := file.next()).lstrip().startswith(b"VEC"):
+                pass
+            if not first.strip():
+                return  # where ASE stops, too
+            for line in range(int(first) + 1):
+                if not file.next():
+                    raise ValueError(f"frame {index}, counted from 0, ends after {line + 1} lines of {int(first) + 2}")
+
+
+def _fields(line: str) -> dict[str, Any]:
+    """The fields of a frame's second line, as ASE reads them."""
+    fields: dict[str, Any] = key_val_str_to_dict(line)
+    columns = sum(int(width) for width in str(fields.get("Properties", "")).split(":")[2::3])
+    if columns > MOST_COLUMNS:
+        raise ValueError(f"its Properties speak of {columns} columns; up to {MOST_COLUMNS} are read")
+    return fields
+
+
+class _Reader:
+    """Reads a file once and remembers what it met."""
+
+    def __init__(self, path: Path, config: DataConfig) -> None:
+        self.path = path
+        self.config = config
+        self.factor = ENERGY_UNITS["eV" if config.units == "auto" else config.units]
+        self.used = {label: Counter[str]() for label in NAMES}
+        self.both: dict[str, str] = {}
+        self.seen: set[str] = set()
+        self.ignored = Counter[str]()
+
+    def systems(self) -> Iterator[System]:
+        iterator = read_atoms(self.path)
+        index = 0
+        while True:
+            try:
+                atoms = next(iterator, None)
+            except Unreadable:
+                raise
+            except Exception as error:  # each of ASE's readers raises what it happens to raise on a bad file
+                where = f"after {index} frames" if index else "at its beginning"
+                raise ValueError(
+                    f"{self.path} cannot be read {where}: it is truncated, or not a file of structures that ASE knows "
+                    f"({type(error).__name__}: {error})"
+                ) from error
+            if atoms is None:
+                return
+            yield self._system(atoms, index)
+            index += 1
+
+    def _system(self, atoms: ase.Atoms, index: int) -> System:
+        results = {} if atoms.calc is None else atoms.calc.results
+        fields: dict[str, Any] = {**atoms.info, **atoms.arrays, **results}
+        self.seen.update(set(fields) - GEOMETRY)
+        self._require_units(fields, index)
+        n = len(atoms)
+        energy = self._label("energy", fields, index, (1,))
+        forces = self._label("forces", fields, index, (n, 3))
+        return System(
+            positions=np.array(atoms.positions, dtype=np.float64),
+            atomic_numbers=np.array(atoms.numbers, dtype=np.int64),
+            cell=np.array(atoms.cell.array, dtype=np.float64),
+            pbc=np.array(atoms.pbc, dtype=bool),
+            fixed=self._fixed(atoms),
+            tags=np.array(atoms.get_tags(), dtype=np.int64),
+            energy=None if energy is None else float(energy[0]),
+            forces=forces,
+            stress=self._stress(atoms, fields, index),
+            index=index,
+            group=self._group(fields, index),
+        )
+
+    def _require_units(self, fields: dict[str, Any], index: int) -> None:
+        """ASE's files are in eV, except where a frame says otherwise: then the user must say it, too."""
+        said = fields.get("energy_unit")
+        if self.config.units == "auto" and said is not None and SPELLINGS.get(str(said).lower()) != "eV":
+            raise ValueError(
+                f"{self.path}, frame {index} says energy_unit={said}; say data.units, as data.units=kcal/mol"
+            )
+
+    def _find(self, label: str, fields: dict[str, Any]) -> str | None:
+        explicit = getattr(self.config, f"{label}_key")
+        found = [name for name in ((explicit,) if explicit else NAMES[label]) if name in fields]
+        if not found:
+            return None
+        if len(found) > 1:
+            self.both[label] = f"{found[0]} (not {', '.join(found[1:])})"
+        self.used[label][found[0]] += 1
+        return found[0]
+
+    def _label(self, label: str, fields: dict[str, Any], index: int, shape: tuple[int, ...]) -> np.ndarray | None:
+        key = self._find(label, fields)
+        if key is None:
+            return None
+        value = self._numbers(fields[key], key, index)
+        if value.size != np.prod(shape):
+            raise ValueError(
+                f"{self.path}, frame {index}: {key} is of shape {value.shape}; wanted {shape} for the {label}"
+            )
+        return value.reshape(shape) * self.factor
+
+    def _stress(self, atoms: ase.Atoms, fields: dict[str, Any], index: int) -> np.ndarray | None:
+        key = self._find("stress", fields)
+        if key is None:
+            return None
+        if not atoms.pbc.all():
+            self.ignored["stress of frames that are not periodic in three directions (their volume means nothing)"] += 1
+            return None
+        value = self._numbers(fields[key], key, index)
+        if value.size == 6:
+            value = voigt_6_to_full_3x3_stress(value.reshape(6))
+        if value.size != 9:
+            raise ValueError(f"{self.path}, frame {index}: {key} has {value.size} numbers; wanted 3x3, or 6 (Voigt)")
+        sign_and_volume = -1.0 / atoms.cell.volume if "virial" in key.lower() and atoms.cell.volume else 1.0
+        return value.reshape(3, 3) * sign_and_volume * self.factor
+
+    def _numbers(self, value: Any, key: str, index: int) -> np.ndarray:
+        try:
+            return np.array(value, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(f"{self.path}, frame {index}: {key} is {value!r} where numbers are wanted") from None
+
+    def _fixed(self, atoms: ase.Atoms) -> np.ndarray:
+        fixed = np.zeros(len(atoms), dtype=bool)
+        for constraint in atoms.constraints:
+            if isinstance(constraint, FixAtoms) or (isinstance(constraint, FixCartesian) and np.all(constraint.mask)):
+                fixed[constraint.index] = True
+            else:
+                self.ignored[f"constraints {type(constraint).__name__} (only wholly fixed atoms count as fixed)"] += 1
+        return fixed
+
+    def _group(self, fields: dict[str, Any], index: int) -> str:
+        key = self.config.group_key
+        if key is None:
+            return ""
+        if key not in fields:
+            raise ValueError(
+                f"{self.path}, frame {index} has no {key} (data.group_key). Fields of the frame: "
+                f"{', '.join(sorted(set(fields) - GEOMETRY)) or 'none'}"
+            )
+        return str(fields[key])
+
+    def refuse_mixed_names(self) -> None:
+        for label, names in self.used.items():
+            if len(names) > 1:
+                counts = ", ".join(f"{name} in {count}" for name, count in names.items())
+                raise ValueError(
+                    f"{self.path}: frames name their {label} differently ({counts} frames), perhaps from different "
+                    f"methods. Choose one with data.{label}_key"
+                )
+
+    def messages(self) -> list[str]:
+        fields = ", ".join(f"{label} from {next(iter(names))}" for label, names in self.used.items() if names)
+        unit = "eV" if self.config.units == "auto" else f"{self.config.units}, converted to eV (data.units)"
+        said = [f"{self.path}: {fields or 'no labels'}; energies in {unit}, lengths in Å"]
+        said += [f"{self.path}: {label} is {which}" for label, which in self.both.items()]
+        said += [f"{self.path}: ignored {what}, {count} times" for what, count in self.ignored.items()]
+        return said

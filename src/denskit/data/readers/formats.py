@@ -1,0 +1,107 @@
+"""Which reader a file or folder wants.  Small files are read at once; shards are opened and stay where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from denskit.data.config import DataConfig
+from denskit.data.frames import Frames
+from denskit.data.readers.ase_files import read_ase
+from denskit.data.readers.aselmdb import AseLmdbShard
+from denskit.data.readers.npz import read_npz
+from denskit.data.readers.oc20 import LmdbShard, PickledList
+from denskit.data.readers.raw_oc20 import RawPair, text_of
+from denskit.data.readers.shards import INDEX, open_shards
+from denskit.data.records import Records, Rules, Shard, sizes_beside
+from denskit.data.references import system_references
+
+# Endings of files that are shards, and what reads one.
+SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
+    ".lmdb": lambda path, config: LmdbShard(path, config.fixed),
+    "data.mdb": lambda path, config: LmdbShard(path, config.fixed),
+    ".aselmdb": lambda path, config: AseLmdbShard(path),
+    ".pkl": lambda path, config: PickledList(path, config.fixed),
+    ".extxyz.xz": lambda path, config: RawPair(path, config.energies or "referenced"),
+    ".extxyz": lambda path, config: RawPair(path, config.energies or "referenced"),
+}
+_KEYS = ("energy_key", "forces_key", "stress_key", "group_key")
+
+
+def open_unchecked(path: str | Path, config: DataConfig) -> tuple[Frames | Records, list[str]]:
+    """The structures of a file or of a folder of shards, and what was found out.
+
+    Those in memory (``Frames``) are as the file has them, with whatever is wrong with them; records of shards are
+    checked when they are read.  Raises FileNotFoundError, and ValueError for what cannot be read.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        if (path / INDEX).is_file():
+            return _folder(path, config)
+        kind, files = _shards_of(path)
+        return _records(path, files, kind, config)
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    ending = _ending(path)
+    if ending is not None:
+        return _records(path, [path], ending, config)
+    return (read_ase if is_read_by_ase(path) else read_npz)(path, config)
+
+
+def is_read_by_ase(path: Path) -> bool:
+    """Whether it is a file that ASE's readers read."""
+    return path.is_file() and _ending(path) is None and path.suffix != ".npz"
+
+
+def are_shards(path: Path) -> bool:
+    """Whether it is a folder of shards, or one of them."""
+    return path.is_dir() or _ending(path) is not None
+
+
+def _ending(path: Path) -> str | None:
+    """What makes a file a shard; an extxyz file is one only with its text beside it."""
+    ending = next((ending for ending in SHARDS if path.name.endswith(ending)), None)
+    return None if ending == ".extxyz" and text_of(path) is None else ending
+
+
+def _shards_of(folder: Path) -> tuple[str, list[Path]]:
+    """The shards of a folder by name, all of one kind."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        ending = _ending(path)
+        if ending is not None and not path.name.startswith("."):
+            found.setdefault(ending, []).append(path / "data.mdb" if path.is_dir() else path)
+    if len(found) != 1:
+        seen = ", ".join(f"{len(paths)} *{ending}" for ending, paths in found.items()) or "none of them"
+        raise ValueError(
+            f"{folder} is a folder with {seen}; wanted a file of structures (npz, extxyz, traj, db, ...), or a folder "
+            f"of shards of one kind ({', '.join('*' + ending for ending in SHARDS)})"
+        )
+    return next(iter(found.items()))
+
+
+def _records(path: Path, files: list[Path], ending: str, config: DataConfig) -> tuple[Records, list[str]]:
+    shards = tuple(SHARDS[ending](file, config) for file in files)
+    rules = _rules(path, ending, config)
+    whole = path.is_dir()
+    count = sum(len(shard) for shard in shards)
+    sizes = sizes_beside(path if whole else path.parent, count, whole=whole)
+    where = f"{len(shards)} files *{ending}" if whole else "one file"
+    said = f"{path}: {count} structures in {where}, read as they are used; energies in eV, lengths in Å"
+    return Records(str(path), shards, rules, sizes), [said]
+
+
+def _folder(path: Path, config: DataConfig) -> tuple[Records, list[str]]:
+    """A folder that ``denskit data convert`` wrote."""
+    shards, sizes = open_shards(path)
+    said = f"{path}: {len(sizes)} structures in {len(shards)} shards, read as they are used"
+    return Records(str(path), shards, _rules(path, ".safetensors", config), sizes), [said]
+
+
+def _rules(path: Path, ending: str, config: DataConfig) -> Rules:
+    for key in (*_KEYS, "units"):
+        value = getattr(config, key)
+        if value is not None and value not in ("auto", "eV"):
+            raise ValueError(f"{path}: data.{key}={value}, but *{ending} files have their own names, in eV and Å")
+    offsets = None if config.oc20_ref is None else system_references(Path(config.oc20_ref).expanduser())
+    return Rules(missing="mask", denoise=config.origin != "md", offsets=offsets)

@@ -1,0 +1,168 @@
+"""Judging a model on labelled structures, and using it on a file.  A model never sees a label here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import ase.io
+import torch
+
+from denskit.data import LoadedData, load_data
+from denskit.data.base import Source
+from denskit.data.config import DataConfig, FixedFrom, SplitConfig
+from denskit.data.loading import read_file
+from denskit.data.readers.formats import are_shards
+from denskit.data.writing import Originals, predicted
+from denskit.files import atomic_write, new_file
+from denskit.models.base import ForceField
+from denskit.models.model_file import load_model, read_header
+from denskit.runtime.device import choose_device
+from denskit.runtime.processes import Processes
+from denskit.tasks.measure import batches, measure, of_each
+from denskit.training.config import load_config
+from denskit.training.run_folder import RunFolder, model_file
+
+Model = ForceField | str | Path
+
+
+def evaluate(
+    model: Model,
+    source: Source | str | Path | None = None,
+    *,
+    split: Literal["train", "valid", "test"] = "test",
+    checkpoint: Literal["best", "last"] | None = None,
+    device: str = "auto",
+    batch_size: int = 32,
+    processes: Processes | None = None,
+    fixed: FixedFrom | None = None,
+) -> dict[str, float]:
+    """Errors of a model, named with their units (``forces_mae_meV_per_A``; see ``tasks/metrics.py``).
+
+    Args:
+        model: a force field, a model file, or a run folder.
+        source: labelled structures, or a file of them, read with the keys and units of the training data; None: the
+            ``split`` of the run's own data.
+        split: which part of the run's data; training itself never reads "test".
+        checkpoint: "best" or "last" of a run folder; None: what the run chose (``training.final``).
+        device: "auto", "cpu", "cuda" or "cuda:N"; ignored for a force field, which stays where it is.
+        batch_size: structures evaluated at once.
+        processes: those that share the work, each of which calls this (and ``device`` is theirs); None: this alone.
+        fixed: which atoms of OC20 or OC22 objects in a file are fixed; None: as for the training data.
+
+    Raises ValueError for structures without any label, and where a run has no such split.
+    """
+    force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
+    return _judge(force_field, source_of(model, source, split, fixed), batch_size, processes)
+
+
+def evaluate_splits(
+    model: Model,
+    splits: Mapping[str, Source | str | Path],
+    *,
+    checkpoint: Literal["best", "last"] | None = None,
+    device: str = "auto",
+    batch_size: int = 32,
+    processes: Processes | None = None,
+    fixed: FixedFrom | None = None,
+) -> dict[str, dict[str, float]]:
+    """Errors of a model on several sets of structures by name, and last "mean": the plain mean over the sets.
+
+    The mean is that of papers on OC20 and OC22 (validation ID, OOD adsorbates, OOD catalysts, OOD both): each set
+    counts once, whatever its size.  It has the metrics that all sets have.  Arguments and errors as :func:`evaluate`.
+    """
+    if "mean" in splits:
+        raise ValueError("a split named 'mean' would hide the mean of the splits; give it another name")
+    force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
+    results = {
+        name: _judge(force_field, source_of(model, source, name, fixed), batch_size, processes)
+        for name, source in splits.items()
+    }
+    shared = [name for name in next(iter(results.values())) if all(name in result for result in results.values())]
+    mean = {name: sum(result[name] for result in results.values()) / len(results) for name in shared}
+    return {**results, "mean": mean}
+
+
+def _judge(force_field: ForceField, source: Source, batch_size: int, processes: Processes | None) -> dict[str, float]:
+    result = measure(force_field, source, batch_size=batch_size, processes=processes).summary()
+    if not result:
+        raise ValueError(f"{source.name}: no energies, forces or stresses to compare with")
+    return result
+
+
+def predict(
+    model: Model,
+    file: str | Path,
+    output: str | Path,
+    *,
+    device: str = "auto",
+    batch_size: int = 32,
+    fixed: FixedFrom | None = None,
+    force: bool = False,
+) -> int:
+    """Predict a file's structures and write them as extxyz with energy, forces and (if the model has it) stress.
+
+    All fields of the file are kept, its labels as ``REF_energy``, ``REF_forces``, ``REF_stress``: see
+    :mod:`denskit.data.writing`.  Returns the number of structures.
+    Raises ValueError for another format than extxyz, where the output is the input, and where it exists (and not
+    ``force``).
+    """
+    output = new_file(output, inputs=[file], force=force)
+    if output.suffix not in (".xyz", ".extxyz"):
+        raise ValueError(f"{output}: predictions are written as extxyz; name the file .extxyz or .xyz")
+    force_field = load_force_field(model, None, device)
+    source, _ = read_file(file, reading(model, file, fixed))
+    original = Originals(file, source)
+    with torch.no_grad(), atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as frames:
+        for systems, batch, _ in batches(force_field, source, batch_size):
+            for system, results in zip(systems, of_each(systems, force_field.predict(batch)), strict=True):
+                ase.io.write(frames, predicted(original(system), system, results), format="extxyz")
+    return len(source)
+
+
+def load_force_field(model: Model, checkpoint: Literal["best", "last"] | None, device: str) -> ForceField:
+    """The force field that a user means, ready for use."""
+    if isinstance(model, ForceField):
+        return model.eval()
+    return load_model(model_file(model, checkpoint), device=choose_device(device))
+
+
+def source_of(model: Model, source: Source | str | Path | None, split: str, fixed: FixedFrom | None = None) -> Source:
+    """The structures to judge a model on: those given, a file of them, or the ``split`` of the run's own data."""
+    if source is None:
+        if isinstance(model, ForceField) or not RunFolder(Path(model)).config.is_file():
+            raise ValueError("a model alone has no data: say which file, data.test=FILE, or give a run folder")
+        data = run_data(Path(model))
+        chosen: Source | None = getattr(data, split)
+        if chosen is None:
+            raise ValueError(f"{model}: this run has no {split} split; give a file, data.test=FILE")
+        return chosen
+    if isinstance(source, str | Path):
+        return read_file(source, reading(model, source, fixed))[0]
+    return source
+
+
+def reading(model: Model, file: str | Path, fixed: FixedFrom | None = None) -> DataConfig:
+    """How to read a file for a model: with the units, keys and the like that its training data were read with, but
+    fixed atoms as ``fixed`` says, if it does."""
+    said: dict[str, Any] = {} if fixed is None else {"fixed": fixed}
+    if isinstance(model, ForceField):
+        return DataConfig(missing="mask", **said)
+    trained_on = read_header(model_file(model))["metadata"].get("run", {}).get("data", {})  # {} where imported
+    path = Path(file)
+    if are_shards(path):  # their fields have names and units of their own
+        names: tuple[str, ...] = ("fixed", "energies", "oc20_ref")
+    else:
+        names = ("units",) if path.suffix == ".npz" else ("energy_key", "forces_key", "stress_key", "units")
+    kept = {name: trained_on[name] for name in names if name in trained_on}
+    return DataConfig(missing="mask", **{**kept, **said})
+
+
+def run_data(run: Path) -> LoadedData:
+    """The data of a run, divided as it was then."""
+    config, splits = load_config(run), RunFolder(run).splits
+    data = config.data
+    if splits.is_file():
+        data = data.model_copy(update={"split": SplitConfig(file=str(splits))})
+    return load_data(data, config.seed, config.required_labels)

@@ -1,0 +1,174 @@
+"""Files of predictions for the Open Catalyst Project's servers: npz, float32, sorted by id.
+
+One split has ``ids`` [B] ("sid_fid"), ``energy`` [B] in eV, ``forces`` [M, 3] in eV/Å of one structure after the other,
+and ``chunk_idx`` [B - 1], where all but the first structure begin in ``forces`` (as ``np.split`` takes it).  A file for
+the server has these of every split under ``<split>_<key>``.  The EvalAI layout has forces of free atoms, the later
+leaderboard's those of all atoms, zero on fixed ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from denskit.batch import System
+from denskit.data.base import Source
+from denskit.data.config import FixedFrom
+from denskit.evaluation.evaluate import Model, load_force_field, source_of
+from denskit.files import atomic_write, new_file
+from denskit.models.base import ForceField
+from denskit.reading.arrays import read_npz
+from denskit.runtime.memory import memory_named
+from denskit.runtime.processes import Processes
+from denskit.tasks.measure import batches
+
+Layout = Literal["evalai", "leaderboard"]
+Arrays = dict[str, np.ndarray]
+_KEYS = ("ids", "energy", "forces", "pos", "chunk_idx")  # of S2EF, IS2RE and IS2RS
+_PER_ATOM = ("forces", "pos")
+
+
+def write_submission(
+    model: Model,
+    splits: Mapping[str, Source | str | Path] | Source | str | Path,
+    output: str | Path,
+    *,
+    layout: Layout = "evalai",
+    device: str = "auto",
+    batch_size: int = 32,
+    processes: Processes | None = None,
+    fixed: FixedFrom | None = None,
+    force: bool = False,
+) -> int:
+    """Predict structures and write them for a server; returns how many different ones there were.
+
+    Args:
+        model: a force field, a model file, or a run folder.
+        splits: sets of structures by name (for OC20 ``id``, ``ood_ads``, ``ood_cat``, ``ood_both``; for OC22 ``id`` and
+            ``ood``), which get one file with the names as prefixes; or one set, which gets a file without.
+        output: the npz file to write.
+        layout: forces of free atoms, or of all.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        batch_size: structures predicted at once.
+        processes: those that share the work, each of which calls this; the first one writes.
+        fixed: which atoms of OC20 or OC22 objects are fixed; None: as for the training data.
+        force: replace an existing ``output``.
+
+    Energies are of the kind that the model was trained on, element references included: adsorption energies for OC20,
+    totals for OC22.  Raises ValueError for a structure without sid or fid, for another file type, and where ``output``
+    exists (see :func:`denskit.files.new_file`).
+    """
+    named = splits if isinstance(splits, Mapping) else {"": splits}
+    read = [source for source in named.values() if isinstance(source, str | Path)]
+    output = new_file(_npz(output), inputs=read, force=force)
+    force_field = load_force_field(model, None, str(processes.device) if processes else device)
+    predicted = {
+        name: _predict(force_field, source_of(model, source, name, fixed), layout, batch_size, processes)
+        for name, source in named.items()
+    }
+    if processes is None or processes.is_first:
+        _write(output, predicted)
+    return sum(len(arrays["ids"]) for arrays in predicted.values())
+
+
+def merge_submissions(files: Mapping[str, str | Path], output: str | Path, *, force: bool = False) -> int:
+    """Merge files of single splits into one with the names of the splits as prefixes; the number of structures.
+
+    Files of relaxed energies or structures (``ids``, ``energy`` or ``pos``) merge as well.  Raises ValueError for files
+    that are no submission of one split or do not fit together in themselves, where ``output`` exists (and not
+    ``force``) or is one of the files, and FileNotFoundError.
+    """
+    output = new_file(_npz(output), inputs=files.values(), force=force)
+    splits = {name: _read(Path(file)) for name, file in files.items()}
+    kinds = {tuple(sorted(arrays)) for arrays in splits.values()}
+    if len(kinds) > 1:
+        raise ValueError(f"the files hold different things: {' against '.join(', '.join(kind) for kind in kinds)}")
+    _write(output, splits)
+    return sum(len(arrays["ids"]) for arrays in splits.values())
+
+
+def _predict(
+    force_field: ForceField, source: Source, layout: Layout, batch_size: int, processes: Processes | None
+) -> Arrays:
+    ids: list[str] = []
+    energy: list[np.ndarray] = []
+    forces: list[np.ndarray] = []
+    rank, count = (processes.rank, processes.count) if processes else (0, 1)
+    with torch.no_grad():
+        for systems, batch, _ in batches(force_field, source, batch_size, first=rank, step=count):
+            ids += [_id(system, source.name) for system in systems]
+            with memory_named(batch, "lower the batch size (--batch-size)"):
+                found = force_field.predict(batch, outputs=("energy", "forces"))
+            energy.append(found["energy"].float().cpu().numpy())
+            chunks = found["forces"].float().cpu().split([len(system) for system in systems])
+            forces += [
+                _shown(chunk.numpy(), system.fixed, layout) for chunk, system in zip(chunks, systems, strict=True)
+            ]
+    gathered = processes.gather((ids, energy, forces)) if processes else [(ids, energy, forces)]
+    return _sorted(
+        [name for part in gathered for name in part[0]],
+        np.concatenate([np.zeros(0, np.float32), *(values for part in gathered for values in part[1])]),
+        [chunk for part in gathered for chunk in part[2]],
+    )
+
+
+def _sorted(ids: list[str], energy: np.ndarray, forces: list[np.ndarray]) -> Arrays:
+    """By id as text, each once."""
+    names, first = np.unique(np.array(ids, dtype=str), return_index=True)
+    chunks = [forces[position] for position in first]
+    return {
+        "ids": names,
+        "energy": energy[first],
+        "forces": np.concatenate([np.zeros((0, 3), np.float32), *chunks]),
+        "chunk_idx": np.cumsum([len(chunk) for chunk in chunks])[:-1].astype(np.int64),
+    }
+
+
+def _id(system: System, name: str) -> str:
+    if not system.sid or system.fid is None:
+        raise ValueError(
+            f"{name}, frame {system.index}: no sid or fid, from which a submission names its structures; they come "
+            "with OC20's and OC22's files"
+        )
+    return f"{system.sid}_{system.fid}"
+
+
+def _shown(forces: np.ndarray, fixed: np.ndarray, layout: Layout) -> np.ndarray:
+    if layout == "evalai":
+        return forces[~fixed]
+    return np.where(fixed[:, None], np.float32(0), forces)
+
+
+def _npz(path: str | Path) -> Path:
+    path = Path(path)
+    if path.suffix != ".npz":
+        raise ValueError(f"{path}: submissions are npz files; name it .npz")
+    return path
+
+
+def _write(path: Path, splits: Mapping[str, Arrays]) -> None:
+    named = {
+        f"{name}_{key}" if name else key: value for name, arrays in splits.items() for key, value in arrays.items()
+    }
+    with atomic_write(path) as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(stream, **named)  # type: ignore[arg-type]
+
+
+def _read(path: Path) -> Arrays:
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    arrays = read_npz(path)
+    unknown = sorted(arrays.keys() - set(_KEYS))
+    if unknown or "ids" not in arrays:
+        raise ValueError(f"{path} has {', '.join(arrays)}; wanted a submission of one split: {', '.join(_KEYS)}")
+    count = len(arrays["ids"])
+    wrong = [f"{len(arrays[key])} {key}" for key in ("energy",) if key in arrays and len(arrays[key]) != count]
+    if any(key in arrays for key in _PER_ATOM) and len(arrays.get("chunk_idx", ())) != count - 1:
+        wrong.append(f"{len(arrays.get('chunk_idx', ()))} chunk_idx")
+    if wrong:
+        raise ValueError(f"{path} has {count} ids, but {' and '.join(wrong)}: it was not written to its end")
+    return arrays

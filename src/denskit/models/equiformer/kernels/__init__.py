@@ -1,0 +1,60 @@
+"""Edge operations of Equiformer: plain PyTorch as the reference, and beside it hand-written kernels of the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from denskit.models.equiformer.kernels import functions, reference
+from denskit.models.execution import KernelName
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """One way to compute the three operations; signatures as in :mod:`denskit.models.equiformer.kernels.reference`."""
+
+    couple: Callable[..., list[Tensor]]
+    gate: Callable[..., tuple[list[Tensor], Tensor]]
+    aggregate: Callable[..., list[Tensor]]
+
+
+KERNELS: dict[str, Kernels] = {
+    "plain": Kernels(reference.couple, reference.gate, reference.aggregate),
+    "fused": Kernels(functions.couple, functions.gate, functions.aggregate),
+    # a compiler joins elementwise operations to its own
+    "for_compiler": Kernels(functions.couple, reference.gate, functions.aggregate),
+}
+
+
+def choose_kernels(
+    name: KernelName | Literal["for_compiler"], device: torch.device
+) -> Literal["plain", "fused", "for_compiler"]:
+    """The kernels to use on a device, a name of KERNELS; "auto": fused ones on CPUs.
+
+    Raises:
+        ValueError: Fused kernels asked for on a device that has none, or where numba cannot be imported.
+    """
+    problem = None if name == "plain" else fused_problem(device.type)
+    if name == "fused" and problem is not None:
+        raise ValueError(f"kernels=fused: {problem}; take kernels=auto, which then means plain PyTorch")
+    if problem is not None:
+        return "plain"
+    return "fused" if name == "auto" else name
+
+
+@cache
+def fused_problem(device_type: str) -> str | None:
+    """Why there are no fused kernels for a kind of device ("cpu", "cuda"); None where there are."""
+    if device_type != "cpu":
+        return f"there are no fused kernels for {device_type}"
+    try:
+        import_module("denskit.models.equiformer.kernels.numba_couple")
+    except Exception as error:  # a damaged installation raises what it happens to raise
+        return f"numba cannot be imported ({type(error).__name__}: {error})"
+    return None

@@ -1,0 +1,95 @@
+"""Edge operations by hand-written kernels, differentiable twice.
+
+Each is three operators (:mod:`.operators`): forward, backward, and the backward of the backward, which training on
+forces needs.  Third derivatives are an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from denskit.geometry.so2 import CouplePlan
+from denskit.models.equiformer.kernels import operators
+from denskit.models.equiformer.kernels.plan import AggregatePlan, GatePlan
+
+assert operators.LIBRARY.ns == "denskit"  # importing it registers torch.ops.denskit
+
+
+class _Operation(torch.autograd.Function):
+    """``torch.ops.denskit.<name>(*layout, inputs)``."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, layout: tuple[Any, ...], *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.name, ctx.layout = name, layout
+        ctx.save_for_backward(*inputs)
+        return tuple(getattr(torch.ops.denskit, name)(*layout, inputs))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors
+        if not torch.is_grad_enabled():  # nobody differentiates this: no need of what makes that possible
+            return (None, None, *getattr(torch.ops.denskit, f"{ctx.name}_backward")(*ctx.layout, inputs, grads))
+        return (None, None, *_Backward.apply(ctx.name, ctx.layout, len(inputs), *inputs, *grads))
+
+
+class _Backward(torch.autograd.Function):
+    """The first derivative, which can be differentiated once more."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, layout: tuple[Any, ...], count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.name, ctx.layout, ctx.count = name, layout, count
+        ctx.save_for_backward(*tensors)
+        return tuple(getattr(torch.ops.denskit, f"{name}_backward")(*layout, tensors[:count], tensors[count:]))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, grads = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        function = getattr(torch.ops.denskit, f"{ctx.name}_double_backward")
+        return (None, None, None, *function(*ctx.layout, inputs, grads, cotangents))
+
+
+def _full(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Numbers that autocast has rounded, in single precision: kernels have no half one."""
+    return [x.float() if x.dtype in (torch.bfloat16, torch.float16) else x for x in tensors]
+
+
+def couple(
+    plan: CouplePlan,
+    at_source: Sequence[Tensor],
+    at_target: Sequence[Tensor],
+    source: Tensor,
+    target: Tensor,
+    wigner: Sequence[Tensor],
+    radial: Tensor,
+) -> list[Tensor]:
+    """As :func:`denskit.models.equiformer.kernels.reference.couple`."""
+    layout = (plan.channels, plan.l_out, plan.m_max, source, target)
+    inputs = _full([*at_source, *at_target, *wigner[: len(plan.channels)], radial])
+    return list(_Operation.apply("couple", layout, *inputs))
+
+
+def gate(plan: GatePlan, mixed: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """As :func:`denskit.models.equiformer.kernels.reference.gate`."""
+    layout = (plan.num_scalars, plan.widths, plan.num_logits, plan.m_max)
+    *grouped, logits = _Operation.apply("gate", layout, *_full(mixed))
+    return grouped, logits
+
+
+def aggregate(
+    plan: AggregatePlan,
+    values: Sequence[Tensor],
+    attention: Tensor,
+    target: Tensor,
+    num_atoms: int,
+    wigner: Sequence[Tensor],
+) -> list[Tensor]:
+    """As :func:`denskit.models.equiformer.kernels.reference.aggregate`."""
+    layout = (plan.degrees, plan.channels, plan.m_max, target, num_atoms)
+    inputs = _full([*values, attention, *wigner[: max(plan.degrees) + 1]])
+    return list(_Operation.apply("aggregate", layout, *inputs))

@@ -1,0 +1,113 @@
+"""``torch.ops.denskit``: edge operations, their derivatives and second derivatives as operators.
+
+Operators are what tracing and compilation see; their kernels run on CPUs and are imported when first needed.  Every
+operation has a layout (numbers of its plan, indices of edges), then lists of tensors:
+
+- ``name(layout..., inputs) -> outputs``
+- ``name_backward(layout..., inputs, grads) -> gradients of inputs``
+- ``name_double_backward(layout..., inputs, grads, cotangents) -> gradients of inputs, then of grads``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from denskit.geometry.so2 import CouplePlan, couple_plan, rows_of
+from denskit.models.equiformer.kernels.plan import AggregatePlan, GatePlan, aggregate_plan, gate_plan
+
+Tensors = Sequence[Tensor]
+
+
+def _couple_layout(
+    channels: list[int], l_out: int, m_max: int, source: Tensor, target: Tensor
+) -> tuple[CouplePlan, Tensor, Tensor]:
+    return couple_plan(tuple(channels), l_out, m_max), source, target
+
+
+def _couple_outputs(plan: CouplePlan, source: Tensor, target: Tensor, inputs: Tensors) -> list[Tensor]:
+    return [inputs[-1].new_empty(source.shape[0], rows_of(block.m), block.width) for block in plan.blocks]
+
+
+def _gate_layout(num_scalars: int, widths: list[int], num_logits: int, m_max: int) -> tuple[GatePlan]:
+    return (gate_plan(num_scalars, tuple(widths), num_logits, m_max),)
+
+
+def _gate_outputs(plan: GatePlan, inputs: Tensors) -> list[Tensor]:
+    first, edges = inputs[0], inputs[0].shape[0]
+    grouped = [first.new_empty(edges, rows_of(m), plan.width(m)) for m in range(plan.m_max + 1)]
+    return [*grouped, first.new_empty(edges, plan.num_logits)]
+
+
+def _aggregate_layout(
+    degrees: list[int], channels: list[int], m_max: int, target: Tensor, num_atoms: int
+) -> tuple[AggregatePlan, Tensor, int]:
+    return aggregate_plan(tuple(degrees), tuple(channels), m_max), target, num_atoms
+
+
+def _aggregate_outputs(plan: AggregatePlan, target: Tensor, num_atoms: int, inputs: Tensors) -> list[Tensor]:
+    return [inputs[0].new_empty(num_atoms, 2 * l + 1, c) for l, c in zip(plan.degrees, plan.channels, strict=True)]
+
+
+class Operation(NamedTuple):
+    """How the operators of one operation are declared."""
+
+    schema: str  # of the layout
+    layout: Callable[..., tuple[Any, ...]]  # what kernels get of it: the plan, indices
+    outputs: Callable[..., list[Tensor]]  # empty outputs, from that and the inputs
+
+
+OPERATIONS = {
+    "couple": Operation(
+        "int[] channels, int l_out, int m_max, Tensor source, Tensor target", _couple_layout, _couple_outputs
+    ),
+    "gate": Operation("int num_scalars, int[] widths, int num_logits, int m_max", _gate_layout, _gate_outputs),
+    "aggregate": Operation(
+        "int[] degrees, int[] channels, int m_max, Tensor target, SymInt num_atoms",
+        _aggregate_layout,
+        _aggregate_outputs,
+    ),
+}
+LISTS = {
+    "forward": ("inputs",),
+    "backward": ("inputs", "grads"),
+    "double_backward": ("inputs", "grads", "cotangents"),
+}
+LIBRARY = torch.library.Library("denskit", "DEF")
+
+
+@cache
+def _kernels(name: str) -> ModuleType:
+    return import_module(f"denskit.models.equiformer.kernels.numba_{name}")
+
+
+def _run(name: str, derivative: str, *arguments: Any) -> list[Tensor]:
+    layout, tensors = _divided(name, derivative, arguments)
+    return getattr(_kernels(name), derivative)(*layout, *tensors)  # type: ignore[no-any-return]
+
+
+def _shapes(name: str, derivative: str, *arguments: Any) -> list[Tensor]:
+    layout, tensors = _divided(name, derivative, arguments)
+    if derivative == "forward":
+        return OPERATIONS[name].outputs(*layout, *tensors)
+    like = [x for given in tensors[:-1] for x in given]  # each derivative has what the one before got
+    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in like]
+
+
+def _divided(name: str, derivative: str, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Tensors, ...]]:
+    lists = len(LISTS[derivative])
+    return OPERATIONS[name].layout(*arguments[:-lists]), arguments[-lists:]
+
+
+for _name, _operation in OPERATIONS.items():
+    for _derivative, _lists in LISTS.items():
+        _operator = _name if _derivative == "forward" else f"{_name}_{_derivative}"
+        LIBRARY.define(f"{_operator}({_operation.schema}, {', '.join(f'Tensor[] {x}' for x in _lists)}) -> Tensor[]")
+        LIBRARY.impl(_operator, partial(_run, _name, _derivative), "CPU")
+        torch.library.register_fake(f"denskit::{_operator}", partial(_shapes, _name, _derivative), lib=LIBRARY)

@@ -1,0 +1,314 @@
+"""The layers of Equiformer: radial functions, edge-degree embedding, the attentions, the feed-forward network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from denskit.geometry.so2 import paths_to
+from denskit.models.equiformer.config import EquiformerConfig
+from denskit.models.equiformer.graph import EquiformerGraph
+from denskit.models.equiformer.kernels.plan import aggregate_plan, gate_plan
+from denskit.models.equiformer.tensor_product import DepthwiseTensorProductLinear, SharedTensorProductLinear
+from denskit.nn.activation import gate, smooth_leaky_relu
+from denskit.nn.attention import edge_softmax
+from denskit.nn.dropout import EquivariantDropout
+from denskit.nn.so3_linear import Initialisation, SO3Linear
+
+
+class RadialFunction(nn.Module):
+    """MLP with layer norms from the radial basis [E, widths[0]] to path weights [E, num_out], plus a free offset."""
+
+    def __init__(self, widths: Sequence[int], num_out: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for width_in, width_out in pairwise(widths):
+            linear = nn.Linear(width_in, width_out)
+            nn.init.zeros_(linear.bias)
+            layers += [linear, nn.LayerNorm(width_out), nn.SiLU()]
+        self.hidden = nn.Sequential(*layers)
+        self.output = nn.Linear(widths[-1], num_out, bias=False)
+        bound = widths[-1] ** -0.5
+        self.offset = nn.Parameter(torch.empty(num_out).uniform_(-bound, bound))
+
+    def forward(self, basis: Tensor) -> Tensor:
+        """Radial basis [E, widths[0]] to path weights [E, num_out]."""
+        return F.linear(self.hidden(basis), self.output.weight, self.offset)
+
+
+class EdgeDegreeEmbedding(nn.Module):
+    """Sum over neighbours of radial weights times spherical harmonics, mixed by a linear layer.
+
+    The published form is a depthwise tensor product of constant scalars with the harmonics; of its paths only those
+    from degree 0 are not zero, and in the edge frame only m = 0 is left of them.  All published parameters are kept.
+    """
+
+    def __init__(self, config: EquiformerConfig) -> None:
+        super().__init__()
+        assert config.average_degree is not None, "checked by Equiformer"
+        channels, l_max, init = config.channels, config.l_max, config.initialisation
+        self.constant = SO3Linear([1], [channels[0]], init=init)
+        self.product = DepthwiseTensorProductLinear(channels, channels, bias=True, init=init)
+        self.radial = RadialFunction(config.radial_widths, self.product.num_path_weights)
+        # channel positions of the paths (0, l -> l): among all path weights, and among the paths into l
+        self.positions = []
+        for l in range(l_max + 1):
+            first = sum(self.product.widths[:l])
+            assert paths_to(l, l_max, l_max)[0].l1 == 0, "the path from degree 0 comes first"
+            self.positions.append(range(first, first + channels[0]))
+        self.num_scalars = channels[0]
+        self.scale = config.average_degree**-0.5
+
+    def forward(self, graph: EquiformerGraph) -> list[Tensor]:
+        """out[l] [N, 2l+1, C_l]."""
+        value = graph.radial(self._mixed)
+        if graph.weight is not None:
+            value = value * graph.weight[:, None]
+        degrees = tuple(range(len(self.positions)))
+        plan = aggregate_plan(degrees, self.product.channels_out, 0)
+        uniform = value.new_full((value.shape[0], 1), self.scale)
+        return graph.aggregate(plan, [value[:, None]], uniform)
+
+    def _mixed(self, basis: Tensor) -> Tensor:
+        """Radial basis to the component m = 0 of all degrees side by side."""
+        used = torch.cat([torch.arange(r.start, r.stop, device=basis.device) for r in self.positions])
+        weights = F.linear(self.radial.hidden(basis), self.radial.output.weight[used], self.radial.offset[used])
+        (constant,) = self.constant([weights.new_ones(1, 1, 1)])
+        mixed = []
+        for l, part in enumerate(weights.split(self.num_scalars, -1)):
+            # c_0 of (0, l -> l) is sqrt((2 l + 1)(2 l + 1)) * w3j(0, l, l) = sqrt(2 l + 1)
+            matrix = constant[0].mT * self.product.weights[l][: self.num_scalars] * (2 * l + 1) ** 0.5
+            mixed.append(part @ matrix)
+        assert self.product.bias is not None
+        mixed[0] = mixed[0] + self.product.bias
+        return torch.cat(mixed, -1)
+
+
+class _Attention(nn.Module):
+    """What all attentions share: messages from both ends of an edge, rotation into its frame, weighting, summing."""
+
+    def __init__(self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
+        super().__init__()
+        assert config.average_degree is not None, "checked by Equiformer"
+        self.config, self.average_degree, init = config, config.average_degree, config.initialisation
+        self.degree_scale = 1.0  # of rescale_degree
+        hidden = config.messages_of(channels_in)
+        self.merge_source = SO3Linear(channels_in, hidden, init=init)
+        self.merge_target = SO3Linear(channels_in, hidden, bias=False, init=init)
+        has_scalars = channels_out[0] > 0  # 0 where a degree is not made
+        self.projection = SO3Linear(config.value_channels, channels_out, bias=has_scalars, init=init)
+        self.dropout = nn.Dropout(config.attention_dropout)
+        self.projection_dropout = EquivariantDropout(config.projection_dropout)
+
+    def _aggregate(
+        self, values: Sequence[Tensor], attention: Tensor, degrees: Sequence[int], graph: EquiformerGraph
+    ) -> list[Tensor]:
+        """Weight values (see AggregatePlan) by attention [E, H], turn them back, sum them at the targets, project.
+
+        attention may be [E, 1] for all heads alike.
+        """
+        channels = tuple(self.config.value_channels[l] for l in degrees)
+        summed = graph.aggregate(aggregate_plan(tuple(degrees), channels, max(degrees)), values, attention)
+        if self.config.rescale_degree:
+            degree = graph.degree()[:, None, None] * self.degree_scale
+            summed = [part * degree for part in summed]
+        return self.projection_dropout(self.projection(summed, degrees))
+
+
+class _GatedMessages(nn.Module):
+    """Two tensor products with a gate between them (non-linear messages); the gate commutes with the rotation."""
+
+    def __init__(self, config: EquiformerConfig, channels_in: tuple[int, ...], num_logits: int) -> None:
+        super().__init__()
+        hidden, init = config.messages_of(channels_in), config.initialisation
+        self.num_scalars, self.widths, self.num_logits = hidden[0], hidden[1:], num_logits
+        first = (hidden[0] + sum(hidden[1:]) + num_logits, *hidden[1:])
+        self.first = DepthwiseTensorProductLinear(hidden, first, bias=True, init=init)
+        self.second = SharedTensorProductLinear(hidden, config.value_channels, bias=True, init=init)
+        self.radial = RadialFunction(config.radial_widths, self.first.num_path_weights)
+
+    def forward(
+        self, at_source: Sequence[Tensor], at_target: Sequence[Tensor], graph: EquiformerGraph, degrees: Sequence[int]
+    ) -> tuple[list[Tensor], Tensor]:
+        """Values of the degrees asked (as AggregatePlan has them), and what the logits are made of, [E, num_logits]."""
+        m_max = max(degrees)
+        coupled = graph.couple(self.first.plan(m_max), at_source, at_target, graph.radial(self.radial))
+        plan = gate_plan(self.num_scalars, self.widths, self.num_logits, m_max)
+        gated, logits = graph.gate(plan, self.first(coupled, m_max))
+        return self.second(gated, degrees), logits
+
+
+class NonlinearMLPAttention(_Attention):
+    """The paper's equivariant graph attention: MLP logits, non-linear messages."""
+
+    def __init__(self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
+        super().__init__(config, channels_in, channels_out)
+        self.messages = _GatedMessages(config, channels_in, num_logits=config.value_channels[0])
+        self.attention_vector = _attention_vector(config)
+
+    def forward(self, x: Sequence[Tensor], graph: EquiformerGraph, degrees: Sequence[int]) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
+        values, logits = self.messages(self.merge_source(x), self.merge_target(x), graph, degrees)
+        attention = self.dropout(_mlp_attention(logits, self.attention_vector, graph))
+        return self._aggregate(values, attention, degrees, graph)
+
+
+class _LinearMessages(_Attention):
+    """Messages of one tensor product."""
+
+    factor = 1  # channels of the product over those of the values; of scalars alone in LinearMLPAttention
+
+    def __init__(self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
+        super().__init__(config, channels_in, channels_out)
+        self.product = DepthwiseTensorProductLinear(
+            config.messages_of(channels_in), self.product_channels(config), bias=True, init=config.initialisation
+        )
+        self.radial = RadialFunction(config.radial_widths, self.product.num_path_weights)
+
+    @staticmethod
+    def product_channels(config: EquiformerConfig) -> tuple[int, ...]:
+        """Channels that the product makes: of values, and of what logits are made of."""
+        return config.value_channels
+
+    def _mixed(self, x: Sequence[Tensor], graph: EquiformerGraph, m_max: int) -> dict[tuple[int, int], Tensor]:
+        """(l, m) -> [E, 1 or 2, C_l] in the edge frames."""
+        plan = self.product.plan(m_max)
+        coupled = graph.couple(plan, self.merge_source(x), self.merge_target(x), graph.radial(self.radial))
+        mixed = self.product(coupled, m_max)
+        return {(block.l3, block.m): part for block, part in zip(plan.blocks, mixed, strict=True)}
+
+
+def _by_order(mixed: Mapping[tuple[int, int], Tensor], degrees: Sequence[int]) -> list[Tensor]:
+    """(l, m) -> [E, 1 or 2, C_l] to one tensor for each m <= max(degrees), degrees >= m side by side."""
+    return [torch.cat([mixed[l, m] for l in degrees if l >= m], -1) for m in range(max(degrees) + 1)]
+
+
+class LinearMLPAttention(_LinearMessages):
+    """MLP logits, linear messages: logits and values from one tensor product."""
+
+    def __init__(self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
+        super().__init__(config, channels_in, channels_out)
+        self.attention_vector = _attention_vector(config)
+
+    @staticmethod
+    def product_channels(config: EquiformerConfig) -> tuple[int, ...]:
+        """Values, and as many scalars more."""
+        first, *rest = config.value_channels
+        return (2 * first, *rest)
+
+    def forward(self, x: Sequence[Tensor], graph: EquiformerGraph, degrees: Sequence[int]) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
+        mixed = self._mixed(x, graph, max(degrees))
+        mixed[0, 0], logits = mixed[0, 0].chunk(2, -1)
+        attention = self.dropout(_mlp_attention(logits[:, 0], self.attention_vector, graph))
+        return self._aggregate(_by_order(mixed, degrees), attention, degrees, graph)
+
+
+class DotProductAttention(_LinearMessages):
+    """Logits from the inner product of a query of the target with a key of the edge, over all degrees."""
+
+    def __init__(self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
+        super().__init__(config, channels_in, channels_out)
+        self.degree_scale = 1 / self.average_degree  # published: here only
+        self.query = SO3Linear(channels_in, config.value_channels, init=config.initialisation)
+
+    @staticmethod
+    def product_channels(config: EquiformerConfig) -> tuple[int, ...]:
+        """Keys and values."""
+        return tuple(2 * c for c in config.value_channels)
+
+    def forward(self, x: Sequence[Tensor], graph: EquiformerGraph, degrees: Sequence[int]) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
+        both = {key: part.chunk(2, -1) for key, part in self._mixed(x, graph, self.config.l_max).items()}
+        keys, values = ({key: pair[k] for key, pair in both.items()} for k in (0, 1))
+        parts = [self._inner_products(l, q, keys, graph) for l, q in enumerate(self.query(x))]
+        logits = torch.stack(parts).sum(0)
+        attention = self.dropout(
+            edge_softmax(logits, graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped)
+        )
+        return self._aggregate(_by_order(values, degrees), attention, degrees, graph)
+
+    def _inner_products(
+        self, l: int, query: Tensor, keys: Mapping[tuple[int, int], Tensor], graph: EquiformerGraph
+    ) -> Tensor:
+        """Part [E, H] of the logits from degree l."""
+        turned = graph.into_frame(query.index_select(0, graph.target), l)
+        key = torch.cat([keys[l, m] for m in range(l + 1)], 1)
+        products = (turned * key).sum(1).unflatten(-1, (self.config.num_heads, -1)).sum(-1)
+        return products * ((2 * l + 1) * sum(self.config.head_channels)) ** -0.5
+
+
+class NonlinearSum(_Attention):
+    """The DeNS paper's variant without attention: messages are summed and divided by sqrt(average degree)."""
+
+    def __init__(self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
+        super().__init__(config, channels_in, channels_out)
+        self.messages = _GatedMessages(config, channels_in, num_logits=0)
+
+    def forward(self, x: Sequence[Tensor], graph: EquiformerGraph, degrees: Sequence[int]) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
+        values, _ = self.messages(self.merge_source(x), self.merge_target(x), graph, degrees)
+        return self._aggregate(values, _uniform_weights(graph, self.average_degree), degrees, graph)
+
+
+class LinearSum(_LinearMessages):
+    """No attention, linear messages."""
+
+    def forward(self, x: Sequence[Tensor], graph: EquiformerGraph, degrees: Sequence[int]) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
+        values = _by_order(self._mixed(x, graph, max(degrees)), degrees)
+        return self._aggregate(values, _uniform_weights(graph, self.average_degree), degrees, graph)
+
+
+def _attention_vector(config: EquiformerConfig) -> nn.Parameter:
+    vector = torch.empty(config.num_heads, config.head_channels[0])
+    nn.init.xavier_uniform_(vector)
+    return nn.Parameter(vector)
+
+
+def _mlp_attention(logits: Tensor, vector: Tensor, graph: EquiformerGraph) -> Tensor:
+    """Attention weights [E, H] from scalars [E, H C_h]; as in GATv2, first the non-linearity, then the product."""
+    heads = smooth_leaky_relu(logits).unflatten(-1, vector.shape)
+    return edge_softmax((heads * vector).sum(-1), graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped)
+
+
+def _uniform_weights(graph: EquiformerGraph, average_degree: float) -> Tensor:
+    """Weights [E, 1] of a plain sum."""
+    weight = graph.basis.new_ones(graph.source.shape[0]) if graph.weight is None else graph.weight
+    return weight[:, None] * average_degree**-0.5
+
+
+class FeedForward(nn.Module):
+    """Linear, gate, linear on each atom."""
+
+    def __init__(
+        self,
+        channels_in: Sequence[int],
+        channels_hidden: Sequence[int],
+        channels_out: Sequence[int],
+        init: Initialisation,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.num_scalars = channels_hidden[0]
+        gated = (channels_hidden[0] + sum(channels_hidden[1:]), *channels_hidden[1:])
+        self.first = SO3Linear(channels_in, gated, init=init)
+        self.second = SO3Linear(channels_hidden, channels_out, init=init)
+        self.dropout = EquivariantDropout(dropout)
+
+    def forward(self, x: Sequence[Tensor]) -> list[Tensor]:
+        """x[l] [N, 2l+1, C_l] to out[l] [N, 2l+1, C'_l] for the degrees of x."""
+        return self.dropout(self.second(gate(self.first(x), self.num_scalars)))
+
+
+ATTENTIONS = {
+    ("mlp", "nonlinear"): NonlinearMLPAttention,
+    ("mlp", "linear"): LinearMLPAttention,
+    ("dot_product", "linear"): DotProductAttention,
+    ("none", "nonlinear"): NonlinearSum,
+    ("none", "linear"): LinearSum,
+}

@@ -1,0 +1,158 @@
+"""Published EquiformerV2 weights, with and without DeNS: their names and hyper-parameters as ours.
+
+Our layers hold the published tensors as they are, so that an import is a renaming, with two exceptions: the separable
+layer norm has one weight where the published one has two, and the bias of the published force embedding, which acts on
+every atom at every time, is added to the atom embedding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from denskit.models.equiformer_v2.config import EquiformerV2Config
+from denskit.models.published_checkpoint import Importer, from_settings
+
+NORMS = {"layer_norm": "layer_norm", "layer_norm_sh": "separable_layer_norm", "rms_norm_sh": "rms_norm"}
+
+_RENAMED = (  # (pattern, ours), applied one after the other to the published name
+    (r"^backbone\.", ""),
+    (r"^output_heads\.\w+\.(energy_block|force_block|denoising_pos_block)\.", r"\1."),
+    (r"^energy_block\.", "heads.energy.feed_forward."),
+    (r"^force_block\.", "heads.forces.attention."),
+    (r"^denoising_pos_block\.", "heads.noise.attention."),
+    (r"^(?!heads\.)", "backbone."),
+    (r"\.sphere_embedding\.weight$", ".atom_embedding"),
+    (r"\.distance_expansion\.", ".basis."),
+    (r"^backbone\.(source|target)_embedding\.", r"backbone.\1_pairs."),
+    (r"\.edge_degree_embedding\.", ".edge_degree."),
+    (r"\.edge_degree\.(source|target)_embedding\.", r".edge_degree.radial.\1."),
+    (r"\.(source|target)_embedding\.", r".radial.\1."),
+    (r"\.so2_conv_1\.rad_func\.", ".radial."),
+    (r"\.rad_func\.", ".radial."),
+    (r"\.net\.0\.", ".first."),
+    (r"\.net\.1\.", ".first_norm."),
+    (r"\.net\.3\.", ".second."),
+    (r"\.net\.4\.", ".second_norm."),
+    (r"\.net\.6\.", ".output."),
+    (r"\.ga\.", ".attention."),
+    (r"\.so2_conv_1\.", ".first."),
+    (r"\.so2_conv_2\.", ".second."),
+    (r"\.fc_m0\.weight$", ".weight_0"),
+    (r"\.fc_m0\.bias$", ".bias"),
+    (r"\.so2_m_conv\.(\d+)\.fc\.weight$", r".weights.\1"),
+    (r"\.alpha_norm\.", ".logit_norm."),
+    (r"\.alpha_dot$", ".attention_vector"),
+    (r"\.proj\.", ".projection."),
+    (r"\.ffn\.", ".feed_forward."),
+    (r"\.so3_linear_1\.", ".first."),
+    (r"\.so3_linear_2\.", ".second."),
+    (r"\.(scalar_mlp\.0|gating_linear)\.", ".scalars."),
+    (r"\.grid_mlp\.0\.", ".activation.first."),
+    (r"\.grid_mlp\.2\.", ".activation.inner."),
+    (r"\.grid_mlp\.4\.", ".activation.last."),
+    (r"\.affine_(weight|bias)$", r".\1"),
+)
+_CONSTANTS = re.compile(  # buffers that hold no weights
+    r"(^|\.)(SO3_\w+\..*|mappingReduced\..*|expand_index|balance_degree_weight|energy_lin_ref)$"
+)
+
+
+def _our_name(published: str) -> str:
+    for pattern, ours in _RENAMED:
+        published = re.sub(pattern, ours, published)
+    return published
+
+
+def convert_equiformer_v2(
+    state: Mapping[str, Tensor], config: EquiformerV2Config
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """A published EquiformerV2 state dict as ours.
+
+    Args:
+        state: name -> tensor, names as published (without a "module." prefix); gradients convert in the same way.
+        config: the architecture.
+
+    Returns:
+        Our state dict of the force field without its scaling, and the heads beyond energy and forces.
+
+    Raises:
+        ValueError: Tensors of the architecture are missing.
+    """
+    out = {_our_name(name): tensor for name, tensor in state.items() if not _CONSTANTS.search(name)}
+    if config.norm == "separable_layer_norm":
+        for name in [name for name in out if name.endswith(".norm_l0.bias")]:
+            norm = name.removesuffix(".norm_l0.bias")
+            out[f"{norm}.bias"] = out.pop(name)
+            out[f"{norm}.weight"] = torch.cat((out.pop(f"{norm}.norm_l0.weight")[None], out[f"{norm}.weight"]))
+    if "backbone.force_embedding.weight" in out:
+        weight = out.pop("backbone.force_embedding.weight")
+        for l, part in enumerate(weight):
+            out[f"backbone.force_encoding.linear.weights.{l}"] = part.T
+        bias = out.pop("backbone.force_embedding.bias").double()  # added before it is rounded again
+        out["backbone.atom_embedding"] = out["backbone.atom_embedding"] + bias
+    if "backbone.atom_embedding" not in out:
+        raise ValueError("the checkpoint has no 'sphere_embedding.weight': it is not a published EquiformerV2")
+    noise = any(name.startswith("heads.noise.") for name in out)
+    return out, {"noise": "1"} if noise else {}
+
+
+def config_of_equiformer_v2(model: Mapping[str, Any]) -> EquiformerV2Config:
+    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration).
+
+    Raises:
+        ValueError: A variant that no published weights use and that Denskit does not have.
+    """
+    unsupported = {
+        "use_m_share_rad": True,
+        "use_s2_act_attn": True,
+        "use_noise_schedule_sigma_encoding": True,
+        "use_tp_reparam": True,
+    }
+    for name, value in unsupported.items():
+        if model.get(name, False) == value:
+            raise ValueError(f"the checkpoint has {name}={value}, a variant of EquiformerV2 that Denskit does not have")
+    gate, separable = model.get("use_gate_act", False), model.get("use_sep_s2_act", True)
+    grid_mlp = model.get("use_grid_mlp", False)
+    if gate and grid_mlp and not separable:
+        raise ValueError("the checkpoint has gates, a grid MLP and no separable S2 activation; Denskit has none such")
+    pairs = "none"
+    if model.get("use_atom_edge_embedding", True):
+        pairs = "shared" if model.get("share_atom_edge_embedding", False) else "own"
+    return EquiformerV2Config(
+        cutoff=model["max_radius"],
+        max_neighbors=model["max_neighbors"],
+        strict_neighbors=model.get("enforce_max_neighbors_strictly", True),
+        num_elements=model.get("max_num_elements", 90),
+        forces="direct",
+        force_input_scale=1.0,  # published: raw forces in eV/Å
+        num_layers=model["num_layers"],
+        l_max=max(model["lmax_list"]),
+        m_max=max(model["mmax_list"]),
+        channels=model["sphere_channels"],
+        hidden_channels=model["attn_hidden_channels"],
+        num_heads=model["num_heads"],
+        alpha_channels=model["attn_alpha_channels"],
+        value_channels=model["attn_value_channels"],
+        ffn_channels=model["ffn_hidden_channels"],
+        edge_channels=model["edge_channels"],
+        atom_pairs=pairs,  # type: ignore[arg-type]
+        norm=NORMS[model.get("norm_type", "rms_norm_sh")],  # type: ignore[arg-type]
+        activation="gate" if gate else ("separable_s2" if separable else "s2"),
+        grid_mlp=grid_mlp,
+        grid_resolution=model["grid_resolution"],
+        attention_renormalisation=model.get("use_attn_renorm", True),
+        initialisation=model.get("weight_init", "normal"),
+        attention_dropout=model.get("alpha_drop", 0.1),
+        projection_dropout=model.get("proj_drop", 0.0),
+        stochastic_depth=model.get("drop_path_rate", 0.05),
+    )
+
+
+IMPORTER = Importer(
+    "blocks.0.ga.so2_conv_1.fc_m0.weight", from_settings(config_of_equiformer_v2), convert_equiformer_v2
+)

@@ -1,0 +1,116 @@
+"""eSCN, the equivariant spherical channel network (Passaro and Zitnick, ICML 2023), with DeNS.
+
+The function is the published one.  Its nonlinearities act on samples of functions on the sphere: those of the messages
+on a coarse grid in the edge's frame, those of the heads at 128 points fixed in space.  Neither commutes exactly with
+rotations, so eSCN is equivariant up to sampling errors, and a gradient force jumps where an edge's frame does: it is a
+model for direct forces.  The points belong to the weights and lie in the model file.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from denskit.batch import Batch
+from denskit.geometry.edge_frame import EdgeFrames
+from denskit.geometry.order_major import pack_wigner
+from denskit.models.base import Backbone
+from denskit.models.edge_chunks import at_targets, groups_of
+from denskit.models.escn.config import ESCNConfig
+from denskit.models.escn.layers import (
+    SMALL,
+    ESCNFeatures,
+    ESCNGraph,
+    Layer,
+    SampledHead,
+    sphere_harmonics,
+    sphere_points,
+)
+from denskit.models.execution import DEFAULT, Execution
+from denskit.nn.force_encoding import ForceEncoding
+from denskit.nn.radial import GaussianSmearing
+
+
+class ESCN(Backbone):
+    """eSCN as a backbone: node features from a batch, with DeNS's force encoding when a head asks for noise."""
+
+    symmetry = "SO(3)"
+    gauge_exact = False
+    config: ESCNConfig
+    sphere_points: Tensor  # [P, 3]
+    sphere_harmonics: Tensor  # [P, (l_max + 1)^2]
+
+    def __init__(self, config: ESCNConfig, heads: dict[str, str], force_scale: float) -> None:
+        super().__init__(config)
+        channels = config.channels
+        self.atom_embedding = nn.Embedding(config.num_elements, channels)
+        self.basis = GaussianSmearing(config.num_basis, config.cutoff, config.basis_width)
+        self.force_encoding = None
+        if "noise" in heads:
+            self.force_encoding = ForceEncoding([channels] * (config.l_max + 1), force_scale)
+            for weight in self.force_encoding.linear.weights:
+                nn.init.uniform_(weight, -SMALL, SMALL)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        points = sphere_points(config.num_sphere_samples)
+        default = torch.get_default_dtype()
+        self.register_buffer("sphere_points", points.to(default))
+        self.register_buffer("sphere_harmonics", sphere_harmonics(points, config.l_max).to(default))
+
+    def make_head(self, irreps: str) -> nn.Module:
+        """A head on the features: "0" energies of atoms, "1" a vector an atom (forces, noise)."""
+        if irreps not in ("0", "1"):
+            raise ValueError(f"eSCN has heads '0' and '1', not '{irreps}'")
+        return SampledHead(self.config.channels, vector=irreps == "1")
+
+    def forward(
+        self,
+        batch: Batch,
+        force_input: Tensor | None = None,
+        frames: EdgeFrames | None = None,
+        l_out: int | None = None,
+        execution: Execution = DEFAULT,
+    ) -> ESCNFeatures:
+        """Features of the atoms of a batch whose neighbours are built.
+
+        Args:
+            batch: with edges.
+            force_input: [N, 3] eV/Å, forces of corrupted atoms and zero elsewhere; None at inference.
+            frames: edge frames to use instead of our own (tests).
+            l_out: of no effect: each head reads samples of all degrees.
+            execution: how to compute.
+        """
+        graph = self._graph(batch, frames, execution)
+        scalars = self.atom_embedding(batch.atomic_numbers)[:, None]
+        x = F.pad(scalars, (0, 0, 0, (self.config.l_max + 1) ** 2 - 1))  # [N, (l_max + 1)^2, C]
+        if force_input is not None:
+            assert self.force_encoding is not None, "this model has no noise head, so no force encoding"
+            x = x + torch.cat(self.force_encoding(force_input), 1)
+        for k, layer in enumerate(self.layers):
+            if graph.groups:
+                (update,) = at_targets(layer, lambda part, edges, layer=layer: [layer(*part, edges)], [x], graph, 1)
+            else:
+                update = self.run_block(layer, x, graph)
+            x = update if k == 0 else x + update  # published: the first layer has no residual
+        nodes = list(x.split([2 * l + 1 for l in range(self.config.l_max + 1)], 1))
+        samples = self.sphere_harmonics @ x
+        return ESCNFeatures(nodes=nodes, graph=graph, batch=batch, samples=samples, points=self.sphere_points)
+
+    def _graph(self, batch: Batch, frames: EdgeFrames | None, execution: Execution) -> ESCNGraph:
+        assert batch.edge_index is not None, "build neighbours first"
+        frames = frames or self.frames_of(batch, self.config.l_max)
+        source, target = batch.edge_index
+        return ESCNGraph(
+            frames=frames,
+            basis=self.basis(frames.length),
+            source=source,
+            target=target,
+            weight=self.edge_weight(batch, frames.length, None),
+            enveloped=False,
+            num_atoms=batch.num_atoms,
+            execution=execution,
+            groups=groups_of(batch, execution.edge_chunk),
+            rotation=pack_wigner(frames.wigner, self.config.l_max, self.config.m_max),
+            source_element=batch.atomic_numbers[source],
+            target_element=batch.atomic_numbers[target],
+        )

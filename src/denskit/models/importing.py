@@ -1,0 +1,95 @@
+"""Import of published checkpoints as force fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ase.data import atomic_numbers, chemical_symbols
+
+from denskit.models import MODELS
+from denskit.models.base import ForceField
+from denskit.models.config import ModelConfig
+from denskit.models.published_checkpoint import Checkpoint, read_checkpoint
+from denskit.models.scaling import Scaling
+from denskit.models.weights import with_weights
+from denskit.reading.budget import naming
+
+# metals and non-metals of OC20's catalysts and adsorbates
+OC20_ELEMENTS = tuple(
+    atomic_numbers[symbol]
+    for symbol in (
+        "H B C N O Na Al Si P S Cl K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Rb Sr Y Zr Nb Mo Tc Ru Rh Pd Ag Cd In "
+        "Sn Sb Te Cs Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi"
+    ).split()
+)
+OC20_DEVIATION = 2.887317180633545  # eV: the published deviation of OC20's referenced energies
+LARGEST_REFERENCE = 1000.0  # eV: published tables hold numbers up to 5.8e10 for elements that their data did not have
+
+
+def import_checkpoint(
+    path: str | Path, *, scaling: Scaling | None = None, config: ModelConfig | Mapping[str, Any] | None = None
+) -> ForceField:
+    """A force field, in evaluation mode, from a published checkpoint.
+
+    Args:
+        path: of Equiformer (MD17), EquiformerV2 or eSCN (OCP, fairchem 1), each with or without DeNS.
+        scaling: units of the model; default: those in the file.  Equiformer's files hold none: mean and standard
+            deviation of the energies of their training frames, and their elements
+            (:func:`denskit.models.scaling.fit_scaling` with references="mean", scale="energy_std").
+        config: the architecture, or the published settings of the model (section ``model`` of its YAML); default: as
+            the file says, or for Equiformer as its tensors show, which do not show ``rescale_degree``.
+
+    Raises:
+        FileNotFoundError: No such file.
+        ValueError: Not a checkpoint of these models, of another architecture, or something in it is missing.
+    """
+    checkpoint = read_checkpoint(path)
+    known = {name: entry.importer for name, entry in MODELS.items() if entry.importer is not None}
+    found = next((item for item in known.items() if item[1].mark in checkpoint.state), None)
+    if found is None:
+        raise ValueError(
+            f"{path}: {len(checkpoint.state)} tensors of none of the models that Denskit imports: {', '.join(known)}"
+        )
+    name, importer = found
+    if scaling is None and checkpoint.normalizers is None:
+        raise ValueError(f"{path} holds weights only: give --data FILE, or all of --mean, --std and --elements")
+    if isinstance(config, Mapping):
+        checkpoint, config = replace(checkpoint, model=dict(config)), None
+    with naming(path, "does not say its settings as published"):
+        config = importer.config(checkpoint) if config is None else config
+    if config.name != name:
+        raise ValueError(f"{path} holds {name}; the settings given are those of {config.name}")
+    config = config.model_copy(update={"force_input_scale": importer.force_input_scale})
+    with naming(path, "does not fit its settings"):
+        scaling = scaling_of(checkpoint, config.num_elements) if scaling is None else scaling
+        weights, heads = importer.convert(checkpoint.state, config)
+    return with_weights(weights, config=config, heads=heads, scaling=scaling, path=path)
+
+
+def scaling_of(checkpoint: Checkpoint, num_elements: int) -> Scaling:
+    """The scaling that a checkpoint of OCP or fairchem holds.
+
+    Which elements it was trained on it does not hold: they are those with an energy of their own, or those of OC20
+    where the normalisers are OC20's, else all that have an embedding.
+    """
+    assert checkpoint.normalizers is not None, "checked by import_checkpoint"
+    mean, deviation = checkpoint.normalizers.get("energy", (0.0, 1.0))
+    forces = checkpoint.normalizers.get("forces", (0.0, 1.0))[1]
+    references = {}
+    elements: tuple[int, ...] = tuple(range(1, num_elements))
+    if checkpoint.references is not None:
+        table = enumerate(checkpoint.references.tolist())
+        references = {z: energy for z, energy in table if z > 0 and 0 < abs(energy) < LARGEST_REFERENCE}
+        elements = tuple(z for z in elements if z in references)
+    elif abs(deviation - OC20_DEVIATION) < 1e-6:
+        elements = OC20_ELEMENTS
+    return Scaling(
+        elements=elements,
+        references={chemical_symbols[z]: energy for z, energy in references.items() if z in elements},
+        energy_shift=mean,
+        energy_scale=deviation,
+        force_scale=forces,
+    )

@@ -1,0 +1,96 @@
+"""SO(2) linear layers on features in the edge frame, ordered by |m| (Passaro and Zitnick 2023, eSCN).
+
+In the edge frame an equivariant map may mix all degrees of one order |m|: for m = 0 by any matrix, for m > 0 by pairs
+(W_r, W_i) that act on (+m, -m) as a complex number acts: out(+m) = W_r in(+m) - W_i in(-m), out(-m) = W_r in(-m) +
+W_i in(+m).  Features are order-major: :mod:`denskit.geometry.order_major`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from denskit.nn.so3_linear import Initialisation, initialise
+
+
+class SO2Linear(nn.Module):
+    """A linear map of order-major features, with a bias and extra outputs on m = 0.
+
+    Weights lie as published: ``weight_0`` [extra + (l_max + 1) C_out, (l_max + 1) C_in], ``weights[m - 1]``
+    [2 n C_out, n C_in] with n = l_max + 1 - m, the real half above the imaginary one.
+    """
+
+    def __init__(
+        self, l_max: int, m_max: int, channels_in: int, channels_out: int, *, extra: int = 0, init: Initialisation
+    ) -> None:
+        super().__init__()
+        self.l_max, self.m_max, self.extra = l_max, m_max, extra
+        self.channels_in, self.channels_out = channels_in, channels_out
+        wide = (l_max + 1) * channels_in
+        self.weight_0 = nn.Parameter(torch.empty(extra + (l_max + 1) * channels_out, wide))
+        self.bias = nn.Parameter(torch.zeros(extra + (l_max + 1) * channels_out))
+        initialise(self.weight_0, wide, init)
+        self.weights = nn.ParameterList()
+        for m in range(1, m_max + 1):
+            degrees = l_max + 1 - m
+            weight = nn.Parameter(torch.empty(2 * degrees * channels_out, degrees * channels_in))
+            # published: with normal weights only, the halving of the variance is lost
+            initialise(weight, degrees * channels_in * (2 if init == "uniform" else 1), init)
+            self.weights.append(weight)
+
+    @property
+    def num_factors(self) -> int:
+        """One factor for each row and channel that goes in, the same for +m and -m."""
+        return sum((self.l_max + 1 - m) * self.channels_in for m in range(self.m_max + 1))
+
+    def forward(
+        self, x: Tensor, factors: Tensor | None = None, degrees: tuple[int, ...] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Map features in the edge frame.
+
+        Args:
+            x: [E, K, C_in], order-major.
+            factors: [E, num_factors], multiply the features first (radial functions); ordered by |m|, then l.
+            degrees: output degrees wanted; default all.
+
+        Returns:
+            [E, K', C_out], the order-major rows of those degrees, and the extra scalars [E, extra].
+        """
+        sizes = [self.l_max + 1 - m for m in range(self.m_max + 1)]
+        by_order = list(x.split([size if m == 0 else 2 * size for m, size in enumerate(sizes)], 1))
+        if factors is not None:
+            split = factors.split([size * self.channels_in for size in sizes], 1)
+            for m, (rows, factor) in enumerate(zip(by_order, split, strict=True)):
+                signed = rows.unflatten(1, (1 if m == 0 else 2, sizes[m]))
+                by_order[m] = signed * factor.unflatten(1, (1, sizes[m], self.channels_in))
+        outputs, extra = [], x.new_zeros(x.shape[0], 0)
+        for m, (rows, matrix) in enumerate(zip(by_order, self.matrices(degrees), strict=False)):
+            out = F.linear(rows.flatten(1), matrix, self._used_bias(degrees) if m == 0 else None)
+            if m == 0:
+                extra, out = out.split([self.extra, out.shape[1] - self.extra], 1)
+            outputs.append(out.unflatten(1, (-1, self.channels_out)))
+        return torch.cat(outputs, 1), extra
+
+    def matrices(self, degrees: tuple[int, ...] | None = None) -> list[Tensor]:
+        """The matrix of each order that reaches the given degrees (default all): [outputs, signs * degrees * C_in]."""
+        wanted = range(self.l_max + 1) if degrees is None else degrees
+        found = [self.weight_0 if degrees is None else torch.cat(self._scalar_rows(self.weight_0, degrees))]
+        for m in range(1, min(self.m_max, max(wanted)) + 1):
+            found.append(self._complex_matrix(m, [l - m for l in wanted if l >= m]))
+        return found
+
+    def _used_bias(self, degrees: tuple[int, ...] | None) -> Tensor:
+        return self.bias if degrees is None else torch.cat(self._scalar_rows(self.bias, degrees))
+
+    def _scalar_rows(self, x: Tensor, degrees: tuple[int, ...]) -> list[Tensor]:
+        starts = [self.extra + l * self.channels_out for l in degrees]
+        return [x[: self.extra], *(x[start : start + self.channels_out] for start in starts)]
+
+    def _complex_matrix(self, m: int, used: list[int]) -> Tensor:
+        """[[W_r, -W_i], [W_i, W_r]], acting on (+m, -m) side by side."""
+        real, imaginary = self.weights[m - 1].chunk(2)
+        if len(used) < self.l_max + 1 - m:
+            c = self.channels_out
+            real, imaginary = (torch.cat([w[l * c : (l + 1) * c] for l in used]) for w in (real, imaginary))
+        return torch.cat((torch.cat((real, -imaginary), 1), torch.cat((imaginary, real), 1)))

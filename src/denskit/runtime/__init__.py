@@ -1,0 +1,1 @@
+"""What every long command needs: devices, processes, interruption, memory, determinism, progress."""

@@ -1,0 +1,80 @@
+"""Data-parallel training on plain ``torch.distributed``: started by torchrun, one process a device.
+
+The gradients are summed by ourselves, not by DDP: losses are normalised by counts over all processes before the
+backward pass, so the plain sum of the gradients is the gradient of one process with the whole batch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from denskit.runtime.device import choose_device
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among the others."""
+
+    rank: int
+    count: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """The first process writes files and speaks."""
+        return self.rank == 0
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Replace the tensor, in place, by its sum over the processes."""
+        if self.count > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all processes, in their order; on other processes than the first only their own."""
+        if self.count == 1:
+            return [value]
+        values: list[T | None] = [None] * self.count
+        dist.gather_object(value, values if self.is_first else None)
+        return values if self.is_first else [value]  # type: ignore[return-value]
+
+    @torch.no_grad()
+    def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
+        """Replace the tensors, in place, by those of the first process."""
+        if self.count > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor.detach(), src=0)
+
+    def wait(self) -> None:
+        """Until all processes have come here."""
+        if self.count > 1:
+            dist.barrier()
+
+
+def join_processes(device: str) -> Processes:
+    """Join the processes that torchrun started (WORLD_SIZE, RANK, LOCAL_RANK), or be alone.
+
+    device: "auto", "cpu", "cuda", "cuda:1".  Under torchrun CUDA devices are given out by LOCAL_RANK.  Raises
+    ValueError for a device that is not there.
+    """
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")) if count > 1 else None)
+    if count == 1:
+        return Processes(rank=0, count=1, device=chosen)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    if not dist.is_initialized():
+        # Once for all trainings of this job: joining a second time finds the addresses of the first and waits forever.
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        atexit.register(dist.destroy_process_group)
+    return Processes(rank=dist.get_rank(), count=count, device=chosen)

@@ -1,0 +1,87 @@
+"""Evaluation against numbers computed here, and prediction to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from ase.build import molecule
+
+from denskit.data import load_data
+from denskit.data.base import collate
+from denskit.evaluation.evaluate import evaluate, predict
+from denskit.geometry.neighbors import build_neighbors
+from denskit.models.model_file import load_model
+from denskit.training.config import RunConfig
+from denskit.training.trainer import train
+
+Tiny = Callable[..., RunConfig]
+
+
+def test_errors_are_those_of_the_test_split(tiny: Tiny) -> None:
+    config = tiny("training.max_steps=2")
+    run = train(config)
+    test = load_data(config.data, config.seed).test
+    assert test is not None
+    force_field = load_model(run / "model.safetensors")
+    energy_errors, force_errors = [], []
+    for index in range(len(test)):
+        batch, targets = collate([test[index]])
+        prediction = force_field.predict(build_neighbors(batch, 3.0))
+        energy_errors.append(float((prediction["energy"] - targets.energy).abs()))
+        force_errors.append((prediction["forces"] - targets.forces).abs().mean().item())
+    result = evaluate(run, batch_size=3)
+    assert result["energy_mae_meV"] == pytest.approx(1000 * np.mean(energy_errors), rel=1e-4)
+    assert result["forces_mae_meV_per_A"] == pytest.approx(1000 * np.mean(force_errors), rel=1e-4)
+    assert evaluate(run / "model.safetensors", test) == pytest.approx(result, rel=1e-4)
+    assert evaluate(force_field, test) == pytest.approx(result, rel=1e-4)
+    assert evaluate(run, split="valid", checkpoint="last") != result
+
+
+def test_the_split_is_the_one_that_was_trained_with(tiny: Tiny) -> None:
+    """Time blocks are the default of the embedded data: the run folder must not turn them into a random split."""
+    run = train(tiny("training.max_steps=1", "data.split={train: 8, valid: 2, test: 4, mode: blocks}"))
+    config = tiny("data.split={train: 8, valid: 2, test: 4, mode: blocks}")
+    test = load_data(config.data, config.seed).test
+    assert test is not None
+    assert evaluate(run) == pytest.approx(evaluate(run / "model.safetensors", test))
+
+
+def test_what_cannot_be_evaluated_says_why(tiny: Tiny, tmp_path: Path) -> None:
+    run = train(tiny("training.max_steps=1", "data.split={mode: random, train: 4, valid: 2, test: 0}"))
+    with pytest.raises(ValueError, match=r"no test split.*data\.test=FILE"):
+        evaluate(run)
+    with pytest.raises(ValueError, match=r"data\.test=FILE"):
+        evaluate(run / "model.safetensors")
+    with pytest.raises(FileNotFoundError, match="no such model file"):
+        evaluate(tmp_path / "absent")
+    unlabelled = tmp_path / "bare.extxyz"
+    ase.io.write(unlabelled, molecule("CH3CH2OH"))
+    with pytest.raises(ValueError, match="no energies, forces or stresses"):
+        evaluate(run, unlabelled)
+    ase.io.write(unlabelled, molecule("SiH4"))
+    with pytest.raises(ValueError, match="Si"):
+        predict(run, unlabelled, tmp_path / "out.extxyz")
+
+
+def test_predictions_are_written_with_the_labels_beside_them(tiny: Tiny, tmp_path: Path) -> None:
+    run = train(tiny("training.max_steps=1"))
+    frames = [molecule("CH3CH2OH"), molecule("CH4")]
+    frames[0].info["REF_energy"] = -7.5
+    frames[0].arrays["REF_forces"] = np.ones((9, 3))
+    frames[1].rattle(0.1, seed=1)
+    ase.io.write(tmp_path / "in.extxyz", frames)
+    assert predict(run, tmp_path / "in.extxyz", tmp_path / "out.extxyz", batch_size=1) == 2
+    written = ase.io.read(tmp_path / "out.extxyz", index=":")
+    force_field = load_model(run / "model.safetensors")
+    assert force_field.cutoff == 3.0
+    for atoms, original in zip(written, frames, strict=True):
+        np.testing.assert_allclose(atoms.positions, original.positions, atol=1e-7)
+        assert atoms.get_forces().shape == (len(original), 3)
+        assert np.isfinite(atoms.get_potential_energy())
+    assert written[0].info["REF_energy"] == -7.5
+    assert written[0].arrays["REF_forces"].tolist() == np.ones((9, 3)).tolist()
+    assert "REF_energy" not in written[1].info

@@ -1,0 +1,40 @@
+"""``import denskit`` gives the names that a user types, and imports nothing heavy before they are used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import denskit
+
+ETHANOL = Path(denskit.__file__).parent / "data/embedded/ethanol.npz"
+HEAVY = "import denskit, sys; print(sorted({'torch', 'numpy', 'ase', 'pydantic'} & set(sys.modules)))"
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    done = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_every_name_is_there_and_listed() -> None:
+    assert set(denskit.__all__) <= set(dir(denskit))
+    found = {name: getattr(denskit, name) for name in denskit.__all__}
+    assert all(callable(value) for value in found.values())
+    assert found["load_model"].__module__ == "denskit.models.model_file"
+    assert found["dynamics"].__name__ == "molecular_dynamics"
+
+
+def test_another_name_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        _ = denskit.trian
+
+
+def test_read_gives_systems() -> None:
+    structures = denskit.read(ETHANOL)
+    assert isinstance(structures[0], denskit.System)
+    assert structures[0].forces is not None
+    with pytest.raises(FileNotFoundError):
+        denskit.read(ETHANOL.with_name("absent.npz"))
