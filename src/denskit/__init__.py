@@ -5,10 +5,10 @@ The names that a user types; each is imported when it is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # type checkers know this name; typing itself takes longer to import than all the rest here
 if TYPE_CHECKING:
+    from typing import Any
+
     from denskit.batch import System
     from denskit.data.loading import read
     from denskit.evaluation.evaluate import evaluate, predict
@@ -42,6 +42,8 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _PLACES[name].partition(":")
