@@ -12,7 +12,7 @@ import argparse
 
 from denskit.evaluation.evaluate import evaluate
 from denskit.training.config import load_config
-from denskit.training.trainer import train
+from denskit.training.run import train
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from tblite.ase import TBLite
 
 from denskit.models.model_file import load_model, save_model
 from denskit.training.config import load_config
-from denskit.training.trainer import train
+from denskit.training.run import train
 
 OUTPUT = Path(__file__).resolve().parent.parent / "tests" / "fixtures" / "trained.safetensors"
 FRAMES = {False: 160, True: 60}  # of each structure, without and with a cell

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from denskit.simulation.potential import Potential
     from denskit.simulation.relaxation import relax
     from denskit.training.config import load_config
-    from denskit.training.trainer import train
+    from denskit.training.run import train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -37,7 +37,7 @@ _PLACES = {
     "predict": "evaluation.evaluate",
     "read": "data.loading",
     "relax": "simulation.relaxation",
-    "train": "training.trainer",
+    "train": "training.run",
 }
 
 

@@ -16,7 +16,7 @@ from denskit.evaluation.evaluate import evaluate, predict
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.model_file import load_model
 from denskit.training.config import RunConfig
-from denskit.training.trainer import train
+from denskit.training.run import train
 
 Tiny = Callable[..., RunConfig]
 

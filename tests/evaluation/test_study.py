@@ -25,8 +25,9 @@ from denskit.evaluation.study.running import StudyFolder, train_and_judge
 from denskit.evaluation.study.splits import split_settings
 from denskit.evaluation.study.statistics import difference, mean_of
 from denskit.evaluation.study.tables import as_latex, as_markdown
-from denskit.evaluation.study.timing import Cost, cell_of, runs_to_try
+from denskit.evaluation.study.timing import cell_of, runs_to_try, seconds_of
 from denskit.presets import study_names
+from denskit.training.cost import Cost
 
 from tolerances import PATIENCE_S
 
@@ -146,7 +147,7 @@ class TestQuestion:
     def test_steps_fill_the_budget(self) -> None:
         study = within_budget(dens_question(Path("x.extxyz"), 50), self.COSTS, hours=1, processes=2)
         steps = study.settings["training.max_steps"]
-        seconds = sum(self.COSTS[cell_of(run)].seconds(run, run.config(Path("x"))) for run in runs_of(study))
+        seconds = sum(seconds_of(run, run.config(Path("x")), self.COSTS[cell_of(run)]) for run in runs_of(study))
         assert steps % 100 == 0 and 0.8 * 7200 < seconds <= 7200
 
     def test_too_little_time_is_refused(self) -> None:

@@ -10,7 +10,8 @@ import torch
 from denskit.data import load_data
 from denskit.runtime.processes import Processes, join_processes
 from denskit.training.config import RunConfig, load_config
-from denskit.training.trainer import Trainer, train
+from denskit.training.run import train
+from denskit.training.trainer import Trainer
 
 
 def steps(config: RunConfig, group: Processes, count: int) -> dict[str, torch.Tensor]:

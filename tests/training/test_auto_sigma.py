@@ -19,7 +19,7 @@ from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig
 from denskit.training.auto_sigma import fit_sigma_to_data
 from denskit.training.config import RunConfig, load_config
-from denskit.training.trainer import train
+from denskit.training.run import train
 
 Tiny = Callable[..., RunConfig]
 

@@ -8,7 +8,7 @@ from ase.calculators.emt import EMT
 from ase.io import write
 
 from denskit.training.config import load_config
-from denskit.training.trainer import train
+from denskit.training.run import train
 
 SMALL = [
     "model.num_layers=1", "model.channels=[4,2]", "model.feature_channels=[4,2]", "model.head_channels=[2,2]",

@@ -18,8 +18,8 @@ from denskit.models.model_file import load_model
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.checks import Planned, verdict_on, warnings_before
 from denskit.training.config import RunConfig
+from denskit.training.run import train
 from denskit.training.schedule import Schedule
-from denskit.training.trainer import train
 
 Tiny = Callable[..., RunConfig]
 # forces in units of 3 keV/Å: those of any network are far off, and ten steps do not change it

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from denskit.data.datasets.embedded import FOLDER
+from denskit.training.run import train
 from denskit.training.settings import RunConfig
-from denskit.training.trainer import train
 
 
 def test_training_says_that_forces_have_the_wrong_sign(tiny: Callable[..., RunConfig], tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from denskit.models.model_file import load_model, read_header
 from denskit.runtime.processes import join_processes
 from denskit.tasks.measure import batches
 from denskit.training.config import RunConfig, load_config
-from denskit.training.trainer import Trainer, train
+from denskit.training.run import train
+from denskit.training.trainer import Trainer
 from denskit.training.transfer import element_tables, similar_element
 from training.slabs import Slabs
 

@@ -15,7 +15,7 @@ import yaml
 
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.config import RunConfig
-from denskit.training.trainer import train
+from denskit.training.run import train
 
 from tolerances import PATIENCE_S
 

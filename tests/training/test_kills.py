@@ -14,8 +14,8 @@ import torch
 from denskit.models.model_file import load_model
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.config import RunConfig
+from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
-from denskit.training.trainer import train
 from killing import command, leftovers, posix, run, spread
 
 TIMINGS = {"step_ms", "samples_per_s", "seconds", "memory_MiB"}

@@ -16,7 +16,8 @@ from denskit.data import load_data
 from denskit.runtime.processes import join_processes
 from denskit.training.config import RunConfig
 from denskit.training.precision import Precision
-from denskit.training.trainer import Trainer, train
+from denskit.training.run import train
+from denskit.training.trainer import Trainer
 from training.test_trainer import _assert_same_state, _stop_after
 
 Tiny = Callable[..., RunConfig]

@@ -41,7 +41,7 @@ def evaluate(
         typer.Option("--output", "-o", help="Folder for SPLIT.json and parity.png; default: the run folder."),
     ] = None,
     device: Device = "auto",
-    batch_size: Annotated[int, typer.Option(help="Structures at a time.", min=1)] = 32,
+    batch_size: Annotated[int, typer.Option(help="Structures at a time; of large ones fewer.", min=1)] = 32,
     fixed: Fixed = None,
     deterministic: Deterministic = False,
     stability: Annotated[

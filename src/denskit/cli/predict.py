@@ -27,7 +27,7 @@ def predict(
         typer.Option("--format", help="extxyz, or a submission file (npz) with forces of free or of all atoms."),
     ] = "extxyz",
     device: Device = "auto",
-    batch_size: Annotated[int, typer.Option(help="Structures at a time.", min=1)] = 32,
+    batch_size: Annotated[int, typer.Option(help="Structures at a time; of large ones fewer.", min=1)] = 32,
     fixed: Fixed = None,
     deterministic: Deterministic = False,
     force: Force = False,

@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from denskit.evaluation.study.config import StudyConfig
     from denskit.evaluation.study.running import StudyFolder
-    from denskit.evaluation.study.timing import Cost
+    from denskit.training.cost import Cost
 
 
 def study(
@@ -147,7 +147,8 @@ def _costs(study: StudyConfig, source: Path, folder: StudyFolder) -> dict[str, C
     """Trials of all kinds of runs, each in a process of its own with one thread; kept in the study's folder."""
     import subprocess
 
-    from denskit.evaluation.study.timing import Cost, runs_to_try
+    from denskit.evaluation.study.timing import runs_to_try
+    from denskit.training.cost import Cost
 
     costs = {}
     for cell, number in runs_to_try(study).items():
@@ -180,12 +181,12 @@ def _write_trial(study: StudyConfig, number: int, folder: StudyFolder) -> None:
 
 def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost], processes: int) -> list[str]:
     from denskit.evaluation.study.config import runs_of
-    from denskit.evaluation.study.timing import cell_of
+    from denskit.evaluation.study.timing import cell_of, seconds_of
     from denskit.runtime.progress import duration
 
     runs = runs_of(study)
     missing = [run for run in runs if not folder.result(run).is_file()]
-    seconds = [costs[cell_of(run)].seconds(run, run.config(folder.run(run))) for run in missing]
+    seconds = [seconds_of(run, run.config(folder.run(run)), costs[cell_of(run)]) for run in missing]
     if not missing:
         return [f"{study.title}: all {len(runs)} runs are finished"]
     total = max(sum(seconds) / processes, max(seconds))

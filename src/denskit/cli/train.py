@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from denskit.training.settings import RunConfig
 
 
 def train(
@@ -19,7 +22,9 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in the output folder, if there is one.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved configuration and how long it takes, and stop.")
+    ] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, batches and noise.")] = None,
     deterministic: Annotated[
@@ -50,11 +55,31 @@ def train(
     changes += ["deterministic=true"] if deterministic else []
     config = load_config(preset, changes)
     if dry_run:
+        config, expected = _planned(config)
         typer.echo(yaml.safe_dump(config.document(), sort_keys=False, allow_unicode=True), nl=False)
+        typer.echo(expected, err=True)
         return
 
-    from denskit.training.trainer import train as train_model
+    from denskit.training.run import train as train_model
 
     run = train_model(config, resume=resume)
     if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
         typer.echo(f"Done: {run}\nNext:  denskit evaluate {run}   |   denskit report {run}")
+
+
+def _planned(config: RunConfig) -> tuple[RunConfig, str]:
+    """The run as its data decide it, and how long it takes; as given where the data are not there."""
+    from denskit.runtime.memory import peak_memory
+    from denskit.runtime.processes import join_processes
+    from denskit.runtime.progress import duration
+    from denskit.training.run import cost_of
+
+    try:
+        config, cost = cost_of(config)
+    except FileNotFoundError as error:
+        return config, f"note: {error}; the size of the model and the time are open"
+    step, training = f"{1000 * cost.step:.0f} ms a step", config.training
+    memory = f"a trial took {peak_memory(join_processes(config.device).device):.0f} MiB"
+    if training.budget is not None:
+        return config, f"{cost.steps_of(training)} steps in {training.budget}, at {step}; {memory}"
+    return config, f"about {duration(cost.training_seconds(training))} of training, at {step}; {memory}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,15 +15,18 @@ from denskit.runtime.memory import memory_named
 from denskit.runtime.processes import Processes
 from denskit.tasks.metrics import Metrics
 
+MOST_ATOMS = 1000  # in a batch of several structures: the gradient of about 50,000 edges takes 2 GB
+
 
 def batches(
     force_field: ForceField, source: Source, size: int, *, first: int = 0, step: int = 1, edges: bool = True
 ) -> Iterator[tuple[list[System], Batch, Targets]]:
-    """Every ``step``-th structure from ``first``, ``size`` at a time, on the model's device and in its precision."""
+    """Every ``step``-th structure from ``first``, on the model's device and in its precision.
+
+    A batch has ``size`` structures, or fewer where these have more than ``MOST_ATOMS`` atoms together.
+    """
     device, dtype = place_of(force_field)
-    chosen = range(first, len(source), step)
-    for start in range(0, len(chosen), size):
-        systems = [source[index] for index in chosen[start : start + size]]
+    for systems in _groups((source[index] for index in range(first, len(source), step)), size):
         for system in systems:
             force_field.scaling.check_elements(system.atomic_numbers, f"{source.name}, frame {system.index},")
         batch, targets = collate(systems, dtype)
@@ -34,6 +37,19 @@ def batches(
                 frames = ", ".join(str(system.index) for system in systems)
                 raise ValueError(f"{source.name}, a batch of frames {frames}: {error}") from None
         yield systems, batch.to(device), targets.to(device)
+
+
+def _groups(systems: Iterable[System], size: int) -> Iterator[list[System]]:
+    group: list[System] = []
+    atoms = 0
+    for system in systems:
+        if group and (len(group) == size or atoms + len(system) > MOST_ATOMS):
+            yield group
+            group, atoms = [], 0
+        group.append(system)
+        atoms += len(system)
+    if group:
+        yield group
 
 
 def measure(

@@ -28,7 +28,7 @@ _MODELS: dict[str, type[BaseModel]] = {name: entry.config for name, entry in MOD
 _CHOICES = {"model": _MODELS, "task": _TASKS}
 _DEFAULT_NAMES = {"model": "equiformer", "task": "energy_forces"}
 _NAMED = ("model", "task", "data")  # `task=dens` is short for `task.name=dens`
-_LENGTHS = ("epochs", "max_steps")  # an override of one replaces the other
+_LENGTHS = ("epochs", "max_steps", "budget")  # an override of one replaces the other
 
 
 def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:

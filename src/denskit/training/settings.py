@@ -25,6 +25,10 @@ _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(step|epoch|minute)s?")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?) ?lr")
 
 
+_BUDGET = re.compile(r"(\d+(?:\.\d+)?) (second|minute|hour|day)s?")
+_BUDGET_UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
+
+
 class Interval(NamedTuple):
     """How often something happens."""
 
@@ -40,6 +44,14 @@ def parse_interval(text: str) -> Interval:
     if match[2] == "step" and not float(match[1]).is_integer():
         raise ValueError(f"{text!r}: a number of steps is a whole number")
     return Interval(float(match[1]), match[2])
+
+
+def parse_budget(text: str) -> float:
+    """Seconds of ``"30 minutes"`` or ``"1.5 hours"``.  Raises ValueError for anything else, and for zero."""
+    match = _BUDGET.fullmatch(text)
+    if match is None or float(match[1]) <= 0:
+        raise ValueError(f"{text!r} is no time; write '30 minutes' or '1.5 hours'")
+    return float(match[1]) * _BUDGET_UNITS[match[2]]
 
 
 def _interval_text(value: object) -> object:
@@ -79,9 +91,15 @@ def _duration(value: float | str) -> float | str:
     return value
 
 
+def _budget_text(value: str) -> str:
+    parse_budget(value)
+    return value
+
+
 IntervalText = Annotated[str, BeforeValidator(_interval_text)]
 Milestone = Annotated[IntervalText, AfterValidator(_duration)]
 Rate = Annotated[float | str, AfterValidator(_rate)]
+Budget = Annotated[str, AfterValidator(_budget_text)]
 Duration = Annotated[float | str, AfterValidator(_duration)]
 
 
@@ -108,9 +126,12 @@ class TrainingConfig(BaseModel):
     accumulate: int = Field(1, ge=1)
     """Micro-batches that each process divides its share of a step into, to save memory."""
     epochs: int | None = Field(None, ge=1)
-    """Length of the training in passes over the training data; give this or max_steps."""
+    """Length of the training in passes over the training data; give this, max_steps or budget."""
     max_steps: int | None = Field(None, ge=1)
-    """Length of the training in steps; give this or epochs."""
+    """Length of the training in steps."""
+    budget: Budget | None = None
+    """Length of the training as a time on this machine, "30 minutes" or "2 hours": a trial of a few steps says how many
+    fit, and the run is saved with that number."""
     drop_last: bool = True
     """Leave out the structures of an epoch that do not fill a batch (as published; others come each epoch)."""
     lr: float = Field(5e-4, gt=0)
@@ -184,9 +205,10 @@ class TrainingConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainingConfig:
-        if (self.epochs is None) == (self.max_steps is None):
-            found = "both" if self.epochs is not None else "neither"
-            raise ValueError(f"the length of the training: {found} of epochs and max_steps given; give exactly one")
+        given = [name for name in ("epochs", "max_steps", "budget") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise ValueError(f"the length of the training: {found} of epochs, max_steps and budget given; give one")
         if self.accumulate > self.batch_size:
             raise ValueError(f"accumulate={self.accumulate} micro-batches of batch_size={self.batch_size} structures")
         if self.warmup == 0 and self.warmup_lr is not None:

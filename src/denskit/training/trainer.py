@@ -14,33 +14,27 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Prepared
-from denskit.data import LoadedData, load_data
+from denskit.data import LoadedData
 from denskit.data.base import evenly
-from denskit.data.inspection import findings_of
-from denskit.files import locked
-from denskit.models.base import SYMMETRIC_SITES, ForceField
+from denskit.models.base import ForceField
 from denskit.models.execution import Execution
 from denskit.models.model_file import save_model
 from denskit.random import fold
-from denskit.runtime.determinism import use_deterministic_algorithms
 from denskit.runtime.interrupt import Interrupt
 from denskit.runtime.memory import memory_named, peak_memory
-from denskit.runtime.processes import Processes, join_processes
+from denskit.runtime.processes import Processes
 from denskit.runtime.progress import duration
 from denskit.tasks import build_task
 from denskit.tasks.measure import measure
 from denskit.tasks.metrics import Metrics
-from denskit.training.auto_sigma import fit_sigma_to_data
 from denskit.training.batch_loss import objective
 from denskit.training.checkpoint import (
     Checkpoint,
     cannot_write,
     check_resumable,
-    full_disk_named,
-    load_checkpoint,
     save_checkpoint,
 )
-from denskit.training.checks import Planned, verdict_on, warnings_before
+from denskit.training.checks import verdict_on
 from denskit.training.ema import WeightAverage
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
 from denskit.training.optimizer import Gradients, build_optimizer, set_learning_rate
@@ -50,7 +44,6 @@ from denskit.training.run_log import RunLog, metrics_line
 from denskit.training.running_totals import Window
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig, parse_interval
-from denskit.training.sizing import fit_model_to_data
 from denskit.training.starting_model import check_known_elements, check_measured, initial_force_field
 
 _DROPOUT = 0xD20  # tells the seeds of dropout from those of the order and the corruption
@@ -60,57 +53,7 @@ _SMALLER = (
 )
 _SAFE_NORM = "model.norm=merged (equiformer) or model.norm=rms_norm (equiformer_v2) for crystals and small molecules"
 _FEWER = "lower training.evaluate_batch_size"
-_BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
-
-
-def train(config: RunConfig, *, resume: bool = False) -> Path:
-    """Train, and return the run folder ``config.output`` (see docs for what is in it).
-
-    ``resume`` continues the run in that folder from ``checkpoints/last.pt`` as if it had never stopped; where there is
-    none yet, the run begins.  Started by torchrun, every process calls this.  On Ctrl-C and SIGTERM the step is
-    finished, a checkpoint saved, and SystemExit raised with 130 or 143.
-
-    Raises ValueError for settings and data that do not go together, a folder in use, a checkpoint of another run, a
-    loss that is not finite, errors far above those of predicting zero at the end, a full disk; FileNotFoundError for
-    missing files.
-    """
-    folder = RunFolder(Path(config.output))
-    if config.deterministic:
-        use_deterministic_algorithms()
-    group = join_processes(config.device)
-    with locked(folder.path) if group.is_first else contextlib.nullcontext():
-        _train(config, folder, group, resume)
-    return folder.path
-
-
-def _train(config: RunConfig, folder: RunFolder, group: Processes, resume: bool) -> None:
-    checkpoint = load_checkpoint(folder.last) if resume and folder.last.exists() else None
-    if checkpoint is None:
-        folder.check_can_begin(resume=resume)
-    data = load_data(config.data, config.seed, config.required_labels)
-    if checkpoint is not None and data.splits is not None:
-        folder.check_same_data(data.splits.sha256)
-    config, sized = fit_model_to_data(config, data)
-    config, measured = fit_sigma_to_data(config, data.train)
-    trainer = Trainer(config, data, group)
-    trainer.messages += sized + measured
-    if resume and checkpoint is None:
-        trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
-    if checkpoint is None and group.is_first:
-        trainer.messages += [f"training data: {finding}" for finding in findings_of(data.train)]
-    trainer.messages += warnings_before(Planned(config, trainer.schedule, data.train))
-    changes = trainer.resume(checkpoint) if checkpoint is not None else {}
-    group.wait()  # all have looked at the folder before it changes
-    with full_disk_named(folder.path):
-        if group.is_first:
-            folder.write_start(config)
-            if data.splits is not None:
-                data.splits.save(folder.splits)
-        total = trainer.schedule.total_steps
-        with RunLog(folder, total_steps=total, first_step=trainer.step, silent=not group.is_first) as log:
-            for line in announcement(trainer, changes):
-                log.say(line)
-            trainer.run(log)
+BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
 
 
 @dataclass
@@ -209,7 +152,7 @@ class Trainer:
         if self.group.is_first:
             self._save()
         if self.failure:
-            by = _BEST_BY[self.config.training.best_by]
+            by = BEST_BY[self.config.training.best_by]
             best = "" if self.best is None else f"; the best validation had {by} {self.best:.4g}"
             raise ValueError(
                 f"the training failed: after its {self.step} steps {self.failure}. Models and checkpoints are kept in "
@@ -340,7 +283,7 @@ class Trainer:
             metrics = measure(
                 self.force_field, valid, batch_size=training.evaluate_batch_size, processes=self.group, advice=_FEWER
             ).summary()
-            name = _BEST_BY[training.best_by]
+            name = BEST_BY[training.best_by]
             if name not in metrics:
                 raise ValueError(
                     f"training.best_by={training.best_by}, but {self.data.valid.name} has no label for it; "
@@ -402,24 +345,3 @@ class Trainer:
 
     def _new_window(self) -> Window:
         return Window.empty(len(self.loader.term_names), self.group.device)
-
-
-def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[str]:
-    """What was decided before the first step, for the log; ``changes`` since the checkpoint, as (before, now)."""
-    config, data, schedule = trainer.config, trainer.data, trainer.schedule
-    numbers = sum(parameter.numel() for parameter in trainer.force_field.parameters())
-    amp = config.training.amp
-    precision = config.training.dtype if amp == "none" else f"{config.training.dtype} with {amp} where it does no harm"
-    if config.training.tf32:
-        precision += " and products in TF32" if trainer.precision.tf32 else " (TF32 is for NVIDIA GPUs)"
-    by = f"best: the smallest {_BEST_BY[config.training.best_by]} on the validation split"
-    return [
-        *trainer.messages,
-        *(f"changed on resume: {key}: {before} -> {now}" for key, (before, now) in changes.items()),
-        f"{config.model.name}, {numbers:,} parameters; task {config.task.name}; {len(data.train)} training structures, "
-        f"{len(data.valid) if data.valid else 0} for validation",
-        f"{schedule.total_steps} steps of {config.training.batch_size} structures ({schedule.steps_per_epoch} an epoch)"
-        f" on {trainer.group.count} x {trainer.group.device}, {precision}, seed {config.seed}",
-        by if data.valid is not None else "no validation split: the last weights are kept",
-        *([] if trainer.force_field.backbone.symmetric_sites else [f"warning: {SYMMETRIC_SITES}; set {_SAFE_NORM}"]),
-    ]

@@ -9,9 +9,10 @@ from pathlib import Path
 import yaml
 
 from denskit.evaluation.study.config import FRAMES, StudyConfig, runs_of
-from denskit.evaluation.study.timing import Cost, cell_of
+from denskit.evaluation.study.timing import cell_of
 from denskit.files import atomic_write
 from denskit.training.checks import FEW_EPOCHS
+from denskit.training.cost import Cost
 from denskit.training.loader import steps_per_epoch
 
 _VARIANTS = {"without DeNS": {"task": "energy_forces"}, "with DeNS": {"task": "dens"}}

@@ -21,8 +21,8 @@ from denskit.evaluation.study.splits import split_settings
 from denskit.files import write_json
 from denskit.models.model_file import read_header
 from denskit.tasks import DenoisingConfig
+from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
-from denskit.training.trainer import train
 
 State = Literal["waiting", "running", "done", "failed"]
 _POLL = 0.5  # s

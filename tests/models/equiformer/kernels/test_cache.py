@@ -71,7 +71,7 @@ WITHOUT_NUMBA = """
 import torch
 from denskit.models.equiformer.kernels import choose_kernels
 from denskit.training.config import load_config
-from denskit.training.trainer import train
+from denskit.training.run import train
 
 settings = ["training.max_steps=1", "training.batch_size=2", "data.split={train: 8, valid: 2}", "output=run"]
 train(load_config("demo", settings))

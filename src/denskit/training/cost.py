@@ -1,0 +1,76 @@
+"""What a training costs in time, from a trial of a few steps; how many steps fit into a time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from denskit.training.loader import StepWork, steps_per_epoch
+from denskit.training.schedule import Schedule
+from denskit.training.settings import TrainingConfig, parse_budget, parse_interval
+
+TRIAL_STEPS, TRIAL_SECONDS = 30, 30.0  # of a trial: the first of the two ends it
+_FEWEST = 6
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a trial measured: seconds, and structures in each part of the data."""
+
+    step: float  # s of one training step
+    structure: float  # s of the evaluation of one structure
+    train: int
+    valid: int
+    test: int
+
+    def training_seconds(self, training: TrainingConfig, train: int | None = None) -> float:
+        """Time of a training with its validations; ``train``: of another number of training structures."""
+        per_epoch = steps_per_epoch(self.train if train is None else train, training.batch_size, training.drop_last)
+        schedule = Schedule(training, per_epoch)
+        validations = max(1, int(schedule.total_steps / _interval(training, per_epoch)))
+        return schedule.total_steps * self.step + validations * self._judged(training) * self.structure
+
+    def steps_of(self, training: TrainingConfig) -> int:
+        """Steps that fit into ``training.budget``, validations included.
+
+        Raises ValueError where not even 10 fit.
+        """
+        assert training.budget is not None
+        seconds = parse_budget(training.budget)
+        validation = self._judged(training) * self.structure
+        per_epoch = steps_per_epoch(self.train, training.batch_size, training.drop_last)
+        steps = int((seconds - validation) / (self.step + validation / _interval(training, per_epoch)))
+        if steps < 10:
+            raise ValueError(
+                f"training.budget={training.budget} is enough for {max(steps, 0)} steps of {self.step:.2g} s and a "
+                f"validation of {validation:.2g} s; give more time, a smaller model or fewer validation structures"
+            )
+        return steps
+
+    def _judged(self, training: TrainingConfig) -> int:
+        return min(self.valid, training.evaluate_structures or self.valid)
+
+
+def _interval(training: TrainingConfig, per_epoch: int) -> float:
+    """Steps between validations."""
+    interval = parse_interval(training.evaluate_every)
+    return interval.number * (per_epoch if interval.unit == "epoch" else 1)
+
+
+def time_steps(step: Callable[[StepWork], object], works: Iterable[StepWork], *, limit: float) -> float:
+    """Seconds of a training step: the median without the first third, which compiles kernels.
+
+    limit: s; after that no more steps are taken than a few.
+    """
+    spent: list[float] = []
+    start = mark = time.perf_counter()
+    for work in works:
+        step(work)
+        now = time.perf_counter()
+        spent.append(now - mark)
+        mark = now
+        if len(spent) >= _FEWEST and now - start > limit:
+            break
+    return statistics.median(spent[len(spent) // 3 :])

@@ -1,0 +1,160 @@
+"""One training, from its settings to its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from denskit.data import LoadedData, load_data
+from denskit.data.base import evenly
+from denskit.data.inspection import findings_of
+from denskit.files import locked
+from denskit.models.base import SYMMETRIC_SITES
+from denskit.runtime.determinism import use_deterministic_algorithms
+from denskit.runtime.processes import Processes, join_processes
+from denskit.tasks.measure import measure
+from denskit.training.auto_sigma import fit_sigma_to_data
+from denskit.training.checkpoint import Checkpoint, full_disk_named, load_checkpoint
+from denskit.training.checks import Planned, warnings_before
+from denskit.training.cost import TRIAL_SECONDS, TRIAL_STEPS, Cost, time_steps
+from denskit.training.run_folder import RunFolder
+from denskit.training.run_log import RunLog
+from denskit.training.settings import RunConfig
+from denskit.training.sizing import fit_model_to_data
+from denskit.training.trainer import BEST_BY, Trainer
+
+_SAFE_NORM = "model.norm=merged (equiformer) or model.norm=rms_norm (equiformer_v2) for crystals and small molecules"
+_JUDGED = 32  # structures evaluated in a trial
+_LENGTHS = ("epochs", "max_steps", "budget")
+
+
+def train(config: RunConfig, *, resume: bool = False) -> Path:
+    """Train, and return the run folder ``config.output`` (see docs for what is in it).
+
+    ``resume`` continues the run in that folder from ``checkpoints/last.pt`` as if it had never stopped; where there is
+    none yet, the run begins.  Started by torchrun, every process calls this.  On Ctrl-C and SIGTERM the step is
+    finished, a checkpoint saved, and SystemExit raised with 130 or 143.
+
+    Raises ValueError for settings and data that do not go together, a folder in use, a checkpoint of another run, a
+    loss that is not finite, errors far above those of predicting zero at the end, a full disk; FileNotFoundError for
+    missing files.
+    """
+    folder = RunFolder(Path(config.output))
+    if config.deterministic:
+        use_deterministic_algorithms()
+    group = join_processes(config.device)
+    with locked(folder.path) if group.is_first else contextlib.nullcontext():
+        _train(config, folder, group, resume)
+    return folder.path
+
+
+def _train(config: RunConfig, folder: RunFolder, group: Processes, resume: bool) -> None:
+    checkpoint = load_checkpoint(folder.last) if resume and folder.last.exists() else None
+    if checkpoint is None:
+        folder.check_can_begin(resume=resume)
+    data = load_data(config.data, config.seed, config.required_labels)
+    if checkpoint is not None and data.splits is not None:
+        folder.check_same_data(data.splits.sha256)
+    config, decided = _fitted(config, data)
+    if config.training.budget is not None:
+        config, length = _with_length(config, data, group, checkpoint)
+        decided += length
+    trainer = Trainer(config, data, group)
+    trainer.messages += decided
+    if resume and checkpoint is None:
+        trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
+    if checkpoint is None and group.is_first:
+        trainer.messages += [f"training data: {finding}" for finding in findings_of(data.train)]
+    trainer.messages += warnings_before(Planned(config, trainer.schedule, data.train))
+    changes = trainer.resume(checkpoint) if checkpoint is not None else {}
+    group.wait()  # all have looked at the folder before it changes
+    with full_disk_named(folder.path):
+        if group.is_first:
+            folder.write_start(config)
+            if data.splits is not None:
+                data.splits.save(folder.splits)
+        total = trainer.schedule.total_steps
+        with RunLog(folder, total_steps=total, first_step=trainer.step, silent=not group.is_first) as log:
+            for line in announcement(trainer, changes):
+                log.say(line)
+            trainer.run(log)
+
+
+def cost_of(config: RunConfig) -> tuple[RunConfig, Cost]:
+    """The run with all that its data decide, and what it costs; nothing is written.
+
+    Raises as :func:`train` before its first step.
+    """
+    data = load_data(config.data, config.seed, config.required_labels)
+    config, _ = _fitted(config, data)
+    return config, _trial(config, data, join_processes(config.device))
+
+
+def _fitted(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:
+    """The run with the settings that its data decide, and what was decided, for the log."""
+    config, sized = fit_model_to_data(config, data)
+    config, measured = fit_sigma_to_data(config, data.train)
+    return config, sized + measured
+
+
+def _with_length(
+    config: RunConfig, data: LoadedData, group: Processes, checkpoint: Checkpoint | None
+) -> tuple[RunConfig, list[str]]:
+    """The run with steps in place of its budget: those of the checkpoint, or as many as fit."""
+    if checkpoint is not None:
+        before = checkpoint.config["training"]
+        return _lasting(config, {name: before[name] for name in ("epochs", "max_steps")}), []
+    cost = _trial(config, data, group)
+    steps = cost.steps_of(config.training)
+    epochs = steps * config.training.batch_size / len(data.train)
+    length = f"{steps} steps ({epochs:.0f} epochs), at {1000 * cost.step:.0f} ms a step"
+    message = f"training.budget={config.training.budget}: {length}"
+    return _lasting(config, {"max_steps": steps}), [message]
+
+
+def _lasting(config: RunConfig, length: dict[str, Any]) -> RunConfig:
+    """The run with another length of its training."""
+    training = config.training.model_dump() | dict.fromkeys(_LENGTHS) | length
+    return config.model_copy(update={"training": type(config.training).model_validate(training)})
+
+
+def _trial(config: RunConfig, data: LoadedData, group: Processes) -> Cost:
+    """Time a few steps and the evaluation of a few structures, by a model that is thrown away."""
+    trainer = Trainer(_lasting(config, {"max_steps": 1000, "warmup": 0, "warmup_lr": None}), data, group)
+    works = trainer.loader.prefetch(0, TRIAL_STEPS, config.training.prefetch)
+    # processes must take the same number of steps, whatever their clocks say
+    step = time_steps(trainer.train_step, works, limit=TRIAL_SECONDS if group.count == 1 else float("inf"))
+    sample = evenly(data.valid or data.train, _JUDGED)
+    measure(trainer.force_field, sample, batch_size=_JUDGED, processes=group)  # compiles kernels
+    start = time.perf_counter()
+    measure(trainer.force_field, sample, batch_size=config.training.evaluate_batch_size, processes=group)
+    structure = (time.perf_counter() - start) / len(sample)
+    times = torch.tensor([step, structure], dtype=torch.float64, device=group.device)
+    step, structure = (group.add(times) / group.count).tolist()
+    valid, test = (0 if source is None else len(source) for source in (data.valid, data.test))
+    return Cost(step=step, structure=structure, train=len(data.train), valid=valid, test=test)
+
+
+def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[str]:
+    """What was decided before the first step, for the log; ``changes`` since the checkpoint, as (before, now)."""
+    config, data, schedule = trainer.config, trainer.data, trainer.schedule
+    numbers = sum(parameter.numel() for parameter in trainer.force_field.parameters())
+    amp = config.training.amp
+    precision = config.training.dtype if amp == "none" else f"{config.training.dtype} with {amp} where it does no harm"
+    if config.training.tf32:
+        precision += " and products in TF32" if trainer.precision.tf32 else " (TF32 is for NVIDIA GPUs)"
+    by = f"best: the smallest {BEST_BY[config.training.best_by]} on the validation split"
+    return [
+        *trainer.messages,
+        *(f"changed on resume: {key}: {before} -> {now}" for key, (before, now) in changes.items()),
+        f"{config.model.name}, {numbers:,} parameters; task {config.task.name}; {len(data.train)} training structures, "
+        f"{len(data.valid) if data.valid else 0} for validation",
+        f"{schedule.total_steps} steps of {config.training.batch_size} structures ({schedule.steps_per_epoch} an epoch)"
+        f" on {trainer.group.count} x {trainer.group.device}, {precision}, seed {config.seed}",
+        by if data.valid is not None else "no validation split: the last weights are kept",
+        *([] if trainer.force_field.backbone.symmetric_sites else [f"warning: {SYMMETRIC_SITES}; set {_SAFE_NORM}"]),
+    ]

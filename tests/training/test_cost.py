@@ -1,0 +1,69 @@
+"""What a training costs, and trainings that last a given time."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from denskit.training.config import RunConfig, load_config
+from denskit.training.cost import Cost
+from denskit.training.run import cost_of, train
+from denskit.training.settings import TrainingConfig, parse_budget
+
+Tiny = Callable[..., RunConfig]
+COST = Cost(step=0.1, structure=0.01, train=80, valid=20, test=50)
+
+
+def test_times_in_words() -> None:
+    assert [parse_budget(text) for text in ("90 seconds", "1 minute", "1.5 hours", "2 days")] == [90, 60, 5400, 172800]
+    for wrong in ("soon", "0 minutes", "30", "-1 hours", "5 steps"):
+        with pytest.raises(ValueError, match="is no time; write '30 minutes'"):
+            parse_budget(wrong)
+
+
+def test_steps_and_seconds_agree() -> None:
+    """10 steps an epoch; a validation of 0.2 s after every 20 steps."""
+    settings = {"batch_size": 8, "evaluate_every": "2 epochs"}
+    steps = COST.steps_of(TrainingConfig(**settings, budget="2 minutes"))
+    assert steps == int((120 - 0.2) / (0.1 + 0.2 / 20))
+    assert COST.training_seconds(TrainingConfig(**settings, max_steps=steps)) == pytest.approx(120, abs=0.4)
+    assert COST.training_seconds(TrainingConfig(**settings, epochs=10), train=8) == pytest.approx(10 * 0.1 + 5 * 0.2)
+    with pytest.raises(ValueError, match=r"training.budget=1 second is enough for 7 steps of 0.1 s"):
+        COST.steps_of(TrainingConfig(**settings, budget="1 second"))
+
+
+def test_one_length_is_given(tiny: Tiny) -> None:
+    assert tiny("training.budget=1 minute").training.max_steps is None  # it replaces that of the file
+    with pytest.raises(ValueError, match=r"of epochs, max_steps and budget given; give one"):
+        tiny("training.budget=1 minute", "training.epochs=3")
+
+
+def test_a_trial_measures_and_writes_nothing(tiny: Tiny) -> None:
+    config, cost = cost_of(tiny("training.max_steps=7"))
+    assert (cost.train, cost.valid, cost.test) == (20, 4, 4)
+    assert cost.step > 0 and cost.structure > 0
+    assert config.training.max_steps == 7
+    assert not Path(config.output).exists()
+
+
+def test_a_budget_becomes_steps_which_a_resumed_run_keeps(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is the one of so many steps; a second trial, which would find another number, is not made."""
+    monkeypatch.setattr(Cost, "steps_of", lambda self, training: 10)
+    run = train(tiny("training.budget=1 minute"))
+    assert load_config(run).training.max_steps == 10 and load_config(run).training.budget is None
+    assert "training.budget=1 minute: 10 steps (2 epochs)" in (run / "train.log").read_text(encoding="utf-8")
+    other = train(tiny("training.max_steps=10", name="other"))
+    assert _errors(run) == _errors(other)
+    monkeypatch.setattr(Cost, "steps_of", lambda self, training: 99)
+    assert load_config(train(tiny("training.budget=1 minute"), resume=True)).training.max_steps == 10
+
+
+def _errors(run: Path) -> list[list[str]]:
+    with (run / "metrics.csv").open(newline="") as stream:
+        return [
+            [value for key, value in row.items() if not key.endswith(("seconds", "_ms", "MiB", "per_s"))]
+            for row in csv.DictReader(stream)
+        ]
