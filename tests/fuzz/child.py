@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import os
 import resource
@@ -17,6 +18,7 @@ Read = Callable[[Path], None]  # of a folder; raises what it raises
 SECONDS = 20  # of computing for one case; the attacks took minutes to years
 STUCK = 600  # s for one case that computes nothing
 MEMORY = 512 << 20  # bytes that one case may add to the process
+_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)  # of glibc
 _ADDRESSES = 6 << 30  # bytes of address space: what asks for more gets a MemoryError, and is found out
 
 
@@ -75,6 +77,7 @@ def _serve(cases: Sequence[Files], read: Read, folder: Path, send: int) -> None:
 
 def _outcome(read: Read, place: Path) -> str:
     """What is wrong with how ``read`` took it; nothing where all is well."""
+    _TRIM(0)  # freed memory that the process has kept would be taken again unseen
     Path("/proc/self/clear_refs").write_text("5")  # the peak is the present size
     before = _size("VmRSS")
     try:

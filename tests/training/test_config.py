@@ -41,7 +41,7 @@ def test_task_switch_keeps_the_weights_of_the_file(tmp_path: Path, tiny_file: Pa
 def test_an_override_of_max_steps_replaces_epochs(tiny: Callable[..., RunConfig]) -> None:
     config = tiny("training.epochs=3")
     assert (config.training.epochs, config.training.max_steps) == (3, None)
-    with pytest.raises(ValueError, match="both of epochs and max_steps"):
+    with pytest.raises(ValueError, match="epochs and max_steps of epochs, max_steps and budget given; give one"):
         tiny("training.epochs=3", "training.max_steps=5")
 
 

@@ -20,7 +20,7 @@ from denskit.training.run import train
 from tolerances import PATIENCE_S
 
 pytestmark = pytest.mark.one_thread
-SCRIPT = "import sys; from denskit.training import config, trainer; trainer.train(config.load_config(sys.argv[1]))\n"
+SCRIPT = "import sys; from denskit.training import config, run; run.train(config.load_config(sys.argv[1]))\n"
 CASES = {
     "Ctrl-C": (signal.SIGINT, 1, 130),
     "SIGTERM": (signal.SIGTERM, 1, 143),
