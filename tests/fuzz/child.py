@@ -12,6 +12,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import torch
+
 Files = dict[str, bytes]
 Read = Callable[[Path], None]  # of a folder; raises what it raises
 
@@ -57,6 +59,7 @@ def _run(cases: Sequence[Files], read: Read, folder: Path) -> Iterator[tuple[int
 def _serve(cases: Sequence[Files], read: Read, folder: Path, send: int) -> None:
     """In the child: one line for each case, empty where all is well; never returns."""
     try:
+        torch.set_num_threads(1)  # the threads of the parent are not here, and OpenMP would wait for them
         resource.setrlimit(resource.RLIMIT_AS, (_size("VmSize") + _ADDRESSES, resource.RLIM_INFINITY))
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
