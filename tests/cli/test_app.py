@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import denskit
 from denskit.cli import app
 
 VERBS = "train evaluate predict import inspect report demo doctor presets data".split()
@@ -53,6 +54,11 @@ def test_presets_are_listed_and_shown() -> None:
     misspelt = CliRunner().invoke(app, ["presets", "show", "equiformr"])
     assert misspelt.exit_code == 2
     assert "did you mean equiformer" in misspelt.stderr
+
+
+def test_the_version() -> None:
+    shown = CliRunner().invoke(app, ["--version"])
+    assert (shown.exit_code, shown.output) == (0, f"denskit {denskit.__version__}\n")
 
 
 def test_doctor_reports_versions() -> None:

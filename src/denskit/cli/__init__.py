@@ -5,8 +5,11 @@ Nothing heavy is imported at the top of these files, so that ``denskit --help`` 
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from denskit import __version__
 from denskit.cli.bench import bench
 from denskit.cli.compare import compare
 from denskit.cli.data import app as data_app
@@ -52,8 +55,18 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"denskit {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def prepare() -> None:
+def prepare(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
     """Every verb works on large tensors that come and go, and prints warnings as one line."""
     keep_freed_memory()
     show_warnings_plainly()
