@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def md(
-    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
     file: Annotated[Path, typer.Argument(help="Structures, anything that ASE reads.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path("runs/md"),
@@ -55,9 +54,6 @@ def md(
     compile: Annotated[
         bool, typer.Option("--compile", help="Compile the model first (a minute or more, C++ compiler): for long runs.")
     ] = False,
-    stability: Annotated[
-        bool, typer.Option("--stability", help="MD17's stability protocol; FILE holds the reference frames.")
-    ] = False,
 ) -> None:
     """Simulate structures: NVE, or NVT with a Nosé-Hoover chain or a Langevin bath; all replicas in one batch.
 
@@ -71,13 +67,7 @@ def md(
       denskit md runs/mine ethanol.xyz --temperature 500 --time 20 --replicas 16 --resume
 
       denskit md runs/a ethanol.xyz --committee runs/b --committee runs/c --time 10 --uncertain 0.3 --stop-uncertain
-
-      denskit md runs/mine rmd17_ethanol.extxyz --stability --time 300 --replicas 5
     """
-    if stability:
-        from denskit.cli.stability import study_file
-
-        return study_file(context)
     from denskit.simulation.dynamics import DynamicsSettings
     from denskit.simulation.dynamics.folder import Plan
 

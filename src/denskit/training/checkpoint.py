@@ -21,24 +21,12 @@ from torch import Tensor
 from denskit.files import atomic_write
 from denskit.reading.budget import naming
 from denskit.reading.torch_files import read_torch
+from denskit.settings import ON_RESUME, marked
+from denskit.training.settings import RunConfig
 
 FORMAT_VERSION = 3
 _READABLE = (1, 2, 3)  # 1 had no loss scale, 2 nothing of the row of metrics.csv that was under way
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-# What may differ when a run is resumed: how long, how fast and how often, and where.  All else makes another run.
-MAY_CHANGE = frozenset(
-    {"output", "device", "deterministic"}
-    | {
-        f"training.{name}"
-        for name in (
-            "epochs", "max_steps", "lr", "min_lr", "evaluate_every", "evaluate_structures", "evaluate_batch_size",
-            "log_every", "checkpoint_every", "final", "prefetch", "loader_threads", "activation_checkpointing",
-            "edge_chunk", "kernels",
-            "step",  # of checkpoints from before it was removed
-        )
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +114,9 @@ def check_resumable(checkpoint: Checkpoint, config: Mapping[str, Any], num_train
     Raises ValueError naming those that are not (another architecture, other data, another task).
     """
     changes = changed_settings(checkpoint.config, config)
+    may_change = marked(RunConfig, ON_RESUME) | {"training.step"}  # the last in checkpoints of earlier versions
     wrong = [
-        f"{key}: {old} in the checkpoint, {new} now" for key, (old, new) in changes.items() if key not in MAY_CHANGE
+        f"{key}: {old} in the checkpoint, {new} now" for key, (old, new) in changes.items() if key not in may_change
     ]
     if checkpoint.num_train != num_train:
         wrong.append(f"training structures: {checkpoint.num_train} in the checkpoint, {num_train} now")
