@@ -35,7 +35,7 @@ def convert(
       denskit data convert md.lmdb -o oc20_md data.origin=md data.missing=mask
     """  # fmt: skip
     from denskit.data.convert import convert as write
-    from denskit.training.config import data_config
+    from denskit.training.load_config import data_config
 
     files, settings = with_settings(inputs)
     config = data_config(settings)

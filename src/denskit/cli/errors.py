@@ -43,7 +43,7 @@ def _present_form(error: Exception) -> str | None:
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if option is None or context is None:
         return None
-    names = []
+    names: list[str] = []
     while context.parent is not None:
         names.insert(0, context.info_name)
         context = context.parent

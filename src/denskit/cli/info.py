@@ -77,7 +77,7 @@ def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
 
 def _show_structures(path: Path, settings: list[str], as_json: bool) -> None:
     from denskit.data.inspection import inspect_file
-    from denskit.training.config import data_config
+    from denskit.training.load_config import data_config
 
     found = inspect_file(path, data_config(settings))
     if as_json:

@@ -58,7 +58,7 @@ def settings(
       denskit presets settings training.
     """
     from denskit.settings import fields_of
-    from denskit.training.config import settings_classes
+    from denskit.training.load_config import settings_classes
 
     found = 0
     for title, cls in settings_classes().items():

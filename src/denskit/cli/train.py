@@ -45,7 +45,7 @@ def train(
     """
     import yaml
 
-    from denskit.training.config import load_config
+    from denskit.training.load_config import load_config
 
     config = load_config(preset, overrides or [])
     if dry_run:

@@ -1,4 +1,4 @@
-"""What a run is told: model, data, task, and how to train.  :mod:`denskit.training.config` loads it."""
+"""What a run is told: model, data, task, and how to train.  :mod:`denskit.training.load_config` loads it."""
 
 from __future__ import annotations
 
