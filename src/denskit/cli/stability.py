@@ -101,6 +101,10 @@ def _simulate(
     if not (folder / STATE_FILE).exists():
         for name in FILES:
             new_file(folder / name)
+    elif not resume:
+        raise ValueError(
+            f"{folder} holds a stability study; continue it with --resume, or give another folder (nothing changed)"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     with Interrupt(patient=False) as interrupt, progress_bar(Console(), settings.length) as bar:
 
