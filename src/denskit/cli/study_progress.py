@@ -1,4 +1,4 @@
-"""What a study shows while it runs: one line a run in a terminal, a line at start and end of each elsewhere."""
+"""Progress of a study: in a terminal one bar per run, elsewhere a line at the start and end of each."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from denskit.tasks.metrics import Metrics
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What a micro-batch gives."""
+    """Loss and errors of one micro-batch."""
 
     loss: Tensor  # [], divided by the counts of the whole step
     sums: Tensor  # [number of terms] float64, of the loss terms
@@ -32,7 +32,11 @@ def objective(
     progress: float,
     autocast: AbstractContextManager,
 ) -> Objective:
-    """Predict and score a micro-batch with edges, its targets in eV; ``counts`` [number of terms] are of the step."""
+    """Predict and score a micro-batch.
+
+    part: with edges, targets in eV and Å.
+    counts: [number of terms] of the whole step, over all micro-batches and processes.
+    """
     scaling = force_field.scaling
     scaled = replace(part, targets=scaling.scale_targets(part.batch, part.targets))
     with autocast:
@@ -51,13 +55,13 @@ def objective(
 
 
 def counts_of(task: Task, part: Prepared, progress: float) -> Tensor:
-    """What the terms of the loss count [number of terms] float64; masks say so before anything is predicted."""
+    """Counts of the loss terms [number of terms] float64; they follow from masks, without a prediction."""
     terms = task.losses(no_prediction(part.batch), part, progress)
     return torch.stack([term.count.double() for term in terms.values()])
 
 
 def no_prediction(batch: Batch) -> dict[str, Tensor]:
-    """Zeros in the place of all that a model may predict for a batch."""
+    """A prediction of zeros for a batch, with every output that a task may read."""
     return {
         "energy": batch.positions.new_zeros(batch.num_systems),
         "forces": torch.zeros_like(batch.positions),

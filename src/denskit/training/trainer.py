@@ -56,7 +56,7 @@ BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
 
 @dataclass
 class Trainer:
-    """A training: what it is made of, and how far it is."""
+    """A training: its parts and its state."""
 
     config: RunConfig
     data: LoadedData
@@ -106,7 +106,7 @@ class Trainer:
         )
         self.interrupt = Interrupt(patient=self.group.count > 1)
         self.window = self._new_window()
-        self.failure = ""  # what the errors of the last row say, if they say that the training failed
+        self.failure = ""  # verdict on the last row, where the training failed
         self.saved_at = time.monotonic()
 
     def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
@@ -137,7 +137,7 @@ class Trainer:
         """All steps that are left, then the final evaluation and files."""
         total = self.schedule.total_steps
         if self.step == 0 and self.group.is_first:
-            self._save_state()  # so that there is one to go on from at any moment
+            self._save_state()  # a kill at any moment leaves a checkpoint
         with self.interrupt:
             mark = time.perf_counter()
             for work in self.loader.prefetch(self.step, total, self.config.training.prefetch):
@@ -155,7 +155,7 @@ class Trainer:
             raise ValueError(
                 f"the training failed: after its {self.step} steps {self.failure}. Models and checkpoints are kept in "
                 f"{self.folder.path}{best}. Lower training.lr or training.clip_norm, and look at the data: denskit "
-                "data inspect FILE"
+                "info FILE"
             )
         log.say(f"finished: {self.step} steps in {duration(self.seconds)} of training; model in {self.folder.model}")
 
@@ -224,7 +224,7 @@ class Trainer:
         )
 
     def _after_step(self, log: RunLog, stop: bool) -> None:
-        """Evaluate, log and save where it is time; leave where a signal asked for it."""
+        """Evaluate, log and save at their intervals; raise SystemExit after a signal."""
         training, step, total = self.config.training, self.step, self.schedule.total_steps
         log.advance(step)
         evaluate = step == total or self.schedule.is_due(parse_interval(training.evaluate_every), step)
@@ -249,7 +249,7 @@ class Trainer:
         return self.schedule.is_due(interval, self.step)
 
     def _log_row(self, log: RunLog, evaluate: bool) -> None:
-        """A row of what happened since the last one, with validation errors where they are due."""
+        """Write a row of metrics.csv, with validation errors where they are due."""
         window, self.window = self.window, self._new_window()
         last = self.step - 1
         weights = self.loader.term_weights(self.schedule.progress(last))
