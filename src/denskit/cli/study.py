@@ -106,7 +106,7 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     Raises typer.Exit: 130 after Ctrl-C, 1 where a run failed.
     """
     from denskit.analysis.study_plots import plot_study_results
-    from denskit.cli.study_progress import Progress
+    from denskit.cli.study_progress import StudyProgress
     from denskit.evaluation.study.question import advice
     from denskit.evaluation.study.results import collect
     from denskit.evaluation.study.running import run_all
@@ -119,7 +119,7 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     if dry_run:
         return
     try:
-        with locked(folder.path), Progress(folder) as progress:
+        with locked(folder.path), StudyProgress(folder) as progress:
             jobs = run_all(
                 study, lambda number: _command(source, folder, number), folder, processes=processes,
                 watch=progress.show,

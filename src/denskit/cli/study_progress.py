@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from denskit.evaluation.study.running import Job, StudyFolder
 
 
-class Progress:
+class StudyProgress:
     """Follows the runs by their metrics.csv."""
 
     def __init__(self, folder: StudyFolder) -> None:

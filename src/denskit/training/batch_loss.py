@@ -15,7 +15,7 @@ from denskit.tasks.metrics import Metrics
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective:
+class BatchLoss:
     """Loss and errors of one micro-batch."""
 
     loss: Tensor  # [], divided by the counts of the whole step
@@ -23,7 +23,7 @@ class Objective:
     metrics: Metrics  # of the predictions, on atoms that were not corrupted
 
 
-def objective(
+def batch_loss(
     force_field: ForceField,
     task: Task,
     part: Prepared,
@@ -31,7 +31,7 @@ def objective(
     counts: Tensor,
     progress: float,
     autocast: AbstractContextManager,
-) -> Objective:
+) -> BatchLoss:
     """Predict and score a micro-batch.
 
     part: with edges, targets in eV and Å.
@@ -51,7 +51,7 @@ def objective(
     metrics = Metrics(part.batch.positions.device)
     metrics.update(physical, part.batch, untouched, scaling.reference_energy(part.batch))
     sums = torch.stack([term.sum.detach().double() for term in terms.values()])
-    return Objective(loss=torch.stack(parts).sum(), sums=sums, metrics=metrics)
+    return BatchLoss(loss=torch.stack(parts).sum(), sums=sums, metrics=metrics)
 
 
 def counts_of(task: Task, part: Prepared, progress: float) -> Tensor:

@@ -29,7 +29,7 @@ FLOOR = 20.0  # meV/Å or meV: labels that are smaller on average measure no err
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedTraining:
     """A training before its first step."""
 
     config: RunConfig
@@ -52,13 +52,13 @@ class Planned:
         return shortest
 
 
-def warnings_before(planned: Planned) -> list[str]:
+def warnings_before(planned: PlannedTraining) -> list[str]:
     """Warnings before the first step."""
     found = (check(planned) for check in CHECKS)
     return [f"warning: {message}" for message in found if message is not None]
 
 
-def learning_rate(planned: Planned) -> str | None:
+def learning_rate(planned: PlannedTraining) -> str | None:
     """Learning rate above the size of the weights."""
     lr = planned.config.training.lr
     if lr <= LARGE_RATE:
@@ -66,7 +66,7 @@ def learning_rate(planned: Planned) -> str | None:
     return f"training.lr={lr:g} is about the change of every weight in each step; usual are 1e-4 to 5e-3"
 
 
-def noise(planned: Planned) -> str | None:
+def noise(planned: PlannedTraining) -> str | None:
     """Noise that makes atoms overlap."""
     task = planned.config.task
     if not isinstance(task, DenoisingConfig):
@@ -80,7 +80,7 @@ def noise(planned: Planned) -> str | None:
     )
 
 
-def idle_denoising(planned: Planned) -> str | None:
+def idle_denoising(planned: PlannedTraining) -> str | None:
     """DeNS with zero probability or weight."""
     task = planned.config.task
     if not isinstance(task, DeNSConfig) or (task.probability > 0 and task.coefficient > 0):
@@ -89,7 +89,7 @@ def idle_denoising(planned: Planned) -> str | None:
     return f"task=dens with task.{name}=0 trains without denoising, but at its cost; task=energy_forces does the same"
 
 
-def denoising_at_equilibrium(planned: Planned) -> str | None:
+def denoising_at_equilibrium(planned: PlannedTraining) -> str | None:
     """DeNS on structures without forces."""
     if not isinstance(planned.config.task, DeNSConfig):
         return None
@@ -104,7 +104,7 @@ def denoising_at_equilibrium(planned: Planned) -> str | None:
     )
 
 
-def few_epochs(planned: Planned) -> str | None:
+def few_epochs(planned: PlannedTraining) -> str | None:
     """DeNS in a training shorter than its break-even point."""
     config, schedule = planned.config, planned.schedule
     size = len(planned.source)
@@ -119,7 +119,7 @@ def few_epochs(planned: Planned) -> str | None:
     )
 
 
-def unused_stress(planned: Planned) -> str | None:
+def unused_stress(planned: PlannedTraining) -> str | None:
     """Stress labels without a stress output."""
     model, task = planned.config.model, planned.config.task
     usable = model.stress == "none" and model.forces == "gradient"  # direct forces go with no stress
@@ -131,7 +131,7 @@ def unused_stress(planned: Planned) -> str | None:
     )
 
 
-def untrained_stress(planned: Planned) -> str | None:
+def untrained_stress(planned: PlannedTraining) -> str | None:
     """A stress output without a weight in the loss."""
     model, task = planned.config.model, planned.config.task
     if model.stress == "none" or task.stress_weight > 0:
@@ -142,7 +142,7 @@ def untrained_stress(planned: Planned) -> str | None:
     )
 
 
-def length(planned: Planned) -> str | None:
+def length(planned: PlannedTraining) -> str | None:
     """Less than one epoch."""
     steps, epoch = planned.schedule.total_steps, planned.schedule.steps_per_epoch
     if steps >= epoch:

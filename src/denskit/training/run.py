@@ -18,7 +18,7 @@ from denskit.runtime.determinism import use_deterministic_algorithms
 from denskit.runtime.processes import Processes, join_processes
 from denskit.tasks.measure import measure
 from denskit.training.checkpoint import Checkpoint, full_disk_named, load_checkpoint
-from denskit.training.checks import Planned, warnings_before
+from denskit.training.checks import PlannedTraining, warnings_before
 from denskit.training.cost import TRIAL_SECONDS, TRIAL_STEPS, Cost, time_steps
 from denskit.training.fitted_settings import fit_model_to_data, fit_sigma_to_data
 from denskit.training.run_folder import RunFolder
@@ -68,7 +68,7 @@ def _train(config: RunConfig, folder: RunFolder, group: Processes, resume: bool)
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
     if checkpoint is None and group.is_first:
         trainer.messages += [f"training data: {finding}" for finding in findings_of(data.train)]
-    trainer.messages += warnings_before(Planned(config, trainer.schedule, data.train))
+    trainer.messages += warnings_before(PlannedTraining(config, trainer.schedule, data.train))
     changes = trainer.resume(checkpoint) if checkpoint is not None else {}
     group.wait()  # all have looked at the folder before it changes
     with full_disk_named(folder.path):

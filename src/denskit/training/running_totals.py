@@ -13,7 +13,7 @@ from denskit.tasks.metrics import Metrics
 
 
 @dataclass
-class Window:
+class RunningTotals:
     """Sums over steps and all processes."""
 
     terms: Tensor  # [2, number of terms] float64: sums and counts
@@ -24,8 +24,8 @@ class Window:
     seconds: float = 0.0
 
     @classmethod
-    def empty(cls, num_terms: int, device: torch.device) -> Window:
-        """The start of a window."""
+    def empty(cls, num_terms: int, device: torch.device) -> RunningTotals:
+        """Totals of no step."""
         terms = torch.zeros(2, num_terms, dtype=torch.float64, device=device)
         return cls(terms=terms, metrics=Metrics(device), gradient=terms.new_zeros(4))
 
