@@ -71,9 +71,9 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
 
 
 def settings_classes() -> dict[str, type[BaseModel]]:
-    """Classes of all settings of a run, by section: ``training``, ``data``, ``task=dens``, ``model=equiformer``, ..."""
+    """Classes of all settings by section: ``run``, ``training``, ``data``, ``task=dens``, ``model=equiformer``, ..."""
     chosen = {f"{section}={name}": cls for section, classes in _CHOICES.items() for name, cls in classes.items()}
-    return {"training": TrainingConfig, "data": DataConfig, **chosen}
+    return {"run": RunConfig, "training": TrainingConfig, "data": DataConfig, **chosen}
 
 
 def data_config(overrides: Sequence[str]) -> DataConfig:
