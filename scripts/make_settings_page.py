@@ -13,8 +13,8 @@ from denskit.training.load_config import settings_classes
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 INTRODUCTION = """# Settings
 
-All settings of a run, as `key=value` on the command line or as YAML in a file; `denskit presets settings PART` prints the
-keys with PART in them. A preset or file gives most of them: `denskit train NAME --dry-run` prints the values.
+All settings of a run, as `key=value` on the command line or as YAML in a file; `denskit presets settings PART` prints
+the keys with PART in them. A preset or file gives most of them: `denskit train NAME --dry-run` prints the values.
 
 Marks: **r** may change when a run is resumed, **f** may differ from the model in `training.init_from`.
 
