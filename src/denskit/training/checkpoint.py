@@ -25,7 +25,7 @@ from denskit.settings import ON_RESUME, marked
 from denskit.training.settings import RunConfig
 
 FORMAT_VERSION = 3
-_READABLE = (1, 2, 3)  # 1 had no loss scale, 2 nothing of the row of metrics.csv that was under way
+_READABLE = (1, 2, 3)  # 1 lacks the loss scale, 2 the sums of the current row of metrics.csv
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -44,11 +44,11 @@ class Checkpoint:
     config: dict[str, Any]  # of the run, as JSON
     loss_scale: dict[str, Any] = field(default_factory=dict)  # of float16; empty without
     window: dict[str, Any] = field(default_factory=dict)  # sums since the last row of metrics.csv
-    failure: str = ""  # what the errors of the last row say, if they say that the training failed
+    failure: str = ""  # verdict on the last row of metrics.csv, where the training failed
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; whatever goes wrong, the earlier file of that name stays whole.
+    """Write a checkpoint atomically: an earlier file of that name stays whole on any failure.
 
     Raises ValueError when the file cannot be written (a full disk).
     """

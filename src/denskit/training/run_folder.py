@@ -1,4 +1,4 @@
-"""The folder of a run: what it is made of, and what is written once."""
+"""The folder of a run: its paths, its checks, its record of settings and environment."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """What a person reads."""
+        """Messages and errors, line by line."""
         return self.path / "train.log"
 
     @property
@@ -114,7 +114,7 @@ class RunFolder:
 
 @cache
 def environment() -> dict[str, Any]:
-    """What a run depends on besides its settings: versions, commit, machine, threads, command."""
+    """Versions, commit, machine, threads, command."""
     return {
         "command": sys.argv,
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""What a run says: lines for people (terminal and train.log), metrics.csv, TensorBoard, a progress bar."""
+"""Output of a run: messages (terminal and train.log), metrics.csv, TensorBoard, a progress bar."""
 
 from __future__ import annotations
 
