@@ -128,6 +128,15 @@ class Batch(_Tensors):
         """Sums [B, ...] over the atoms of each system of values [N, ...]."""
         return values.new_zeros(self.num_systems, *values.shape[1:]).index_add(0, self.system_index, values)
 
+    @property
+    def free_atoms(self) -> Tensor:
+        """Atoms [N] bool that are real and not fixed: tasks corrupt them, and losses and metrics count their forces."""
+        return self.atom_mask & ~self.fixed
+
+    def count_atoms(self, mask: Tensor) -> Tensor:
+        """Number [B] int64 of each system's atoms in a mask [N] bool."""
+        return self.sum_over_atoms(mask.to(self.n_atoms.dtype))
+
     def edge_vectors(self) -> Tensor:
         """Vectors [E, 3] (Å) from target to source, r_j + shift @ cell - r_i, differentiable in positions and cell."""
         edges = self.built_edges

@@ -46,7 +46,7 @@ def bench(
     from denskit.data.base import evenly
     from denskit.evaluation.evaluate import load_force_field, source_of
     from denskit.models.execution import Execution
-    from denskit.tasks.measure import batches
+    from denskit.models.prediction import batches
     from denskit.training.run_folder import RunFolder
 
     if threads is not None:
