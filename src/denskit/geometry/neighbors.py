@@ -43,22 +43,19 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
     """The batch with the edges of every system, found on the CPU by vesin's cell list (O(N), about 0.3 µs per edge).
 
     Works for molecules (zero cell), for any mix of periodic directions, for cells smaller than the cutoff (an atom then
-    neighbours its own images) and for atoms outside the cell.  Edges are sorted by target, then source, then shift.
-    Padding atoms get none; a batch without any edge is legal (E = 0).  No edge is padding: ``mask`` is None.
-    The result is on the device of the batch.
+    neighbours its own images), for skewed cells and for atoms outside the cell.  Edges are sorted by target, then
+    source, then shift.  Padding atoms have no edges; a batch may have none at all (E = 0).  No edge is padding:
+    ``mask`` is None.  The result is on the device of the batch.
 
-    cutoff: Å.
-    max_neighbors: at most so many sources per target (the graph may then lack the reverse of an edge).  ``strict``
-    keeps exactly the nearest ones, ties resolved by source and shift.  Otherwise all are kept whose squared distance
-    exceeds that of the (max_neighbors + 1)-th by no more than 0.01 Å^2, as OC22's models do, so that a shell of equal
-    distances is not split.  The search then begins with a small radius and grows only where that held too few: the
-    result is the same, and 12 Å with 20 neighbours costs what 7 Å costs.
+    cutoff: Å.  max_neighbors: largest number of sources per target (an edge may then lack its reverse).  ``strict``
+    keeps exactly the nearest ones, with ties resolved by source and shift.  Otherwise all sources are kept whose
+    squared distance exceeds that of the (max_neighbors + 1)-th by at most 0.01 Å^2, as in OC22's models, so that a
+    shell of equal distances is not split.  The search starts with a small radius and grows where it found too few: 12 Å
+    with 20 neighbours costs as much as 7 Å.
 
-    Cells may be skewed as they like: the search works in a short basis of the lattice.
-
-    Raises ValueError naming the system (its place in the batch) for positions or cells that are not finite, atoms that
-    have flown apart, a flat or huge periodic cell, two atoms at one place (or one atom on its own image), and for more
-    than about ``MOST_EDGES`` edges of one system, of which the number is estimated before the search.
+    Raises ValueError with the system's place in the batch for positions or cells that are not finite, atoms that have
+    flown apart, a flat or huge periodic cell, two atoms at one place (or an atom on its own image), and more than about
+    ``MOST_EDGES`` edges of one system, estimated before the search.
     """
     _check_cutoff(cutoff)
     if max_neighbors is not None and max_neighbors < 1:
@@ -88,7 +85,7 @@ def dense_neighbors(batch: Batch, cutoff: float) -> Batch:
     E = B * M * (M - 1) with M the atoms of the largest molecule, sorted by target, with ``mask`` True where a pair
     exists and lies within the cutoff (Å).  The other rows are padding edges: they join an atom to itself.
 
-    Real atoms must come before padding atoms.  Atoms at one place are not looked for.
+    Real atoms must come before padding atoms.  Atoms at one place are not detected.
 
     Raises:
         ValueError: A periodic system, more than ``MOST_PAIRS`` pairs, or a cutoff that is no number above 0.
@@ -112,7 +109,7 @@ def dense_neighbors(batch: Batch, cutoff: float) -> Batch:
     n_atoms = batch.n_atoms[:, None]
     start = torch.cumsum(batch.n_atoms, 0)[:, None] - n_atoms
     exists = ((target < n_atoms) & (source < n_atoms)).reshape(-1)  # [B * M * (M - 1)]
-    # An atom that does not exist stands for the last one that does, which keeps targets in order and systems apart.
+    # Missing atoms are replaced by the last existing one: targets stay sorted, systems stay separate.
     last = n_atoms - 1
     target = (start + torch.minimum(target, last)).reshape(-1).clamp(0, batch.num_atoms - 1)
     source = (start + torch.minimum(source, last)).reshape(-1).clamp(0, batch.num_atoms - 1)
@@ -128,7 +125,7 @@ def _check_cutoff(cutoff: float) -> None:
 
 
 def _least_radius(box: Box) -> float:
-    """Å, within which vesin can search a box."""
+    """Smallest radius (Å) that vesin can search in a box."""
     return float(np.linalg.norm(box.rows, axis=1).max() / LARGEST)
 
 
@@ -165,7 +162,7 @@ def _within(radius: float, box: Box, name: str) -> _Edges:
 
 
 def _check_cost(radius: float, box: Box, name: str) -> None:
-    """ValueError for a search that would take minutes or all memory: too many edges, or images for vesin to visit."""
+    """ValueError for a search that would take minutes or all memory: too many edges or images to visit."""
     n, heights = len(box.positions), box.heights
     cells = np.maximum(np.floor(heights / radius), 1)
     visited = 2 * np.ceil(radius * cells / heights) + 1  # of the cells along each direction, as vesin does
@@ -173,7 +170,7 @@ def _check_cost(radius: float, box: Box, name: str) -> None:
     images = (2 * np.ceil(radius / heights) + 1).prod()
     if n * n * images <= MOST_EDGES and steps <= MOST_STEPS:
         return
-    # atoms of one cell see each other, and those around them lie as densely
+    # all atoms of a search cell are neighbours; the surrounding cells are taken to be as dense
     place = np.minimum(box.positions @ np.linalg.inv(box.rows) % 1 * cells, cells - 1).astype(np.int64)
     crowds = np.unique(place, axis=0, return_counts=True)[1].astype(np.float64)
     volume = abs(np.linalg.det(box.rows)) / cells.prod()
@@ -188,7 +185,7 @@ def _check_cost(radius: float, box: Box, name: str) -> None:
 
 
 def _order(edges: _Edges, n_atoms: int) -> np.ndarray:
-    """What sorts edges by target, source and shift: one sort of one number made of all five."""
+    """Permutation that sorts edges by target, source and shift, by one sort of a combined key."""
     if not len(edges.target):
         return np.zeros(0, dtype=np.int64)
     columns = [edges.target, edges.source, *edges.shift.T.copy()]  # rows are reduced far faster than columns
@@ -206,22 +203,22 @@ def _order(edges: _Edges, n_atoms: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Rule:
-    """Which of the atoms around an atom are its neighbours; see :func:`build_neighbors`."""
+    """Rule that selects the neighbours of an atom; see :func:`build_neighbors`."""
 
     cutoff: float
     max_neighbors: int | None
     strict: bool
 
     def first_radius(self, least: float) -> float:
-        """Where to begin the search, Å: a ball that holds the neighbours wanted even beside vacuum."""
+        """First search radius, Å: its ball holds the wanted neighbours even beside vacuum."""
         if self.max_neighbors is None:
             return self.cutoff
         ball = (3 * (self.max_neighbors + 1) / (4 * math.pi * SPARSE)) ** (1 / 3)
         return min(max(ball, least), self.cutoff)
 
     def nearest(self, edges: _Edges, n_atoms: int, radius: float) -> _Edges | None:
-        """The edges to keep of all that are shorter than ``radius``, in their order; None where longer ones may be
-        among those to keep, because some atom has too few."""
+        """The edges to keep, in order, of those shorter than ``radius``; None where some atom has too few and longer
+        edges may belong to them."""
         k = self.max_neighbors
         if k is None:
             return edges
@@ -231,7 +228,7 @@ class _Rule:
             return None
         if degree.max(initial=0) < last:
             return edges
-        # One row an atom, filled up with infinity; only the place of the last one is found, nothing is sorted.
+        # one row per atom, padded with infinity; a partition finds the last neighbour without sorting
         exists = np.arange(degree.max()) < degree[:, None]  # [n_atoms, most]; True in the order of the edges
         distance = np.full(exists.shape, np.inf)
         distance[exists] = edges.distance

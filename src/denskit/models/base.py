@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
 from denskit.models.config import ModelConfig
-from denskit.models.edge_chunks import again
+from denskit.models.edge_chunks import recomputed
 from denskit.models.execution import DEFAULT, Execution
 from denskit.models.graph import EdgeGraph
 from denskit.models.scaling import Scaling
@@ -90,7 +90,7 @@ class Backbone(nn.Module, ABC):
     def run_block(self, block: nn.Module, x: Tensor | Sequence[Tensor], graph: EdgeGraph, *args: Any) -> Any:
         """``block(x, graph, *args)``; with ``recompute`` its activations are recomputed for derivatives."""
         if graph.execution.recompute and self.training and torch.is_grad_enabled():
-            return again(block, x, graph, *args)
+            return recomputed(block, x, graph, *args)
         return block(x, graph, *args)
 
     @staticmethod
@@ -100,7 +100,7 @@ class Backbone(nn.Module, ABC):
             return edge_frames(Backbone.edge_vectors(batch), l_max)
 
     def edge_fields(self, batch: Batch, frames: EdgeFrames, basis: Tensor, execution: Execution) -> dict[str, Any]:
-        """Fields of an :class:`EdgeGraph` without ``groups``; ``basis`` [E, num_basis] is the radial basis."""
+        """Fields of an :class:`EdgeGraph` without ``chunks``; ``basis`` [E, num_basis] is the radial basis."""
         source, target = batch.built_edges.index
         return {
             "frames": frames,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from denskit.geometry.edge_frame import EdgeFrames
 from denskit.models.execution import Execution
-from denskit.models.recompute import EdgeGroup
+from denskit.models.recompute import EdgeChunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class EdgeGraph:
     enveloped: bool  # the weights hold an envelope that falls to 0 at the cutoff
     num_atoms: int
     execution: Execution
-    groups: Sequence[EdgeGroup] = ()  # chunks of edges; empty: all edges at once
+    chunks: Sequence[EdgeChunk] = ()  # chunks of edges; empty: all edges at once
 
     def sum_over_edges(self, x: Tensor) -> Tensor:
         """Sum [E, R, C] at the target atoms: [N, R, C]."""

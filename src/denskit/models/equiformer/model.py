@@ -19,14 +19,14 @@ from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
 from denskit.geometry.edge_pairs import edge_pairs, pair_of_edge
 from denskit.models.base import Backbone, Features
-from denskit.models.edge_chunks import at_edges, at_targets, groups_of
+from denskit.models.edge_chunks import at_edges, at_targets, chunks_of
 from denskit.models.equiformer.config import EquiformerConfig
 from denskit.models.equiformer.graph import EquiformerGraph
 from denskit.models.equiformer.kernels import choose_kernels, fused_problem
 from denskit.models.equiformer.layers import EdgeDegreeEmbedding, FeedForward, attention_of
 from denskit.models.equiformer.norm import EquivariantLayerNorm, MergedLayerNorm, NoNorm
 from denskit.models.execution import DEFAULT, Execution
-from denskit.models.recompute import EdgeGroup
+from denskit.models.recompute import EdgeChunk
 from denskit.nn.activation import scaled_silu
 from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import EquivariantDropout, StochasticDepth
@@ -182,28 +182,28 @@ class Equiformer(Backbone):
         return EquiformerFeatures(nodes=self.output_dropout(self.norm(x)), graph=graph, batch=batch)
 
     def _graph(self, batch: Batch, frames: EdgeFrames | None, execution: Execution) -> EquiformerGraph:
-        groups = groups_of(batch, execution.edge_chunk)
-        pairs = None if groups else edge_pairs(batch)
-        if groups and frames is None:
-            frames, basis = self._edges_in_groups(batch, groups)
+        chunks = chunks_of(batch, execution.edge_chunk)
+        pairs = None if chunks else edge_pairs(batch)
+        if chunks and frames is None:
+            frames, basis = self._edges_in_chunks(batch, chunks)
         else:
             frames = frames or self.frames_of(batch, self.config.l_max)
             basis = self.basis(frames.length if pairs is None else frames.length.index_select(0, pairs[:, 0]))
         return EquiformerGraph(
             **self.edge_fields(batch, frames, basis, execution),
-            groups=groups,
+            chunks=chunks,
             pairs=pairs,
             pair=None if pairs is None else pair_of_edge(pairs),
         )
 
-    def _edges_in_groups(self, batch: Batch, groups: Sequence[EdgeGroup]) -> tuple[EdgeFrames, Tensor]:
+    def _edges_in_chunks(self, batch: Batch, chunks: Sequence[EdgeChunk]) -> tuple[EdgeFrames, Tensor]:
         """Frames and radial basis, chunk by chunk: saves a few hundred activations per edge."""
 
-        def function(_: EdgeGroup, vectors: Tensor) -> list[Tensor]:
+        def function(_: EdgeChunk, vectors: Tensor) -> list[Tensor]:
             with torch.autocast(vectors.device.type, enabled=False):
                 frames = edge_frames(vectors, self.config.l_max)
             return [frames.length, frames.direction, self.basis(frames.length), *frames.wigner]
 
         count = 3 + self.config.l_max + 1
-        length, direction, basis, *wigner = at_edges(self.basis, function, self.edge_vectors(batch), groups, count)
+        length, direction, basis, *wigner = at_edges(self.basis, function, self.edge_vectors(batch), chunks, count)
         return EdgeFrames(length=length, direction=direction, wigner=tuple(wigner)), basis

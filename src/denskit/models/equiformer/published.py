@@ -15,17 +15,16 @@ from math import prod
 import torch
 from torch import Tensor
 
-from denskit.geometry.so2 import Path as TensorPath
-from denskit.geometry.so2 import paths_to
+from denskit.geometry.so2 import CouplingPath, paths_to
 from denskit.models.equiformer.config import EquiformerConfig
 from denskit.models.published_checkpoint import PublishedState
 from denskit.nn.radial import RADIAL_BASES
 
 
-def published_paths(l_max: int) -> list[TensorPath]:
+def published_paths(l_max: int) -> list[CouplingPath]:
     """All paths in the order of the published radial weights: by l1, then l2, then l3."""
     degrees = range(l_max + 1)
-    return [TensorPath(a, b, c) for a in degrees for b in degrees for c in degrees if abs(a - b) <= c <= a + b]
+    return [CouplingPath(a, b, c) for a in degrees for b in degrees for c in degrees if abs(a - b) <= c <= a + b]
 
 
 class _Rows:
@@ -40,7 +39,9 @@ class _Rows:
         self.all = _channel_positions(theirs, [path for paths in ours for path in paths], channels)
 
 
-def _channel_positions(order: Sequence[TensorPath], wanted: Sequence[TensorPath], channels: Sequence[int]) -> Tensor:
+def _channel_positions(
+    order: Sequence[CouplingPath], wanted: Sequence[CouplingPath], channels: Sequence[int]
+) -> Tensor:
     """Positions, in a list of paths in ``order``, of the channels of the paths ``wanted``."""
     starts, at = {}, 0
     for path in order:

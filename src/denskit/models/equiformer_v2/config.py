@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from denskit.models.config import SO2ModelConfig
-from denskit.nn.packed import PackedNormName
+from denskit.models.equiformer_v2.packed import PackedNormName
 from denskit.nn.so3_linear import Initialisation
 
 Activation = Literal["separable_s2", "s2", "gate"]

@@ -17,14 +17,14 @@ from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames
 from denskit.geometry.order_major import order_major, pack_wigner
 from denskit.models.base import Backbone, Features
-from denskit.models.edge_chunks import at_targets, groups_of
+from denskit.models.edge_chunks import at_targets, chunks_of
 from denskit.models.equiformer_v2.config import EquiformerV2Config
 from denskit.models.equiformer_v2.layers import EdgeDegreeEmbedding, FeedForward, GraphAttention, PackedGraph
+from denskit.models.equiformer_v2.packed import PACKED_NORMS
 from denskit.models.execution import DEFAULT, Execution
 from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import EquivariantDropout, StochasticDepth
 from denskit.nn.force_encoding import ForceEncoding
-from denskit.nn.packed import PACKED_NORMS
 from denskit.nn.radial import GaussianSmearing
 
 
@@ -159,7 +159,7 @@ class EquiformerV2(Backbone):
         fields = self.edge_fields(batch, frames, self.basis(frames.length), execution)
         return PackedGraph(
             **fields,
-            groups=groups_of(batch, execution.edge_chunk),
+            chunks=chunks_of(batch, execution.edge_chunk),
             into=into,
             back=into * _rescaling(config.l_max, config.m_max, into),
             source_elements=batch.atomic_numbers[fields["source"]],

@@ -95,16 +95,16 @@ class MessageConvolution(nn.Module):
             hidden = torch.cat([F.linear(end, weight) for end, weight in zip(flat, self.inner[m], strict=True)], -1)
             hidden = hidden * factor[:, None]
             if m > 0:
-                hidden = _real_and_turned(hidden, self.hidden)
+                hidden = _real_and_rotated(hidden, self.hidden)
             out.append(F.linear(hidden, self.outer[m]).reshape(edges, rows[m], channels))
         return torch.cat(out, 1)
 
 
-def _real_and_turned(hidden: Tensor, size: int) -> Tensor:
+def _real_and_rotated(hidden: Tensor, size: int) -> Tensor:
     """Hidden features [E, 2, 4H] of rows (+m, -m), imaginary halves times i, in the order of the outer layer."""
     real, imaginary = hidden.unflatten(-1, (2, 2, size)).unbind(-2)  # [E, 2, 2, H], the third axis source and target
-    turned = torch.stack((-imaginary[:, 1], imaginary[:, 0]), 1)
-    return torch.cat((real.flatten(2), turned.flatten(2)), -1)
+    rotated = torch.stack((-imaginary[:, 1], imaginary[:, 0]), 1)
+    return torch.cat((real.flatten(2), rotated.flatten(2)), -1)
 
 
 class SphereUpdate(nn.Module):

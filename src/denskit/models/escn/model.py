@@ -19,7 +19,7 @@ from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames
 from denskit.geometry.order_major import pack_wigner
 from denskit.models.base import Backbone
-from denskit.models.edge_chunks import at_targets, groups_of
+from denskit.models.edge_chunks import at_targets, chunks_of
 from denskit.models.escn.config import ESCNConfig
 from denskit.models.escn.layers import (
     SMALL,
@@ -78,7 +78,7 @@ class ESCN(Backbone):
             assert self.force_encoding is not None, "this model has no noise head, so no force encoding"
             x = x + torch.cat(self.force_encoding(force_input), 1)
         for k, layer in enumerate(self.layers):
-            if graph.groups:
+            if graph.chunks:
                 (update,) = at_targets(layer, lambda part, edges, layer=layer: [layer(*part, edges)], [x], graph, 1)
             else:
                 update = self.run_block(layer, x, graph)
@@ -92,7 +92,7 @@ class ESCN(Backbone):
         fields = self.edge_fields(batch, frames, self.basis(frames.length), execution)
         return ESCNGraph(
             **fields,
-            groups=groups_of(batch, execution.edge_chunk),
+            chunks=chunks_of(batch, execution.edge_chunk),
             rotation=pack_wigner(frames.wigner, self.config.l_max, self.config.m_max),
             source_element=batch.atomic_numbers[fields["source"]],
             target_element=batch.atomic_numbers[fields["target"]],

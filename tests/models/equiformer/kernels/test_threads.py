@@ -21,7 +21,7 @@ from denskit.geometry.edge_frame import edge_frames
 from denskit.geometry.so2 import couple_plan
 from denskit.models.base import ForceField
 from denskit.models.equiformer.kernels import functions, reference
-from denskit.models.equiformer.kernels.numba_parts import EDGES_PER_PART, parts_of
+from denskit.models.equiformer.kernels.numba_threads import EDGES_PER_PART, parts_of
 from denskit.models.equiformer.kernels.plan import aggregate_plan, gate_plan
 from denskit.models.execution import Execution, KernelName
 

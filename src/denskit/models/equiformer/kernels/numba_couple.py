@@ -17,8 +17,8 @@ from torch import Tensor
 
 from denskit.geometry.so2 import CouplePlan, rows_of
 from denskit.models.equiformer.kernels.numba_kernel import kernel
-from denskit.models.equiformer.kernels.numba_parts import new_sums, parts_of, room, run_parts, sum_of_parts
-from denskit.models.equiformer.kernels.numba_rows import add, add_two, outer, turn, turn_back, zero
+from denskit.models.equiformer.kernels.numba_rows import add, add_two, outer, rotate, rotate_back, zero
+from denskit.models.equiformer.kernels.numba_threads import new_sums, parts_of, room, run_parts, sum_of_parts
 from denskit.models.equiformer.kernels.numba_vectors import Code, Lanes, at, operation
 
 Row = tuple[Any, Any, Any]  # coefficient, place in r, place in the block
@@ -133,19 +133,19 @@ def _scatter(z, x, y, s, t, degrees):
 
 
 @kernel
-def _turn(r, z, wigner, e, degrees, m_max):
+def _rotate(r, z, wigner, e, degrees, m_max):
     """R += D z, rows of orders up to m_max."""
     for l in range(len(degrees)):
         (place, width), size = degrees[l], 2 * l + 1
-        turn(r, place, z, place, at(wigner[l], z), e * size * size, 2 * min(l, m_max) + 1, size, width)
+        rotate(r, place, z, place, at(wigner[l], z), e * size * size, 2 * min(l, m_max) + 1, size, width)
 
 
 @kernel
-def _turn_back(z, r, wigner, e, degrees, m_max):
+def _rotate_back(z, r, wigner, e, degrees, m_max):
     """Z += D^T r."""
     for l in range(len(degrees)):
         (place, width), size = degrees[l], 2 * l + 1
-        turn_back(z, place, r, place, at(wigner[l], z), e * size * size, 2 * min(l, m_max) + 1, size, width)
+        rotate_back(z, place, r, place, at(wigner[l], z), e * size * size, 2 * min(l, m_max) + 1, size, width)
 
 
 @kernel
@@ -165,7 +165,7 @@ def _forward(
     for e in range(first, last):
         _gather(z, x, y, source[e], target[e], degrees)
         zero(r, 0, len(r))
-        _turn(r, z, wigner, e, degrees, m_max)
+        _rotate(r, z, wigner, e, degrees, m_max)
         for p in range(len(paths)):
             block, rows, plus, minus, column, weight, n = paths[p]
             w, width, value = e * num_weights + weight, widths[block], at(out[block], radial)
@@ -182,7 +182,7 @@ def _backward(
     for e in range(first, last):
         _gather(z, x, y, source[e], target[e], degrees)
         zero(r, 0, len(r))
-        _turn(r, z, wigner, e, degrees, m_max)
+        _rotate(r, z, wigner, e, degrees, m_max)
         zero(g_r, 0, len(r))
         zero(g_radial, e * num_weights, num_weights)
         for p in range(len(paths)):
@@ -193,7 +193,7 @@ def _backward(
             path_backward(g, i, width, rows, c, d, radial, w, r, plus, minus, g_radial, g_r, n)
         _outer(g_wigner, g_r, z, e, degrees, m_max)
         zero(z, 0, len(z))
-        _turn_back(z, g_r, wigner, e, degrees, m_max)
+        _rotate_back(z, g_r, wigner, e, degrees, m_max)
         _scatter(z, g_x, g_y, source[e], target[e], degrees)
 
 
@@ -209,9 +209,9 @@ def _double_backward(
         _gather(h_z, h_x, h_y, s, t, degrees)
         for buffer in (r, h_r, by_r, by_h_r):
             zero(buffer, 0, len(buffer))
-        _turn(r, z, wigner, e, degrees, m_max)
-        _turn(h_r, h_z, wigner, e, degrees, m_max)
-        _turn(h_r, z, h_wigner, e, degrees, m_max)
+        _rotate(r, z, wigner, e, degrees, m_max)
+        _rotate(h_r, h_z, wigner, e, degrees, m_max)
+        _rotate(h_r, z, h_wigner, e, degrees, m_max)
         zero(d_radial, e * num_weights, num_weights)
         for p in range(len(paths)):
             block, rows, plus, minus, column, weight, n = paths[p]
@@ -225,8 +225,8 @@ def _double_backward(
         _outer(d_wigner, by_r, z, e, degrees, m_max)
         _outer(d_wigner, by_h_r, h_z, e, degrees, m_max)
         zero(z, 0, len(z))
-        _turn_back(z, by_r, wigner, e, degrees, m_max)
-        _turn_back(z, by_h_r, h_wigner, e, degrees, m_max)
+        _rotate_back(z, by_r, wigner, e, degrees, m_max)
+        _rotate_back(z, by_h_r, h_wigner, e, degrees, m_max)
         _scatter(z, d_x, d_y, s, t, degrees)
 
 
