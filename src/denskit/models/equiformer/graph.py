@@ -10,7 +10,7 @@ from torch import Tensor
 from denskit.geometry.edge_pairs import to_edges
 from denskit.geometry.so2 import CouplePlan
 from denskit.models.equiformer.kernels import KERNELS, Kernels, choose_kernels
-from denskit.models.equiformer.kernels.plan import AggregatePlan, GatePlan
+from denskit.models.equiformer.kernels.plan import AggregatePlan
 from denskit.models.graph import EdgeGraph
 
 
@@ -36,10 +36,6 @@ class EquiformerGraph(EdgeGraph):
     ) -> list[Tensor]:
         """Features [N, 2l+1, C_l] of both ends times the edges: :func:`.kernels.reference.couple`."""
         return self.kernels.couple(plan, at_source, at_target, self.source, self.target, self.frames.wigner, radial)
-
-    def gate(self, plan: GatePlan, mixed: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """Gated features by m, and logits: :func:`.kernels.reference.gate`."""
-        return self.kernels.gate(plan, mixed)
 
     def aggregate(self, plan: AggregatePlan, values: Sequence[Tensor], attention: Tensor) -> list[Tensor]:
         """Weighted values, rotated back and summed at the targets: :func:`.kernels.reference.aggregate`."""
