@@ -132,7 +132,7 @@ def test_given_references_take_up_the_mean_of_what_they_leave() -> None:
     assert scaling.to_dict()["references"] == pytest.approx({"H": -13 + 2 / 3, "O": -2000 + 2 / 3, "Fe": -1 + 2 / 3})
     assert float(scaling.energy_shift) == 0
     assert float(scaling.energy_scale) == pytest.approx(1.0)
-    assert "0.6667 eV, the mean of what the given ones leave per atom, added to each" in messages[0]
+    assert "0.6667 eV, the mean residual per atom of the given ones, added to each" in messages[0]
     with pytest.raises(ValueError, match="references has no energy for O, which the training data contain"):
         _fit(systems, references={"H": -13.0})
 

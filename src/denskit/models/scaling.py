@@ -262,7 +262,7 @@ class Statistics:
     def centred(self, table: dict[str, float], residuals: np.ndarray, messages: list[str]) -> dict[str, float]:
         """References plus the mean residual per atom."""
         mean = float((residuals / self.counts.sum(axis=1)).mean())
-        messages.append(f"references: {mean:.4f} eV, the mean of what the given ones leave per atom, added to each")
+        messages.append(f"references: {mean:.4f} eV, the mean residual per atom of the given ones, added to each")
         return {symbol: energy + mean for symbol, energy in table.items()}
 
     def warn_of_extensive(self, residuals: np.ndarray) -> list[str]:
