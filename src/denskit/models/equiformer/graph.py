@@ -9,7 +9,7 @@ from torch import Tensor
 
 from denskit.geometry.edge_pairs import to_edges
 from denskit.geometry.so2 import CouplePlan
-from denskit.models.equiformer.kernels import KERNELS, Kernels, choose_kernels
+from denskit.models.equiformer.kernels import KERNELS, EdgeOperations, choose_kernels
 from denskit.models.equiformer.kernels.plan import AggregatePlan
 from denskit.models.graph import EdgeGraph
 
@@ -27,7 +27,7 @@ class EquiformerGraph(EdgeGraph):
         return values if self.pairs is None or self.pair is None else to_edges(values, self.pairs, self.pair)
 
     @property
-    def kernels(self) -> Kernels:
+    def kernels(self) -> EdgeOperations:
         """The edge operations for ``execution`` and the device."""
         return KERNELS[choose_kernels(self.execution.kernels, self.target.device)]
 
