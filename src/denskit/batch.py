@@ -1,7 +1,7 @@
-"""The data that travels through the pipeline: one structure, many structures, their labels, a prepared training batch.
+"""Containers of the pipeline: one structure, a batch of structures, their labels, a prepared training batch.
 
-Everything is in eV, Å and eV/Å (see :mod:`denskit.units`).  Letters: N atoms, B systems, E edges.  All containers are
-frozen; a step that changes something returns a new one (``dataclasses.replace``).
+Units are eV, Å and eV/Å (see :mod:`denskit.units`).  N atoms, B systems, E edges.  All containers are frozen; changes
+return a new container (``dataclasses.replace``).
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ MAX_ATOMIC_NUMBER = 118
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """One structure with the labels that its source has (numpy, float64).
+    """One structure with the labels of its source (numpy, float64).
 
-    A label that is absent is ``None``; a label that is present is finite (the sources check this).
+    Missing labels are ``None``; others are finite (the sources check this).
     """
 
     positions: np.ndarray  # [n, 3] Å
     atomic_numbers: np.ndarray  # [n] int64
-    cell: np.ndarray  # [3, 3] Å, rows are lattice vectors (ASE); zeros along directions without periodicity are allowed
+    cell: np.ndarray  # [3, 3] Å, rows are lattice vectors (ASE); zeros are allowed along directions without periodicity
     pbc: np.ndarray  # [3] bool
-    fixed: np.ndarray  # [n] bool, atoms that a relaxation holds
-    tags: np.ndarray  # [n] int64, 0 subsurface, 1 surface, 2 adsorbate (OC20); 0 where the source has none
+    fixed: np.ndarray  # [n] bool, atoms held in a relaxation
+    tags: np.ndarray  # [n] int64, 0 subsurface, 1 surface, 2 adsorbate (OC20); 0 where the source has no tags
     energy: float | None = None  # eV, total
     forces: np.ndarray | None = None  # [n, 3] eV/Å, without constraints applied
     stress: np.ndarray | None = None  # [3, 3] eV/Å^3, ASE sign
-    denoise: bool = True  # False: DeNS must never corrupt this structure (OC20's MD split)
-    index: int = 0  # position in its source: names the record in errors
-    group: str = ""  # for splits by group (system, material); empty where the source has none
-    sid: str = ""  # the source's name of the system (OC20, OC22); empty where it has none
+    denoise: bool = True  # False: DeNS never corrupts this structure (OC20's MD split)
+    index: int = 0  # position in its source, used in messages
+    group: str = ""  # of splits by group (system, material), or empty
+    sid: str = ""  # the source's name of the system (OC20, OC22), or empty
     fid: int | None = None  # frame number in the relaxation or trajectory of that system
-    relaxed_energy: float | None = None  # eV, at the end of the relaxation that starts here (IS2RE)
+    relaxed_energy: float | None = None  # eV, at the end of the relaxation from this structure (IS2RE)
     relaxed_positions: np.ndarray | None = None  # [n, 3] Å, likewise (IS2RS)
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class System:
 
 
 class _Tensors:
-    """Device and dtype moves shared by the frozen containers of tensors below."""
+    """Device and dtype conversion of the containers of tensors."""
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """Copy with every tensor on ``device``; floating-point tensors other than target energies cast to ``dtype``."""
@@ -71,11 +71,20 @@ class _Tensors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch(_Tensors):
-    """Many structures as one graph.  No labels: a model never sees them.
+class Edges(_Tensors):
+    """The neighbour list of a batch.  Padding edges have ``mask`` False and join an atom to itself with zero shift."""
 
-    Padding atoms have ``atom_mask`` False and belong to the last system; padding edges have ``edge_mask`` False and
-    join an atom to itself with zero shift.  ``None`` edges mean that neighbours were not built yet.
+    index: Tensor  # [2, E] int64, row 0 source j (neighbour), row 1 target i (centre)
+    shift: Tensor  # [E, 3] int64, cell shifts of the source
+    mask: Tensor | None = None  # [E] bool, True for real edges; None: all are
+    pairs: Tensor | None = None  # [E/2, 2] int64, rows of each edge and its reverse; None: models search for them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(_Tensors):
+    """Structures as one graph, without labels: a model never sees them.
+
+    Padding atoms have ``atom_mask`` False and belong to the last system.
     """
 
     positions: Tensor  # [N, 3] Å
@@ -88,10 +97,7 @@ class Batch(_Tensors):
     tags: Tensor  # [N] int64
     denoise: Tensor  # [B] bool, False: never corrupted by DeNS
     atom_mask: Tensor  # [N] bool, True for real atoms
-    edge_index: Tensor | None = None  # [2, E] int64, row 0 source j (neighbour), row 1 target i (centre)
-    edge_shift: Tensor | None = None  # [E, 3] int64, cell shifts of the source
-    edge_mask: Tensor | None = None  # [E] bool, True for real edges; None: all are
-    edge_pairs: Tensor | None = None  # [E/2, 2] int64, rows of each edge and its reverse; None: models look themselves
+    edges: Edges | None = None  # None: neighbours were not built yet
 
     @property
     def num_systems(self) -> int:
@@ -103,21 +109,45 @@ class Batch(_Tensors):
         """N, padding included."""
         return self.positions.shape[0]
 
+    @property
+    def num_edges(self) -> int:
+        """E, padding included; 0 before neighbours are built."""
+        return 0 if self.edges is None else self.edges.index.shape[1]
+
+    @property
+    def built_edges(self) -> Edges:
+        """The edges; ValueError before neighbours are built."""
+        if self.edges is None:
+            raise ValueError(
+                "the batch has no edges; build its neighbours first, with model.config.with_neighbors(batch) or "
+                "denskit.geometry.neighbors.build_neighbors(batch, cutoff)"
+            )
+        return self.edges
+
     def sum_over_atoms(self, values: Tensor) -> Tensor:
-        """Sums [B, ...] over the atoms of each system of values [N, ...]."""
+        """Sums [B, ...] of values [N, ...] over the atoms of each system."""
         return values.new_zeros(self.num_systems, *values.shape[1:]).index_add(0, self.system_index, values)
+
+    @property
+    def free_atoms(self) -> Tensor:
+        """Atoms [N] bool that are real and not fixed: tasks corrupt them, and losses and metrics count their forces."""
+        return self.atom_mask & ~self.fixed
+
+    def count_atoms(self, mask: Tensor) -> Tensor:
+        """Number [B] int64 of each system's atoms in a mask [N] bool."""
+        return self.sum_over_atoms(mask.to(self.n_atoms.dtype))
 
     def edge_vectors(self) -> Tensor:
         """Vectors [E, 3] (Å) from target to source, r_j + shift @ cell - r_i, differentiable in positions and cell."""
-        assert self.edge_index is not None and self.edge_shift is not None, "build neighbours first"
-        source, target = self.edge_index
+        edges = self.built_edges
+        source, target = edges.index
         vectors = self.positions[source] - self.positions[target]
-        shift = self.edge_shift.to(vectors.dtype)
+        shift = edges.shift.to(vectors.dtype)
         return vectors + torch.einsum("ei,eij->ej", shift, self.cell[self.system_index[target]])
 
 
 def select(batch: Batch, keep: Tensor) -> Batch:
-    """The systems of a batch where ``keep`` [B] bool is True, in their order, without edges."""
+    """The systems of a batch where ``keep`` [B] bool is True, in order, without edges."""
     atoms = keep[batch.system_index]
     new_index = keep.long().cumsum(0) - 1
     return Batch(
@@ -136,21 +166,21 @@ def select(batch: Batch, keep: Tensor) -> Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Targets(_Tensors):
-    """Labels of a batch.  A missing label is 0 with its mask False; it then counts in no loss and in no metric."""
+    """Labels of a batch.  A missing label is 0 with mask False and counts in no loss and no metric."""
 
-    energy: Tensor  # [B] eV, always float64 until scaled (total energies lose meV in float32)
+    energy: Tensor  # [B] eV, float64 until scaled (total energies lose meV in float32)
     forces: Tensor  # [N, 3] eV/Å
     stress: Tensor  # [B, 3, 3] eV/Å^3
     energy_mask: Tensor  # [B] bool
     forces_mask: Tensor  # [N] bool, False on padding atoms too
     stress_mask: Tensor  # [B] bool
-    relaxation: Tensor | None = None  # [N, 3] Å, from each position to the relaxed one; None: no structure has them
+    relaxation: Tensor | None = None  # [N, 3] Å, from each position to the relaxed one; None: no structure has it
     relaxation_mask: Tensor | None = None  # [N] bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared(_Tensors):
-    """What a task made of a batch: the (perhaps corrupted) batch, its targets, and what the model may see of forces."""
+    """A batch prepared by a task: the possibly corrupted batch, its targets and the model's force input."""
 
     batch: Batch
     targets: Targets

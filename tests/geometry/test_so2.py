@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from denskit.geometry.edge_frame import edge_frames
-from denskit.geometry.so2 import Path, paths_to, ranges_of, split_orders
+from denskit.geometry.so2 import CouplingPath, paths_to, ranges_of, split_orders
 from denskit.models.equiformer.kernels.reference import couple
 from denskit.models.equiformer.tensor_product import DepthwiseTensorProductLinear, SharedTensorProductLinear
 
@@ -36,7 +36,7 @@ def flat(x: Sequence[Tensor]) -> Tensor:
 
 
 def e3nn_product(
-    paths: Sequence[Path], channels: Sequence[int], x: Sequence[Tensor], vectors: Tensor, weights: Tensor
+    paths: Sequence[CouplingPath], channels: Sequence[int], x: Sequence[Tensor], vectors: Tensor, weights: Tensor
 ) -> list[Tensor]:
     """e3nn's depthwise tensor product with the harmonics of edges, path by path: [E, 2 l3 + 1, C_l1] each.
 
@@ -156,11 +156,11 @@ def test_paths_at_each_order_are_contiguous(l3: int) -> None:
 def test_coefficients_by_hand() -> None:
     """A scalar times Y_l is Y_l; a vector times the edge: its component along it, and the cross product."""
     for l in range(4):
-        assert Path(0, l, l).coefficient(0) == pytest.approx((2 * l + 1) ** 0.5, abs=EXACT64)
-        assert Path(l, 0, l).coefficient(l) == pytest.approx(1.0, abs=EXACT64)
-    assert Path(1, 1, 0).coefficient(0) == pytest.approx(1.0, abs=EXACT64)
-    assert Path(1, 1, 1).coefficient(0) == 0.0
-    assert abs(Path(1, 1, 1).coefficient(1)) == pytest.approx(1.5**0.5, abs=EXACT64)
+        assert CouplingPath(0, l, l).coefficient(0) == pytest.approx((2 * l + 1) ** 0.5, abs=EXACT64)
+        assert CouplingPath(l, 0, l).coefficient(l) == pytest.approx(1.0, abs=EXACT64)
+    assert CouplingPath(1, 1, 0).coefficient(0) == pytest.approx(1.0, abs=EXACT64)
+    assert CouplingPath(1, 1, 1).coefficient(0) == 0.0
+    assert abs(CouplingPath(1, 1, 1).coefficient(1)) == pytest.approx(1.5**0.5, abs=EXACT64)
 
 
 def test_overlapping_ranges() -> None:

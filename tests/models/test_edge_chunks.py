@@ -1,4 +1,4 @@
-"""Edges in groups: the same numbers as all at once, in a fraction of the memory; what is computed again is the same."""
+"""Edges in chunks: the same numbers as all at once, in a fraction of the memory; what is computed again is the same."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ase.build import molecule
 from torch import Tensor
 
 from contract.variants import VARIANTS, build
-from denskit.batch import Batch, System
+from denskit.batch import Batch, Edges, System
 from denskit.data.base import collate
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models import ForceField
 from denskit.models.execution import Execution
-from denskit.models.recompute import edge_groups
+from denskit.models.recompute import edge_chunks_of
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 
@@ -44,17 +44,13 @@ def batch(systems: dict[str, System]) -> Batch:
         forces=None,
     )
     found = build_neighbors(collate([lonely, systems["slab"], systems["water"]], torch.float64)[0], 3.0)
-    assert found.edge_index is not None and found.edge_shift is not None
+    edges = found.built_edges
     last = torch.full((2, 5), found.num_atoms - 1)
-    mask = torch.ones(found.edge_index.shape[1] + 5, dtype=torch.bool)
+    mask = torch.ones(found.num_edges + 5, dtype=torch.bool)
     mask[-5:] = False
     mask[3] = False
-    return replace(
-        found,
-        edge_index=torch.cat((found.edge_index, last), 1),
-        edge_shift=torch.cat((found.edge_shift, found.edge_shift.new_zeros(5, 3))),
-        edge_mask=mask,
-    )
+    index, shift = torch.cat((edges.index, last), 1), torch.cat((edges.shift, edges.shift.new_zeros(5, 3)))
+    return replace(found, edges=Edges(index=index, shift=shift, mask=mask))
 
 
 def force_input_for(force_field: ForceField, batch: Batch) -> Tensor | None:
@@ -132,7 +128,7 @@ def test_what_is_computed_again_draws_the_same(execution: Execution, batch: Batc
 
 @pytest.mark.parametrize("name", ["envelope", "v2_envelope", "escn_gradient"])
 def test_blocks_computed_again_change_nothing(name: str, batch: Batch) -> None:
-    """Also where forces are derivatives that training differentiates, and in groups."""
+    """Also where forces are derivatives that training differentiates, and in chunks."""
     force_field = build(name, torch.float64)
     expected = learned(force_field, batch)
     force_field.execution = Execution(recompute=True)
@@ -142,20 +138,20 @@ def test_blocks_computed_again_change_nothing(name: str, batch: Batch) -> None:
 
 
 def test_groups_partition_edges_and_atoms(batch: Batch) -> None:
-    assert batch.edge_index is not None
-    source, target = batch.edge_index
-    groups = edge_groups(batch.edge_index, batch.num_atoms, 50)
+    index = batch.built_edges.index
+    source, target = index
+    chunks = edge_chunks_of(index, batch.num_atoms, 50)
     degree = int(torch.bincount(target).max())
-    assert len(groups) == 3
-    for group in groups:
-        assert torch.equal(group.rows[group.source], source[group.edges])
-        assert torch.equal(group.rows[group.target], target[group.edges])
-        assert group.rows.unique().numel() == len(group.rows)
-        assert len(group.source) <= 50 + degree
-    edges = [group.edges for group in groups]
+    assert len(chunks) == 3
+    for chunk in chunks:
+        assert torch.equal(chunk.rows[chunk.source], source[chunk.edges])
+        assert torch.equal(chunk.rows[chunk.target], target[chunk.edges])
+        assert chunk.rows.unique().numel() == len(chunk.rows)
+        assert len(chunk.source) <= 50 + degree
+    edges = [chunk.edges for chunk in chunks]
     assert edges[0].start == 0 and edges[-1].stop == len(source)
     assert [part.start for part in edges[1:]] == [part.stop for part in edges[:-1]]
-    atoms = [group.targets for group in groups]
+    atoms = [chunk.targets for chunk in chunks]
     assert atoms[0].start == 0 and atoms[-1].stop == batch.num_atoms
     assert [part.start for part in atoms[1:]] == [part.stop for part in atoms[:-1]]
 
@@ -163,15 +159,11 @@ def test_groups_partition_edges_and_atoms(batch: Batch) -> None:
 def test_edges_in_any_order_are_refused(batch: Batch) -> None:
     force_field = build("envelope", torch.float64)
     force_field.execution = Execution(edge_chunk=10)
-    assert batch.edge_index is not None and batch.edge_shift is not None and batch.edge_mask is not None
-    turned = replace(
-        batch,
-        edge_index=batch.edge_index.flip(1),
-        edge_shift=batch.edge_shift.flip(0),
-        edge_mask=batch.edge_mask.flip(0),
-    )
-    with pytest.raises(ValueError, match=r"not sorted by target.*sort edge_index"):
-        force_field.predict(turned)
+    edges = batch.built_edges
+    assert edges.mask is not None
+    turned = Edges(index=edges.index.flip(1), shift=edges.shift.flip(0), mask=edges.mask.flip(0))
+    with pytest.raises(ValueError, match=r"not sorted by target.*sort index"):
+        force_field.predict(replace(batch, edges=turned))
 
 
 PEAK = """
@@ -190,12 +182,12 @@ def evaluate(repeats):
     batch = model.config.with_neighbors(batch_of([atoms]).to(dtype=torch.float32))
     out = model(batch)
     out["forces"].square().sum().backward()
-    return batch.edge_index.shape[1]
+    return batch.num_edges
 def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
 model.train()
 model.execution = Execution(edge_chunk=chunk, recompute=again)
-evaluate((2, 2, 2))  # in groups, too, so that what is loaded for them does not count
+evaluate((2, 2, 2))  # in chunks, too, so that what is loaded for them does not count
 before = peak()
 edges = evaluate((3, 3, 3))
 print(json.dumps([edges, peak() - before]))
@@ -216,14 +208,14 @@ def peak_growth(chunk: int | None, *, again: bool = False) -> float:
 @pytest.mark.one_thread
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_training_by_forces_needs_a_fraction_of_the_memory() -> None:
-    """Blocks computed again save some; groups of edges almost all, for only one is held at a time."""
+    """Blocks computed again save some; chunks of edges almost all, for only one is held at a time."""
     plain, again, divided = peak_growth(None), peak_growth(None, again=True), peak_growth(500)
     assert again < 0.8 * plain
     assert divided < 0.5 * plain
 
 
 def test_five_thousand_atoms() -> None:
-    """One periodic cell, in groups; a copy of a cell has its energy and its forces."""
+    """One periodic cell, in chunks; a copy of a cell has its energy and its forces."""
     model = build("envelope", torch.float64)
     cell = molecule("CH3CH2OH", cell=[4.6] * 3, pbc=True).repeat(2)
     cell.rattle(0.05, seed=1)

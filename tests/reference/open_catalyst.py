@@ -18,10 +18,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from denskit.batch import Batch, Prepared, Targets
+from denskit.batch import Batch, Edges, Prepared, Targets
 from denskit.geometry.edge_frame import EdgeFrames, m_major, wigner_d
 from denskit.models import MODELS, ForceField, build_force_field
-from denskit.models.published_checkpoint import Checkpoint, Importer
+from denskit.models.published_checkpoint import Importer, PublishedCheckpoint
 from denskit.models.scaling import Scaling
 from denskit.tasks import DeNS, DeNSConfig, total_loss
 
@@ -72,8 +72,7 @@ class Case:
             tags=arrays["in/tags"],
             denoise=torch.ones(systems, dtype=torch.bool),
             atom_mask=torch.ones(atoms, dtype=torch.bool),
-            edge_index=torch.stack((source, target)),
-            edge_shift=shift.long(),
+            edges=Edges(index=torch.stack((source, target)), shift=shift.long()),
         )
 
     def frames(self, name: str) -> EdgeFrames:
@@ -120,7 +119,7 @@ def load_case(folder: Path, name: str, model: str) -> Case:
     state = {key.removeprefix("param/"): value.double() for key, value in arrays.items() if key.startswith("param/")}
     (importer,) = (entry.importer for entry in MODELS.values() if entry.importer and entry.importer.mark in state)
     assert importer is MODELS[model].importer
-    config = importer.config(Checkpoint(folder / name, state, about["hyper_parameters"], None, None))
+    config = importer.config(PublishedCheckpoint(state, about["hyper_parameters"], None, None))
     ours, heads = importer.convert(state, config)
     scaling = Scaling(elements=range(1, config.num_elements))
     force_field = build_force_field(config, heads=heads, scaling=scaling).double()

@@ -132,7 +132,7 @@ def _scaling(mean: float, std: float, elements: str) -> Scaling:
 
     scale = std * KCAL_PER_MOL  # one for all, since forces are gradients
     numbers, shift = _numbers(elements), mean * KCAL_PER_MOL
-    return Scaling(elements=numbers, energy_shift=shift, energy_scale=scale, force_scale=scale, stress_scale=scale)
+    return Scaling(elements=numbers, energy_shift=shift, energy_scale=scale, force_scale=scale)
 
 
 def _numbers(elements: str) -> list[int]:

@@ -1,1 +1,1 @@
-"""Pure mathematics of rotations and neighbours; no model."""
+"""Mathematics of rotations, spherical harmonics and neighbours, without models."""

@@ -1,4 +1,4 @@
-"""Half precision in functions that autograd sees as one: autocast looks into torch's own operations only."""
+"""Half precision in custom autograd functions, into which autocast does not look."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def product_dtype(like: Tensor) -> torch.dtype:
-    """The dtype in which autocast would multiply matrices of ``like``; where it is off, their own."""
+    """The dtype of matrix products of ``like`` under autocast; its own dtype where autocast is off."""
     kind = like.device.type
     if like.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
         return like.dtype
@@ -15,12 +15,12 @@ def product_dtype(like: Tensor) -> torch.dtype:
 
 
 def sum_dtype(like: Tensor) -> torch.dtype:
-    """The dtype in which to sum over edges, atoms or chunks: float32 where ``like`` is in half precision."""
+    """The dtype of sums over edges, atoms or chunks: at least float32."""
     return torch.promote_types(like.dtype, torch.float32)
 
 
 def add_product(out: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a @ b to ``out``, which may be of higher precision."""
+    """Add a @ b to ``out``, which may have higher precision."""
     if out.dtype == a.dtype:
         out.addmm_(a, b)
     else:

@@ -1,7 +1,7 @@
-"""Edge frames: for every edge the rotation that lays it on the polar (y) axis, and its Wigner-D matrices.
+"""Edge frames: the rotation of each edge onto the polar (y) axis, and its Wigner-D matrices.
 
-In that frame only the order m = 0 of a spherical harmonic of the edge is non-zero, so tensor products with it become
-diagonal in |m| (Passaro and Zitnick 2023, "Reducing SO(3) convolutions to SO(2)").  Every model of Denskit works there.
+In this frame a spherical harmonic of the edge is non-zero at order m = 0 only, so tensor products with it are diagonal
+in |m| (Passaro and Zitnick 2023, "Reducing SO(3) convolutions to SO(2)").  All models of Denskit use edge frames.
 """
 
 from __future__ import annotations
@@ -17,21 +17,19 @@ from denskit.geometry.wigner_3j import wigner_3j
 
 @dataclass(frozen=True, kw_only=True)
 class EdgeFrames:
-    """Lengths of all edges and the matrices that turn node features into their frames and back."""
+    """Lengths of edges, and the matrices that rotate node features into the edge frames."""
 
     length: Tensor  # [E] Å
     direction: Tensor  # [E, 3] unit vectors from target to source
-    wigner: tuple[
-        Tensor, ...
-    ]  # per degree l: [E, 2l+1, 2l+1], rows m-major (0, +1, -1, +2, -2, ...), columns m = -l..l
+    wigner: tuple[Tensor, ...]  # [l] -> [E, 2l+1, 2l+1], rows m-major (0, +1, -1, +2, ...), columns m = -l..l
 
 
 def edge_rotation(direction: Tensor) -> Tensor:
-    """Rotation matrices [E, 3, 3] that carry unit vectors [E, 3] onto +y.
+    """Rotation matrices [E, 3, 3] that map unit vectors [E, 3] to +y.
 
-    With s = sign(y): the smallest rotation onto s y, then, where s < 0, a half turn about x.  The only denominator is
-    1 + |y| >= 1: there is no pole, the matrix is the same at every call, and all derivatives are finite.  At y = 0 the
-    gauge (the rotation about the edge) jumps; what is exact in the gauge does not notice.
+    With s = sign(y): the smallest rotation onto s y, then, where s < 0, half a turn about x.  The only denominator is
+    1 + |y| >= 1: there is no pole, and all derivatives are finite.  At y = 0 the gauge (the rotation about the edge)
+    jumps; gauge-exact layers do not depend on it.
     """
     x, y, z = direction.unbind(-1)
     sign = torch.where(y >= 0, 1.0, -1.0).to(direction.dtype)
@@ -48,7 +46,7 @@ def edge_rotation(direction: Tensor) -> Tensor:
 @cache
 def _coupling(degree: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Isometry [3 (2l-1), 2l+1] that embeds degree l in the product of degrees l - 1 and 1."""
-    # inference tensors must not be cached: a later training step could not differentiate through them
+    # a cached inference tensor could not be differentiated in a later training step
     with torch.inference_mode(False):
         coupling = wigner_3j(degree - 1, 1, degree) * (2 * degree + 1) ** 0.5
         return coupling.reshape(3 * (2 * degree - 1), 2 * degree + 1).to(device=device, dtype=dtype)
@@ -63,8 +61,8 @@ def m_major(degree: int) -> tuple[int, ...]:
 def wigner_d(rotation: Tensor, l_max: int) -> tuple[Tensor, ...]:
     """Wigner-D matrices of rotations [E, 3, 3] for l = 0..l_max, each [E, 2l+1, 2l+1] in the order m = -l..l.
 
-    D_l is the part of degree l of D_{l-1} x D_1, and D_1 is the rotation itself (real basis, x y z order, as in e3nn):
-    polynomials in the matrix elements, without angles and so without poles.
+    D_l is the part of degree l of D_{l-1} x D_1, and D_1 is the rotation itself (real basis, x y z order, as in e3nn).
+    All are polynomials in the matrix elements, without angles and hence without poles.
     """
     edges = rotation.shape[0]
     blocks = [rotation.new_ones(edges, 1, 1), rotation]

@@ -1,7 +1,7 @@
-"""Edges and their reverses: what depends on the distance alone is the same for both, and so is computed once.
+"""Pairs of an edge and its reverse: functions of the distance are computed once for both.
 
-Neighbour lists hold every pair of atoms twice, i -> j and j -> i.  The radial functions of Equiformer see nothing but
-the distance, and are a fifth of its arithmetic.
+Neighbour lists hold every pair of atoms twice, i -> j and j -> i.  Equiformer's radial functions depend on the distance
+alone and are a fifth of its arithmetic.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from denskit.batch import Batch
 
-SHIFT_BITS, ATOM_BITS = 10, 16  # of the keys that edges are found by: 3 shifts and 2 atoms in 62 bits
+SHIFT_BITS, ATOM_BITS = 10, 16  # of the search keys of edges: 3 shifts and 2 atoms in 62 bits
 
 
 def edge_pairs(batch: Batch) -> Tensor | None:
-    """Rows [E/2, 2] of each edge and its reverse; None where that is not known without waiting or searching long.
+    """Rows [E/2, 2] of each edge and its reverse, or None where the search is impossible or slow.
 
-    That is: on a GPU, in a traced graph, for edges that are not sorted as ``build_neighbors`` leaves them, that are not
-    in pairs (max_neighbors, padding), and for huge batches.
+    None on a GPU, in a traced graph, for edges in another order than that of ``build_neighbors``, for edges without a
+    reverse (max_neighbors, padding), and for huge batches.
     """
-    if batch.edge_pairs is not None:
-        return batch.edge_pairs
+    edges = batch.built_edges
+    if edges.pairs is not None:
+        return edges.pairs
     if batch.positions.device.type != "cpu" or _traced():
         return None
-    assert batch.edge_index is not None and batch.edge_shift is not None, "build neighbours first"
-    source, target = batch.edge_index
-    shift, edges = batch.edge_shift, len(source)
+    source, target = edges.index
+    shift, count = edges.shift, len(source)
     limit = 1 << (SHIFT_BITS - 1)
-    if edges == 0 or edges % 2 or batch.num_atoms >= 1 << ATOM_BITS or int(shift.abs().max()) >= limit:
+    if count == 0 or count % 2 or batch.num_atoms >= 1 << ATOM_BITS or int(shift.abs().max()) >= limit:
         return None
     places = torch.tensor([1 << 2 * SHIFT_BITS, 1 << SHIFT_BITS, 1])
     atoms = 1 << 3 * SHIFT_BITS
@@ -41,7 +41,7 @@ def edge_pairs(batch: Batch) -> Tensor | None:
     if not bool((key[1:] > key[:-1]).all()) or not torch.equal(wanted[order], key):
         return None
     # the reverse of edge order[k] is edge k
-    rows = torch.arange(edges)
+    rows = torch.arange(count)
     reverse = torch.empty_like(order).scatter_(0, order, rows)
     first = (rows < reverse).nonzero()[:, 0]
     return torch.stack((first, reverse[first]), 1)
@@ -54,7 +54,7 @@ def pair_of_edge(pairs: Tensor) -> Tensor:
 
 
 def to_edges(x: Tensor, pairs: Tensor, pair: Tensor) -> Tensor:
-    """What pairs have, [E/2, C], for each of their edges, [E, C]; differentiable to any order."""
+    """Values of pairs [E/2, C] for both of their edges [E, C]; differentiable to any order."""
     return _ToEdges.apply(x, pairs, pair)
 
 
@@ -70,7 +70,7 @@ class _ToEdges(torch.autograd.Function):
 
 
 class _ToPairs(torch.autograd.Function):
-    """Sums over the two edges of each pair: two copies and a sum, where index_add would add row by row."""
+    """Sums over the two edges of each pair by two gathers and a sum, faster than index_add."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, pairs: Tensor, pair: Tensor) -> Tensor:
@@ -83,5 +83,5 @@ class _ToPairs(torch.autograd.Function):
 
 
 def _traced() -> bool:
-    """Whether operations are written down rather than done, so that nothing may depend on values."""
+    """Whether operations are traced, so that nothing may depend on values."""
     return torch.compiler.is_compiling() or get_proxy_mode() is not None

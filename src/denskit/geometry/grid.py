@@ -3,8 +3,8 @@
 A function f on the sphere with coefficients x_lm is sampled at a product grid of latitudes and longitudes,
 f(p) = sum_lm A[p, lm] x_lm, and read back by quadrature, x_lm = sum_p B[p, lm] f(p) (Driscoll and Healy 1994; weights
 as in Kostelec and Rockmore 2008).  Pointwise nonlinearities go between the two.  Coordinates and normalisations are
-those of e3nn's ``ToS2Grid`` and ``FromS2Grid``, with which the published EquiformerV2 and eSCN were made: the pole is
-+y, longitude 0 is +z, and x lies at longitude 90 degrees.
+those of e3nn's ``ToS2Grid`` and ``FromS2Grid``, which the published EquiformerV2 and eSCN use: the pole is +y,
+longitude 0 is +z, and x lies at longitude 90 degrees.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def grid_points(resolution: tuple[int, int]) -> Tensor:
 
 
 def quadrature_weights(resolution: tuple[int, int]) -> Tensor:
-    """Weight [latitudes] of each point of a latitude, such that those of all points sum to 1: a mean over the sphere.
+    """Weight [latitudes] of the points of each latitude; the weights of all points sum to 1: a mean over the sphere.
 
     With b = latitudes / 2: w_k ∝ sin β_k sum_{j < b} sin((2j + 1) β_k) / (2j + 1); exact for polynomials below
     degree 2b.
@@ -57,11 +57,11 @@ def s2_grid(l_max: int, m_max: int, resolution: tuple[int, int], normalisation: 
             there **and back**: with m_max < l_max the matrices are not inverse to each other, in its weights too.
 
     Raises:
-        ValueError: An odd number of latitudes, for which the quadrature is not defined.
+        ValueError: An odd number of latitudes: the quadrature is undefined.
     """
     if resolution[0] % 2 or min(resolution) < 1:
         raise ValueError(f"a grid of {resolution[0]} latitudes and {resolution[1]} longitudes: latitudes must be even")
-    # a tensor cached under inference mode could not be used in a later training step
+    # a cached inference tensor could not be differentiated in a later training step
     with torch.inference_mode(False), torch.no_grad():
         points = grid_points(resolution).reshape(-1, 3)
         harmonics = spherical_harmonics(points, l_max)

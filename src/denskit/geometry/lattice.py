@@ -1,7 +1,7 @@
-"""The box in which neighbours are looked for: a short basis of the lattice, and what a structure must not be.
+"""The box of the neighbour search: a short basis of the lattice, and checks of the structure.
 
 A cell may describe its lattice by long vectors at sharp angles.  The same lattice has a short, nearly orthogonal basis,
-and a search in that one costs what the neighbours cost, whatever the cell looks like.
+in which the cost of the search depends on the neighbours alone.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SAME_PLACE = 1e-4  # Å: nearer atoms are a mistake in the data
+SAME_PLACE = 1e-4  # Å: nearer atoms are an error in the data
 LARGEST = 200.0  # cutoffs: extent or lattice vector up to which vesin's cell list is safe and fast
 OUTERMOST = 1e8  # Å: farther from the origin, float64 no longer resolves distances
-ROUNDING = 1e-8  # Å: to which sums of lattice vectors must be exact
-SKEWED = 0.5  # volume over the product of the lengths, below which a shorter basis is looked for
+ROUNDING = 1e-8  # Å: precision of sums of lattice vectors
+SKEWED = 0.5  # volume over product of lengths below which a shorter basis is searched
 FAR_OUT = 1e6  # boxes between an atom and the box at the origin, from which vesin's integers may overflow
 
 
 @dataclass(frozen=True)
 class Box:
-    """Atoms in a box that is periodic everywhere, with the neighbours that they have in their structure."""
+    """Atoms in a box periodic in all directions, with the same neighbours as in their structure."""
 
     rows: np.ndarray  # [3, 3] Å
     heights: np.ndarray  # [3] Å, distances between opposite faces
     positions: np.ndarray  # [n, 3] Å
-    change: np.ndarray | None  # [3, 3] int64: periodic rows = change @ cell; None where they are the cell's
-    moved: np.ndarray | None  # [n, 3] int64: the atoms were moved by -moved @ rows; None where none was
+    change: np.ndarray | None  # [3, 3] int64: periodic rows = change @ cell; None: they are the cell's
+    moved: np.ndarray | None  # [n, 3] int64: the atoms were moved by -moved @ rows; None: none was
 
     def shift_in_cell(self, source: np.ndarray, target: np.ndarray, shift: np.ndarray) -> np.ndarray:
-        """Shifts [E, 3] of edges found in the box, as numbers of the cell's lattice vectors."""
+        """Shifts [E, 3] of edges found in the box, in lattice vectors of the cell."""
         if self.moved is not None:
             shift = shift - self.moved[source] + self.moved[target]
         return shift if self.change is None else shift @ self.change
@@ -39,16 +39,16 @@ class Box:
 def box_of(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float, name: str) -> Box:
     """The box of a structure.
 
-    Directions without periodicity get a row at right angles to all others, too long for two images to be neighbours;
-    what the cell has there does not matter.  All three repeat, because vesin's search along open directions takes
-    minutes for wide wires, and an integer division by zero for wider ones.
+    Directions without periodicity get a row orthogonal to all others, too long for two images to be neighbours; the
+    cell's own vector is ignored.  All three directions are periodic, because vesin's search along open directions takes
+    minutes for wide wires and divides by zero for wider ones.
 
     Args:
         positions: [n, 3] Å.
         cell: [3, 3] Å.
         pbc: [3].
         cutoff: Å.
-        name: of the structure, the beginning of every message.
+        name: of the structure, the start of messages.
 
     Raises:
         ValueError: Positions or cell not finite, no volume along periodic directions, or an extent beyond ``LARGEST``
@@ -101,9 +101,9 @@ def _check_numbers(positions: np.ndarray, cell: np.ndarray, name: str) -> None:
 
 
 def nearest_image(difference: np.ndarray, cell: np.ndarray, pbc: np.ndarray) -> np.ndarray:
-    """Differences of positions [n, 3] Å without whole lattice vectors: each component along the cell within one half.
+    """Differences of positions [n, 3] Å modulo lattice vectors, each component along the cell within one half.
 
-    For differences that are short against the cell (a relaxation), this is the shortest image.
+    For differences that are short against the cell (a relaxation) this is the shortest image.
     """
     if not pbc.any():
         return difference
@@ -116,15 +116,15 @@ def nearest_image(difference: np.ndarray, cell: np.ndarray, pbc: np.ndarray) -> 
 
 
 def short_basis(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """A basis [k, 3] of the lattice of ``rows`` [k, 3], and the integers [k, k] that make it of them; None: the rows.
+    """A short basis [k, 3] of the lattice of ``rows`` [k, 3] and its integer coefficients [k, k]; None: basis = rows.
 
-    Where the rows are skewed it is Minkowski's: each vector is the shortest that the ones before it can make of it
-    (I. Semaev, A 3-dimensional lattice reduction algorithm, CaLC 2001).  Where the rows are dependent, or nearly so
-    that rounding decides, the first vector comes out as zero.
+    The basis of skewed rows is Minkowski reduced: no vector can be shortened by those before it (I. Semaev, A
+    3-dimensional lattice reduction algorithm, CaLC 2001).  For rows that are dependent within rounding the first vector
+    is zero.
     """
     if np.prod(np.linalg.svd(rows, compute_uv=False)) >= SKEWED * np.prod(np.linalg.norm(rows, axis=1)):
         return rows, None
-    basis, change, found = rows, np.eye(len(rows)), True  # whole numbers below 2^53: exact
+    basis, change, found = rows, np.eye(len(rows)), True  # integers below 2^53 are exact
     while found:
         order = np.argsort(np.linalg.norm(basis, axis=1), kind="stable")
         basis, change = basis[order], change[order]
@@ -142,7 +142,7 @@ def short_basis(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _nearest(basis: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """Integers [i] of the lattice point of a reduced ``basis`` [i, 3], i < 3, that lies nearest to a vector [3]."""
+    """Integer coefficients [i] of the lattice point of a reduced ``basis`` [i, 3], i < 3, nearest to a vector [3]."""
     middle = np.round(np.linalg.lstsq(basis.T, vector, rcond=None)[0])
     around = middle + np.array(list(itertools.product((0, -1, 1), repeat=len(basis))))
     nearest: np.ndarray = around[np.linalg.norm(around @ basis - vector, axis=1).argmin()]

@@ -1,6 +1,6 @@
 """Neighbour lists: which pairs of atoms lie within the cutoff.
 
-Convention (``batch.py``): ``edge_index[0]`` is the source j, ``edge_index[1]`` the target i, and the edge's vector is
+Convention (``batch.py``): ``index[0]`` is the source j, ``index[1]`` the target i, and the edge's vector is
 r_j + shift @ cell - r_i.  Each pair appears in both directions; a pair at exactly the cutoff is left out.  Both
 builders measure distances in float64 from the batch's positions, so they agree on who is inside.
 """
@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 import vesin
-from torch import Tensor
 
-from denskit.batch import Batch
+from denskit.batch import Batch, Edges
 from denskit.geometry.lattice import LARGEST, SAME_PLACE, Box, box_of
 
 TIE = 0.01  # Å^2: OC20's tolerance for neighbours as far as the last one kept
-SPARSE = 0.015  # atoms per Å^3: a fourth of a solid's, what an atom on a surface sees of one
+SPARSE = 0.015  # atoms per Å^3: a fourth of a solid's: the density around an atom on its surface
 GROWTH = 1.4  # of the search radius, where it did not hold enough neighbours
 MOST_EDGES = 2e7  # of one structure: 3 GB while they are sorted
 MOST_PAIRS = 1e8  # of a dense list, made in one piece
@@ -44,22 +43,19 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
     """The batch with the edges of every system, found on the CPU by vesin's cell list (O(N), about 0.3 µs per edge).
 
     Works for molecules (zero cell), for any mix of periodic directions, for cells smaller than the cutoff (an atom then
-    neighbours its own images) and for atoms outside the cell.  Edges are sorted by target, then source, then shift.
-    Padding atoms get none; a batch without any edge is legal (E = 0).  No edge is padding, so ``edge_mask`` is None.
-    The result is on the device of the batch.
+    neighbours its own images), for skewed cells and for atoms outside the cell.  Edges are sorted by target, then
+    source, then shift.  Padding atoms have no edges; a batch may have none at all (E = 0).  No edge is padding:
+    ``mask`` is None.  The result is on the device of the batch.
 
-    cutoff: Å.
-    max_neighbors: at most so many sources per target (the graph may then lack the reverse of an edge).  ``strict``
-    keeps exactly the nearest ones, ties resolved by source and shift.  Otherwise all are kept whose squared distance
-    exceeds that of the (max_neighbors + 1)-th by no more than 0.01 Å^2, as OC22's models do, so that a shell of equal
-    distances is not split.  The search then begins with a small radius and grows only where that held too few: the
-    result is the same, and 12 Å with 20 neighbours costs what 7 Å costs.
+    cutoff: Å.  max_neighbors: largest number of sources per target (an edge may then lack its reverse).  ``strict``
+    keeps exactly the nearest ones, with ties resolved by source and shift.  Otherwise all sources are kept whose
+    squared distance exceeds that of the (max_neighbors + 1)-th by at most 0.01 Å^2, as in OC22's models, so that a
+    shell of equal distances is not split.  The search starts with a small radius and grows where it found too few: 12 Å
+    with 20 neighbours costs as much as 7 Å.
 
-    Cells may be skewed as they like: the search works in a short basis of the lattice.
-
-    Raises ValueError naming the system (its place in the batch) for positions or cells that are not finite, atoms that
-    have flown apart, a flat or huge periodic cell, two atoms at one place (or one atom on its own image), and for more
-    than about ``MOST_EDGES`` edges of one system, of which the number is estimated before the search.
+    Raises ValueError with the system's place in the batch for positions or cells that are not finite, atoms that have
+    flown apart, a flat or huge periodic cell, two atoms at one place (or an atom on its own image), and more than about
+    ``MOST_EDGES`` edges of one system, estimated before the search.
     """
     _check_cutoff(cutoff)
     if max_neighbors is not None and max_neighbors < 1:
@@ -78,18 +74,18 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
         edges = _system_edges(rule, positions[atoms], cells[system], pbc[system], name)
         index_parts.append(np.stack([atoms[edges.source], atoms[edges.target]]))
         shift_parts.append(edges.shift)
-    edge_index = torch.from_numpy(np.concatenate(index_parts, axis=1))
-    edge_shift = torch.from_numpy(np.concatenate(shift_parts))
-    return _with_edges(batch, edge_index, edge_shift, None)
+    index = torch.from_numpy(np.concatenate(index_parts, axis=1))
+    found = Edges(index=index, shift=torch.from_numpy(np.concatenate(shift_parts)))
+    return replace(batch, edges=found.to(batch.positions.device))
 
 
 def dense_neighbors(batch: Batch, cutoff: float) -> Batch:
     """The batch with all ordered pairs of atoms inside each molecule, made on the device.
 
-    E = B * M * (M - 1) with M the atoms of the largest molecule, sorted by target, with ``edge_mask`` True where a pair
+    E = B * M * (M - 1) with M the atoms of the largest molecule, sorted by target, with ``mask`` True where a pair
     exists and lies within the cutoff (Å).  The other rows are padding edges: they join an atom to itself.
 
-    Real atoms must come before padding atoms.  Atoms at one place are not looked for.
+    Real atoms must come before padding atoms.  Atoms at one place are not detected.
 
     Raises:
         ValueError: A periodic system, more than ``MOST_PAIRS`` pairs, or a cutoff that is no number above 0.
@@ -113,25 +109,14 @@ def dense_neighbors(batch: Batch, cutoff: float) -> Batch:
     n_atoms = batch.n_atoms[:, None]
     start = torch.cumsum(batch.n_atoms, 0)[:, None] - n_atoms
     exists = ((target < n_atoms) & (source < n_atoms)).reshape(-1)  # [B * M * (M - 1)]
-    # An atom that does not exist stands for the last one that does, which keeps targets in order and systems apart.
+    # Missing atoms are replaced by the last existing one: targets stay sorted, systems stay separate.
     last = n_atoms - 1
     target = (start + torch.minimum(target, last)).reshape(-1).clamp(0, batch.num_atoms - 1)
     source = (start + torch.minimum(source, last)).reshape(-1).clamp(0, batch.num_atoms - 1)
     vector = batch.positions.detach()[source].double() - batch.positions.detach()[target].double()
     mask = exists & (vector.square().sum(-1) < cutoff**2)
-    edge_index = torch.stack([torch.where(mask, source, target), target])
-    return _with_edges(batch, edge_index, edge_index.new_zeros(edge_index.shape[1], 3), mask)
-
-
-def _with_edges(batch: Batch, edge_index: Tensor, edge_shift: Tensor, edge_mask: Tensor | None) -> Batch:
-    device = batch.positions.device
-    return replace(
-        batch,
-        edge_index=edge_index.to(device),
-        edge_shift=edge_shift.to(device),
-        edge_mask=None if edge_mask is None else edge_mask.to(device),
-        edge_pairs=None,
-    )
+    index = torch.stack([torch.where(mask, source, target), target])
+    return replace(batch, edges=Edges(index=index, shift=index.new_zeros(index.shape[1], 3), mask=mask))
 
 
 def _check_cutoff(cutoff: float) -> None:
@@ -140,7 +125,7 @@ def _check_cutoff(cutoff: float) -> None:
 
 
 def _least_radius(box: Box) -> float:
-    """Å, within which vesin can search a box."""
+    """Smallest radius (Å) that vesin can search in a box."""
     return float(np.linalg.norm(box.rows, axis=1).max() / LARGEST)
 
 
@@ -177,7 +162,7 @@ def _within(radius: float, box: Box, name: str) -> _Edges:
 
 
 def _check_cost(radius: float, box: Box, name: str) -> None:
-    """ValueError for a search that would take minutes or all memory: too many edges, or images for vesin to visit."""
+    """ValueError for a search that would take minutes or all memory: too many edges or images to visit."""
     n, heights = len(box.positions), box.heights
     cells = np.maximum(np.floor(heights / radius), 1)
     visited = 2 * np.ceil(radius * cells / heights) + 1  # of the cells along each direction, as vesin does
@@ -185,7 +170,7 @@ def _check_cost(radius: float, box: Box, name: str) -> None:
     images = (2 * np.ceil(radius / heights) + 1).prod()
     if n * n * images <= MOST_EDGES and steps <= MOST_STEPS:
         return
-    # atoms of one cell see each other, and those around them lie as densely
+    # all atoms of a search cell are neighbours; the surrounding cells are taken to be as dense
     place = np.minimum(box.positions @ np.linalg.inv(box.rows) % 1 * cells, cells - 1).astype(np.int64)
     crowds = np.unique(place, axis=0, return_counts=True)[1].astype(np.float64)
     volume = abs(np.linalg.det(box.rows)) / cells.prod()
@@ -200,7 +185,7 @@ def _check_cost(radius: float, box: Box, name: str) -> None:
 
 
 def _order(edges: _Edges, n_atoms: int) -> np.ndarray:
-    """What sorts edges by target, source and shift: one sort of one number made of all five."""
+    """Permutation that sorts edges by target, source and shift, by one sort of a combined key."""
     if not len(edges.target):
         return np.zeros(0, dtype=np.int64)
     columns = [edges.target, edges.source, *edges.shift.T.copy()]  # rows are reduced far faster than columns
@@ -218,22 +203,22 @@ def _order(edges: _Edges, n_atoms: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Rule:
-    """Which of the atoms around an atom are its neighbours; see :func:`build_neighbors`."""
+    """Rule that selects the neighbours of an atom; see :func:`build_neighbors`."""
 
     cutoff: float
     max_neighbors: int | None
     strict: bool
 
     def first_radius(self, least: float) -> float:
-        """Where to begin the search, Å: a ball that holds the neighbours wanted even beside vacuum."""
+        """First search radius, Å: its ball holds the wanted neighbours even beside vacuum."""
         if self.max_neighbors is None:
             return self.cutoff
         ball = (3 * (self.max_neighbors + 1) / (4 * math.pi * SPARSE)) ** (1 / 3)
         return min(max(ball, least), self.cutoff)
 
     def nearest(self, edges: _Edges, n_atoms: int, radius: float) -> _Edges | None:
-        """The edges to keep of all that are shorter than ``radius``, in their order; None where longer ones may be
-        among those to keep, because some atom has too few."""
+        """The edges to keep, in order, of those shorter than ``radius``; None where some atom has too few and longer
+        edges may belong to them."""
         k = self.max_neighbors
         if k is None:
             return edges
@@ -243,7 +228,7 @@ class _Rule:
             return None
         if degree.max(initial=0) < last:
             return edges
-        # One row an atom, filled up with infinity; only the place of the last one is found, nothing is sorted.
+        # one row per atom, padded with infinity; a partition finds the last neighbour without sorting
         exists = np.arange(degree.max()) < degree[:, None]  # [n_atoms, most]; True in the order of the edges
         distance = np.full(exists.shape, np.inf)
         distance[exists] = edges.distance

@@ -1,8 +1,8 @@
 """Features in the edge frame with their rows ordered by |m| (Passaro and Zitnick 2023, eSCN).
 
 Features [E, K, C] have rows in *order-major* order: m = 0 for l = 0..l_max, then for each m > 0 first +m, then -m, each
-for l = m..l_max.  The rows of one order lie side by side, so that a map that mixes the degrees of one order is one
-matrix product: :class:`denskit.nn.so2_linear.SO2Linear`.
+for l = m..l_max.  The rows of one order are adjacent, so that a map that mixes the degrees of one order is one matrix
+product: :class:`denskit.models.equiformer_v2.so2_linear.SO2Linear`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def order_major(l_max: int, m_max: int) -> tuple[tuple[int, int, int], ...]:
 
 @cache
 def rows_of_degrees(l_max: int, m_max: int, degrees: tuple[int, ...]) -> tuple[int, ...]:
-    """Which rows of the order-major order belong to some degrees."""
+    """Order-major rows of some degrees."""
     return tuple(k for k, (l, _, _) in enumerate(order_major(l_max, m_max)) if l in degrees)
 
 
 def pack_wigner(blocks: Sequence[Tensor], l_max: int, m_max: int) -> Tensor:
-    """Matrix [E, K, (l_max + 1)^2] that turns packed node features (rows l * l + l + m) into order-major edge features.
+    """Matrix [E, K, (l_max + 1)^2] from packed node features (rows l * l + l + m) to order-major edge features.
 
     Args:
         blocks: per degree [E, 2l+1, 2l+1], rows 0, +1, -1, ... as in :class:`denskit.geometry.edge_frame.EdgeFrames`.

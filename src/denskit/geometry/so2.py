@@ -6,8 +6,8 @@ for each |m| the path is one number c_m (component normalisation, |Y_l2| = sqrt(
     l1 + l2 + l3 even:  out(+m) = c_m in(+m),  out(-m) =  c_m in(-m)
     l1 + l2 + l3 odd:   out(+m) = c_m in(-m),  out(-m) = -c_m in(+m),  nothing at m = 0
 
-Equiformer's depthwise tensor product followed by its linear layer is then, for every (l3, |m|), one matrix product;
-where the path weights do not depend on the edge they fold into the matrix.
+Equiformer's depthwise tensor product followed by its linear layer is then one matrix product for every (l3, |m|); path
+weights that do not depend on the edge are folded into the matrix.
 
 Features in the edge frame are [E, 1 if m == 0 else 2, C] for each order, with rows (+m, -m).
 """
@@ -26,8 +26,8 @@ from denskit.geometry.wigner_3j import wigner_3j
 
 
 @dataclass(frozen=True)
-class Path:
-    """One way to couple degrees l1 (features) and l2 (edge) to l3."""
+class CouplingPath:
+    """Coupling of degrees l1 (features) and l2 (edge) to l3."""
 
     l1: int
     l2: int
@@ -46,19 +46,21 @@ class Path:
         return float(couple[self.l1 + source, self.l3 + m]) * norm
 
 
-def paths_to(l3: int, l_in: int, l_edge: int) -> list[Path]:
+def paths_to(l3: int, l_in: int, l_edge: int) -> list[CouplingPath]:
     """All paths into l3: even ones by ascending l1, then odd ones by descending l1.
 
     In this order the paths that exist at order m (l1 >= m) are one contiguous range for every m.
     """
-    found = [Path(l1, l2, l3) for l1 in range(l_in + 1) for l2 in range(l_edge + 1) if abs(l1 - l2) <= l3 <= l1 + l2]
+    found = [
+        CouplingPath(l1, l2, l3) for l1 in range(l_in + 1) for l2 in range(l_edge + 1) if abs(l1 - l2) <= l3 <= l1 + l2
+    ]
     even = [path for path in found if path.even]
     odd = [path for path in reversed(found) if not path.even]
     return even + odd
 
 
 class _Ranges(torch.autograd.Function):
-    """Overlapping ranges of an axis; the backward sums into one buffer instead of one buffer a range."""
+    """Overlapping ranges of an axis; the backward sums into one buffer instead of one per range."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, *ranges: tuple[int, int]) -> tuple[Tensor, ...]:
@@ -92,7 +94,7 @@ class _SumRanges(torch.autograd.Function):
 
 
 def ranges_of(x: Tensor, ranges: Sequence[tuple[int, int]], dim: int = -1) -> tuple[Tensor, ...]:
-    """Views of possibly overlapping ranges (start, stop) of an axis, cheap in the backward."""
+    """Views of possibly overlapping ranges (start, stop) of an axis, with a cheap backward."""
     return _Ranges.apply(x, dim, *ranges)
 
 
@@ -108,7 +110,7 @@ def rows_of(m: int) -> int:
 
 @dataclass(frozen=True)
 class PathSlice:
-    """Where one path at one |m| reads and writes; even and odd as in the module's docstring, with c_m a coefficient."""
+    """Positions of one path at one |m|; even and odd as in the module's docstring."""
 
     l1: int
     even: bool
@@ -141,7 +143,7 @@ class CoupledBlock:
 
 @dataclass(frozen=True)
 class CouplePlan:
-    """Where the numbers of a depthwise tensor product with an edge stand, worked out once from its channels.
+    """Layout of a depthwise tensor product with an edge, computed once from its channels.
 
     Args:
         channels: C_l of the features, l = 0..l_max; the edge has the same degrees.
@@ -154,7 +156,7 @@ class CouplePlan:
     m_max: int
 
     @cached_property
-    def paths(self) -> tuple[tuple[Path, ...], ...]:
+    def paths(self) -> tuple[tuple[CouplingPath, ...], ...]:
         """Paths into each l3, in the order of their weights."""
         l_max = len(self.channels) - 1
         return tuple(tuple(paths_to(l3, l_max, l_max)) for l3 in range(self.l_out + 1))
@@ -166,7 +168,7 @@ class CouplePlan:
 
     @property
     def num_weights(self) -> int:
-        """Path weights of an edge: by l3, then the order of :func:`paths_to`, then channel."""
+        """CouplingPath weights of an edge: by l3, then the order of :func:`paths_to`, then channel."""
         return sum(self.widths)
 
     @cached_property
@@ -192,7 +194,7 @@ class CouplePlan:
 
 @cache
 def couple_plan(channels: tuple[int, ...], l_out: int, m_max: int) -> CouplePlan:
-    """The same plan for the same layout, so that what it has worked out is kept."""
+    """The plan of a layout, cached."""
     return CouplePlan(channels, l_out, m_max)
 
 

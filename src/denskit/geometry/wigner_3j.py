@@ -1,10 +1,10 @@
 """Wigner 3j tensors in the real basis: the constants that couple two degrees to a third.
 
-They ship with the package (``wigner_3j.npz``, written by ``scripts/generate_wigner_3j.py``), so a model's function
-never depends on what else is installed.
+They ship with the package (``wigner_3j.npz``, written by ``scripts/generate_wigner_3j.py``): a model's function does
+not depend on the installed e3nn.
 
 Convention.  Basis, order and norm are e3nn's: component m = -l..l, (x, y, z) for l = 1, sum of squares 1.  The overall
-signs are those of **e3nn 0.4.4**, with which the published weights were made, for every triple up to degree 6.  e3nn
+signs are those of **e3nn 0.4.4**, with which the published weights were trained, for every triple up to degree 6.  e3nn
 since 0.5 has the opposite sign for these triples and their permutations: (1, l, l) with l >= 2, (3, 4, 6), (4, 4, 5),
 (4, 5, 6), (5, 5, 5), (5, 6, 6).
 """

@@ -17,8 +17,7 @@ from denskit.models.scaling import Scaling
 
 
 class ModelEntry(NamedTuple):
-    """A model: its configuration, its backbone, a callable (config, heads, force_input_scale), and how published
-    checkpoints of it are imported, if there are any."""
+    """A model: its configuration, its backbone(config, heads, force_input_scale), the importer of published weights."""
 
     config: type[ModelConfig]
     backbone: type[Backbone]
@@ -37,7 +36,7 @@ def build_force_field(config: ModelConfig, *, heads: dict[str, str], scaling: Sc
 
     Args:
         config: of one of MODELS.
-        heads: what tasks ask beyond energy and forces, as name -> irreps ("noise": "1" for DeNS).
+        heads: of tasks, beyond energy and forces, as name -> irreps ("noise": "1" for DeNS).
         scaling: units of the model, from the training data.
     """
     if max(scaling.elements, default=0) >= config.num_elements:
@@ -47,6 +46,6 @@ def build_force_field(config: ModelConfig, *, heads: dict[str, str], scaling: Sc
         )
     own = {"energy": "0"} | ({"forces": "1"} if config.forces == "direct" else {})
     all_heads = own | heads
-    scale = config.force_input_scale or 1 / float(scaling.force_scale)
-    backbone = MODELS[config.name].backbone(config, all_heads, scale)  # type: ignore[call-arg, arg-type]
+    force_input_scale = config.force_input_scale or 1 / float(scaling.force_scale)
+    backbone = MODELS[config.name].backbone(config, all_heads, force_input_scale)  # type: ignore[call-arg, arg-type]
     return ForceField(backbone, all_heads, scaling)

@@ -1,11 +1,11 @@
-"""The contract of every model: a backbone makes features of atoms, heads read them, ForceField makes physics of it."""
+"""The contract of every model: a backbone computes atom features, heads read them, ForceField derives the physics."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
 from denskit.models.config import ModelConfig
-from denskit.models.edge_chunks import again
+from denskit.models.edge_chunks import recomputed
 from denskit.models.execution import DEFAULT, Execution
 from denskit.models.graph import EdgeGraph
 from denskit.models.scaling import Scaling
@@ -27,7 +27,7 @@ SYMMETRIC_SITES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """What a backbone hands to the heads."""
+    """Output of a backbone, input of the heads."""
 
     nodes: list[Tensor]  # [l] -> [N, 2l+1, C_l]
     graph: EdgeGraph
@@ -35,12 +35,18 @@ class Features:
 
 
 class Backbone(nn.Module, ABC):
-    """A network from a batch to node features.  The class attributes are promises that the contract tests read."""
+    """A network from a batch to node features.
+
+    The class attributes are promises that the contract tests check.  ``__init__`` sets ``envelope``, the factor of the
+    edges that falls to 0 at the cutoff, or None.
+    """
 
     symmetry: Literal["SO(3)", "O(3)"]
     gauge_exact: bool  # no dependence on the choice of the rotation about an edge
     smooth: bool = False  # twice differentiable also where an atom crosses the cutoff
     symmetric_sites: bool = True  # forces vary linearly where symmetry makes features of l > 0 vanish
+    head_types: ClassVar[Mapping[str, Callable[[Any], nn.Module]]]  # (config) by irreps: "0" scalars, "1" vectors
+    envelope: nn.Module | None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -55,59 +61,81 @@ class Backbone(nn.Module, ABC):
         l_out: int | None = None,
         execution: Execution = DEFAULT,
     ) -> Features:
-        """Features of degrees up to l_out (default: all) of a batch with edges; adds the encoded force input."""
+        """Features of the atoms of a batch.
 
-    @abstractmethod
+        Args:
+            batch: with edges.
+            force_input: [N, 3] eV/Å, forces of corrupted atoms and zero elsewhere; None at inference.
+            frames: default: the frames of the batch's edges.
+            l_out: highest degree wanted; default all.
+            execution: kernels, chunks and recomputation.
+        """
+
     def make_head(self, irreps: str) -> nn.Module:
-        """A module from Features to [N, dim]: "0" scalars, "1" vectors."""
+        """A module from Features to [N, dim]; ValueError for irreps without a head."""
+        if irreps not in self.head_types:
+            known = " and ".join(map(repr, self.head_types))
+            raise ValueError(f"{type(self).__name__} has heads {known}, not '{irreps}'")
+        return self.head_types[irreps](self.config)
 
     @classmethod
     def kernels_problem(cls, device_type: str) -> str | None:
-        """Why the model's own kernels cannot run on a kind of device ("cpu", "cuda"); None where nothing is wrong."""
+        """Why the model's own kernels cannot run on a device type ("cpu", "cuda"); None if they can."""
         return None
 
     def choose_kernels(self, execution: Execution, device: torch.device) -> str:
-        """Which kernels compute the edge operations on a device; models with one way of computing ignore what is asked.
-
-        Raises ValueError where the kernels asked for cannot run.
-        """
+        """Name of the kernels for the edge operations on a device; ValueError if those of ``execution`` cannot run."""
         return "plain"
 
     def run_block(self, block: nn.Module, x: Tensor | Sequence[Tensor], graph: EdgeGraph, *args: Any) -> Any:
-        """``block(x, graph, *args)``; with ``recompute`` derivatives compute it again."""
+        """``block(x, graph, *args)``; with ``recompute`` its activations are recomputed for derivatives."""
         if graph.execution.recompute and self.training and torch.is_grad_enabled():
-            return again(block, x, graph, *args)
+            return recomputed(block, x, graph, *args)
         return block(x, graph, *args)
 
     @staticmethod
     def frames_of(batch: Batch, l_max: int) -> EdgeFrames:
-        """Edge frames of a batch, always in the precision of its positions: half precision would break equivariance."""
+        """Edge frames of a batch, in the precision of its positions: half precision would break equivariance."""
         with torch.autocast(batch.positions.device.type, enabled=False):
             return edge_frames(Backbone.edge_vectors(batch), l_max)
 
-    @staticmethod
-    def edge_weight(batch: Batch, length: Tensor, envelope: nn.Module | None) -> Tensor | None:
-        """How much each edge counts [E]: the envelope at its length (Å), 0 on padding; None where all count fully."""
-        weight: Tensor | None = None if envelope is None else envelope(length)
-        if batch.edge_mask is None:
+    def edge_fields(self, batch: Batch, frames: EdgeFrames, basis: Tensor, execution: Execution) -> dict[str, Any]:
+        """Fields of an :class:`EdgeGraph` without ``chunks``; ``basis`` [E, num_basis] is the radial basis."""
+        source, target = batch.built_edges.index
+        return {
+            "frames": frames,
+            "basis": basis,
+            "source": source,
+            "target": target,
+            "weight": self.edge_weight(batch, frames.length),
+            "enveloped": self.envelope is not None,
+            "num_atoms": batch.num_atoms,
+            "execution": execution,
+        }
+
+    def edge_weight(self, batch: Batch, length: Tensor) -> Tensor | None:
+        """Weights [E] of edges of these lengths (Å): the envelope, 0 on padding; None: all edges count fully."""
+        weight: Tensor | None = None if self.envelope is None else self.envelope(length)
+        mask = batch.built_edges.mask
+        if mask is None:
             return weight
-        mask = batch.edge_mask.to(length.dtype)
+        mask = mask.to(length.dtype)
         return mask if weight is None else weight * mask
 
     @staticmethod
     def edge_vectors(batch: Batch) -> Tensor:
-        """Edge vectors [E, 3]; on padding edges the unit vector of y, so that no length is zero."""
-        vectors = batch.edge_vectors()
-        if batch.edge_mask is None:
+        """Edge vectors [E, 3] in Å; (0, 1, 0) on padding edges, so that no length is zero."""
+        vectors, mask = batch.edge_vectors(), batch.built_edges.mask
+        if mask is None:
             return vectors
-        return torch.where(batch.edge_mask[:, None], vectors, vectors.new_tensor([0.0, 1.0, 0.0]))
+        return torch.where(mask[:, None], vectors, vectors.new_tensor([0.0, 1.0, 0.0]))
 
 
 class ForceField(nn.Module):
     """Energy, forces, stress and noise of structures, from any backbone.
 
-    :meth:`forward` speaks the model's scaled units, :meth:`predict` eV, eV/Å and eV/Å^3.  ``execution`` says how both
-    compute; it may be replaced at any time.
+    :meth:`forward` works in scaled units, :meth:`predict` in eV, eV/Å and eV/Å^3.  Both use ``execution``, which may be
+    replaced at any time.
     """
 
     def __init__(self, backbone: Backbone, heads: dict[str, str], scaling: Scaling) -> None:
@@ -130,7 +158,7 @@ class ForceField(nn.Module):
         return self.config.max_neighbors
 
     def no_decay_parameters(self) -> set[str]:
-        """Names of the parameters that weight decay leaves alone, as published: biases, norms, the radial basis."""
+        """Names of parameters without weight decay, as published: biases, norms, the radial basis."""
         names = {name for name, _ in self.named_parameters() if name.endswith("bias")}
         for prefix, module in self.named_modules():
             if isinstance(module, nn.LayerNorm | NoWeightDecay):
@@ -138,7 +166,7 @@ class ForceField(nn.Module):
         return names
 
     def outputs(self) -> tuple[str, ...]:
-        """Names of all that a loss can ask of :meth:`forward`."""
+        """Names of the outputs of :meth:`forward` that a loss can use."""
         names = ["energy", "forces"] + [name for name in self.heads if name not in ("energy", "forces")]
         return (*names, "stress") if self.config.stress == "strain" else tuple(names)
 
@@ -156,11 +184,11 @@ class ForceField(nn.Module):
             batch: with neighbours built.
             force_input: [N, 3] eV/Å, only in DeNS training.
             outputs: names wanted, those of :meth:`outputs` or "energies"; default all of :meth:`outputs`.
-            edge_frames: frames to use instead of our own (tests; positions are then not differentiated through them).
+            edge_frames: for tests; default: the frames of the batch's edges.  Gradients do not pass through given ones.
             execution: default the force field's own.
 
         Returns:
-            "energy" [B], "energies" [N], "forces" [N, 3], "noise" [N, 3], "stress" [B, 3, 3] as asked.
+            Of "energy" [B], "energies" [N], "forces" [N, 3], "noise" [N, 3] and "stress" [B, 3, 3] those wanted.
         """
         wanted = self.outputs() if outputs is None else outputs
         execution = self.execution if execution is None else execution
@@ -174,14 +202,14 @@ class ForceField(nn.Module):
             moved = _strained(replace(batch, positions=positions), strain)
             out = self._evaluate(moved, force_input, wanted, edge_frames, execution)
             inputs = [positions] if strain is None else [positions, strain]
-            # only training needs the graph of the gradient itself
+            # only training differentiates the gradient itself
             gradients = torch.autograd.grad(
                 out["energy"].sum(), inputs, create_graph=self.training, retain_graph="noise" in wanted or None
             )
         out["forces"] = -gradients[0]
         if strain is not None:
             volume = batch.cell.det().abs()
-            # a molecule has no volume: its stress is the strain's gradient per 1 Å^3, and no one has a target for it
+            # a molecule has no volume: its stress is the strain's gradient per 1 Å^3, without a target
             out["stress"] = gradients[1] / torch.where(volume > 0, volume, 1)[:, None, None]
         return {name: out[name] for name in wanted}
 
@@ -195,33 +223,33 @@ class ForceField(nn.Module):
     ) -> dict[str, Tensor]:
         used = [name for name in self.heads if name in wanted or name == "energy"]
         l_out = max(int(self.head_irreps[name][-1]) for name in used)
-        # a vector head is an attention of its own: it reads all degrees
+        # vector heads attend over all degrees
         features = self.backbone(batch, force_input, frames, 0 if l_out == 0 else None, execution)
         out = {name: self.heads[name](features) for name in used}
-        # sums and what leaves the model are never in half precision
+        # sums and outputs are never in half precision
         out = {name: value.to(batch.positions.dtype) for name, value in out.items()}
         out["energies"] = torch.where(batch.atom_mask, out["energy"][:, 0], 0)
         out["energy"] = batch.sum_over_atoms(out["energies"])
         return out
 
     def predict(self, batch: Batch, outputs: tuple[str, ...] | None = None) -> dict[str, Tensor]:
-        """Predict in eV, eV/Å and eV/Å^3; never a second-order graph, never noise.
+        """Predict in eV, eV/Å and eV/Å^3, without a second-order graph and without noise.
 
         Args:
             batch: in the dtype of the weights; neighbours are built where it has none.
             outputs: names wanted; default "energy", "forces", and "stress" if the model has it.
 
         Returns:
-            As asked: "energy" [B] float64, "energies" of atoms [N] float64, "forces" [N, 3], "stress" [B, 3, 3].
+            Those wanted of "energy" [B] float64, "energies" of atoms [N] float64, "forces" [N, 3], "stress" [B, 3, 3].
 
         Raises:
             ValueError: An element that the model was not trained on.
-            RuntimeError: Under ``torch.inference_mode``, where nothing can be differentiated; use ``torch.no_grad``.
+            RuntimeError: Under ``torch.inference_mode``, which forbids gradients; use ``torch.no_grad``.
         """
         if torch.is_inference_mode_enabled():
             raise RuntimeError("forces are gradients: call predict under torch.no_grad(), not torch.inference_mode()")
         self.scaling.check_elements(batch.atomic_numbers[batch.atom_mask].cpu())
-        if batch.edge_index is None:
+        if batch.edges is None:
             batch = self.config.with_neighbors(batch)
         wanted = tuple(name for name in self.outputs() if name != "noise") if outputs is None else outputs
         training = self.training
@@ -237,7 +265,7 @@ class ForceField(nn.Module):
 
 
 def _strained(batch: Batch, strain: Tensor | None) -> Batch:
-    """Positions and cells under the symmetric part of a strain [B, 3, 3]."""
+    """The batch with positions and cells under the symmetric part of a strain [B, 3, 3]."""
     if strain is None:
         return batch
     symmetric = (strain + strain.mT) / 2

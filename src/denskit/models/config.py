@@ -1,4 +1,4 @@
-"""The settings that all models have in common."""
+"""The settings that models share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from denskit.geometry.neighbors import build_neighbors
 
 
 class ModelConfig(BaseModel):
-    """What all models have in common."""
+    """Settings of all models."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,7 +37,7 @@ class ModelConfig(BaseModel):
     )
 
     def with_neighbors(self, batch: Batch) -> Batch:
-        """The batch with the edges that this model looks at; see :func:`denskit.geometry.neighbors.build_neighbors`."""
+        """The batch with the model's edges; see :func:`denskit.geometry.neighbors.build_neighbors`."""
         return build_neighbors(batch, self.cutoff, max_neighbors=self.max_neighbors, strict=self.strict_neighbors)
 
     @model_validator(mode="after")
@@ -46,4 +46,29 @@ class ModelConfig(BaseModel):
             raise ValueError(
                 "stress=strain differentiates the energy, as forces=gradient does; direct forces cannot go with it"
             )
+        return self
+
+
+class SO2ModelConfig(ModelConfig):
+    """Settings of models with SO(2) convolutions of degrees up to l_max; the defaults are those for OC20."""
+
+    cutoff: float = Field(12.0, gt=0, description="Å, radius of the neighbourhood")
+    max_neighbors: int | None = Field(20, ge=1, description="keep only the nearest neighbours of each atom; not smooth")
+    num_elements: int = Field(
+        90, ge=1, le=MAX_ATOMIC_NUMBER + 1, description="atomic numbers 0 .. num_elements - 1 have an embedding"
+    )
+    forces: Literal["gradient", "direct"] = Field(
+        "direct", description="forces from -dE/dr or from a head of their own"
+    )
+    num_layers: int = Field(12, ge=1, description="message-passing layers")
+    l_max: int = Field(6, ge=1, le=6, description="highest degree of the features")
+    m_max: int = Field(2, ge=0, description="highest order kept in the edge frame")
+    channels: int = Field(128, ge=1, description="channels of each degree between the layers")
+    edge_channels: int = Field(128, ge=1, description="channels of the invariant features of an edge")
+    num_basis: int = Field(600, ge=2, description="Gaussians between 0 and the cutoff that a distance is expanded in")
+
+    @model_validator(mode="after")
+    def _orders_of_degrees(self) -> SO2ModelConfig:
+        if self.m_max > self.l_max:
+            raise ValueError(f"m_max={self.m_max} is above l_max={self.l_max}: no degree has such an order")
         return self

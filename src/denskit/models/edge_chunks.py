@@ -1,7 +1,7 @@
-"""Layers on edges, in groups of target atoms and computed again for derivatives: memory for systems that do not fit.
+"""Layers on edge chunks with recomputation, for systems whose activations exceed the memory.
 
-Attention of an atom needs only the edges into it.  So a layer on the small graph of a group (some targets, their edges,
-and the atoms where these begin) gives what it gives for these targets on the whole graph.
+The attention of an atom needs only the edges into it: a layer on the graph of a chunk (some target atoms, the edges
+into them, their sources) gives the same result for these targets as on the whole graph.
 """
 
 from __future__ import annotations
@@ -15,57 +15,57 @@ from torch import Tensor, nn
 from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames
 from denskit.models.graph import EdgeGraph
-from denskit.models.recompute import Along, EdgeGroup, Recomputed, edge_groups
+from denskit.models.recompute import Along, EdgeChunk, Recomputed, edge_chunks_of
 
 Graph = TypeVar("Graph", bound=EdgeGraph)
 
 
-def groups_of(batch: Batch, size: int | None) -> list[EdgeGroup]:
-    """Groups of at most about ``size`` edges; none where one would hold all, or where ``size`` is None.
+def chunks_of(batch: Batch, size: int | None) -> list[EdgeChunk]:
+    """Chunks of at most about ``size`` edges; none where one chunk holds all edges or ``size`` is None.
 
     Raises ValueError for edges that are not sorted by target.
     """
-    assert batch.edge_index is not None, "build neighbours first"
-    target = batch.edge_index[1]
+    index = batch.built_edges.index
+    target = index[1]
     if size is None or len(target) <= size:
         return []
     if bool((target[1:] < target[:-1]).any()):
         raise ValueError(
-            "edges are to be divided into groups (edge_chunk), but are not sorted by target, as build_neighbors leaves "
-            "them; sort edge_index, edge_shift and edge_mask by edge_index[1]"
+            "edge_chunk needs edges sorted by target, as build_neighbors returns them, but these are not sorted by "
+            "target; sort index, shift and mask of batch.edges by index[1]"
         )
-    groups = edge_groups(batch.edge_index, batch.num_atoms, size)
-    return groups if len(groups) > 1 else []
+    chunks = edge_chunks_of(index, batch.num_atoms, size)
+    return chunks if len(chunks) > 1 else []
 
 
 def at_targets(
     layer: nn.Module, function: Callable[..., Sequence[Tensor]], x: Sequence[Tensor], graph: EdgeGraph, count: int
 ) -> list[Tensor]:
-    """``function(x, graph)``, in groups where the graph has them.
+    """``function(x, graph)``, in chunks where the graph has them.
 
     Args:
         layer: the module whose parameters the function reads.
-        function: from features of atoms (targets first) and a graph to features of the graph's target atoms.
+        function: maps features of atoms (targets first) and a graph to features of the graph's target atoms.
         x: features of all atoms, each [N, ...].
         graph: the edges.
-        count: of the results.
+        count: number of results.
     """
-    if not graph.groups:
+    if not graph.chunks:
         return list(function(list(x), graph))
     edges = _edge_tensors(graph)
 
-    def of_group(group: EdgeGroup, *tensors: Tensor) -> Sequence[Tensor]:
-        return function(list(tensors[: len(x)]), _with_edges(graph, tensors[len(x) :], group))
+    def of_chunk(chunk: EdgeChunk, *tensors: Tensor) -> Sequence[Tensor]:
+        return function(list(tensors[: len(x)]), _with_edges(graph, tensors[len(x) :], chunk))
 
     rows: list[Along] = ["rows"] * len(x)
     others: list[Along] = ["edges"] * len(edges)
     call = Recomputed(
-        function=of_group,
+        function=of_chunk,
         inputs=[*rows, *others],
         outputs=["targets"] * count,
         parameters=_parameters(layer, graph),
         draws=layer.training,
-        groups=graph.groups,
+        chunks=graph.chunks,
         sizes={"rows": graph.num_atoms, "targets": graph.num_atoms, "edges": len(graph.source)},
     )
     return list(call(*x, *edges))
@@ -73,28 +73,28 @@ def at_targets(
 
 def at_edges(
     layer: nn.Module,
-    function: Callable[[EdgeGroup, Tensor], Sequence[Tensor]],
+    function: Callable[[EdgeChunk, Tensor], Sequence[Tensor]],
     x: Tensor,
-    groups: Sequence[EdgeGroup],
+    chunks: Sequence[EdgeChunk],
     count: int,
 ) -> list[Tensor]:
-    """``function(group, x)`` in groups: from what edges have, [E, ...], to ``count`` other tensors of edges."""
+    """``function(chunk, x)`` in chunks: from values of edges [E, ...] to ``count`` other values of edges."""
     call = Recomputed(
         function=function,
         inputs=["edges"],
         outputs=["edges"] * count,
         parameters=tuple(layer.parameters()),
         draws=False,
-        groups=groups,
+        chunks=chunks,
         sizes={"edges": len(x)},
     )
     return list(call(x))
 
 
-def again(block: nn.Module, x: Tensor | Sequence[Tensor], graph: EdgeGraph, *args: Any) -> Any:
-    """``block(x, graph, *args)``, of which nothing is kept: derivatives compute it again, dropout included.
+def recomputed(block: nn.Module, x: Tensor | Sequence[Tensor], graph: EdgeGraph, *args: Any) -> Any:
+    """``block(x, graph, *args)`` without kept activations: derivatives recompute them, with the same dropout.
 
-    x, and so the result: one tensor or several.
+    x and the result are one tensor or several.
     """
     single = isinstance(x, Tensor)
     features = [x] if isinstance(x, Tensor) else list(x)
@@ -116,22 +116,22 @@ def again(block: nn.Module, x: Tensor | Sequence[Tensor], graph: EdgeGraph, *arg
 
 
 def _parameters(layer: nn.Module, graph: EdgeGraph) -> tuple[Tensor, ...]:
-    """Of a layer, and the tables that some graphs carry for all layers."""
+    """Parameters of a layer, and the tables that some graphs hold for all layers."""
     values = [getattr(graph, item.name) for item in fields(graph)]
     tables = [x for value in values if isinstance(value, tuple) for x in value if isinstance(x, Tensor)]
     return (*layer.parameters(), *tables)
 
 
 def _edge_tensors(graph: EdgeGraph) -> list[Tensor]:
-    """What a graph has of each edge and can be differentiated."""
+    """Differentiable tensors of a graph with one row per edge."""
     frames = graph.frames
     values = [getattr(graph, item.name) for item in fields(graph)]
     others = [x for x in values if isinstance(x, Tensor) and x.is_floating_point()]
     return [frames.length, frames.direction, *frames.wigner, *others]
 
 
-def _with_edges(graph: Graph, tensors: Sequence[Tensor], group: EdgeGroup | None = None) -> Graph:
-    """The graph with other :func:`_edge_tensors`; those of a group make the group's graph."""
+def _with_edges(graph: Graph, tensors: Sequence[Tensor], chunk: EdgeChunk | None = None) -> Graph:
+    """The graph with other :func:`_edge_tensors`; with those of a chunk, the chunk's graph."""
     left: Iterator[Tensor] = iter(tensors)
     wigner = graph.frames.wigner
     changes: dict[str, Any] = {
@@ -141,9 +141,9 @@ def _with_edges(graph: Graph, tensors: Sequence[Tensor], group: EdgeGroup | None
         value = getattr(graph, item.name)
         if isinstance(value, Tensor) and value.is_floating_point():
             changes[item.name] = next(left)
-        elif isinstance(value, Tensor) and group is not None:
-            changes[item.name] = value[group.edges]
-    if group is not None:
-        size = group.targets.stop - group.targets.start
-        changes |= {"source": group.source, "target": group.target, "num_atoms": size, "groups": ()}
+        elif isinstance(value, Tensor) and chunk is not None:
+            changes[item.name] = value[chunk.edges]
+    if chunk is not None:
+        size = chunk.targets.stop - chunk.targets.start
+        changes |= {"source": chunk.source, "target": chunk.target, "num_atoms": size, "chunks": ()}
     return replace(graph, **changes)

@@ -1,4 +1,4 @@
-"""How a model computes its function; the function itself does not depend on it, but for rounding."""
+"""Execution settings of a model: they change speed and memory, and results only by rounding."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ KernelName = Literal["auto", "plain", "fused"]
 class Execution:
     """Settings of :attr:`denskit.models.base.ForceField.execution`.
 
-    kernels: edge operations of Equiformer in plain PyTorch ("plain"), by fused kernels ("fused", on CPUs), or "auto":
-        fused on CPUs, plain elsewhere; "for_compiler" leaves elementwise operations to a compiler.  Other models ignore
-        this.
+    kernels: of Equiformer's edge operations.  "plain": PyTorch; "fused": compiled kernels, on CPUs only; "auto": fused
+    on
+        CPUs, plain elsewhere; "for_compiler": elementwise operations left to a compiler.  Other models ignore this.
     edge_chunk: approximate edges per chunk; activations are recomputed for derivatives.  None: all edges at once.
-    recompute: training keeps the inputs of each block only, and recomputes its activations for derivatives.
+    recompute: training keeps only the inputs of each block and recomputes its activations for derivatives.
 
     Raises:
         ValueError: edge_chunk below 1.

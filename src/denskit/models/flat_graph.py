@@ -1,4 +1,4 @@
-"""Graphs of single operations, as make_fx traces them from a model: what of them needs no repetition."""
+"""Constant folding in graphs of single operations, as make_fx traces them from a model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from torch import Tensor, fx
 
 
 def fold(graph: fx.GraphModule) -> fx.GraphModule:
-    """Compute what depends on constants alone, once.
-
-    What is made of inputs or is changed in place later stays.
-    """
+    """Replace nodes that depend on constants alone by their values, except nodes that are changed in place."""
     changed = _changed_in_place(graph)
     known: dict[fx.Node, Any] = {}
     for node in graph.graph.nodes:
@@ -35,7 +32,7 @@ def fold(graph: fx.GraphModule) -> fx.GraphModule:
 
 
 def _changed_in_place(graph: fx.GraphModule) -> set[fx.Node]:
-    """Nodes whose values, or what they are views of, some later node writes into."""
+    """Nodes that a later node writes into, and the nodes that they are views of."""
     changed: set[fx.Node] = set()
     for node in graph.graph.nodes:
         schema = getattr(node.target, "_schema", None)

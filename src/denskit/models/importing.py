@@ -12,7 +12,7 @@ from ase.data import atomic_numbers, chemical_symbols
 from denskit.models import MODELS
 from denskit.models.base import ForceField
 from denskit.models.config import ModelConfig
-from denskit.models.published_checkpoint import Checkpoint, read_checkpoint
+from denskit.models.published_checkpoint import PublishedCheckpoint, read_checkpoint
 from denskit.models.scaling import Scaling
 from denskit.models.weights import with_weights
 from denskit.reading.budget import naming
@@ -36,15 +36,15 @@ def import_checkpoint(
 
     Args:
         path: of Equiformer (MD17), EquiformerV2 or eSCN (OCP, fairchem 1), each with or without DeNS.
-        scaling: units of the model; default: those in the file.  Equiformer's files hold none: mean and standard
-            deviation of the energies of their training frames, and their elements
+        scaling: units of the model; default: those in the file.  Equiformer's files have none; its units are mean and
+            standard deviation of the energies of the training frames, and their elements
             (:func:`denskit.models.scaling.fit_scaling` with references="mean", scale="energy_std").
-        config: the architecture, or the published settings of the model (section ``model`` of its YAML); default: as
-            the file says, or for Equiformer as its tensors show, which do not show ``rescale_degree``.
+        config: the architecture, or the published settings of the model (section ``model`` of its YAML); default: read
+            from the file, for Equiformer from the shapes of its tensors, which do not show ``rescale_degree``.
 
     Raises:
         FileNotFoundError: No such file.
-        ValueError: Not a checkpoint of these models, of another architecture, or something in it is missing.
+        ValueError: Not a checkpoint of these models, another architecture, or an incomplete file.
     """
     checkpoint = read_checkpoint(path)
     known = {name: entry.importer for name, entry in MODELS.items() if entry.importer is not None}
@@ -69,11 +69,11 @@ def import_checkpoint(
     return with_weights(weights, config=config, heads=heads, scaling=scaling, path=path)
 
 
-def scaling_of(checkpoint: Checkpoint, num_elements: int) -> Scaling:
-    """The scaling that a checkpoint of OCP or fairchem holds.
+def scaling_of(checkpoint: PublishedCheckpoint, num_elements: int) -> Scaling:
+    """The scaling of a checkpoint of OCP or fairchem.
 
-    Which elements it was trained on it does not hold: they are those with an energy of their own, or those of OC20
-    where the normalisers are OC20's, else all that have an embedding.
+    The file does not list the elements of the training data.  They are the elements with a reference energy, or those
+    of OC20 where the normalisers are OC20's, else all elements with an embedding.
     """
     assert checkpoint.normalizers is not None, "checked by import_checkpoint"
     mean, deviation = checkpoint.normalizers.get("energy", (0.0, 1.0))

@@ -1,4 +1,4 @@
-"""The model file: one safetensors file with the weights, and in its header as JSON all that is needed to use them."""
+"""The model file: a safetensors file with the weights; its header holds configuration, heads and scaling as JSON."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _KEY = "denskit"
 
 
 def save_model(path: str | Path, force_field: ForceField, metadata: dict[str, Any]) -> None:
-    """Write a model file atomically: an interruption or a full disk leaves an earlier file of that name untouched.
+    """Write a model file atomically: after an interruption or on a full disk the earlier file of that name remains.
 
     Args:
-        path: where to.
-        force_field: weights, configuration and scaling are saved.
-        metadata: anything JSON can hold, about where the model comes from (data, training, commit).
+        path: of the model file.
+        force_field: its weights, configuration and scaling are saved.
+        metadata: JSON values on the origin of the model (data, training, commit).
 
     Raises:
         OSError: The file cannot be written.
@@ -86,7 +86,7 @@ def read_header(path: str | Path) -> dict[str, Any]:
 
 
 def _file(path: str | Path) -> Path:
-    """The model file; in a run folder, the model that the run is for."""
+    """The model file, or the model of a run folder."""
     path = Path(path)
     if path.is_dir():
         path = path / IN_RUNS
@@ -96,12 +96,12 @@ def _file(path: str | Path) -> Path:
 
 
 def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> ForceField:
-    """A force field, in evaluation mode, from a model file; warns where its norm is unsafe at symmetric sites.
+    """A force field in evaluation mode from a model file; warns where its norm is unsafe at symmetric sites.
 
     Args:
-        path: the model file, or the folder of a run.
-        device: where the weights go.
-        dtype: precision of the weights; default that of the file.
+        path: the model file, or a run folder.
+        device: of the weights.
+        dtype: of the weights; default that of the file.
 
     Raises:
         FileNotFoundError: No such file.

@@ -1,8 +1,8 @@
-"""Published checkpoint files: reading them without running them, and what they say beside the weights.
+"""Published checkpoint files: weights, hyper-parameters and normalisers, read without executing anything.
 
 Two layouts are known.  Equiformer's (MD17) is a state dict, perhaps under a key.  That of OCP and fairchem (up to
-version 1) is a mapping with ``state_dict``, ``config``, ``normalizers`` and, depending on version and on how it was
-saved, ``ema``, ``elementrefs``, optimizer and so on.
+version 1) is a mapping with ``state_dict``, ``config``, ``normalizers`` and, depending on the version, ``ema``,
+``elementrefs``, an optimizer and so on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from denskit.models.config import ModelConfig
 from denskit.reading.budget import naming
 from denskit.reading.torch_files import read_torch
 
-# entries of state dicts that are not trained, so that a running average does not have them
+# entries of state dicts that are not trained: a running average lacks them
 _UNTRAINED = re.compile(
     r"(^|\.)(distance_expansion\.offset|sphere_points|sphharm_weights\.\d+|energy_lin_ref|expand_index"
     r"|balance_degree_weight|SO3_\w+\..+|mappingReduced\..+)$"
@@ -28,31 +28,54 @@ _OLD_NAMES = {"target": "energy", "grad_target": "forces"}
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """What a published file holds."""
+class PublishedCheckpoint:
+    """Contents of a published file."""
 
-    path: Path
     state: dict[str, Tensor]  # the weights that evaluation used (the running average where there is one)
     model: dict[str, Any] | None  # the model's published hyper-parameters
-    normalizers: dict[str, tuple[float, float]] | None  # "energy", "forces": mean, deviation; None: it does not say
+    normalizers: dict[str, tuple[float, float]] | None  # "energy", "forces": mean, deviation; None: not in the file
     references: Tensor | None  # [Z] eV, energies of elements
 
 
 @dataclass(frozen=True)
 class Importer:
-    """How checkpoints of a published model are recognised and converted."""
+    """Conversion of the checkpoints of one published model."""
 
-    mark: str  # a tensor that only this model has
-    config: Callable[[Checkpoint], ModelConfig]
+    mark: str  # name of a tensor that only this model has
+    config: Callable[[PublishedCheckpoint], ModelConfig]
     convert: Callable[[Mapping[str, Tensor], Any], tuple[dict[str, Tensor], dict[str, str]]]  # to our weights and heads
     force_input_scale: float = 1.0  # Å/eV; all published models encode raw forces, in the unit of their data
-    unseen: tuple[str, ...] = ()  # settings that neither weights nor file show, so that defaults are taken
+    unseen: tuple[str, ...] = ()  # settings that neither weights nor file show: defaults are used
 
 
-def from_settings(config_of: Callable[[Mapping[str, Any]], ModelConfig]) -> Callable[[Checkpoint], ModelConfig]:
+class PublishedState(dict[str, Tensor]):
+    """A published state dict that records which entries were read; ValueError for a missing one."""
+
+    def __init__(self, state: Mapping[str, Tensor]) -> None:
+        super().__init__(state)
+        self.unread = {name for name, tensor in state.items() if tensor.numel() > 0}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self:
+            raise ValueError(f"the checkpoint has no '{name}': it is not a published model of this configuration")
+        self.unread.discard(name)
+        return super().__getitem__(name)
+
+    def check_all_read(self, constants: re.Pattern[str] | None = None) -> None:
+        """ValueError where an entry was not read that does not match ``constants``."""
+        left = sorted(name for name in self.unread if constants is None or not constants.search(name))
+        if left:
+            raise ValueError(
+                f"the checkpoint has {len(left)} tensors that this configuration does not use, first '{left[0]}'"
+            )
+
+
+def from_settings(
+    config_of: Callable[[Mapping[str, Any]], ModelConfig],
+) -> Callable[[PublishedCheckpoint], ModelConfig]:
     """:attr:`Importer.config` from the hyper-parameters in the file."""
 
-    def config(checkpoint: Checkpoint) -> ModelConfig:
+    def config(checkpoint: PublishedCheckpoint) -> ModelConfig:
         if checkpoint.model is None:
             raise ValueError("there are none (config); give them with --model")
         return config_of(checkpoint.model)
@@ -60,7 +83,7 @@ def from_settings(config_of: Callable[[Mapping[str, Any]], ModelConfig]) -> Call
     return config
 
 
-def read_checkpoint(path: str | Path) -> Checkpoint:
+def read_checkpoint(path: str | Path) -> PublishedCheckpoint:
     """Read a published checkpoint; nothing in the file is executed.
 
     Raises:
@@ -86,11 +109,13 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         settings = loaded.get("config")
         settings = settings if isinstance(settings, dict) else {}
         normalizers = _normalizers(loaded.get("normalizers"), settings)
-        return Checkpoint(path, state, _model_settings(settings), normalizers, _references(loaded, state, normalizers))
+        return PublishedCheckpoint(
+            state, _model_settings(settings), normalizers, _references(loaded, state, normalizers)
+        )
 
 
 def _without_prefix(name: str) -> str:
-    """A parameter's name without what wrappers (parallel training, fairchem's hydra) put before it."""
+    """A parameter's name without the prefixes of wrappers (parallel training, fairchem's hydra)."""
     while name.startswith("module."):
         name = name.removeprefix("module.")
     return re.sub(r"^(backbone\.|output_heads\.\w+\.)", "", name)
@@ -109,7 +134,7 @@ def _averaged(state: Mapping[str, Tensor], average: list[Tensor]) -> dict[str, T
 
 
 def _model_settings(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The model's hyper-parameters, wherever the versions of OCP and fairchem put them."""
+    """The model's hyper-parameters, from where any version of OCP or fairchem puts them."""
     model = settings.get("model")
     if isinstance(model, str):
         model = settings.get("model_attributes")
@@ -119,7 +144,7 @@ def _model_settings(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _normalizers(stored: Any, settings: Mapping[str, Any]) -> dict[str, tuple[float, float]] | None:
-    """Mean and deviation of energies and forces; from the configuration where the file has no entry of its own."""
+    """Mean and deviation of energies and forces, from their own entry or else from the configuration."""
     if not isinstance(stored, dict):
         dataset = settings.get("dataset")
         dataset = dataset.get("train", dataset) if isinstance(dataset, dict) else {}
@@ -131,7 +156,7 @@ def _normalizers(stored: Any, settings: Mapping[str, Any]) -> dict[str, tuple[fl
         deviation = next((entry[key] for key in ("std", "rmsd", "stdev") if key in entry), 1.0)
         found[_OLD_NAMES.get(name, name)] = (float(entry.get("mean", 0.0)), float(deviation))
     if found.get("forces", (0.0, 1.0))[0] != 0:
-        raise ValueError(f"the forces' normaliser has the mean {found['forces'][0]}; only 0 has a meaning")
+        raise ValueError(f"the forces' normaliser has the mean {found['forces'][0]}; only 0 is meaningful")
     return found
 
 

@@ -1,10 +1,10 @@
-"""Functions that keep nothing but their inputs, in groups of edges: each derivative computes the rest again.
+"""Activation checkpointing over edge chunks, for any derivative order.
 
-What a layer computes on edges needs far more memory than what it reads and gives.  Here a layer is called on one group
-of edges after the other, and what lies between is forgotten.  The derivative of such a call is again such a call, of
-the function's derivative, and so on to any order.  So forces by gradient, and training through them, hold the
-intermediate values of one group at a time.  (``torch.utils.checkpoint`` holds those of all where the derivative is
-differentiated in turn: what the first derivative computes again it then keeps for the second.)
+Activations on edges need far more memory than the inputs and outputs of a layer.  Here a layer runs on one chunk of
+edges after the other and keeps its inputs only; derivatives recompute the activations.  The derivative of such a call
+is again such a call, of the function's derivative, to any order.  Gradient forces, and training on them, therefore hold
+the activations of one chunk at a time.  (``torch.utils.checkpoint`` holds those of all chunks under second derivatives:
+the first derivative keeps what it recomputes.)
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 Along = Literal["rows", "targets", "edges", "whole"]
-"""How groups share a tensor.  Each reads the rows of the atoms that its edges join, or of its target atoms, or of its
-edges; or the whole tensor.  A result has the rows of its targets or edges, or is added to those of others."""
+"""Part of a tensor that a chunk reads or writes: rows of the atoms of its edges, of its target atoms, of its edges, or
+the whole tensor.  Results of "rows" and "whole" are summed over chunks."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EdgeGroup:
-    """Some target atoms, all edges into them, and the atoms where these begin: a small graph with its own numbers."""
+class EdgeChunk:
+    """Some target atoms, all edges into them and their sources, renumbered as a small graph."""
 
     rows: Tensor  # [n] atoms of the batch, each once: first the targets, then the other sources
     targets: slice  # of the batch's atoms
@@ -33,10 +33,10 @@ class EdgeGroup:
     target: Tensor  # [e] in 0 .. number of targets - 1
 
 
-def edge_groups(edge_index: Tensor, num_atoms: int, size: int) -> list[EdgeGroup]:
-    """Divide edges [2, E], sorted by target, into groups of about equal size with all edges of their targets.
+def edge_chunks_of(edge_index: Tensor, num_atoms: int, size: int) -> list[EdgeChunk]:
+    """Divide edges [2, E], sorted by target, into chunks of about equal size with all edges of their targets.
 
-    size: edges that a group should have at most; it is exceeded by no more than the edges of one atom.
+    size: largest number of edges per chunk, exceeded by at most the edges of one atom.
     """
     source, target = edge_index
     size = -(-len(source) // max(1, -(-len(source) // size)))
@@ -46,7 +46,7 @@ def edge_groups(edge_index: Tensor, num_atoms: int, size: int) -> list[EdgeGroup
     ends = last.tolist()
     atoms = torch.arange(num_atoms, device=source.device)
     local = torch.empty_like(atoms)
-    groups = []
+    chunks = []
     atom = edge = 0
     for count in counts:
         targets, edges = slice(atom, atom + count), slice(edge, ends[atom + count - 1])
@@ -54,73 +54,75 @@ def edge_groups(edge_index: Tensor, num_atoms: int, size: int) -> list[EdgeGroup
         others = others[(others < targets.start) | (others >= targets.stop)]
         rows = torch.cat((atoms[targets], others))
         local[rows] = atoms[: len(rows)]
-        groups.append(
-            EdgeGroup(rows=rows, targets=targets, edges=edges, source=local[source[edges]], target=target[edges] - atom)
+        chunks.append(
+            EdgeChunk(rows=rows, targets=targets, edges=edges, source=local[source[edges]], target=target[edges] - atom)
         )
         atom, edge = targets.stop, edges.stop
-    return groups
+    return chunks
 
 
-WHOLE = (None,)  # in place of groups: everything at once
+WHOLE = (None,)  # in place of chunks: all edges at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recomputed:
-    """A function of groups and how its tensors relate to them; called with whole tensors, it gives whole ones."""
+    """A function of chunks and the parts of its tensors that they use; maps whole tensors to whole tensors."""
 
-    function: Callable[..., Sequence[Tensor | None]]  # function(group, *tensors)
+    function: Callable[..., Sequence[Tensor | None]]  # function(chunk, *tensors)
     inputs: Sequence[Along]
     outputs: Sequence[Along] | None = None  # None: all whole, however many
-    parameters: tuple[Tensor, ...]  # read by the function itself; listed, so that they can be differentiated
-    draws: bool  # random numbers
-    groups: Sequence[EdgeGroup | None] = WHOLE
+    parameters: tuple[Tensor, ...]  # read by the function itself, differentiable because they are listed
+    draws: bool  # the function draws random numbers
+    chunks: Sequence[EdgeChunk | None] = WHOLE
     sizes: Mapping[Along, int] = field(default_factory=dict)  # rows of whole tensors
-    surroundings: _Surroundings | None = None  # to compute again in; None: this is the first time
+    surroundings: _Surroundings | None = (
+        None  # of the first run, restored for recomputation; None: this is the first run
+    )
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Differentiable to any order."""
-        # each view is a node of the graph of its own, which can be asked whether its derivative is wanted
+        # each view is an autograd node of its own, which tells whether its derivative is wanted
         views = (x.view_as(x) for x in (*tensors, *self.parameters))
         return _Function.apply(self, *views)  # type: ignore[no-any-return]
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-        """The same, not differentiable.  None stands for a gradient that is zero everywhere."""
+        """The results without autograd; None is a gradient that is zero everywhere."""
         whole: list[Tensor | None] = []
-        for group in self.groups:
-            parts = self.function(group, *(_take(group, *pair) for pair in zip(self.inputs, tensors, strict=True)))
+        for chunk in self.chunks:
+            parts = self.function(chunk, *(_take(chunk, *pair) for pair in zip(self.inputs, tensors, strict=True)))
             whole = whole or [None] * len(parts)
             for k, part in enumerate(parts):
                 if part is not None:
-                    whole[k] = self._put(group, self._along(k), whole[k], part)
+                    whole[k] = self._put(chunk, self._along(k), whole[k], part)
         return tuple(whole)
 
     def _along(self, k: int) -> Along:
         return "whole" if self.outputs is None else self.outputs[k]
 
-    def _put(self, group: EdgeGroup | None, along: Along, whole: Tensor | None, part: Tensor) -> Tensor:
+    def _put(self, chunk: EdgeChunk | None, along: Along, whole: Tensor | None, part: Tensor) -> Tensor:
         if whole is None:
             whole = part.new_zeros(part.shape if along == "whole" else (self.sizes[along], *part.shape[1:]))
         if along == "whole":
             return whole.add_(part)
-        assert group is not None
+        assert chunk is not None
         if along == "rows":
-            return whole.index_add_(0, group.rows, part)
-        whole[group.edges if along == "edges" else group.targets] = part
+            return whole.index_add_(0, chunk.rows, part)
+        whole[chunk.edges if along == "edges" else chunk.targets] = part
         return whole
 
     def derivative(self, needed: Sequence[int], used: Sequence[int]) -> Recomputed:
         """From inputs and gradients of the outputs ``used`` to gradients of the inputs and parameters ``needed``."""
         count = len(self.inputs)
 
-        def function(group: EdgeGroup | None, *given: Tensor) -> Sequence[Tensor | None]:
-            nested = torch.is_grad_enabled()  # this derivative is to be differentiated
+        def function(chunk: EdgeChunk | None, *given: Tensor) -> Sequence[Tensor | None]:
+            nested = torch.is_grad_enabled()  # this derivative will be differentiated
             with torch.enable_grad():
                 tensors = [x if nested and x.requires_grad else x.detach() for x in given[:count]]
                 for i in needed:
                     if i < count and not tensors[i].requires_grad:
                         tensors[i].requires_grad_()
                 wanted = [tensors[i] if i < count else self.parameters[i - count] for i in needed]
-                results = self.function(group, *tensors)
+                results = self.function(chunk, *tensors)
                 ends: list[Tensor] = []
                 grads: list[Tensor] = []
                 for k, grad in zip(used, given[count:], strict=True):
@@ -140,22 +142,22 @@ class Recomputed:
         )
 
 
-def _take(group: EdgeGroup | None, along: Along, x: Tensor) -> Tensor:
+def _take(chunk: EdgeChunk | None, along: Along, x: Tensor) -> Tensor:
     if along == "whole":
         return x
-    assert group is not None
+    assert chunk is not None
     if along == "rows":
-        return x.index_select(0, group.rows)
-    return x[group.edges if along == "edges" else group.targets]
+        return x.index_select(0, chunk.rows)
+    return x[chunk.edges if along == "edges" else chunk.targets]
 
 
 @dataclass(frozen=True)
 class _Surroundings:
-    """What a function reads besides its arguments: autocast and the state of random numbers."""
+    """Global state that a function reads: autocast and the random number generators."""
 
     device: torch.device
     autocast: torch.dtype | None
-    states: tuple[Tensor, Tensor | None] | None  # of the CPU and the GPU; None where nothing is drawn
+    states: tuple[Tensor, Tensor | None] | None  # of the CPU's and the GPU's generator; None: nothing is drawn
 
     @classmethod
     def now(cls, device: torch.device, draws: bool) -> _Surroundings:
@@ -202,7 +204,7 @@ class _Function(torch.autograd.Function):
         call: Recomputed = ctx.call
         tensors = ctx.saved_tensors
         nodes = [node for node, _ in ctx.next_functions][-len(tensors) :]
-        # not all that requires a gradient is asked for one: forces are no derivatives in parameters
+        # not every tensor that requires a gradient gets one: forces are no derivatives in parameters
         needed = [i for i, node in enumerate(nodes) if node is not None and _is_wanted(node)]
         given = {k: grad for k, grad in enumerate(grads) if grad is not None}
         out: list[Tensor | None] = [None] * len(nodes)

@@ -3,8 +3,8 @@
     E_b / n_b = sum_z x_bz r_z + residual        x_bz: share of element z among the n_b atoms of structure b
     r = argmin sum_b residual_b^2 + strength sum_z (r_z - c)^2        over r and c
 
-Each structure weighs the same, whatever its size.  c is a free common value, so the mean energy per atom is not shrunk;
-an element that the compositions do not determine gets c.  Shares add up to 1, so c is an intercept.
+All structures have the same weight, whatever their size.  c is a free common value: the mean energy per atom is not
+shrunk, and an element that the compositions do not determine gets c.  Shares add up to 1, so c is an intercept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOTHING = 1e-10  # share below which a variance or a leverage is rounding
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceFit:
-    """Energies of K elements, and how well they predict; errors are root mean squares in eV an atom."""
+    """Energies of K elements and their errors, root mean squares in eV per atom."""
 
     references: np.ndarray  # [K] eV
     determined: np.ndarray  # [K] bool: the compositions determine it without the ridge
@@ -31,7 +31,7 @@ class ReferenceFit:
     error_new_composition: float  # of each structure from those of other compositions; NaN likewise
 
     def messages(self, table: Mapping[str, float]) -> list[str]:
-        """How the references of the elements, K symbols with eV, were found; a warning names those not determined."""
+        """Messages about the fit of ``table``, K symbols with eV; a warning names undetermined elements."""
         error = f"rms error {1000 * self.error:.4g} meV an atom"
         for left_out, value in (("structure", self.error_left_out), ("composition", self.error_new_composition)):
             if np.isfinite(value):
@@ -44,8 +44,8 @@ class ReferenceFit:
             example = ", ".join(f"{symbol}: {energy:.1f}" for symbol, energy in list(table.items())[:2])
             example += ", ..." if len(table) > 2 else ""
             messages.append(
-                f"warning: the compositions do not determine the references of {' '.join(free)}, which take what the "
-                "elements have in common. Energies of other compositions will be wrong by a constant. Where you know "
+                f"warning: the compositions do not determine the references of {' '.join(free)}, which get the common "
+                "value of the elements. Energies of other compositions will be wrong by a constant. Where you know "
                 f"the energies of the elements, give all in eV: 'data.references={{{example}}}', or a .json file"
             )
         return messages

@@ -1,10 +1,10 @@
-"""Units of the model: element references, a shift and the scales, fitted on training data and kept with the model.
+"""Units of the model: element references, a shift and scales, fitted on training data and stored with the model.
 
     energy in model units = (E - sum_atoms references[Z] - energy_shift) / energy_scale
     forces in model units = F / force_scale,  stress in model units = stress / stress_scale
 
-With forces by gradient the three scales are one, or the forces would not be the gradient of the energy.  Constants are
-measured per atom and lie in the references, so that cells of any size agree; only ``mean`` measures a shift.
+With gradient forces the three scales are equal: forces and stress are derivatives of the energy.  Constants are fitted
+per atom and stored in the references, so that cells of any size agree; only ``mean`` fits a shift.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ase.data import atomic_numbers, chemical_symbols
 from torch import Tensor, nn
 
 from denskit.batch import MAX_ATOMIC_NUMBER, Batch, System, Targets
+from denskit.data.config import References
 from denskit.models.reference_fit import fit_references
 
-References = Literal["fit", "mean", "none"] | dict[str, float]
 Scale = Literal["energy_std", "force_rms"]
 APART = 6.0  # Å between periodic images of one atom beyond which it counts as isolated
 
 
 class Scaling(nn.Module):
-    """Labels to model units and predictions back.  Buffers are float64 whatever dtype the model is moved to.
+    """Conversion of labels to model units and of predictions back.  Buffers stay float64 in a model of any dtype.
 
     ``references``: {element symbol: eV}; ``energy_shift``: eV per structure; ``energy_scale``: eV; ``force_scale``:
-    eV/Å; ``stress_scale``: eV/Å^3; ``elements``: the atomic numbers that the training data had.
+    eV/Å; ``stress_scale``: eV/Å^3, default the energy scale; ``elements``: the atomic numbers of the training data.
     """
 
     references: Tensor  # [119] eV, by atomic number
@@ -47,7 +47,7 @@ class Scaling(nn.Module):
         energy_shift: float = 0.0,
         energy_scale: float = 1.0,
         force_scale: float = 1.0,
-        stress_scale: float = 1.0,
+        stress_scale: float | None = None,
     ) -> None:
         super().__init__()
         self.elements = sorted(set(elements))
@@ -55,6 +55,7 @@ class Scaling(nn.Module):
         for symbol, energy in (references or {}).items():
             table[atomic_numbers[symbol]] = energy
         self.register_buffer("references", table)
+        stress_scale = energy_scale if stress_scale is None else stress_scale
         scales = {"energy_scale": energy_scale, "force_scale": force_scale, "stress_scale": stress_scale}
         for name, scale in scales.items():
             if not (scale > 0 and np.isfinite(scale)):
@@ -63,7 +64,7 @@ class Scaling(nn.Module):
             self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Devices change with the model, the dtype does not: references in float32 would lose meV."""
+        """Move to a device, keep float64: references in float32 would lose meV."""
         kept = dict(self._buffers)
         super()._apply(fn, recurse)
         for name, moved in self._buffers.items():
@@ -74,14 +75,14 @@ class Scaling(nn.Module):
         return self
 
     def reference_energy(self, batch: Batch) -> Tensor:
-        """What is taken off the energies [B] (eV, float64): references of the atoms, and the shift."""
+        """Sum of the atoms' references and the shift [B] (eV, float64), which is subtracted from energies."""
         per_atom = self.references[batch.atomic_numbers] * batch.atom_mask
         return batch.sum_over_atoms(per_atom) + self.energy_shift
 
     def scale_targets(self, batch: Batch, targets: Targets) -> Targets:
-        """Labels in model units, in the dtype of the positions; energies are subtracted in float64 first.
+        """Labels in model units and the dtype of the positions; masked labels stay 0.
 
-        Labels that are masked stay 0.
+        References are subtracted in float64.
         """
         dtype = batch.positions.dtype
         energy = (targets.energy.double() - self.reference_energy(batch)) / self.energy_scale
@@ -93,9 +94,9 @@ class Scaling(nn.Module):
         )
 
     def unscale(self, batch: Batch, prediction: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Predictions in eV (float64), eV/Å and eV/Å^3 (their own dtype); other entries are left out.
+        """Predictions in eV (float64), eV/Å and eV/Å^3 (in their dtype), without other entries.
 
-        "energies" of atoms [N] hold their element's reference and an equal part of the shift: they add up to "energy".
+        Each of the "energies" [N] has its element's reference and an equal part of the shift: their sum is "energy".
         """
         physical = {}
         if "energy" in prediction:
@@ -110,7 +111,7 @@ class Scaling(nn.Module):
         return physical
 
     def check_elements(self, numbers: Tensor | np.ndarray, name: str = "the structure") -> None:
-        """Raise ValueError when atomic numbers [N] (on the CPU) hold an element that was not in the training data."""
+        """Raise ValueError for atomic numbers [N] (on the CPU) with an element outside the training data."""
         unknown = sorted(set(np.unique(np.asarray(numbers)).tolist()) - set(self.elements))
         if unknown:
             known = " ".join(chemical_symbols[z] for z in self.elements)
@@ -126,16 +127,16 @@ class Scaling(nn.Module):
             "references": {
                 chemical_symbols[z]: float(energy) for z, energy in enumerate(self.references.tolist()) if energy != 0.0
             },
-            **{name: self._value(name) for name in ("energy_shift", "energy_scale", "force_scale", "stress_scale")},
+            **{
+                name: float(self.get_buffer(name))
+                for name in ("energy_shift", "energy_scale", "force_scale", "stress_scale")
+            },
         }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The scaling that ``to_dict`` wrote."""
         return cls(**values)
-
-    def _value(self, name: str) -> float:
-        return float(self.get_buffer(name))
 
 
 def fit_scaling(
@@ -148,15 +149,16 @@ def fit_scaling(
 ) -> tuple[Scaling, list[str]]:
     """Fit references, shift and scales on training structures.
 
-    ``references``: ``fit`` by :func:`denskit.models.reference_fit.fit_references`, from isolated atoms where the
-    structures hold one of each element; a dict gives them in eV, and what they leave on average per atom is added to
-    each; ``mean`` no references but a shift, the mean energy of a structure; ``none`` nothing.
-    ``scale``: ``energy_std`` the unbiased standard deviation of what is left, ``force_rms`` over components of free
-    atoms, or given numbers ``energy_shift``, ``energy_scale`` and ``force_scale``: nothing but references is then
-    measured.  ``gradient_forces``: one measured scale serves energy, forces and stress; otherwise forces and stress
-    have their own rms.  ``more_elements``: atomic numbers that the scaling is also for (structures may be a sample).
-    Returns the scaling and messages with what was found.  Raises ValueError when there are no energies to fit to, or an
-    element has no reference.
+    ``references``: ``fit`` by :func:`denskit.models.reference_fit.fit_references`, starting from isolated atoms where
+    the structures contain one of each element; a dict in eV, to which the mean residual per atom is added; ``mean``: no
+    references but a shift, the mean energy of a structure; ``none``.  ``scale``: ``energy_std``, the unbiased standard
+    deviation of the residuals; ``force_rms`` over components of free atoms; or numbers ``energy_shift``,
+    ``energy_scale`` and ``force_scale``, and only references are fitted.  ``gradient_forces``: one scale for energy and
+    forces; otherwise forces have their own rms.  ``more_elements``: further atomic numbers of the scaling (structures
+    may be a sample).
+
+    Returns the scaling and messages about the fit.  Raises ValueError where no structure has an energy, or an element
+    has no reference.
     """
     data = Statistics(source)
     if not len(data.energies) and references != "none":
@@ -182,13 +184,12 @@ def fit_scaling(
         energy_shift=shift,
         energy_scale=energy_scale,
         force_scale=force_scale,
-        stress_scale=energy_scale if gradient_forces else data.stress_rms or energy_scale,
     )
     return scaling, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
 
 
 def describe(scaling: Scaling, origin: str) -> str:
-    """One line with references, shift and scales; ``origin`` says where the references are from."""
+    """One line with references, shift and scales; ``origin`` of the references."""
     values = scaling.to_dict()
     table = f"{listed(values['references'])} eV" if values["references"] else "none"
     return (
@@ -203,11 +204,11 @@ def listed(energies: Mapping[str, float]) -> str:
 
 
 class Statistics:
-    """What one pass over training structures gives.
+    """Statistics of training structures, from one pass.
 
-    ``elements`` [K] are atomic numbers, ``counts`` [B, K] the atoms of each, ``energies`` [B] in eV and ``isolated``
-    [B] (single atoms without near images) are of the structures with an energy; ``force_rms`` in eV/Å over free atoms
-    and ``stress_rms`` in eV/Å^3 are 0 without labels.
+    ``elements`` [K] are atomic numbers.  Of the structures with an energy: ``counts`` [B, K] atoms of each element,
+    ``energies`` [B] in eV, ``isolated`` [B] single atoms without near images.  ``force_rms`` in eV/Å is over free
+    atoms, 0 without labels.
     """
 
     def __init__(self, source: Iterable[System]) -> None:
@@ -215,8 +216,7 @@ class Statistics:
         isolated: list[bool] = []
         compositions: list[np.ndarray] = []
         seen = np.zeros(MAX_ATOMIC_NUMBER + 1, dtype=bool)
-        squares = {"forces": 0.0, "stress": 0.0}
-        counts = {"forces": 0, "stress": 0}
+        square = count = 0.0
         for system in source:
             composition = np.bincount(system.atomic_numbers, minlength=MAX_ATOMIC_NUMBER + 1)
             seen |= composition > 0
@@ -224,21 +224,18 @@ class Statistics:
                 energies.append(system.energy)
                 isolated.append(_is_isolated(system))
                 compositions.append(composition.astype(np.int32))
-            free = None if system.forces is None else system.forces[~system.fixed]
-            for label, value in (("forces", free), ("stress", system.stress)):
-                if value is not None:
-                    squares[label] += float((value**2).sum())
-                    counts[label] += value.size
+            if system.forces is not None:
+                free = system.forces[~system.fixed]
+                square, count = square + float((free**2).sum()), count + free.size
         self.elements = np.flatnonzero(seen).tolist()
         self.symbols = [chemical_symbols[z] for z in self.elements]
         self.energies, self.isolated = np.array(energies), np.array(isolated, dtype=bool)
         table = np.array(compositions, dtype=np.int32).reshape(len(compositions), len(seen))
         self.counts = table[:, self.elements]
-        rms = {label: np.sqrt(squares[label] / count) if count else 0.0 for label, count in counts.items()}
-        self.force_rms, self.stress_rms = float(rms["forces"]), float(rms["stress"])
+        self.force_rms = float(np.sqrt(square / count)) if count else 0.0
 
     def references(self, how: References, messages: list[str]) -> dict[str, float]:
-        """References in eV, not yet centred where they are given."""
+        """References in eV; given ones are not yet centred."""
         if isinstance(how, dict):
             lacking = [symbol for symbol in self.symbols if symbol not in how]
             if lacking:
@@ -247,12 +244,12 @@ class Statistics:
         return self._fit(messages) if how == "fit" else {}
 
     def _fit(self, messages: list[str]) -> dict[str, float]:
-        """Ridge regression per atom; it starts from isolated atoms where there is one of each element."""
+        """Ridge regression per atom, starting from isolated atoms where there is one of each element."""
         start, rows = np.zeros(len(self.symbols)), ~self.isolated
         if rows.any() and self.counts[self.isolated].any(axis=0).all():
             start[self.counts[self.isolated].argmax(axis=1)] = self.energies[self.isolated]
             messages.append("references: fitted to the energies less those of the isolated atoms, one of each element")
-        else:  # such an atom is unlike an atom in a structure: it only counts where there is nothing else
+        else:  # an isolated atom is unlike a bound one: it counts only for elements that are in no other structure
             rows |= ~self.counts[:, self.counts[rows].any(axis=0)].any(axis=1)
         counts, energies = self.counts[rows].astype(np.float64), self.energies[rows]
         fit = fit_references(counts, energies - counts @ start)
@@ -265,13 +262,13 @@ class Statistics:
         return np.asarray(self.energies - self.counts @ np.array([table.get(symbol, 0.0) for symbol in self.symbols]))
 
     def centred(self, table: dict[str, float], residuals: np.ndarray, messages: list[str]) -> dict[str, float]:
-        """References with the mean of what they leave per atom added to each."""
+        """References plus the mean residual per atom."""
         mean = float((residuals / self.counts.sum(axis=1)).mean())
-        messages.append(f"references: {mean:.4f} eV, the mean of what the given ones leave per atom, added to each")
+        messages.append(f"references: {mean:.4f} eV, the mean residual per atom of the given ones, added to each")
         return {symbol: energy + mean for symbol, energy in table.items()}
 
     def warn_of_extensive(self, residuals: np.ndarray) -> list[str]:
-        """A warning where the energies grow with the number of atoms, so that one shift cannot be right."""
+        """A warning where the energies grow with the number of atoms, so that one shift is wrong."""
         atoms = self.counts.sum(axis=1)
         per_atom = self.energies - atoms * (self.energies / atoms).mean()
         if per_atom.std() >= 0.5 * residuals.std():
@@ -282,7 +279,7 @@ class Statistics:
         ]
 
     def energy_scale(self, how: Scale, residuals: np.ndarray, messages: list[str]) -> float:
-        """The scale asked for, or the other with a warning where the data do not have it."""
+        """The scale ``how``, or with a warning the other one where the data have no labels or do not vary."""
         deviation = float(residuals.std(ddof=1)) if len(residuals) > 1 else 0.0
         scales = {"energy_std": deviation, "force_rms": self.force_rms}
         other = "force_rms" if how == "energy_std" else "energy_std"

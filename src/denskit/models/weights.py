@@ -1,4 +1,4 @@
-"""A force field with the weights of a file, whose settings may be those of something else."""
+"""A force field with weights from a file, checked against its settings."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def with_weights(
     path: str | Path,
     dtype: torch.dtype | None = None,
 ) -> ForceField:
-    """A force field of these settings in evaluation mode, its weights those of the file ``path``.
+    """A force field in evaluation mode with these settings and the weights of the file ``path``.
 
-    dtype: of the force field; None: the default of torch.
+    dtype: of the force field; None: torch's default.
 
-    Raises ValueError where weights and settings do not fit, before settings of a small file can make a huge model.
+    Raises ValueError where weights and settings do not fit, before the settings of a small file allocate a huge model.
     """
     with naming(path, "does not fit its settings"):
         layers: int = getattr(config, "num_layers", 1)
@@ -51,7 +51,7 @@ def with_weights(
 
 
 class _Bounded(TorchFunctionMode):
-    """While this lasts, whatever torch makes may not exceed the allowance of a file."""
+    """Context in which the tensors that torch allocates may not exceed the allowance of a file."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _Bounded(TorchFunctionMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        if isinstance(out, Tensor):  # memory that was only reserved costs nothing yet
+        if isinstance(out, Tensor):  # reserved memory costs nothing yet
             self.made += out.nbytes
             if self.made > self.size:
                 require_allowed(self.made, self.size, self.path)

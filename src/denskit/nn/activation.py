@@ -1,7 +1,7 @@
 """Activations with unit second moment under a normal input, and the gate of equivariant features.
 
-The factors are those with which all published Equiformer weights were made: e3nn 0.4.4 estimated them by Monte Carlo
-(the exact integrals are 1.676532, 1.846229 and 1.529087); changing them would change the published function.
+The factors are those of the published Equiformer weights: e3nn 0.4.4 estimated them by Monte Carlo (the exact integrals
+are 1.676532, 1.846229 and 1.529087).  Other factors would change the published function.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def smooth_leaky_relu(x: Tensor, negative_slope: float = 0.2, scale: float = SMO
 
 
 def gate(x: Sequence[Tensor], num_scalars: int) -> list[Tensor]:
-    """Equivariant gate: SiLU on the first scalars, the others (through a sigmoid) multiply the vectors of l > 0.
+    """Equivariant gate: SiLU on the first scalars; sigmoids of the others multiply the features of l > 0.
 
     Args:
-        x: ``x[l]  # [N, 2l+1, C_l]``, where x[0] holds num_scalars scalars and then one gate for each channel of l > 0
-            (gates of degrees absent from x are ignored).
-        num_scalars: how many scalars come out.
+        x: ``x[l]  # [N, 2l+1, C_l]``; x[0] holds num_scalars scalars, then one gate for each channel of l > 0 (gates of
+            degrees absent from x are ignored).
+        num_scalars: number of output scalars.
     """
     widths = [part.shape[-1] for part in x[1:]]
     absent = x[0].shape[-1] - num_scalars - sum(widths)

@@ -13,10 +13,10 @@ SINK = 1e-8
 def edge_softmax(logits: Tensor, target: Tensor, num_atoms: int, edge_weight: Tensor | None, *, smooth: bool) -> Tensor:
     """Attention weights over the edges into each atom.
 
-    Without edge weights, exp(a_e) / sum exp(a).  With weights that vary smoothly to 0 (an envelope),
-    w_e (w_e exp(a_e)) / (SINK + sum w exp(a)): w inside the sum makes a leaving neighbour vanish from the others'
-    weights, w outside makes its own message vanish even where it is the only neighbour, and the sink keeps the second
-    derivatives finite where the sum is tiny.  Weights of 0 and 1 (padding) only choose the edges that take part.
+    Without edge weights: exp(a_e) / sum exp(a).  With weights that fall smoothly to 0 (an envelope):  w_e (w_e
+    exp(a_e)) / (SINK + sum w exp(a)).  w inside the sum removes a leaving neighbour from the others' weights, w outside
+    removes its own message even if it is the only neighbour, and the sink keeps second derivatives finite where the sum
+    is tiny.  Weights of 0 and 1 (padding) only select edges.
 
     Args:
         logits: [E, H].
@@ -33,8 +33,8 @@ def edge_softmax(logits: Tensor, target: Tensor, num_atoms: int, edge_weight: Te
         return weights / total[target]
     weight = edge_weight[:, None]
     if smooth:
-        # the shift cancels exactly, with the sink's own term, so that it may be detached; it is that of the largest
-        # term of the sum, not of the largest logit: an edge that is only arriving must not push the others under
+        # the shift cancels exactly, in the sink's term too, so it may be detached; it is the logarithm of the largest
+        # term, not the largest logit: an edge that just enters the cutoff must not make the other terms underflow
         index = target[:, None].expand_as(logits)
         floor = logits.new_full((num_atoms, logits.shape[1]), math.log(SINK))
         shift = floor.scatter_reduce(0, index, logits.detach() + weight.detach().log(), "amax")

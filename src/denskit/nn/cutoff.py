@@ -11,8 +11,8 @@ from torch import Tensor, nn
 class CosineCutoff(nn.Module):
     """(1 + cos(pi d / cutoff)) / 2 below the cutoff, 0 from there on (Behler and Parrinello, PRL 98, 146401, eq. 4).
 
-    Value and slope vanish at the cutoff, the curvature jumps there: use :class:`PolynomialEnvelope` where forces must
-    be differentiable.
+    Value and slope vanish at the cutoff, the curvature jumps: use :class:`PolynomialEnvelope` for differentiable
+    forces.
     """
 
     def __init__(self, cutoff: float) -> None:

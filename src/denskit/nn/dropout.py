@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class EquivariantDropout(nn.Module):
-    """Drops whole channels: all orders m of one degree, channel and atom together."""
+    """Dropout of whole channels: all orders m of a degree, channel and atom together."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -25,14 +25,14 @@ class EquivariantDropout(nn.Module):
 
 
 class StochasticDepth(nn.Module):
-    """Drops a residual branch for whole structures (Huang et al. 2016), so that no message is half dropped."""
+    """Stochastic depth (Huang et al. 2016): drops a residual branch for whole structures."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
         self.probability = probability
 
     def forward(self, x: Sequence[Tensor], system_index: Tensor, num_systems: int) -> list[Tensor]:
-        """x[l] [N, 2l+1, C_l] to the same shapes; system_index [N] names the structure of each atom."""
+        """x[l] [N, 2l+1, C_l] to the same shapes; system_index [N] is the structure of each atom."""
         if not self.training or self.probability == 0:
             return list(x)
         keep = F.dropout(torch.ones(num_systems, dtype=x[0].dtype, device=x[0].device), self.probability)

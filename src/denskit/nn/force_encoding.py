@@ -14,13 +14,13 @@ from denskit.nn.so3_linear import Initialisation, SO3Linear
 class ForceEncoding(nn.Module):
     """x_f = SO3_Linear(s |f| / sqrt(3) Y(f / |f|)), without a bias.
 
-    With component-normalised harmonics the part of degree 1 is s f itself.  Where f = 0 (also on every atom that was
-    not corrupted) the embedding is exactly zero and its gradients are finite.  The published embedding has a bias on
-    its scalars that acts on all atoms, also at inference; here nothing of the encoding acts at inference.
+    With component-normalised harmonics the part of degree 1 is s f itself.  Where f = 0, as on all uncorrupted atoms,
+    the embedding is exactly zero with finite gradients.  The published embedding has a bias on its scalars that acts on
+    all atoms, also at inference; here the encoding has no effect at inference.
 
     Args:
         channels: channels of each degree of the node features.
-        scale: s, in Å/eV: turns forces in eV/Å into the numbers that are encoded.
+        scale: s, in Å/eV.
     """
 
     def __init__(self, channels: Sequence[int], scale: float, init: Initialisation = "normal") -> None:
@@ -32,7 +32,7 @@ class ForceEncoding(nn.Module):
     def forward(self, forces: Tensor) -> list[Tensor]:
         """Forces [N, 3] in eV/Å to features x[l] [N, 2l+1, C_l]."""
         zero = (forces == 0).all(-1, keepdim=True)
-        # zero forces get some direction, so that nothing is divided by zero; their length is set to 0 afterwards
+        # zero forces get a direction, to avoid division by zero; their length is set to 0 afterwards
         safe = torch.where(zero, forces.new_tensor([0.0, 1.0, 0.0]), forces)
         length = safe.square().sum(-1, keepdim=True).sqrt()
         magnitude = torch.where(zero, torch.zeros_like(length), length) * (self.scale / 3**0.5)

@@ -1,7 +1,7 @@
 """Radial bases: interatomic distances [E] in Å to features [E, num_basis].
 
-Each is built as ``cls(num_basis, cutoff)`` and is finite, with finite second derivatives, from distance 0 on (padding
-edges have length 0).  Parameters and buffers carry the names that the published models give them.
+Each is built as ``cls(num_basis, cutoff)`` and has finite values and second derivatives from distance 0 on (padding
+edges).  Parameters and buffers have their published names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from denskit.nn.cutoff import CosineCutoff, PolynomialEnvelope
 from denskit.nn.weight_decay import NoWeightDecay
 
 SERIES_BELOW = 0.1  # sin(u) / u by its series: the quotient's second derivative loses eps / u^2
-PUBLISHED_PI = 3.14159  # Graphormer's Gaussian basis normalises with this value, and so do the weights trained with it
+PUBLISHED_PI = 3.14159  # the normalisation of Graphormer's Gaussian basis and of weights trained with it
 
 
 class ExponentialNormalBasis(NoWeightDecay):
@@ -23,7 +23,7 @@ class ExponentialNormalBasis(NoWeightDecay):
 
     The means mu lie evenly between exp(-cutoff) and 1; beta = (2 (1 - exp(-cutoff)) / num_basis)^-2.  As in the
     published Equiformer the first mean is exp(-cutoff) with the cutoff in Å, although exp(-5 d / cutoff) ends at
-    exp(-5): the two agree at the published cutoff of 5 Å.  Nothing is trained.
+    exp(-5): both agree at the published cutoff of 5 Å.  No parameter is trained.
     """
 
     means: Tensor  # [num_basis]
@@ -50,7 +50,7 @@ class GaussianBasis(NoWeightDecay):
     """Normal densities of w d / cutoff + b with trained means and widths (Graphormer, arXiv 2203.04810, section 3).
 
     ``weight`` and ``bias`` are one number each for all pairs of elements; widths are |std| + 1e-5.  There is no cutoff
-    function inside.
+    function.
     """
 
     def __init__(self, num_basis: int, cutoff: float) -> None:
@@ -92,8 +92,7 @@ class BesselBasis(NoWeightDecay):
 class GaussianSmearing(nn.Module):
     """exp(-(d - mu_k)^2 / (2 s^2)), mu_k evenly from 0 to the cutoff, s = ``width`` spacings (SchNet, 1706.08566).
 
-    EquiformerV2 uses 600 of them with width 2.  The spacing is read off the grid, so that a loaded grid that was
-    rounded to float32 keeps the width it was trained with.
+    EquiformerV2 uses 600 with width 2.  The spacing is taken from the grid: a loaded float32 grid keeps its width.
     """
 
     offset: Tensor  # [num_basis] Å
@@ -110,7 +109,7 @@ class GaussianSmearing(nn.Module):
 
 
 def _sine_quotient(u: Tensor) -> Tensor:
-    """sin(u) / u, smooth through u = 0 with all its derivatives."""
+    """sin(u) / u with all derivatives, also at u = 0."""
     small = u.abs() < SERIES_BELOW
     square = torch.where(small, u, torch.zeros_like(u)) ** 2
     series = 1 - square / 6 * (1 - square / 20 * (1 - square / 42 * (1 - square / 72)))

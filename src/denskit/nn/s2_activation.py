@@ -1,7 +1,7 @@
-"""Pointwise functions of functions on the sphere: to a grid of points, through the function there, and back.
+"""Pointwise nonlinearities of functions on the sphere, evaluated on a grid.
 
-The values at the points need far more memory than anything else in a model.  They exist for a few rows at a time, in
-the forward pass and, since the backward pass computes them again, there too.
+The values on the grid need more memory than the rest of a model.  They exist for a few rows at a time: the forward pass
+works in chunks and the backward pass recomputes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from denskit.geometry.autocast import add_product, product_dtype, sum_dtype
 from denskit.geometry.grid import Normalisation, s2_grid
 from denskit.geometry.order_major import order_major
 
-VALUES = {"cpu": 2**18, "cuda": 2**26}  # at once: the caches of a processor, the memory of a GPU
+VALUES = {"cpu": 2**18, "cuda": 2**26}  # per chunk: fits the caches of a CPU, the memory of a GPU
 
 
 @cache
@@ -49,8 +49,8 @@ def s2_silu(x: Tensor, to_grid: Tensor, from_grid: Tensor, weight: Tensor | None
     Args:
         x: [N, K, C] coefficients.
         to_grid: [P, K], to P points.
-        from_grid: [K', P], back to the coefficients that are wanted.
-        weight: [C, C] of the linear layer, which mixes channels at each point; None: one SiLU only.
+        from_grid: [K', P], back to the wanted coefficients.
+        weight: [C, C] of the linear layer, which mixes channels at each point; None: one SiLU.
 
     Returns:
         [N, K', C], differentiable any number of times.
@@ -85,7 +85,7 @@ class _ChunkedSiLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, to_grid, from_grid = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the gradient is itself to be differentiated: let autograd see the operations
+        if torch.is_grad_enabled():  # the gradient will be differentiated: plain operations for autograd
             inputs = [x] if weight is None else [x, weight]
             grads = torch.autograd.grad(_plain(x, weight, to_grid, from_grid), inputs, grad, create_graph=True)
             return (*grads, *(None,) * (4 - len(grads)))
@@ -106,7 +106,7 @@ class _ChunkedSiLU(torch.autograd.Function):
 
 
 def _chunks(x: Tensor, to_grid: Tensor) -> list[slice]:
-    """Consecutive rows whose values at the points are few enough."""
+    """Slices of rows with at most VALUES values on the grid."""
     values = VALUES.get(x.device.type, VALUES["cuda"])
     size = max(1, values // (len(to_grid) * x.shape[2]))
     return [slice(start, start + size) for start in range(0, len(x), size)]

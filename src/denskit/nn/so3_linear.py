@@ -24,9 +24,9 @@ def initialise(weight: Tensor, fan_in: int, kind: Initialisation) -> None:
 
 
 class SO3Linear(nn.Module):
-    """One matrix a degree, shared by all orders m; a bias on the scalars only (Equiformer's ``Linear``).
+    """One matrix per degree, shared by all orders m; a bias on the scalars only (Equiformer's ``Linear``).
 
-    Degrees absent from either side (0 channels, or beyond the shorter list) are left out.
+    Degrees absent from either side (0 channels, or beyond the shorter list) are skipped.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Which modules weight decay leaves alone."""
+"""Modules without weight decay."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from torch import nn
 
 
 class NoWeightDecay(nn.Module):
-    """A module none of whose parameters are decayed, as published: norms, the radial basis."""
+    """Base of modules without weight decay, as published: norms and radial bases."""

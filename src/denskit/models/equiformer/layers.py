@@ -21,7 +21,7 @@ from denskit.nn.so3_linear import Initialisation, SO3Linear
 
 
 class RadialFunction(nn.Module):
-    """MLP with layer norms from the radial basis [E, widths[0]] to path weights [E, num_out], plus a free offset."""
+    """MLP with layer norms from the radial basis [E, widths[0]] to path weights [E, num_out], plus an offset."""
 
     def __init__(self, widths: Sequence[int], num_out: int) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ class RadialFunction(nn.Module):
 class EdgeDegreeEmbedding(nn.Module):
     """Sum over neighbours of radial weights times spherical harmonics, mixed by a linear layer.
 
-    The published form is a depthwise tensor product of constant scalars with the harmonics; of its paths only those
-    from degree 0 are not zero, and in the edge frame only m = 0 is left of them.  All published parameters are kept.
+    The published form is a depthwise tensor product of constant scalars with the harmonics.  Only its paths from degree
+    0 are non-zero, and of these only m = 0 in the edge frame.  All published parameters are kept.
     """
 
     def __init__(self, config: EquiformerConfig) -> None:
@@ -74,7 +74,7 @@ class EdgeDegreeEmbedding(nn.Module):
         return graph.aggregate(plan, [value[:, None]], uniform)
 
     def _mixed(self, basis: Tensor) -> Tensor:
-        """Radial basis to the component m = 0 of all degrees side by side."""
+        """Radial basis to the components m = 0 of all degrees side by side."""
         used = torch.cat([torch.arange(r.start, r.stop, device=basis.device) for r in self.positions])
         weights = F.linear(self.radial.hidden(basis), self.radial.output.weight[used], self.radial.offset[used])
         (constant,) = self.constant([weights.new_ones(1, 1, 1)])
@@ -89,28 +89,56 @@ class EdgeDegreeEmbedding(nn.Module):
 
 
 class _Attention(nn.Module):
-    """What all attentions share: messages from both ends of an edge, rotation into its frame, weighting, summing."""
+    """Base of all attentions: features of both ends in, weighted values summed at the targets and projected out.
 
-    def __init__(self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
+    ``forward(x, graph, degrees)`` maps x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each of ``degrees``.
+    ``attends`` False: messages are summed and divided by sqrt(average degree), the DeNS paper's variant without
+    attention.
+    """
+
+    degree_scale = 1.0  # of rescale_degree
+
+    def __init__(
+        self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...], attends: bool
+    ) -> None:
         super().__init__()
         assert config.average_degree is not None, "checked by Equiformer"
         self.config, self.average_degree, init = config, config.average_degree, config.initialisation
-        self.degree_scale = 1.0  # of rescale_degree
+        self.attends = attends
         hidden = config.messages_of(channels_in)
         self.merge_source = SO3Linear(channels_in, hidden, init=init)
         self.merge_target = SO3Linear(channels_in, hidden, bias=False, init=init)
-        has_scalars = channels_out[0] > 0  # 0 where a degree is not made
+        has_scalars = channels_out[0] > 0  # 0 channels: the degree is absent
         self.projection = SO3Linear(config.value_channels, channels_out, bias=has_scalars, init=init)
         self.dropout = nn.Dropout(config.attention_dropout)
         self.projection_dropout = EquivariantDropout(config.projection_dropout)
 
+    def _make_attention_vector(self) -> nn.Parameter | None:
+        if not self.attends:
+            return None
+        vector = torch.empty(self.config.num_heads, self.config.head_channels[0])
+        nn.init.xavier_uniform_(vector)
+        return nn.Parameter(vector)
+
+    def _weights(self, logits: Tensor, vector: Tensor | None, graph: EquiformerGraph) -> Tensor:
+        """Attention weights [E, H] from scalars [E, H C_h], or weights [E, 1] of a plain sum.
+
+        As in GATv2, the non-linearity comes before the product.
+        """
+        if vector is None:
+            weight = graph.basis.new_ones(graph.source.shape[0]) if graph.weight is None else graph.weight
+            return weight[:, None] * self.average_degree**-0.5
+        heads = smooth_leaky_relu(logits).unflatten(-1, vector.shape)
+        return self._softmax((heads * vector).sum(-1), graph)
+
+    def _softmax(self, logits: Tensor, graph: EquiformerGraph) -> Tensor:
+        weights = edge_softmax(logits, graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped)
+        return self.dropout(weights)  # type: ignore[no-any-return]
+
     def _aggregate(
         self, values: Sequence[Tensor], attention: Tensor, degrees: Sequence[int], graph: EquiformerGraph
     ) -> list[Tensor]:
-        """Weight values (see AggregatePlan) by attention [E, H], turn them back, sum them at the targets, project.
-
-        attention may be [E, 1] for all heads alike.
-        """
+        """Weight values (see AggregatePlan) by attention [E, H or 1], rotate them back, sum at the targets, project."""
         channels = tuple(self.config.value_channels[l] for l in degrees)
         summed = graph.aggregate(aggregate_plan(tuple(degrees), channels, max(degrees)), values, attention)
         if self.config.rescale_degree:
@@ -134,45 +162,46 @@ class _GatedMessages(nn.Module):
     def forward(
         self, at_source: Sequence[Tensor], at_target: Sequence[Tensor], graph: EquiformerGraph, degrees: Sequence[int]
     ) -> tuple[list[Tensor], Tensor]:
-        """Values of the degrees asked (as AggregatePlan has them), and what the logits are made of, [E, num_logits]."""
+        """Values of some degrees (see AggregatePlan), and scalars [E, num_logits] for the logits."""
         m_max = max(degrees)
         coupled = graph.couple(self.first.plan(m_max), at_source, at_target, graph.radial(self.radial))
         plan = gate_plan(self.num_scalars, self.widths, self.num_logits, m_max)
-        gated, logits = graph.gate(plan, self.first(coupled, m_max))
+        gated, logits = graph.kernels.gate(plan, self.first(coupled, m_max))
         return self.second(gated, degrees), logits
 
 
-class NonlinearMLPAttention(_Attention):
+class NonlinearAttention(_Attention):
     """The paper's equivariant graph attention: MLP logits, non-linear messages."""
 
-    def __init__(self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
-        super().__init__(config, channels_in, channels_out)
-        self.messages = _GatedMessages(config, channels_in, num_logits=config.value_channels[0])
-        self.attention_vector = _attention_vector(config)
+    def __init__(
+        self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...], attends: bool
+    ) -> None:
+        super().__init__(config, channels_in, channels_out, attends)
+        self.messages = _GatedMessages(config, channels_in, num_logits=config.value_channels[0] if attends else 0)
+        self.attention_vector = self._make_attention_vector()
 
     def forward(self, x: Sequence[Tensor], graph: EquiformerGraph, degrees: Sequence[int]) -> list[Tensor]:
-        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
+        """See the base class."""
         values, logits = self.messages(self.merge_source(x), self.merge_target(x), graph, degrees)
-        attention = self.dropout(_mlp_attention(logits, self.attention_vector, graph))
-        return self._aggregate(values, attention, degrees, graph)
+        return self._aggregate(values, self._weights(logits, self.attention_vector, graph), degrees, graph)
 
 
 class _LinearMessages(_Attention):
-    """Messages of one tensor product."""
+    """Messages of one tensor product, with ``product_channels``."""
 
-    factor = 1  # channels of the product over those of the values; of scalars alone in LinearMLPAttention
-
-    def __init__(self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
-        super().__init__(config, channels_in, channels_out)
+    def __init__(
+        self,
+        config: EquiformerConfig,
+        channels_in: tuple[int, ...],
+        channels_out: tuple[int, ...],
+        attends: bool,
+        product_channels: Sequence[int],
+    ) -> None:
+        super().__init__(config, channels_in, channels_out, attends)
         self.product = DepthwiseTensorProductLinear(
-            config.messages_of(channels_in), self.product_channels(config), bias=True, init=config.initialisation
+            config.messages_of(channels_in), product_channels, bias=True, init=config.initialisation
         )
         self.radial = RadialFunction(config.radial_widths, self.product.num_path_weights)
-
-    @staticmethod
-    def product_channels(config: EquiformerConfig) -> tuple[int, ...]:
-        """Channels that the product makes: of values, and of what logits are made of."""
-        return config.value_channels
 
     def _mixed(self, x: Sequence[Tensor], graph: EquiformerGraph, m_max: int) -> dict[tuple[int, int], Tensor]:
         """(l, m) -> [E, 1 or 2, C_l] in the edge frames."""
@@ -187,99 +216,62 @@ def _by_order(mixed: Mapping[tuple[int, int], Tensor], degrees: Sequence[int]) -
     return [torch.cat([mixed[l, m] for l in degrees if l >= m], -1) for m in range(max(degrees) + 1)]
 
 
-class LinearMLPAttention(_LinearMessages):
+class LinearAttention(_LinearMessages):
     """MLP logits, linear messages: logits and values from one tensor product."""
 
-    def __init__(self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
-        super().__init__(config, channels_in, channels_out)
-        self.attention_vector = _attention_vector(config)
-
-    @staticmethod
-    def product_channels(config: EquiformerConfig) -> tuple[int, ...]:
-        """Values, and as many scalars more."""
-        first, *rest = config.value_channels
-        return (2 * first, *rest)
+    def __init__(
+        self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...], attends: bool
+    ) -> None:
+        scalars, *rest = config.value_channels
+        super().__init__(config, channels_in, channels_out, attends, (scalars * (2 if attends else 1), *rest))
+        self.attention_vector = self._make_attention_vector()
 
     def forward(self, x: Sequence[Tensor], graph: EquiformerGraph, degrees: Sequence[int]) -> list[Tensor]:
-        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
+        """See the base class."""
         mixed = self._mixed(x, graph, max(degrees))
-        mixed[0, 0], logits = mixed[0, 0].chunk(2, -1)
-        attention = self.dropout(_mlp_attention(logits[:, 0], self.attention_vector, graph))
-        return self._aggregate(_by_order(mixed, degrees), attention, degrees, graph)
+        logits = mixed[0, 0]
+        if self.attends:
+            mixed[0, 0], logits = logits.chunk(2, -1)
+        weights = self._weights(logits[:, 0], self.attention_vector, graph)
+        return self._aggregate(_by_order(mixed, degrees), weights, degrees, graph)
 
 
 class DotProductAttention(_LinearMessages):
-    """Logits from the inner product of a query of the target with a key of the edge, over all degrees."""
+    """Logits: inner product over all degrees of the target's query with the edge's key."""
 
-    def __init__(self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
-        super().__init__(config, channels_in, channels_out)
+    def __init__(
+        self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...], attends: bool
+    ) -> None:
+        super().__init__(config, channels_in, channels_out, attends, [2 * c for c in config.value_channels])
         self.degree_scale = 1 / self.average_degree  # published: here only
         self.query = SO3Linear(channels_in, config.value_channels, init=config.initialisation)
 
-    @staticmethod
-    def product_channels(config: EquiformerConfig) -> tuple[int, ...]:
-        """Keys and values."""
-        return tuple(2 * c for c in config.value_channels)
-
     def forward(self, x: Sequence[Tensor], graph: EquiformerGraph, degrees: Sequence[int]) -> list[Tensor]:
-        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
+        """See the base class."""
         both = {key: part.chunk(2, -1) for key, part in self._mixed(x, graph, self.config.l_max).items()}
         keys, values = ({key: pair[k] for key, pair in both.items()} for k in (0, 1))
         parts = [self._inner_products(l, q, keys, graph) for l, q in enumerate(self.query(x))]
-        logits = torch.stack(parts).sum(0)
-        attention = self.dropout(
-            edge_softmax(logits, graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped)
-        )
-        return self._aggregate(_by_order(values, degrees), attention, degrees, graph)
+        weights = self._softmax(torch.stack(parts).sum(0), graph)
+        return self._aggregate(_by_order(values, degrees), weights, degrees, graph)
 
     def _inner_products(
         self, l: int, query: Tensor, keys: Mapping[tuple[int, int], Tensor], graph: EquiformerGraph
     ) -> Tensor:
         """Part [E, H] of the logits from degree l."""
-        turned = graph.into_frame(query.index_select(0, graph.target), l)
+        rotated = graph.into_frame(query.index_select(0, graph.target), l)
         key = torch.cat([keys[l, m] for m in range(l + 1)], 1)
-        products = (turned * key).sum(1).unflatten(-1, (self.config.num_heads, -1)).sum(-1)
+        products = (rotated * key).sum(1).unflatten(-1, (self.config.num_heads, -1)).sum(-1)
         return products * ((2 * l + 1) * sum(self.config.head_channels)) ** -0.5
 
 
-class NonlinearSum(_Attention):
-    """The DeNS paper's variant without attention: messages are summed and divided by sqrt(average degree)."""
-
-    def __init__(self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
-        super().__init__(config, channels_in, channels_out)
-        self.messages = _GatedMessages(config, channels_in, num_logits=0)
-
-    def forward(self, x: Sequence[Tensor], graph: EquiformerGraph, degrees: Sequence[int]) -> list[Tensor]:
-        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
-        values, _ = self.messages(self.merge_source(x), self.merge_target(x), graph, degrees)
-        return self._aggregate(values, _uniform_weights(graph, self.average_degree), degrees, graph)
-
-
-class LinearSum(_LinearMessages):
-    """No attention, linear messages."""
-
-    def forward(self, x: Sequence[Tensor], graph: EquiformerGraph, degrees: Sequence[int]) -> list[Tensor]:
-        """x[l] [N, 2l+1, C_l] to one tensor [N, 2l+1, C'_l] for each degree asked."""
-        values = _by_order(self._mixed(x, graph, max(degrees)), degrees)
-        return self._aggregate(values, _uniform_weights(graph, self.average_degree), degrees, graph)
-
-
-def _attention_vector(config: EquiformerConfig) -> nn.Parameter:
-    vector = torch.empty(config.num_heads, config.head_channels[0])
-    nn.init.xavier_uniform_(vector)
-    return nn.Parameter(vector)
-
-
-def _mlp_attention(logits: Tensor, vector: Tensor, graph: EquiformerGraph) -> Tensor:
-    """Attention weights [E, H] from scalars [E, H C_h]; as in GATv2, first the non-linearity, then the product."""
-    heads = smooth_leaky_relu(logits).unflatten(-1, vector.shape)
-    return edge_softmax((heads * vector).sum(-1), graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped)
-
-
-def _uniform_weights(graph: EquiformerGraph, average_degree: float) -> Tensor:
-    """Weights [E, 1] of a plain sum."""
-    weight = graph.basis.new_ones(graph.source.shape[0]) if graph.weight is None else graph.weight
-    return weight[:, None] * average_degree**-0.5
+def attention_of(
+    config: EquiformerConfig, channels_in: Sequence[int], channels_out: Sequence[int], kind: str | None = None
+) -> nn.Module:
+    """The attention that the settings describe; ``kind`` in place of ``config.attention``."""
+    kind = kind or config.attention
+    types = {"nonlinear": NonlinearAttention, "linear": LinearAttention}
+    chosen = DotProductAttention if kind == "dot_product" else types[config.messages]
+    return chosen(config, tuple(channels_in), tuple(channels_out), kind != "none")
 
 
 class FeedForward(nn.Module):
@@ -303,12 +295,3 @@ class FeedForward(nn.Module):
     def forward(self, x: Sequence[Tensor]) -> list[Tensor]:
         """x[l] [N, 2l+1, C_l] to out[l] [N, 2l+1, C'_l] for the degrees of x."""
         return self.dropout(self.second(gate(self.first(x), self.num_scalars)))
-
-
-ATTENTIONS = {
-    ("mlp", "nonlinear"): NonlinearMLPAttention,
-    ("mlp", "linear"): LinearMLPAttention,
-    ("dot_product", "linear"): DotProductAttention,
-    ("none", "nonlinear"): NonlinearSum,
-    ("none", "linear"): LinearSum,
-}

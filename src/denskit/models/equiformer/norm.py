@@ -38,9 +38,9 @@ class MergedLayerNorm(EquivariantLayerNorm):
 
     x_l / sqrt(mean over degrees of (mean over channels and orders of x_l^2) + eps) * weight_l; scalars are centred
     first and get a bias.  Degrees that vanish by symmetry (l = 1 at the carbon of CH4, all at an atom of a perfect
-    crystal) keep their size relative to the scalars, so the norm is smooth there, which the layer norm is not.
+    crystal) keep their size relative to the scalars: unlike the layer norm, this norm is smooth there.
 
-    scalars_apart: divide scalars by their own scale, so that they do not depend on higher degrees.
+    scalars_apart: divide scalars by their own scale: they then do not depend on higher degrees.
     """
 
     def __init__(self, channels: Sequence[int], eps: float = 1e-5, *, scalars_apart: bool = False) -> None:
@@ -59,8 +59,8 @@ class MergedLayerNorm(EquivariantLayerNorm):
 
 
 class NoNorm(nn.Module):
-    """Stands where a layer norm would: the paper's variant without layer normalisation."""
+    """No normalisation: the paper's variant without layer norm."""
 
     def forward(self, x: Sequence[Tensor]) -> list[Tensor]:
-        """The features as they are."""
+        """The unchanged features."""
         return list(x)

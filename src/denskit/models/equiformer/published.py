@@ -1,62 +1,34 @@
-"""Published Equiformer weights (MD17), with and without DeNS: their names, orders and conventions as ours.
+"""Import of published Equiformer weights (MD17), with and without DeNS.
 
 Equiformer's published layers are e3nn tensor products with flat weights.  Ours hold the same numbers as matrices, with
-the paths of a tensor product in another order (:func:`denskit.geometry.so2.paths_to`), so an import is a renaming and a
-permutation; no number changes, apart from the scalar bias of the published force embedding, which acts on every atom at
-every time and is therefore added to the atom embedding's bias.
+the paths of a tensor product in another order (:func:`denskit.geometry.so2.paths_to`): an import is a renaming and a
+permutation.  One number changes: the scalar bias of the published force embedding acts on every atom at any time and is
+added to the bias of the atom embedding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import prod
 
 import torch
 from torch import Tensor
 
-from denskit.geometry.so2 import Path as TensorPath
-from denskit.geometry.so2 import paths_to
+from denskit.geometry.so2 import CouplingPath, paths_to
 from denskit.models.equiformer.config import EquiformerConfig
+from denskit.models.published_checkpoint import PublishedState
 from denskit.nn.radial import RADIAL_BASES
 
 
-class _Source:
-    """A published state dict that knows which of its entries were used."""
-
-    def __init__(self, state: Mapping[str, Tensor]) -> None:
-        self.state = state
-        self.used: set[str] = set()
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.state
-
-    def take(self, name: str, *shape: int) -> Tensor:
-        if name not in self.state:
-            raise ValueError(f"the checkpoint has no '{name}': it is not a published Equiformer of this configuration")
-        tensor = self.state[name]
-        self.used.add(name)
-        expected = 1
-        for size in shape:
-            expected *= size
-        if tensor.numel() != expected or (tensor.dim() > 1 and tensor.shape != shape):  # e3nn's are flat
-            raise ValueError(
-                f"'{name}' has {tensor.numel()} numbers where the configuration wants {expected} (found "
-                f"{tuple(tensor.shape)}, wanted {shape})"
-            )
-        return tensor.reshape(shape)
-
-    def unused(self) -> list[str]:
-        return sorted(name for name in self.state if name not in self.used and self.state[name].numel() > 0)
-
-
-def published_paths(l_max: int) -> list[TensorPath]:
+def published_paths(l_max: int) -> list[CouplingPath]:
     """All paths in the order of the published radial weights: by l1, then l2, then l3."""
     degrees = range(l_max + 1)
-    return [TensorPath(a, b, c) for a in degrees for b in degrees for c in degrees if abs(a - b) <= c <= a + b]
+    return [CouplingPath(a, b, c) for a in degrees for b in degrees for c in degrees if abs(a - b) <= c <= a + b]
 
 
 class _Rows:
-    """From the published order of a tensor product's channels to ours: for all paths, and for those into each l3."""
+    """Permutations of channels from the published order to ours, of all paths and of the paths into each l3."""
 
     def __init__(self, channels: Sequence[int]) -> None:
         l_max = len(channels) - 1
@@ -67,7 +39,9 @@ class _Rows:
         self.all = _channel_positions(theirs, [path for paths in ours for path in paths], channels)
 
 
-def _channel_positions(order: Sequence[TensorPath], wanted: Sequence[TensorPath], channels: Sequence[int]) -> Tensor:
+def _channel_positions(
+    order: Sequence[CouplingPath], wanted: Sequence[CouplingPath], channels: Sequence[int]
+) -> Tensor:
     """Positions, in a list of paths in ``order``, of the channels of the paths ``wanted``."""
     starts, at = {}, 0
     for path in order:
@@ -77,47 +51,57 @@ def _channel_positions(order: Sequence[TensorPath], wanted: Sequence[TensorPath]
 
 
 class _EquiformerImport:
-    """Fills our state dict, piece by piece, from a published one."""
+    """Fills our state dict from a published one."""
 
     def __init__(self, state: Mapping[str, Tensor], config: EquiformerConfig) -> None:
-        self.source, self.config, self.out = _Source(state), config, dict[str, Tensor]()
+        self.source, self.config, self.out = PublishedState(state), config, dict[str, Tensor]()
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """A published tensor in this shape; e3nn's tensors are flat."""
+        tensor = self.source[name]
+        if tensor.numel() != prod(shape) or (tensor.dim() > 1 and tensor.shape != shape):
+            raise ValueError(
+                f"'{name}' has {tensor.numel()} numbers where the configuration wants {prod(shape)} (found "
+                f"{tuple(tensor.shape)}, wanted {shape})"
+            )
+        return tensor.reshape(shape)
 
     def linear(self, theirs: str, ours: str, c_in: Sequence[int], c_out: Sequence[int], bias: bool = True) -> None:
         """An SO3Linear: flat blocks [C_in, C_out], one a degree."""
         sizes = [a * b for a, b in zip(c_in, c_out, strict=False)]
-        flat = self.source.take(f"{theirs}.tp.weight", sum(sizes))
+        flat = self.take(f"{theirs}.tp.weight", sum(sizes))
         for l, (block, a, b) in enumerate(zip(flat.split(sizes), c_in, c_out, strict=False)):
             self.out[f"{ours}.weights.{l}"] = block.reshape(a, b)
         if bias:
-            self.out[f"{ours}.bias"] = self.source.take(f"{theirs}.bias.0", c_out[0])
+            self.out[f"{ours}.bias"] = self.take(f"{theirs}.bias.0", c_out[0])
 
     def radial(self, theirs: str, ours: str, rows: _Rows) -> None:
         """A radial function: Linear, LayerNorm, SiLU a hidden layer, then the output."""
         sizes = (self.config.num_basis, *self.config.radial_hidden)
         for k, (a, b) in enumerate(pairwise(sizes)):
             at, norm = 3 * k, 3 * k + 1
-            self.out[f"{ours}.hidden.{at}.weight"] = self.source.take(f"{theirs}.net.{at}.weight", b, a)
-            self.out[f"{ours}.hidden.{at}.bias"] = self.source.take(f"{theirs}.net.{at}.bias", b)
-            self.out[f"{ours}.hidden.{norm}.weight"] = self.source.take(f"{theirs}.net.{norm}.weight", b)
-            self.out[f"{ours}.hidden.{norm}.bias"] = self.source.take(f"{theirs}.net.{norm}.bias", b)
+            self.out[f"{ours}.hidden.{at}.weight"] = self.take(f"{theirs}.net.{at}.weight", b, a)
+            self.out[f"{ours}.hidden.{at}.bias"] = self.take(f"{theirs}.net.{at}.bias", b)
+            self.out[f"{ours}.hidden.{norm}.weight"] = self.take(f"{theirs}.net.{norm}.weight", b)
+            self.out[f"{ours}.hidden.{norm}.bias"] = self.take(f"{theirs}.net.{norm}.bias", b)
         width, last = len(rows.all), 3 * (len(sizes) - 1)
-        output = self.source.take(f"{theirs}.net.{last}.weight", width, sizes[-1])
+        output = self.take(f"{theirs}.net.{last}.weight", width, sizes[-1])
         self.out[f"{ours}.output.weight"] = output[rows.all]
-        self.out[f"{ours}.offset"] = self.source.take(f"{theirs}.offset", width)[rows.all]
+        self.out[f"{ours}.offset"] = self.take(f"{theirs}.offset", width)[rows.all]
 
     def path_linear(self, theirs: str, ours: str, rows: _Rows, channels_out: Sequence[int]) -> None:
         """The linear layer behind a depthwise tensor product: rows from the published order of paths to ours."""
         sizes = [len(into) * c for into, c in zip(rows.into, channels_out, strict=True)]
-        flat = self.source.take(f"{theirs}.tp.weight", sum(sizes)).split(sizes)
+        flat = self.take(f"{theirs}.tp.weight", sum(sizes)).split(sizes)
         for l3, (block, into) in enumerate(zip(flat, rows.into, strict=True)):
             self.out[f"{ours}.weights.{l3}"] = block.reshape(len(into), -1)[into]
-        self.out[f"{ours}.bias"] = self.source.take(f"{theirs}.bias.0", channels_out[0])
+        self.out[f"{ours}.bias"] = self.take(f"{theirs}.bias.0", channels_out[0])
 
     def norm(self, theirs: str, ours: str, channels: Sequence[int]) -> None:
-        weight = self.source.take(f"{theirs}.affine_weight", sum(channels))
+        weight = self.take(f"{theirs}.affine_weight", sum(channels))
         for l, part in enumerate(weight.split(list(channels))):
             self.out[f"{ours}.weights.{l}"] = part
-        self.out[f"{ours}.bias"] = self.source.take(f"{theirs}.affine_bias", channels[0])
+        self.out[f"{ours}.bias"] = self.take(f"{theirs}.affine_bias", channels[0])
 
     def attention(self, theirs: str, ours: str, c_in: Sequence[int], c_out: Sequence[int], kind: str) -> None:
         hidden = self.config.messages_of(c_in)
@@ -132,7 +116,7 @@ class _EquiformerImport:
             self.path_linear(f"{theirs}.key_value.lin", f"{ours}.product", rows, [2 * c for c in values])
             return
         if kind == "mlp":
-            vector = self.source.take(f"{theirs}.alpha_dot", 1, self.config.num_heads, self.config.head_channels[0])
+            vector = self.take(f"{theirs}.alpha_dot", 1, self.config.num_heads, self.config.head_channels[0])
             self.out[f"{ours}.attention_vector"] = vector[0]
         if self.config.messages == "linear":
             self._linear_messages(theirs, ours, rows, values, kind)
@@ -157,29 +141,28 @@ class _EquiformerImport:
         self.path_linear(f"{theirs}.sep_act.lin", f"{ours}.first", rows, (sum(hidden), *hidden[1:]))
         if kind == "mlp":
             into = rows.into[0]
-            logits = self.source.take(f"{theirs}.sep_alpha.tp.weight", len(into), values[0])[into]
-            bias = self.source.take(f"{theirs}.sep_alpha.bias.0", values[0])
+            logits = self.take(f"{theirs}.sep_alpha.tp.weight", len(into), values[0])[into]
+            bias = self.take(f"{theirs}.sep_alpha.bias.0", values[0])
             self.out[f"{ours}.first.weights.0"] = torch.cat((self.out[f"{ours}.first.weights.0"], logits), 1)
             self.out[f"{ours}.first.bias"] = torch.cat((self.out[f"{ours}.first.bias"], bias))
         self.path_linear(f"{theirs}.sep_value.lin", f"{ours}.second", rows, values)
-        weights = self.source.take(f"{theirs}.sep_value.dtp.tp.weight", len(rows.all))[rows.all]
+        weights = self.take(f"{theirs}.sep_value.dtp.tp.weight", len(rows.all))[rows.all]
         for l3, part in enumerate(weights.split([len(into) for into in rows.into])):
             self.out[f"{ours}.second.path_weights.{l3}"] = part
 
     def embeddings(self) -> None:
         channels = self.config.channels
-        embedding = self.source.take("atom_embed.atom_type_lin.tp.weight", self.config.num_elements, channels[0])
+        embedding = self.take("atom_embed.atom_type_lin.tp.weight", self.config.num_elements, channels[0])
         self.out["backbone.atom_embedding"] = embedding
-        self.out["backbone.atom_bias"] = self.source.take("atom_embed.atom_type_lin.bias.0", channels[0])
+        self.out["backbone.atom_bias"] = self.take("atom_embed.atom_type_lin.bias.0", channels[0])
         if "force_embed.tp.weight" in self.source:
             self.linear("force_embed", "backbone.force_encoding.linear", [1] * len(channels), channels)
-            # this bias acts on all atoms, always: it belongs to the atom embedding
             bias = self.out.pop("backbone.force_encoding.linear.bias")
             self.out["backbone.atom_bias"] = self.out["backbone.atom_bias"] + bias
         basis = RADIAL_BASES[self.config.radial_basis](self.config.num_basis, self.config.cutoff)
         for name, own in basis.state_dict().items():
             nested = "rbf." if self.config.radial_basis == "bessel" else ""  # the published one lies a module deeper
-            self.out[f"backbone.basis.{name}"] = self.source.take(f"rbf.{nested}{name}", *own.shape)
+            self.out[f"backbone.basis.{name}"] = self.take(f"rbf.{nested}{name}", *own.shape)
         degree, rows = "backbone.edge_degree", _Rows(channels)
         self.linear("edge_deg_embed.exp", f"{degree}.constant", [1], [channels[0]])
         self.radial("edge_deg_embed.rad", f"{degree}.radial", rows)
@@ -214,7 +197,7 @@ class _EquiformerImport:
 def convert_equiformer(
     state: Mapping[str, Tensor], config: EquiformerConfig
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A published Equiformer state dict as ours.
+    """Our state dict from a published Equiformer's.
 
     Args:
         state: name -> tensor, names as published (without a "module." prefix).
@@ -229,10 +212,6 @@ def convert_equiformer(
     importer = _EquiformerImport(state, config)
     importer.embeddings()
     importer.blocks_and_heads()
-    left = importer.source.unused()
-    if left:
-        raise ValueError(
-            f"the checkpoint has {len(left)} tensors that this configuration does not use, first '{left[0]}'"
-        )
+    importer.source.check_all_read()
     heads = {"noise": "1"} if "denoising_pos_head.merge_src.tp.weight" in state else {}
     return importer.out, heads

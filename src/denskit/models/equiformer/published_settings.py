@@ -1,6 +1,6 @@
-"""The configuration of a published Equiformer: from its published settings, or from the shapes of its tensors.
+"""The configuration of a published Equiformer, from its published settings or from the shapes of its tensors.
 
-Every option of the published constructors is either taken over or refused by name.
+Every option of the published constructors is used or refused by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from denskit.models.config import ModelConfig
 from denskit.models.equiformer.config import EquiformerConfig
 from denskit.models.equiformer.published import convert_equiformer, published_paths
-from denskit.models.published_checkpoint import Checkpoint, Importer
+from denskit.models.published_checkpoint import Importer, PublishedCheckpoint
 from denskit.units import KCAL_PER_MOL
 
 MD17_CONFIGS = {
@@ -45,7 +45,7 @@ _TAKEN = {
     "fc_neurons", "rescale_degree", "nonlinear_message", "norm_layer", "alpha_drop", "proj_drop", "out_drop",
     "drop_path_rate",
 }  # fmt: skip
-_REFUSED = {  # what only models with an option that Denskit does not have hold
+_REFUSED = {  # tensors of options that Denskit does not have
     "head.merge_src.tp.weight": "use_attn_head=True, an attention as energy head",
     "blocks.0.norm_1.mean_shift": "norm_layer=graph",
     "tag_embed.atom_type_lin.tp.weight": "tags of OC20's atoms",
@@ -106,8 +106,8 @@ def config_of_equiformer(settings: Mapping[str, Any], state: Mapping[str, Tensor
 def detect_equiformer(state: Mapping[str, Tensor]) -> EquiformerConfig:
     """The configuration of a published MD17 Equiformer (L_max 2 or 3, any attention and basis), from its tensors.
 
-    They do not show ``rescale_degree``, the cutoff of the Gaussian and Bessel bases, and the number of heads of the
-    dot-product attention; these are taken to be off, 5 Å and 4.
+    Three settings are not visible in the tensors and get these values: ``rescale_degree`` off, the cutoff of Gaussian
+    and Bessel bases 5 Å, and 4 heads of the dot-product attention.
 
     Raises:
         ValueError: Not a published Equiformer, or one of other sizes (then a configuration must be given).
@@ -143,7 +143,7 @@ def detect_equiformer(state: Mapping[str, Tensor]) -> EquiformerConfig:
 
 
 def _check_options(settings: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
-    """ValueError for what Denskit does not have."""
+    """ValueError for options that Denskit does not have."""
     unknown = sorted(settings.keys() - _TAKEN - _ONE_VALUE.keys() - _WITHOUT_EFFECT)
     if unknown:
         raise ValueError(f"the published settings have {unknown[0]!r}, which Denskit's Equiformer does not have")
@@ -244,7 +244,7 @@ def _channels_of_messages(
     return tuple(int(c) for c in found)
 
 
-def _config_of(checkpoint: Checkpoint) -> ModelConfig:
+def _config_of(checkpoint: PublishedCheckpoint) -> ModelConfig:
     if checkpoint.model is None:  # as published: weights only
         return detect_equiformer(checkpoint.state)
     return config_of_equiformer(checkpoint.model, checkpoint.state)

@@ -1,4 +1,4 @@
-"""The linear layers after tensor products with an edge, in the edge frame: see :mod:`denskit.geometry.so2`."""
+"""Linear layers after tensor products with an edge, in the edge frame: see :mod:`denskit.geometry.so2`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from denskit.nn.so3_linear import Initialisation, initialise
 
 @cache
 def _rows(l1: tuple[int, ...], channels: tuple[int, ...], m: int, device: torch.device) -> Tensor:
-    """For the channels of paths from degrees l1: their positions among the channels of all degrees >= m."""
+    """Positions of the channels of paths from degrees l1 among the channels of all degrees >= m."""
     starts = [sum(channels[m:degree]) for degree in range(len(channels))]
     with torch.inference_mode(False):
         return torch.cat([torch.arange(channels[degree]) + starts[degree] for degree in l1]).to(device)
@@ -54,7 +54,7 @@ class DepthwiseTensorProductLinear(_PathLinear):
     """
 
     def forward(self, coupled: Sequence[Tensor], m_max: int) -> list[Tensor]:
-        """Mix what the paths made (:func:`denskit.models.equiformer.kernels.reference.couple` with ``plan(m_max)``).
+        """Mix the paths (:func:`denskit.models.equiformer.kernels.reference.couple` with ``plan(m_max)``).
 
         Args:
             coupled: [E, 1 or 2, width] for each block of the plan.
@@ -94,7 +94,7 @@ class SharedTensorProductLinear(_PathLinear):
 
         Args:
             f: ``f[m]  # [E, 1 or 2, sum of C_l over l >= m]`` for all m <= max(degrees).
-            degrees: the output degrees wanted, ascending.
+            degrees: of the output, ascending.
 
         Returns:
             For each m <= max(degrees) [E, 1 or 2, sum of C'_l over the degrees >= m], degrees side by side.
@@ -118,7 +118,7 @@ class SharedTensorProductLinear(_PathLinear):
 
 
 def _order_matrix(blocks: Sequence[CoupledBlock], scaled: dict[int, Tensor], channels_in: tuple[int, ...]) -> Tensor:
-    """Matrix of one order: A for m = 0, else [[A, -B], [B, A]] acting on the pair (+m, -m) laid side by side."""
+    """Matrix of one order: A for m = 0, else [[A, -B], [B, A]] on the concatenated pair (+m, -m)."""
     even = torch.cat([_gathered(block, True, scaled[block.l3], channels_in) for block in blocks], 1)
     if blocks[0].m == 0:
         return even

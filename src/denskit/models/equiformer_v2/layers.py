@@ -9,35 +9,35 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from denskit.geometry.order_major import order_major, rows_of_degrees
-from denskit.geometry.so2_messages import Edges, orders, turn_and_convolve, weigh_and_sum
 from denskit.models.equiformer_v2.config import EquiformerV2Config
+from denskit.models.equiformer_v2.packed import PackedLinear
+from denskit.models.equiformer_v2.so2_linear import SO2Linear
+from denskit.models.equiformer_v2.so2_messages import MessageEdges, orders, rotate_and_convolve, weigh_and_sum
 from denskit.models.graph import EdgeGraph
 from denskit.nn.activation import smooth_leaky_relu
 from denskit.nn.attention import edge_softmax
-from denskit.nn.packed import PackedLinear
 from denskit.nn.s2_activation import cast_grid, s2_silu
-from denskit.nn.so2_linear import SO2Linear
 from denskit.nn.so3_linear import Initialisation, initialise
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedGraph(EdgeGraph):
-    """Edges with the matrices between packed node features and order-major edge features."""
+    """Edges with the matrices from packed node features to order-major edge features and back."""
 
     into: Tensor  # [E, K, (l_max + 1)^2]
-    back: Tensor  # [E, K, (l_max + 1)^2], transposed it leads back; published factors of degrees l > m_max in it
+    back: Tensor  # [E, K, (l_max + 1)^2], its transpose rotates back, with the published factors of degrees l > m_max
     source_elements: Tensor  # [E] atomic numbers
     target_elements: Tensor  # [E]
     pair_tables: tuple[Tensor, Tensor] | None  # [num_elements, edge_channels] each, where all blocks share them
 
     @property
     def in_one_piece(self) -> bool:
-        """Messages as plain operations: where the frames are differentiated, and for compilers."""
+        """Messages as plain operations instead of chunks: where frames are differentiated, and for compilers."""
         return self.into.requires_grad or torch.compiler.is_compiling()
 
-    def edges(self, matrix: Tensor) -> Edges:
-        """For messages in chunks of edges, with ``into`` or a part of ``back``."""
-        return Edges(self.source, self.target, matrix, self.num_atoms)
+    def edges(self, matrix: Tensor) -> MessageEdges:
+        """Edges for messages in chunks, with ``into`` or a part of ``back``."""
+        return MessageEdges(self.source, self.target, matrix, self.num_atoms)
 
 
 def pair_table(num_elements: int, width: int) -> nn.Embedding:
@@ -50,7 +50,8 @@ def pair_table(num_elements: int, width: int) -> nn.Embedding:
 class RadialFunction(nn.Module):
     """MLP with layer norms on the radial basis and embeddings of the elements at both ends: [E, num_out].
 
-    The first layer acts on the three parts side by side, as published; on the elements it is evaluated once an element.
+    The first layer acts on the three parts side by side, as published; for element embeddings it is evaluated once per
+    element.
     """
 
     def __init__(self, config: EquiformerV2Config, num_out: int) -> None:
@@ -67,7 +68,7 @@ class RadialFunction(nn.Module):
         self.output = _radial_linear(width, num_out)
 
     def hidden(self, graph: PackedGraph) -> Tensor:
-        """[E, edge_channels], what the output layer reads."""
+        """Input [E, edge_channels] of the output layer."""
         tables = graph.pair_tables
         if self.source is not None and self.target is not None:
             tables = (self.source.weight, self.target.weight)
@@ -85,7 +86,7 @@ class RadialFunction(nn.Module):
 
 
 def _radial_linear(width_in: int, width_out: int) -> nn.Linear:
-    """Uniform in ±1 / sqrt(width_in) whatever the other layers are: torch's own choice; biases zero."""
+    """A linear layer with torch's uniform weights in ±1 / sqrt(width_in), in every initialisation; biases zero."""
     linear = nn.Linear(width_in, width_out)
     nn.init.zeros_(linear.bias)
     return linear
@@ -127,7 +128,7 @@ class Gate(nn.Module):
 
 
 class S2Activation(nn.Module):
-    """SiLU of the features as functions on the sphere; separable: the scalars' own SiLU instead of that of the grid."""
+    """SiLU of the features as functions on the sphere; separable: scalars have their own SiLU outside the grid."""
 
     def __init__(self, l_max: int, m_max: int, resolution: int, *, separable: bool, by_order: bool) -> None:
         super().__init__()
@@ -158,7 +159,8 @@ def _num_activation_scalars(config: EquiformerV2Config, hidden: int) -> int:
 class GraphAttention(nn.Module):
     """Equivariant graph attention: two SO(2) convolutions with an activation between, MLP logits, values summed.
 
-    The features of both ends of an edge lie side by side; radial functions multiply them before the first convolution.
+    The features of both ends of an edge are concatenated and multiplied by radial functions before the first
+    convolution.
     """
 
     def __init__(self, config: EquiformerV2Config, channels_out: int, dropout: float) -> None:
@@ -193,7 +195,7 @@ class GraphAttention(nn.Module):
             return self.first(graph.into @ ends, self.radial(graph))  # type: ignore[no-any-return]
         radial, layout = self.radial.output, orders(self.l_max, self.m_max)
         inputs = (x, self.radial.hidden(graph), radial.weight, radial.bias, self.first.bias)
-        out = turn_and_convolve(graph.edges(graph.into), layout, *inputs, self.first.matrices())
+        out = rotate_and_convolve(graph.edges(graph.into), layout, *inputs, self.first.matrices())
         scalars, message = out.split([self.first.extra, out.shape[1] - self.first.extra], 1)
         return message.unflatten(1, (-1, self.first.channels_out)), scalars
 
@@ -205,7 +207,7 @@ class GraphAttention(nn.Module):
         return self.dropout(weights)  # type: ignore[no-any-return]
 
     def _back(self, graph: PackedGraph, degrees: tuple[int, ...]) -> Tensor:
-        """Matrix [E, K', sum of 2l + 1]; transposed: from order-major rows of some degrees to their packed rows."""
+        """Matrix [E, K', sum of 2l + 1]; its transpose maps order-major rows of some degrees to their packed rows."""
         if len(degrees) == self.l_max + 1:
             return graph.back
         rows = rows_of_degrees(self.l_max, self.m_max, degrees)
@@ -214,7 +216,7 @@ class GraphAttention(nn.Module):
 
 
 def _weigh_and_sum(graph: PackedGraph, back: Tensor, values: Tensor, weights: Tensor) -> Tensor:
-    """Weight values [E, K', H C] by [E, H], turn them back, sum them at the targets: [N, rows, H C]."""
+    """Weight values [E, K', H C] by [E, H], rotate them back, sum them at the targets: [N, rows, H C]."""
     if not graph.in_one_piece:
         return weigh_and_sum(graph.edges(back), values, weights)
     weighted = values.unflatten(2, (weights.shape[1], -1)) * weights[:, None, :, None]
@@ -229,7 +231,7 @@ class FeedForward(nn.Module):
         l_max, hidden, init = config.l_max, config.ffn_channels, config.initialisation
         self.l_max = l_max
         self.first = PackedLinear(l_max, config.channels, hidden, init)
-        # as published: a grid MLP has scalars of its own unless the activation is the plain S2 one
+        # as published: a grid MLP has its own scalars unless the activation is the plain S2 one
         width = hidden if config.grid_mlp and config.activation != "s2" else _num_activation_scalars(config, hidden)
         self.scalars = _linear(config.channels, width, init, bias=True) if width else None
         self.activation = (
@@ -249,7 +251,7 @@ class FeedForward(nn.Module):
         return self.second(activated if l_out else activated[:, :1])  # type: ignore[no-any-return]
 
     def _scalars_only(self, x: Tensor) -> Tensor:
-        """The scalars, which then are a function of scalars: a SiLU of ``scalars``, or with a gate of ``first``."""
+        """The scalars as a function of scalars alone: SiLU of ``scalars``, or with a gate of ``first``."""
         if isinstance(self.activation, Gate):
             return self.second(F.silu(self.first(x[:, :1])))  # type: ignore[no-any-return]
         assert self.scalars is not None, "only the plain S2 activation has none"
@@ -259,7 +261,7 @@ class FeedForward(nn.Module):
 class GridMLP(nn.Module):
     """Linear, SiLU, linear, SiLU, linear at points of the sphere, without biases.
 
-    The outer two linear layers commute with the way to the points and back, so they act on the coefficients.
+    The outer two linear layers commute with the grid matrices, so they act on the coefficients.
     """
 
     def __init__(self, l_max: int, width: int, resolution: int, *, separable: bool, init: Initialisation) -> None:

@@ -1,13 +1,14 @@
-"""EquiformerV2 (Liao, Wood, Das and Smidt, ICLR 2024), with DeNS where a head asks for noise.
+"""EquiformerV2 (Liao, Wood, Das and Smidt, ICLR 2024), with DeNS.
 
 The function is the published one for OC20 and OC22: equivariant graph attention on SO(2) convolutions, S2 activations,
 separable layer norm, direct forces.  ``activation="gate"`` without ``grid_mlp``, an ``envelope``, a short cutoff and no
-``max_neighbors`` make it exactly equivariant and smooth, which forces by gradient need.
+``max_neighbors`` make it exactly equivariant and smooth, as gradient forces require.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,27 +17,27 @@ from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames
 from denskit.geometry.order_major import order_major, pack_wigner
 from denskit.models.base import Backbone, Features
-from denskit.models.edge_chunks import at_targets, groups_of
+from denskit.models.edge_chunks import at_targets, chunks_of
 from denskit.models.equiformer_v2.config import EquiformerV2Config
 from denskit.models.equiformer_v2.layers import EdgeDegreeEmbedding, FeedForward, GraphAttention, PackedGraph
+from denskit.models.equiformer_v2.packed import PACKED_NORMS
 from denskit.models.execution import DEFAULT, Execution
 from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import EquivariantDropout, StochasticDepth
 from denskit.nn.force_encoding import ForceEncoding
-from denskit.nn.packed import PACKED_NORMS
 from denskit.nn.radial import GaussianSmearing
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedFeatures(Features):
-    """Features that are one tensor, of which ``nodes`` are views."""
+    """Features as one tensor; ``nodes`` are views of it."""
 
     packed: Tensor  # [N, (l + 1)^2, C]
     graph: PackedGraph
 
 
 def _attend(attention: GraphAttention, x: Tensor, graph: PackedGraph, degrees: tuple[int, ...]) -> Tensor:
-    """``attention(x, graph, degrees)``, in groups of edges where the graph has them."""
+    """``attention(x, graph, degrees)``, in chunks of edges where the graph has them."""
     return at_targets(attention, lambda part, edges: [attention(*part, edges, degrees)], [x], graph, 1)[0]
 
 
@@ -67,7 +68,7 @@ class Block(nn.Module):
 
 
 class EnergyHead(nn.Module):
-    """A feed-forward network to one scalar: energies [N, 1], over the average number of atoms (not its root)."""
+    """A feed-forward network to energies [N, 1], divided by the average number of atoms (not its square root)."""
 
     def __init__(self, config: EquiformerV2Config) -> None:
         super().__init__()
@@ -81,7 +82,7 @@ class EnergyHead(nn.Module):
 
 
 class VectorHead(nn.Module):
-    """One more equivariant graph attention, to a single vector an atom: forces, and the paper's noise head."""
+    """One more equivariant graph attention with one output vector per atom: forces and noise."""
 
     def __init__(self, config: EquiformerV2Config) -> None:
         super().__init__()
@@ -93,12 +94,13 @@ class VectorHead(nn.Module):
 
 
 class EquiformerV2(Backbone):
-    """EquiformerV2 as a backbone: node features from a batch."""
+    """EquiformerV2 as a backbone, with DeNS's force encoding when there is a noise head."""
 
     symmetry = "SO(3)"
+    head_types: ClassVar = {"0": EnergyHead, "1": VectorHead}
     config: EquiformerV2Config
 
-    def __init__(self, config: EquiformerV2Config, heads: dict[str, str], force_scale: float) -> None:
+    def __init__(self, config: EquiformerV2Config, heads: dict[str, str], force_input_scale: float) -> None:
         super().__init__(config)
         if config.average_degree is None or config.average_atoms is None:
             raise ValueError("average_degree and average_atoms are measured when training starts; give numbers here")
@@ -113,19 +115,12 @@ class EquiformerV2(Backbone):
         self.basis = GaussianSmearing(config.num_basis, config.cutoff)
         self.envelope = PolynomialEnvelope(config.cutoff) if config.envelope else None
         per_degree = [channels] * (config.l_max + 1)
-        self.force_encoding = (
-            ForceEncoding(per_degree, force_scale, config.initialisation) if "noise" in heads else None
-        )
+        self.force_encoding = None
+        if "noise" in heads:
+            self.force_encoding = ForceEncoding(per_degree, force_input_scale, config.initialisation)
         self.edge_degree = EdgeDegreeEmbedding(config)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = PACKED_NORMS[config.norm](config.l_max, channels)
-
-    def make_head(self, irreps: str) -> nn.Module:
-        """A head on the features: "0" energies of atoms, "1" a vector an atom."""
-        heads = {"0": EnergyHead, "1": VectorHead}
-        if irreps not in heads:
-            raise ValueError(f"EquiformerV2 has heads '0' and '1', not '{irreps}'")
-        return heads[irreps](self.config)
 
     def forward(
         self,
@@ -135,15 +130,7 @@ class EquiformerV2(Backbone):
         l_out: int | None = None,
         execution: Execution = DEFAULT,
     ) -> PackedFeatures:
-        """Features of the atoms of a batch whose neighbours are built.
-
-        Args:
-            batch: with edges.
-            force_input: [N, 3] eV/Å, forces of corrupted atoms and zero elsewhere; None at inference.
-            frames: edge frames to use instead of our own (tests).
-            l_out: the highest degree wanted; default all.
-            execution: how to compute.
-        """
+        """Features of atoms (see :meth:`Backbone.forward`)."""
         graph = self._graph(batch, frames, execution)
         (x,) = at_targets(self.edge_degree, lambda _, part: [self.edge_degree(part)], [], graph, 1)
         x[:, 0] += self.atom_embedding[batch.atomic_numbers]
@@ -159,37 +146,29 @@ class EquiformerV2(Backbone):
 
     @property
     def _scalars_see_scalars_only(self) -> bool:
-        """After the last attention scalars depend on scalars alone: no higher degrees are needed for an energy."""
+        """After the last attention scalars depend on scalars alone: an energy needs no higher degrees."""
         return self.config.norm != "rms_norm" and self.config.activation != "s2"
 
     def _graph(self, batch: Batch, frames: EdgeFrames | None, execution: Execution) -> PackedGraph:
-        assert batch.edge_index is not None, "build neighbours first"
         config = self.config
         frames = frames or self.frames_of(batch, config.l_max)
-        source, target = batch.edge_index
         into = pack_wigner(frames.wigner, config.l_max, config.m_max)
         tables = None
         if self.source_pairs is not None and self.target_pairs is not None:
             tables = (self.source_pairs.weight, self.target_pairs.weight)
+        fields = self.edge_fields(batch, frames, self.basis(frames.length), execution)
         return PackedGraph(
-            frames=frames,
-            basis=self.basis(frames.length),
-            source=source,
-            target=target,
-            weight=self.edge_weight(batch, frames.length, self.envelope),
-            enveloped=self.envelope is not None,
-            num_atoms=batch.num_atoms,
-            execution=execution,
-            groups=groups_of(batch, execution.edge_chunk),
+            **fields,
+            chunks=chunks_of(batch, execution.edge_chunk),
             into=into,
             back=into * _rescaling(config.l_max, config.m_max, into),
-            source_elements=batch.atomic_numbers[source],
-            target_elements=batch.atomic_numbers[target],
+            source_elements=batch.atomic_numbers[fields["source"]],
+            target_elements=batch.atomic_numbers[fields["target"]],
             pair_tables=tables,
         )
 
 
 def _rescaling(l_max: int, m_max: int, like: Tensor) -> Tensor:
-    """Factors [K, 1] on the way out of the frame: degrees that lost orders keep their norm on average."""
+    """Factors [K, 1] on the way out of the frame: degrees with truncated orders keep their average norm."""
     factors = [((2 * l + 1) / (2 * min(l, m_max) + 1)) ** 0.5 for l, _, _ in order_major(l_max, m_max)]
     return like.new_tensor(factors)[:, None]

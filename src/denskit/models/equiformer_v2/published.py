@@ -1,8 +1,8 @@
-"""Published EquiformerV2 weights, with and without DeNS: their names and hyper-parameters as ours.
+"""Import of published EquiformerV2 weights, with and without DeNS: names and hyper-parameters.
 
-Our layers hold the published tensors as they are, so that an import is a renaming, with two exceptions: the separable
-layer norm has one weight where the published one has two, and the bias of the published force embedding, which acts on
-every atom at every time, is added to the atom embedding.
+Our layers hold the published tensors: an import is a renaming, with two exceptions.  The separable layer norm has one
+weight where the published one has two.  The bias of the published force embedding acts on every atom at any time: it is
+added to the atom embedding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The layers of eSCN: edge embedding, SO(2) convolution of messages, update on the sphere, heads that read samples."""
+"""The layers of eSCN: edge embedding, SO(2) convolution of messages, update on the sphere, sampled heads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from denskit.models.graph import EdgeGraph
 from denskit.nn.s2_activation import cast_grid, s2_silu
 from denskit.nn.so3_linear import initialise
 
-SMALL = (
-    0.001  # published: initial element embeddings of edges and force encoding lie within ±0.001, energies are x 0.001
-)
+SMALL = 0.001  # published: bound of initial element embeddings and force encodings, and factor of energies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +30,7 @@ class ESCNGraph(EdgeGraph):
 
 @dataclass(frozen=True, kw_only=True)
 class ESCNFeatures(Features):
-    """Features with their values at points of the sphere, which all heads read."""
+    """Features with their values at points of the sphere, the input of the heads."""
 
     samples: Tensor  # [N, P, C]
     points: Tensor  # [P, 3]
@@ -60,9 +58,9 @@ class EdgeEmbedding(nn.Module):
 class MessageConvolution(nn.Module):
     """eSCN's SO(2) convolution: for each order a linear layer, a factor of the edge on its outputs, a linear layer.
 
-    The features of both ends of an edge go through layers of their own and are added.  For m > 0 the real layers act on
-    (+m, -m) alike and the imaginary ones as the unit i does, out(+m) = R(+m) - I(-m), out(-m) = R(-m) + I(+m) (Passaro
-    and Zitnick 2023, section 3.2).  Hidden features of one order lie as (source, target) x (real, imaginary) x H.
+    Source and target have their own layers, whose outputs are added.  For m > 0 the real layers act on +m and -m alike
+    and the imaginary ones like the unit i: out(+m) = R(+m) - I(-m), out(-m) = R(-m) + I(+m) (Passaro and Zitnick 2023,
+    section 3.2).  Hidden features of one order are ordered as (source, target) x (real, imaginary) x H.
     """
 
     def __init__(self, config: ESCNConfig) -> None:
@@ -88,7 +86,7 @@ class MessageConvolution(nn.Module):
         signs = [1 if m == 0 else 2 for m in range(self.m_max + 1)]
         degrees = [self.l_max + 1 - m for m in range(self.m_max + 1)]
         rows = [sign * count for sign, count in zip(signs, degrees, strict=True)]
-        # split, not sliced: the backward of each slice would fill the whole with zeros
+        # split instead of slices: the backward of a slice allocates the whole tensor
         orders = zip(source.split(rows, 1), target.split(rows, 1), strict=True)
         parts = factors.split([2 * sign * self.hidden for sign in signs], -1)
         out = []
@@ -97,23 +95,23 @@ class MessageConvolution(nn.Module):
             hidden = torch.cat([F.linear(end, weight) for end, weight in zip(flat, self.inner[m], strict=True)], -1)
             hidden = hidden * factor[:, None]
             if m > 0:
-                hidden = _real_and_turned(hidden, self.hidden)
+                hidden = _real_and_rotated(hidden, self.hidden)
             out.append(F.linear(hidden, self.outer[m]).reshape(edges, rows[m], channels))
         return torch.cat(out, 1)
 
 
-def _real_and_turned(hidden: Tensor, size: int) -> Tensor:
-    """Hidden features [E, 2, 4H] of rows (+m, -m) with their imaginary halves times i, sorted for the outer layer."""
+def _real_and_rotated(hidden: Tensor, size: int) -> Tensor:
+    """Hidden features [E, 2, 4H] of rows (+m, -m), imaginary halves times i, in the order of the outer layer."""
     real, imaginary = hidden.unflatten(-1, (2, 2, size)).unbind(-2)  # [E, 2, 2, H], the third axis source and target
-    turned = torch.stack((-imaginary[:, 1], imaginary[:, 0]), 1)
-    return torch.cat((real.flatten(2), turned.flatten(2)), -1)
+    rotated = torch.stack((-imaginary[:, 1], imaginary[:, 0]), 1)
+    return torch.cat((real.flatten(2), rotated.flatten(2)), -1)
 
 
 class SphereUpdate(nn.Module):
-    """Three linear layers with SiLU between at each point of a grid, from an atom's features and its summed messages.
+    """Linear, SiLU, linear, SiLU, linear at each point of a grid, on an atom's features and its summed messages.
 
-    The first and the last of them act on the coefficients, which are fewer than the points: without a bias they commute
-    with the grid's matrices.
+    The outer two linear layers have no bias and commute with the grid matrices, so they act on the coefficients, which
+    are fewer than the points.
     """
 
     def __init__(self, channels: int) -> None:
@@ -129,7 +127,7 @@ class SphereUpdate(nn.Module):
 
 
 class Layer(nn.Module):
-    """Messages along the edges, summed at the atoms, and what the atoms make of them; the caller adds the residual."""
+    """Messages along the edges, their sum at the atoms, and the update of the atoms; the caller adds the residual."""
 
     def __init__(self, config: ESCNConfig) -> None:
         super().__init__()
@@ -158,10 +156,10 @@ def _grid(l_max: int, m_max: int, by_order: bool, like: Tensor) -> tuple[Tensor,
 
 
 def sphere_points(count: int) -> Tensor:
-    """Points [count, 3] (float64) on a golden spiral, each times the share of the sphere that it stands for.
+    """Points [count, 3] (float64) on a golden spiral, each times its quadrature weight.
 
-    As published for SCN and eSCN: a point's weight is 1 / sum exp(-|p - q|^2 / 0.15) over all points q, normalised to
-    mean 1.  Their lengths are therefore near 1 and not equal to it, and so are what the heads make of them.
+    As published for SCN and eSCN: the weight of a point p is 1 / sum exp(-|p - q|^2 / 0.15) over all points q,
+    normalised to mean 1.  The lengths of the points are therefore only near 1.
     """
     index = torch.arange(count, dtype=torch.float64)
     longitude = 2 * pi * index / ((1 + 5**0.5) / 2)
@@ -183,13 +181,13 @@ def sphere_harmonics(points: Tensor, l_max: int) -> Tensor:
 class SampledHead(nn.Module):
     """An MLP at each sampled point of the sphere: its mean is an energy, its mean times the points a vector.
 
-    The points are few and fixed in space, so vectors turn with the structure only up to a sampling error, and the force
-    on an atom without neighbours is small but not zero (Passaro and Zitnick 2023, section 3.3).
+    The points are few and fixed in space: vectors rotate with the structure up to a sampling error, and the force on an
+    atom without neighbours is small but not zero (Passaro and Zitnick 2023, section 3.3).
     """
 
-    def __init__(self, channels: int, vector: bool) -> None:
+    def __init__(self, config: ESCNConfig, vector: bool) -> None:
         super().__init__()
-        self.vector = vector
+        channels, self.vector = config.channels, vector
         self.first = nn.Linear(channels, channels)
         self.second = nn.Linear(channels, channels)
         self.third = nn.Linear(channels, 1, bias=False)

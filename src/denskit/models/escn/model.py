@@ -1,12 +1,15 @@
 """eSCN, the equivariant spherical channel network (Passaro and Zitnick, ICML 2023), with DeNS.
 
-The function is the published one.  Its nonlinearities act on samples of functions on the sphere: those of the messages
-on a coarse grid in the edge's frame, those of the heads at 128 points fixed in space.  Neither commutes exactly with
-rotations, so eSCN is equivariant up to sampling errors, and a gradient force jumps where an edge's frame does: it is a
-model for direct forces.  The points belong to the weights and lie in the model file.
+The function is the published one.  Its nonlinearities act on samples of functions on the sphere: the messages on a
+coarse grid in the edge frame, the heads at 128 points fixed in space.  Neither commutes exactly with rotations: eSCN is
+equivariant up to sampling errors, and a gradient force jumps with the gauge of an edge frame.  Use direct forces.  The
+points belong to the weights and are stored in the model file.
 """
 
 from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +19,7 @@ from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames
 from denskit.geometry.order_major import pack_wigner
 from denskit.models.base import Backbone
-from denskit.models.edge_chunks import at_targets, groups_of
+from denskit.models.edge_chunks import at_targets, chunks_of
 from denskit.models.escn.config import ESCNConfig
 from denskit.models.escn.layers import (
     SMALL,
@@ -33,22 +36,24 @@ from denskit.nn.radial import GaussianSmearing
 
 
 class ESCN(Backbone):
-    """eSCN as a backbone: node features from a batch, with DeNS's force encoding when a head asks for noise."""
+    """eSCN as a backbone, with DeNS's force encoding when there is a noise head."""
 
     symmetry = "SO(3)"
     gauge_exact = False
+    head_types: ClassVar = {"0": partial(SampledHead, vector=False), "1": partial(SampledHead, vector=True)}
     config: ESCNConfig
     sphere_points: Tensor  # [P, 3]
     sphere_harmonics: Tensor  # [P, (l_max + 1)^2]
 
-    def __init__(self, config: ESCNConfig, heads: dict[str, str], force_scale: float) -> None:
+    def __init__(self, config: ESCNConfig, heads: dict[str, str], force_input_scale: float) -> None:
         super().__init__(config)
         channels = config.channels
         self.atom_embedding = nn.Embedding(config.num_elements, channels)
+        self.envelope = None
         self.basis = GaussianSmearing(config.num_basis, config.cutoff, config.basis_width)
         self.force_encoding = None
         if "noise" in heads:
-            self.force_encoding = ForceEncoding([channels] * (config.l_max + 1), force_scale)
+            self.force_encoding = ForceEncoding([channels] * (config.l_max + 1), force_input_scale)
             for weight in self.force_encoding.linear.weights:
                 nn.init.uniform_(weight, -SMALL, SMALL)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
@@ -56,12 +61,6 @@ class ESCN(Backbone):
         default = torch.get_default_dtype()
         self.register_buffer("sphere_points", points.to(default))
         self.register_buffer("sphere_harmonics", sphere_harmonics(points, config.l_max).to(default))
-
-    def make_head(self, irreps: str) -> nn.Module:
-        """A head on the features: "0" energies of atoms, "1" a vector an atom (forces, noise)."""
-        if irreps not in ("0", "1"):
-            raise ValueError(f"eSCN has heads '0' and '1', not '{irreps}'")
-        return SampledHead(self.config.channels, vector=irreps == "1")
 
     def forward(
         self,
@@ -71,15 +70,7 @@ class ESCN(Backbone):
         l_out: int | None = None,
         execution: Execution = DEFAULT,
     ) -> ESCNFeatures:
-        """Features of the atoms of a batch whose neighbours are built.
-
-        Args:
-            batch: with edges.
-            force_input: [N, 3] eV/Å, forces of corrupted atoms and zero elsewhere; None at inference.
-            frames: edge frames to use instead of our own (tests).
-            l_out: of no effect: each head reads samples of all degrees.
-            execution: how to compute.
-        """
+        """Features of atoms (see :meth:`Backbone.forward`); ``l_out`` has no effect: heads sample all degrees."""
         graph = self._graph(batch, frames, execution)
         scalars = self.atom_embedding(batch.atomic_numbers)[:, None]
         x = F.pad(scalars, (0, 0, 0, (self.config.l_max + 1) ** 2 - 1))  # [N, (l_max + 1)^2, C]
@@ -87,7 +78,7 @@ class ESCN(Backbone):
             assert self.force_encoding is not None, "this model has no noise head, so no force encoding"
             x = x + torch.cat(self.force_encoding(force_input), 1)
         for k, layer in enumerate(self.layers):
-            if graph.groups:
+            if graph.chunks:
                 (update,) = at_targets(layer, lambda part, edges, layer=layer: [layer(*part, edges)], [x], graph, 1)
             else:
                 update = self.run_block(layer, x, graph)
@@ -97,20 +88,12 @@ class ESCN(Backbone):
         return ESCNFeatures(nodes=nodes, graph=graph, batch=batch, samples=samples, points=self.sphere_points)
 
     def _graph(self, batch: Batch, frames: EdgeFrames | None, execution: Execution) -> ESCNGraph:
-        assert batch.edge_index is not None, "build neighbours first"
         frames = frames or self.frames_of(batch, self.config.l_max)
-        source, target = batch.edge_index
+        fields = self.edge_fields(batch, frames, self.basis(frames.length), execution)
         return ESCNGraph(
-            frames=frames,
-            basis=self.basis(frames.length),
-            source=source,
-            target=target,
-            weight=self.edge_weight(batch, frames.length, None),
-            enveloped=False,
-            num_atoms=batch.num_atoms,
-            execution=execution,
-            groups=groups_of(batch, execution.edge_chunk),
+            **fields,
+            chunks=chunks_of(batch, execution.edge_chunk),
             rotation=pack_wigner(frames.wigner, self.config.l_max, self.config.m_max),
-            source_element=batch.atomic_numbers[source],
-            target_element=batch.atomic_numbers[target],
+            source_element=batch.atomic_numbers[fields["source"]],
+            target_element=batch.atomic_numbers[fields["target"]],
         )

@@ -1,7 +1,7 @@
-"""Published eSCN weights, with and without DeNS: their names and hyper-parameters as ours.
+"""Import of published eSCN weights, with and without DeNS: names and hyper-parameters.
 
-Our layers hold the published tensors, some of them side by side in one.  The bias of the published force embedding acts
-on every atom at every time: it is added to the atom embedding.
+Our layers hold the published tensors, some of them concatenated.  The bias of the published force embedding acts on
+every atom at any time: it is added to the atom embedding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from denskit.models.escn.config import ESCNConfig
-from denskit.models.published_checkpoint import Importer, from_settings
+from denskit.models.published_checkpoint import Importer, PublishedState, from_settings
 
 _EDGE = {
     "distance": ("fc1_dist", ("weight", "bias")),
@@ -59,30 +59,7 @@ def convert_escn(state: Mapping[str, Tensor], config: ESCNConfig) -> tuple[dict[
     Raises:
         ValueError: A tensor of the architecture is missing, or one is left over.
     """
-    read = _Read(state)
-    try:
-        converted = _converted(read, config)
-    except KeyError as error:
-        raise ValueError(f"the checkpoint has no {error}: it is not a published eSCN of this configuration") from None
-    left = sorted(name for name in state if name not in read.names and not _CONSTANTS.search(name))
-    if left:
-        raise ValueError(f"the checkpoint has {len(left)} tensors that its configuration does not, first {left[0]!r}")
-    return converted
-
-
-class _Read(dict[str, Tensor]):
-    """A state dict that knows which of its entries were read."""
-
-    def __init__(self, state: Mapping[str, Tensor]) -> None:
-        super().__init__(state)
-        self.names: set[str] = set()
-
-    def __getitem__(self, name: str) -> Tensor:
-        self.names.add(name)
-        return super().__getitem__(name)
-
-
-def _converted(state: Mapping[str, Tensor], config: ESCNConfig) -> tuple[dict[str, Tensor], dict[str, str]]:
+    state = PublishedState(state)
     out = {
         "backbone.atom_embedding.weight": state["sphere_embedding.weight"],
         "backbone.basis.offset": state["distance_expansion.offset"],
@@ -107,6 +84,7 @@ def _converted(state: Mapping[str, Tensor], config: ESCNConfig) -> tuple[dict[st
         for name, (published, kinds) in _HEAD.items():
             for kind in kinds:
                 out[f"heads.{head}.{name}.{kind}"] = state[f"{_HEADS[head]}.{published}.{kind}"]
+    state.check_all_read(_CONSTANTS)
     return out, heads
 
 

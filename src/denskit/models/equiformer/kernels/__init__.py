@@ -1,4 +1,4 @@
-"""Edge operations of Equiformer: plain PyTorch as the reference, and beside it hand-written kernels of the same."""
+"""Edge operations of Equiformer: plain PyTorch as the reference, and hand-written kernels."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from denskit.models.execution import KernelName
 
 
 @dataclass(frozen=True)
-class Kernels:
-    """One way to compute the three operations; signatures as in :mod:`denskit.models.equiformer.kernels.reference`."""
+class EdgeOperations:
+    """The three operations; signatures as in :mod:`denskit.models.equiformer.kernels.reference`."""
 
     couple: Callable[..., list[Tensor]]
     gate: Callable[..., tuple[list[Tensor], Tensor]]
     aggregate: Callable[..., list[Tensor]]
 
 
-KERNELS: dict[str, Kernels] = {
-    "plain": Kernels(reference.couple, reference.gate, reference.aggregate),
-    "fused": Kernels(functions.couple, functions.gate, functions.aggregate),
-    # a compiler joins elementwise operations to its own
-    "for_compiler": Kernels(functions.couple, reference.gate, functions.aggregate),
+KERNELS: dict[str, EdgeOperations] = {
+    "plain": EdgeOperations(reference.couple, reference.gate, reference.aggregate),
+    "fused": EdgeOperations(functions.couple, functions.gate, functions.aggregate),
+    # a compiler fuses the elementwise operations of the gate
+    "for_compiler": EdgeOperations(functions.couple, reference.gate, functions.aggregate),
 }
 
 
 def choose_kernels(
     name: KernelName | Literal["for_compiler"], device: torch.device
 ) -> Literal["plain", "fused", "for_compiler"]:
-    """The kernels to use on a device, a name of KERNELS; "auto": fused ones on CPUs.
+    """The kernels for a device, a name of KERNELS; "auto": fused on CPUs.
 
     Raises:
-        ValueError: Fused kernels asked for on a device that has none, or where numba cannot be imported.
+        ValueError: "fused" on a device without fused kernels, or where numba cannot be imported.
     """
     problem = None if name == "plain" else fused_problem(device.type)
     if name == "fused" and problem is not None:
@@ -50,11 +50,11 @@ def choose_kernels(
 
 @cache
 def fused_problem(device_type: str) -> str | None:
-    """Why there are no fused kernels for a kind of device ("cpu", "cuda"); None where there are."""
+    """Why a device type ("cpu", "cuda") has no fused kernels; None if it has."""
     if device_type != "cpu":
         return f"there are no fused kernels for {device_type}"
     try:
         import_module("denskit.models.equiformer.kernels.numba_couple")
-    except Exception as error:  # a damaged installation raises what it happens to raise
+    except Exception as error:  # a damaged installation raises any exception
         return f"numba cannot be imported ({type(error).__name__}: {error})"
     return None

@@ -1,7 +1,7 @@
 """Edge operations by hand-written kernels, differentiable twice.
 
-Each is three operators (:mod:`.operators`): forward, backward, and the backward of the backward, which training on
-forces needs.  Third derivatives are an error.
+Each operation is three operators (:mod:`.operators`): forward, backward and double backward, which training on forces
+needs.  Third derivatives raise an error.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class _Operation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors
-        if not torch.is_grad_enabled():  # nobody differentiates this: no need of what makes that possible
+        if not torch.is_grad_enabled():  # not differentiated again
             return (None, None, *getattr(torch.ops.denskit, f"{ctx.name}_backward")(*ctx.layout, inputs, grads))
         return (None, None, *_Backward.apply(ctx.name, ctx.layout, len(inputs), *inputs, *grads))
 
 
 class _Backward(torch.autograd.Function):
-    """The first derivative, which can be differentiated once more."""
+    """The first derivative, differentiable once."""
 
     @staticmethod
     def forward(ctx: Any, name: str, layout: tuple[Any, ...], count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -55,7 +55,7 @@ class _Backward(torch.autograd.Function):
 
 
 def _full(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Numbers that autocast has rounded, in single precision: kernels have no half one."""
+    """Half-precision tensors (of autocast) in single precision: kernels have no half precision."""
     return [x.float() if x.dtype in (torch.bfloat16, torch.float16) else x for x in tensors]
 
 

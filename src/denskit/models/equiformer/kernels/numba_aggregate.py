@@ -1,4 +1,4 @@
-"""``aggregate`` on CPUs: values times attention, turned back and summed at the target, without a buffer of edges.
+"""``aggregate`` on CPUs: values times attention, rotated back and summed at the target, without buffers of edges.
 
 out[target] += D^T (a v); trilinear in (v, a, D), and so are its derivatives.
 """
@@ -13,8 +13,8 @@ import numpy as np
 from torch import Tensor
 
 from denskit.models.equiformer.kernels.numba_kernel import kernel
-from denskit.models.equiformer.kernels.numba_parts import new_sums, parts_of, room, run_parts, sum_of_parts
-from denskit.models.equiformer.kernels.numba_rows import add_total, fill, outer, turn, turn_back, zero
+from denskit.models.equiformer.kernels.numba_rows import add_total, fill, outer, rotate, rotate_back, zero
+from denskit.models.equiformer.kernels.numba_threads import new_sums, parts_of, room, run_parts, sum_of_parts
 from denskit.models.equiformer.kernels.numba_vectors import Code, Lanes, at, operation
 from denskit.models.equiformer.kernels.plan import AggregatePlan
 
@@ -30,7 +30,7 @@ def _tables(plan: AggregatePlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @kernel
 def _place(e, row, m, column, widths):
-    """Where an edge's row (0, +1, -1, +2, ...) of a degree begins in values[m]."""
+    """Start of an edge's row (0, +1, -1, +2, ...) of a degree in values[m]."""
     return e * widths[0] + column if m == 0 else (2 * e + (row + 1) % 2) * widths[m] + column
 
 
@@ -44,7 +44,7 @@ def weigh(code: Code, out: Any, o: Any, a: Any, x: Any, i: Any, n: Any) -> None:
 def weigh_backward(
     code: Code, g_x: Any, v: Any, weighted: Any, i: Any, total: Any, a: Any, x: Any, u: Any, n: Any
 ) -> None:  # fmt: skip
-    """Of a x with the gradient u: that of x; a x once more; and what is added to that of a."""
+    """For a x with the gradient u: store the gradient of x and a x, add the gradient of a."""
     zero_place = code.whole(0)
 
     def body(lanes: Lanes) -> None:
@@ -61,7 +61,7 @@ def weigh_double_backward(
     code: Code, d_x: Any, v: Any, weighted: Any, changed: Any, i: Any, total: Any, a: Any, h_a: Any,
     x: Any, h_x: Any, u: Any, h_u: Any, n: Any,
 ) -> None:  # fmt: skip
-    """Of ``weigh_backward``, where u changes by h_u: the gradient of x, a x, its change, what is added to that of a."""
+    """For ``weigh_backward``, with h_u the change of u: store the gradient of x, a x and its change, add that of a."""
     zero_place = code.whole(0)
 
     def body(lanes: Lanes) -> None:
@@ -105,7 +105,7 @@ def _forward(
                 v = _place(e, row, m, columns[n, m], widths)
                 weigh(weighted, row * width, a, at(values[m], attention), v, width)
             to, turns = at(out[n], attention), at(wigner[l], attention)
-            turn_back(to, target[e] * size * width, weighted, 0, turns, e * size * size, rows, size, width)
+            rotate_back(to, target[e] * size * width, weighted, 0, turns, e * size * size, rows, size, width)
 
 
 @kernel
@@ -123,7 +123,7 @@ def _backward(
             _spread(a, attention, e, heads, width // heads)
             zero(total, 0, width)
             zero(u, 0, rows * width)
-            turn(u, 0, g, place, at(wigner[l], attention), matrix, rows, size, width)
+            rotate(u, 0, g, place, at(wigner[l], attention), matrix, rows, size, width)
             for row in range(rows):
                 m = (row + 1) // 2
                 v = _place(e, row, m, columns[n, m], widths)
@@ -153,16 +153,16 @@ def _double_backward(
             zero(total, 0, width)
             zero(u, 0, rows * width)
             zero(h_u, 0, rows * width)
-            turn(u, 0, g, place, turns, matrix, rows, size, width)
-            turn(h_u, 0, g, place, h_turns, matrix, rows, size, width)
+            rotate(u, 0, g, place, turns, matrix, rows, size, width)
+            rotate(h_u, 0, g, place, h_turns, matrix, rows, size, width)
             for row in range(rows):
                 m = (row + 1) // 2
                 v, i = _place(e, row, m, columns[n, m], widths), row * width
                 x, h_x, d_x = at(values[m], attention), at(h_values[m], attention), at(d_values[m], attention)
                 weigh_double_backward(d_x, v, weighted, changed, i, total, a, h_a, x, h_x, u, h_u, width)
             _gather_heads(d_attention, e, total, heads, width // heads)
-            turn_back(d_g, place, changed, 0, turns, matrix, rows, size, width)
-            turn_back(d_g, place, weighted, 0, h_turns, matrix, rows, size, width)
+            rotate_back(d_g, place, changed, 0, turns, matrix, rows, size, width)
+            rotate_back(d_g, place, weighted, 0, h_turns, matrix, rows, size, width)
             if l:
                 outer(at(d_wigner[l], attention), matrix, changed, 0, g, place, rows, size, width)
 
@@ -206,7 +206,7 @@ def _sums(
     given: Sequence[Any],
     like: Sequence[Tensor],
 ) -> list[Tensor]:
-    """Run a kernel that adds up at the atoms."""
+    """Run a kernel that sums at the atoms."""
     parts = parts_of(len(target))
     sums = new_sums(like, parts)
     shared = (*_given(plan, target, inputs), *given)
@@ -232,6 +232,6 @@ def _split(plan: AggregatePlan, tensors: Sequence[Tensor]) -> tuple[Sequence[Ten
 
 
 def _room(plan: AggregatePlan, like: Tensor) -> np.ndarray:
-    """Room for seven sets of rows of one degree of one edge."""
+    """Buffers for seven sets of rows of one degree of one edge."""
     sizes = [(2 * l + 1) * c for l, c in zip(plan.degrees, plan.channels, strict=True)]
     return room(7, max(sizes), like)

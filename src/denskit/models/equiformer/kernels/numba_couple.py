@@ -1,13 +1,13 @@
-"""``couple`` on CPUs: one pass over the edges, everything between input and output in the first cache.
+"""``couple`` on CPUs: one pass over the edges, with all intermediate values of an edge in the L1 cache.
 
-z = a[source] + b[target], r = D z, and for every path and channel y = c w r, where c is the path's coefficient, w its
-radial weight, and rows (+m, -m) change places with a sign on odd paths.  Trilinear in (z, D, w); so are its
+z = a[source] + b[target], r = D z, and for every path and channel y = c w r with the path's coefficient c and its
+radial weight w; on odd paths the rows (+m, -m) are exchanged with a sign.  y is trilinear in (z, D, w), and so are its
 derivatives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,18 +17,20 @@ from torch import Tensor
 
 from denskit.geometry.so2 import CouplePlan, rows_of
 from denskit.models.equiformer.kernels.numba_kernel import kernel
-from denskit.models.equiformer.kernels.numba_parts import new_sums, parts_of, room, run_parts, sum_of_parts
-from denskit.models.equiformer.kernels.numba_rows import add, add_two, outer, turn, turn_back, zero
+from denskit.models.equiformer.kernels.numba_rows import add, add_two, outer, rotate, rotate_back, zero
+from denskit.models.equiformer.kernels.numba_threads import new_sums, parts_of, room, run_parts, sum_of_parts
 from denskit.models.equiformer.kernels.numba_vectors import Code, Lanes, at, operation
+
+_Row = tuple[Any, Any, Any]  # coefficient, place in r, place in the block
 
 
 @cache
 def _tables(plan: CouplePlan, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Paths at one |m| each, their coefficients, degrees, the widths of the blocks.
 
-    A path's row: its block, m, the places of rows +m and -m of its l1 in a buffer of all degrees (exchanged if it is
-    odd), its first column in the block, its first radial weight, its channels.  A degree's row: its place in the
-    buffer, its channels.
+    A path's row: block, number of rows (1 for m = 0, else 2), the places of rows +m and -m of its l1 in a buffer of all
+    degrees (exchanged if the path is odd), first column in the block, first radial weight, channels.  A degree's row:
+    its place in the buffer, its channels.
     """
     sizes = [(2 * l + 1) * c for l, c in enumerate(plan.channels)]
     places = [sum(sizes[:l]) for l in range(len(sizes))]
@@ -37,7 +39,7 @@ def _tables(plan: CouplePlan, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarra
         for path in block.paths:
             rows = [0, 0] if block.m == 0 else [2 * block.m - 1, 2 * block.m]
             plus, minus = (places[path.l1] + row * path.width for row in (rows if path.even else reversed(rows)))
-            paths.append((number, block.m, plus, minus, path.column, path.weight, path.width))
+            paths.append((number, rows_of(block.m), plus, minus, path.column, path.weight, path.width))
             coefficients.append((path.coefficient, path.coefficient if path.even else -path.coefficient))
     number_type = np.float32 if dtype == torch.float32 else np.float64
     degrees = np.array(list(zip(places, plan.channels, strict=True)), np.int64)
@@ -45,92 +47,70 @@ def _tables(plan: CouplePlan, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarra
     return np.array(paths, np.int64), np.array(coefficients, number_type), degrees, widths
 
 
+def _along_rows(
+    code: Code, rows: Any, n: Any, both: Sequence[_Row], body: Callable[[Lanes, Sequence[_Row]], None]
+) -> None:
+    """``body(lanes, rows of a path)``: its row at m = 0, or its two rows (+m, -m)."""
+
+    def first(count: int) -> None:
+        code.along(n, lambda lanes: body(lanes, both[:count]))
+
+    code.one_of(rows, (1,), first, lambda: first(2))
+
+
 @operation
-def path(code: Code, y: Any, i: Any, c: Any, radial: Any, w: Any, r: Any, plus: Any, n: Any) -> None:
-    """A path at m = 0: y = c w r."""
-
-    def body(lanes: Lanes) -> None:
-        lanes.store(lanes.mul(lanes.all(c), lanes.load(radial, w), lanes.load(r, plus)), y, i)
-
-    code.along(n, body)
-
-
-@operation
-def path_pair(
-    code: Code, y: Any, i: Any, width: Any, c: Any, d: Any, radial: Any, w: Any, r: Any, plus: Any, minus: Any, n: Any
+def path(
+    code: Code, y: Any, i: Any, width: Any, rows: Any, c: Any, d: Any, radial: Any, w: Any, r: Any,
+    plus: Any, minus: Any, n: Any,
 ) -> None:  # fmt: skip
-    """A path at m > 0: rows of +m with the coefficient c, rows of -m, ``width`` further on, with d."""
+    """Y = c w r; the rows of -m, ``width`` further on, have the coefficient d."""
 
-    def body(lanes: Lanes) -> None:
+    def body(lanes: Lanes, found: Sequence[_Row]) -> None:
         weight = lanes.load(radial, w)
-        for factor, of, to in ((c, plus, i), (d, minus, code.place(i, 1, width))):
-            lanes.store(lanes.mul(lanes.all(factor), weight, lanes.load(r, of)), y, to)
+        for factor, of, place in found:
+            lanes.store(lanes.mul(lanes.all(factor), weight, lanes.load(r, of)), y, place)
 
-    code.along(n, body)
+    _along_rows(code, rows, n, [(c, plus, i), (d, minus, code.place(i, 1, width))], body)
 
 
 @operation
 def path_backward(
-    code: Code, g: Any, i: Any, c: Any, radial: Any, w: Any, r: Any, plus: Any, g_radial: Any, g_r: Any, n: Any
+    code: Code, g: Any, i: Any, width: Any, rows: Any, c: Any, d: Any, radial: Any, w: Any, r: Any,
+    plus: Any, minus: Any, g_radial: Any, g_r: Any, n: Any,
 ) -> None:  # fmt: skip
-    """Add what ``path`` gives to the gradients of w and r."""
-    code.along(n, lambda lanes: _backward_rows(lanes, radial, w, r, g_radial, g_r, g, [(c, plus, i)]))
+    """Add the gradients of w and r in ``path``."""
 
+    def body(lanes: Lanes, found: Sequence[_Row]) -> None:
+        weight, total = lanes.load(radial, w), lanes.load(g_radial, w)
+        for factor, of, place in found:
+            gradient = lanes.mul(lanes.all(factor), lanes.load(g, place))
+            lanes.add_to(g_r, of, lanes.mul(gradient, weight))
+            total = lanes.add(total, lanes.mul(gradient, lanes.load(r, of)))
+        lanes.store(total, g_radial, w)
 
-@operation
-def path_pair_backward(
-    code: Code, g: Any, i: Any, width: Any, c: Any, d: Any, radial: Any, w: Any, r: Any, plus: Any, minus: Any,
-    g_radial: Any, g_r: Any, n: Any,
-) -> None:  # fmt: skip
-    """Add what ``path_pair`` gives to the gradients of w and r."""
-    rows = [(c, plus, i), (d, minus, code.place(i, 1, width))]
-    code.along(n, lambda lanes: _backward_rows(lanes, radial, w, r, g_radial, g_r, g, rows))
-
-
-def _backward_rows(
-    lanes: Lanes, radial: Any, w: Any, r: Any, g_radial: Any, g_r: Any, g: Any, rows: Sequence[tuple[Any, Any, Any]]
-) -> None:  # fmt: skip
-    weight, total = lanes.load(radial, w), lanes.load(g_radial, w)
-    for factor, of, place in rows:
-        gradient = lanes.mul(lanes.all(factor), lanes.load(g, place))
-        lanes.add_to(g_r, of, lanes.mul(gradient, weight))
-        total = lanes.add(total, lanes.mul(gradient, lanes.load(r, of)))
-    lanes.store(total, g_radial, w)
+    _along_rows(code, rows, n, [(c, plus, i), (d, minus, code.place(i, 1, width))], body)
 
 
 @operation
 def path_double_backward(
-    code: Code, g: Any, d_g: Any, i: Any, c: Any, radial: Any, h_radial: Any, d_radial: Any, w: Any,
-    r: Any, h_r: Any, by_r: Any, by_h_r: Any, plus: Any, n: Any,
+    code: Code, g: Any, d_g: Any, i: Any, width: Any, rows: Any, c: Any, d: Any, radial: Any, h_radial: Any,
+    d_radial: Any, w: Any, r: Any, h_r: Any, by_r: Any, by_h_r: Any, plus: Any, minus: Any, n: Any,
 ) -> None:  # fmt: skip
-    """Of ``path_backward``: the gradient of g, and what is added to those of w, r and h_r."""
-    arrays = (g, d_g, radial, h_radial, d_radial, w, r, h_r, by_r, by_h_r)
-    code.along(n, lambda lanes: _double_backward_rows(lanes, arrays, [(c, plus, i)]))
+    """Store the gradient of g in ``path_backward``, add those of w, r and h_r."""
 
+    def body(lanes: Lanes, found: Sequence[_Row]) -> None:
+        weight, h_weight, total = (lanes.load(array, w) for array in (radial, h_radial, d_radial))
+        for factor, of, place in found:
+            scale = lanes.all(factor)
+            gradient, h = lanes.mul(scale, lanes.load(g, place)), lanes.load(h_r, of)
+            lanes.add_to(by_r, of, lanes.mul(gradient, h_weight))
+            lanes.add_to(by_h_r, of, lanes.mul(gradient, weight))
+            total = lanes.add(total, lanes.mul(gradient, h))
+            both = lanes.add(lanes.mul(weight, h), lanes.mul(h_weight, lanes.load(r, of)))
+            lanes.store(lanes.mul(scale, both), d_g, place)
+        lanes.store(total, d_radial, w)
 
-@operation
-def path_pair_double_backward(
-    code: Code, g: Any, d_g: Any, i: Any, width: Any, c: Any, d: Any, radial: Any, h_radial: Any, d_radial: Any, w: Any,
-    r: Any, h_r: Any, by_r: Any, by_h_r: Any, plus: Any, minus: Any, n: Any,
-) -> None:  # fmt: skip
-    """Of ``path_pair_backward``; see ``path_double_backward``."""
-    arrays = (g, d_g, radial, h_radial, d_radial, w, r, h_r, by_r, by_h_r)
-    rows = [(c, plus, i), (d, minus, code.place(i, 1, width))]
-    code.along(n, lambda lanes: _double_backward_rows(lanes, arrays, rows))
-
-
-def _double_backward_rows(lanes: Lanes, arrays: Sequence[Any], rows: Sequence[tuple[Any, Any, Any]]) -> None:
-    g, d_g, radial, h_radial, d_radial, w, r, h_r, by_r, by_h_r = arrays
-    weight, h_weight, total = (lanes.load(array, w) for array in (radial, h_radial, d_radial))
-    for factor, of, place in rows:
-        scale = lanes.all(factor)
-        gradient, h = lanes.mul(scale, lanes.load(g, place)), lanes.load(h_r, of)
-        lanes.add_to(by_r, of, lanes.mul(gradient, h_weight))
-        lanes.add_to(by_h_r, of, lanes.mul(gradient, weight))
-        total = lanes.add(total, lanes.mul(gradient, h))
-        both = lanes.add(lanes.mul(weight, h), lanes.mul(h_weight, lanes.load(r, of)))
-        lanes.store(lanes.mul(scale, both), d_g, place)
-    lanes.store(total, d_radial, w)
+    _along_rows(code, rows, n, [(c, plus, i), (d, minus, code.place(i, 1, width))], body)
 
 
 @kernel
@@ -153,24 +133,24 @@ def _scatter(z, x, y, s, t, degrees):
 
 
 @kernel
-def _turn(r, z, wigner, e, degrees, m_max):
-    """R += D z, the rows of orders up to m_max."""
+def _rotate(r, z, wigner, e, degrees, m_max):
+    """R += D z, rows of orders up to m_max."""
     for l in range(len(degrees)):
         (place, width), size = degrees[l], 2 * l + 1
-        turn(r, place, z, place, at(wigner[l], z), e * size * size, 2 * min(l, m_max) + 1, size, width)
+        rotate(r, place, z, place, at(wigner[l], z), e * size * size, 2 * min(l, m_max) + 1, size, width)
 
 
 @kernel
-def _turn_back(z, r, wigner, e, degrees, m_max):
+def _rotate_back(z, r, wigner, e, degrees, m_max):
     """Z += D^T r."""
     for l in range(len(degrees)):
         (place, width), size = degrees[l], 2 * l + 1
-        turn_back(z, place, r, place, at(wigner[l], z), e * size * size, 2 * min(l, m_max) + 1, size, width)
+        rotate_back(z, place, r, place, at(wigner[l], z), e * size * size, 2 * min(l, m_max) + 1, size, width)
 
 
 @kernel
 def _outer(out, r, z, e, degrees, m_max):
-    """out[l][e] += r z^T, summed over channels; l = 0 is never turned and has no gradient."""
+    """out[l][e] += r z^T, summed over channels; l = 0 is not rotated and has no gradient."""
     for l in range(1, len(degrees)):
         (place, width), size = degrees[l], 2 * l + 1
         outer(at(out[l], z), e * size * size, r, place, z, place, 2 * min(l, m_max) + 1, size, width)
@@ -185,15 +165,12 @@ def _forward(
     for e in range(first, last):
         _gather(z, x, y, source[e], target[e], degrees)
         zero(r, 0, len(r))
-        _turn(r, z, wigner, e, degrees, m_max)
+        _rotate(r, z, wigner, e, degrees, m_max)
         for p in range(len(paths)):
-            block, m, plus, minus, column, weight, n = paths[p]
+            block, rows, plus, minus, column, weight, n = paths[p]
             w, width, value = e * num_weights + weight, widths[block], at(out[block], radial)
             c, d = coefficients[p]
-            if m == 0:
-                path(value, e * width + column, c, radial, w, r, plus, n)
-            else:
-                path_pair(value, 2 * e * width + column, width, c, d, radial, w, r, plus, minus, n)
+            path(value, rows * e * width + column, width, rows, c, d, radial, w, r, plus, minus, n)
 
 
 @kernel
@@ -205,21 +182,18 @@ def _backward(
     for e in range(first, last):
         _gather(z, x, y, source[e], target[e], degrees)
         zero(r, 0, len(r))
-        _turn(r, z, wigner, e, degrees, m_max)
+        _rotate(r, z, wigner, e, degrees, m_max)
         zero(g_r, 0, len(r))
         zero(g_radial, e * num_weights, num_weights)
         for p in range(len(paths)):
-            block, m, plus, minus, column, weight, n = paths[p]
+            block, rows, plus, minus, column, weight, n = paths[p]
             w, width, g = e * num_weights + weight, widths[block], at(grads[block], radial)
             c, d = coefficients[p]
-            if m == 0:
-                path_backward(g, e * width + column, c, radial, w, r, plus, g_radial, g_r, n)
-            else:
-                i = 2 * e * width + column
-                path_pair_backward(g, i, width, c, d, radial, w, r, plus, minus, g_radial, g_r, n)
+            i = rows * e * width + column
+            path_backward(g, i, width, rows, c, d, radial, w, r, plus, minus, g_radial, g_r, n)
         _outer(g_wigner, g_r, z, e, degrees, m_max)
         zero(z, 0, len(z))
-        _turn_back(z, g_r, wigner, e, degrees, m_max)
+        _rotate_back(z, g_r, wigner, e, degrees, m_max)
         _scatter(z, g_x, g_y, source[e], target[e], degrees)
 
 
@@ -235,30 +209,24 @@ def _double_backward(
         _gather(h_z, h_x, h_y, s, t, degrees)
         for buffer in (r, h_r, by_r, by_h_r):
             zero(buffer, 0, len(buffer))
-        _turn(r, z, wigner, e, degrees, m_max)
-        _turn(h_r, h_z, wigner, e, degrees, m_max)
-        _turn(h_r, z, h_wigner, e, degrees, m_max)
+        _rotate(r, z, wigner, e, degrees, m_max)
+        _rotate(h_r, h_z, wigner, e, degrees, m_max)
+        _rotate(h_r, z, h_wigner, e, degrees, m_max)
         zero(d_radial, e * num_weights, num_weights)
         for p in range(len(paths)):
-            block, m, plus, minus, column, weight, n = paths[p]
+            block, rows, plus, minus, column, weight, n = paths[p]
             w, width = e * num_weights + weight, widths[block]
             g, d_g = at(grads[block], radial), at(d_grads[block], radial)
             c, d = coefficients[p]
-            if m == 0:
-                i = e * width + column
-                path_double_backward(
-                    g, d_g, i, c, radial, h_radial, d_radial, w, r, h_r, by_r, by_h_r, plus, n
-                )  # fmt: skip
-            else:
-                i = 2 * e * width + column
-                path_pair_double_backward(
-                    g, d_g, i, width, c, d, radial, h_radial, d_radial, w, r, h_r, by_r, by_h_r, plus, minus, n
-                )  # fmt: skip
+            path_double_backward(
+                g, d_g, rows * e * width + column, width, rows, c, d, radial, h_radial, d_radial, w,
+                r, h_r, by_r, by_h_r, plus, minus, n,
+            )  # fmt: skip
         _outer(d_wigner, by_r, z, e, degrees, m_max)
         _outer(d_wigner, by_h_r, h_z, e, degrees, m_max)
         zero(z, 0, len(z))
-        _turn_back(z, by_r, wigner, e, degrees, m_max)
-        _turn_back(z, by_h_r, h_wigner, e, degrees, m_max)
+        _rotate_back(z, by_r, wigner, e, degrees, m_max)
+        _rotate_back(z, by_h_r, h_wigner, e, degrees, m_max)
         _scatter(z, d_x, d_y, s, t, degrees)
 
 
@@ -301,7 +269,7 @@ def _run(
     given: Sequence[Any],
     results: Sequence[Any],
 ) -> list[Tensor]:
-    """Run a derivative, whose kernel takes all these; what it gives like the inputs."""
+    """Run the kernel of a derivative; its gradients with respect to the inputs."""
     at_source, at_target, wigner, radial = _split(plan, inputs)
     parts, degrees = parts_of(len(source)), len(plan.channels)
     turns, weights = [w.new_zeros(w.shape) for w in wigner], radial.new_empty(radial.shape)
@@ -326,5 +294,5 @@ def _split(
 
 
 def _room(plan: CouplePlan, like: Tensor) -> np.ndarray:
-    """Room for six sets of features of one edge."""
+    """Buffers for six sets of features of one edge."""
     return room(6, sum((2 * l + 1) * c for l, c in enumerate(plan.channels)), like)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from denskit.geometry.so2 import rows_of
 from denskit.models.equiformer.kernels.numba_kernel import kernel
-from denskit.models.equiformer.kernels.numba_parts import parts_of, run_parts
 from denskit.models.equiformer.kernels.numba_rows import copy, zero
+from denskit.models.equiformer.kernels.numba_threads import parts_of, run_parts
 from denskit.models.equiformer.kernels.numba_vectors import Code, Lanes, at, operation
 from denskit.models.equiformer.kernels.plan import GatePlan
 from denskit.nn.activation import SIGMOID_FACTOR, SILU_FACTOR
@@ -90,7 +90,7 @@ def gate_rows_backward(
     code: Code, g_v: Any, g_x: Any, h: Any, factor: Any, g: Any, y: Any, width: Any, v: Any, k: Any, s: Any, i: Any,
     rows: Any, n: Any,
 ) -> None:  # fmt: skip
-    """Of rows v times one gate: their gradient, and what is added to that of the gate before the sigmoid."""
+    """For rows v times one gate: store their gradient, add that of the gate before the sigmoid."""
 
     def body(lanes: Lanes) -> None:
         sigmoid = lanes.load(s, i)
@@ -112,7 +112,7 @@ def gate_rows_double_backward(
     code: Code, d_v: Any, d_y: Any, d_x: Any, h_x: Any, h: Any, factor: Any, g: Any, y: Any, width: Any,
     v: Any, h_v: Any, k: Any, s: Any, i: Any, rows: Any, n: Any,
 ) -> None:  # fmt: skip
-    """Of ``gate_rows_backward``: gradients of v and g, and what is added to that of the gate."""
+    """For ``gate_rows_backward``: store the gradients of v and g, add that of the gate."""
 
     def body(lanes: Lanes) -> None:
         sigmoid, change = lanes.load(s, i), lanes.load(h_x, h)

@@ -1,9 +1,9 @@
-"""How CPU kernels are compiled, and where compiled ones are kept.
+"""Compilation and cache of CPU kernels.
 
-The cache lies in ``__pycache__`` beside the kernels, in the user's cache folder where that cannot be written, or in
-``$NUMBA_CACHE_DIR``.  numba's own looks at the file of a kernel alone, and its index mixes up signatures that two
-processes compile at the same time.  Here each kernel and signature has a file of its own, whose name holds a digest of
-all files of this folder: a change of anything that is compiled into kernels compiles them again.
+The cache is in ``__pycache__`` beside the kernels, in the user's cache folder where that is not writable, or in
+``$NUMBA_CACHE_DIR``.  numba's own cache checks only the file of a kernel, and its index mixes up signatures that two
+processes compile at the same time.  Here each kernel and signature has its own file, named with a digest of all files
+of this folder: a change in any of them recompiles the kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numba
 from numba.core.caching import FunctionCache
 from numba.core.serialize import dumps
 
-# reordering sums and fused multiply-add let loops over channels use vector instructions; NaN and inf stay what they are
+# reordered sums and fused multiply-add allow vector instructions over channels; NaN and inf are respected
 FAST = {"contract", "reassoc", "nsz", "arcp"}
 
 # without numba's reference counts (_nrt): kernels allocate nothing, and every array they touch is held by the caller
@@ -41,7 +41,7 @@ DIGEST = sources_digest(Path(__file__).parent)
 
 
 class _Cache(FunctionCache):
-    """Compiled signatures of one kernel.  Failures only cost time: files may be damaged, disks full."""
+    """Compiled signatures of one kernel.  A damaged file or a full disk only costs time."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         super().__init__(function)
@@ -54,7 +54,7 @@ class _Cache(FunctionCache):
         try:
             payload = pickle.loads(self._file(sig, target_context.codegen()).read_bytes())
             return self._impl.rebuild(target_context, payload)
-        except Exception:  # no such file, or a damaged one, which raises what it happens to raise
+        except Exception:  # no such file, or a damaged one, which raises any exception
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -74,8 +74,8 @@ class _Cache(FunctionCache):
 
 
 def kernel(function: Callable[..., None]) -> Any:
-    """Compile a function of flat arrays when it is first called; also what other kernels call."""
+    """Compile a function of flat arrays at its first call; kernels may call each other."""
     compiled = numba.njit(**COMPILATION)(function)
-    with contextlib.suppress(RuntimeError):  # no folder can be written: each process compiles for itself
+    with contextlib.suppress(RuntimeError):  # no writable folder: each process compiles for itself
         compiled._cache = _Cache(function)
     return compiled

@@ -1,4 +1,4 @@
-"""Operations on rows that several CPU kernels share: copies and sums, and turning features of an edge by its matrices.
+"""Operations on rows that CPU kernels share: copies, sums, and rotations of an edge's features by its matrices.
 
 Arguments are pairs of a flat array and a place in it, then lengths.
 """
@@ -52,7 +52,7 @@ def add_total(code: Code, out: Any, o: Any, x: Any, i: Any, n: Any) -> None:
 
 
 @operation
-def turn(
+def rotate(
     code: Code, out: Any, o: Any, x: Any, i: Any, matrix: Any, d: Any, rows: Any, size: Any, n: Any
 ) -> None:  # fmt: skip
     """out[row] += sum_k D[row, k] x[k]; rows of n numbers, D the first ``rows`` rows of a square matrix."""
@@ -83,10 +83,10 @@ def turn(
 
 
 @operation
-def turn_back(
+def rotate_back(
     code: Code, out: Any, o: Any, x: Any, i: Any, matrix: Any, d: Any, rows: Any, size: Any, n: Any
 ) -> None:  # fmt: skip
-    """out[k] += sum_row D[row, k] x[row]; see :func:`turn`."""
+    """out[k] += sum_row D[row, k] x[row]; see :func:`rotate`."""
 
     def known(width: int) -> None:
         def body(lanes: Lanes) -> None:

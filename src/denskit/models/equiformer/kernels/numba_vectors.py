@@ -1,8 +1,8 @@
-"""How CPU kernels say what happens to short rows of numbers: vector instructions, written out.
+"""Explicit vector instructions on short rows of numbers for CPU kernels.
 
-Rows are as long as a degree has channels.  Compilers hesitate to use vector instructions for loops so short over arrays
-that might overlap, and slices would cost more than the rows they hold.  An :func:`operation` is a Python function that
-writes the instructions for eight numbers at a time, once; kernels call it with flat arrays and places in them.
+A row has as many numbers as a degree has channels.  Compilers rarely vectorise such short loops over arrays that might
+overlap, and slicing costs more than the work on a row.  An :func:`operation` is a Python function that emits the
+instructions for eight numbers at a time; kernels call it with flat arrays and places in them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
 LANES = 8  # numbers at a time
-HUGE = 1 << 60  # the length that arrays made of addresses claim: kernels know where they end
+HUGE = 1 << 60  # nominal length of arrays made from addresses: kernels know the real one
 PLACE, LANE = ir.IntType(64), ir.IntType(32)
 FLAGS = ("contract",)  # a product and a sum become one instruction
 
@@ -41,10 +41,10 @@ def at(typing: Any, address: Any, like: Any) -> Any:
 
 
 def operation(write: Callable[..., None]) -> Any:
-    """Make a function that kernels can call from ``write(code, *arguments)``, which writes its instructions.
+    """A function for kernels from ``write(code, *arguments)``, which emits its instructions.
 
-    What arrives in ``write`` for an array is a pointer to its numbers, for an integer a place or a length, for a number
-    one in the precision of the arrays.
+    ``write`` gets a pointer for an array, a place or a length for an integer, and numbers in the precision of the
+    arrays.
     """
 
     def definition(typing: Any, *kinds: Any) -> Any:
@@ -64,7 +64,7 @@ def operation(write: Callable[..., None]) -> Any:
 
 
 class Code:
-    """Writes the instructions of one operation."""
+    """Emits the instructions of one operation."""
 
     def __init__(self, context: Any, builder: Any, kinds: Any) -> None:
         self.context, self.builder, self.kinds = context, builder, kinds
@@ -72,7 +72,7 @@ class Code:
         self.dtype, self.number = dtype, context.get_data_type(dtype)
 
     def values(self, arguments: Any) -> list[Any]:
-        """What ``write`` sees of the arguments."""
+        """The arguments for ``write``."""
         return [self._value(kind, value) for kind, value in zip(self.kinds, arguments, strict=True)]
 
     def _value(self, kind: Any, value: Any) -> Any:
@@ -82,7 +82,7 @@ class Code:
         return self.context.cast(self.builder, value, kind, to)
 
     def along(self, length: Any, body: Callable[[Lanes], None]) -> None:
-        """``body(lanes)`` for every eight numbers of rows of this length, and for each that is left."""
+        """``body(lanes)`` for every eight numbers of rows of this length, then for each remaining number."""
         whole = self.builder.and_(length, ir.Constant(PLACE, -LANES))
         zero = ir.Constant(PLACE, 0)
         for count, first, last in ((LANES, zero, whole), (1, whole, length)):
@@ -96,7 +96,7 @@ class Code:
             body(loop.index)
 
     def one_of(self, value: Any, choices: tuple[int, ...], body: Callable[[int], None], other: Any) -> None:
-        """``body(choice)`` where the integer ``value`` is one of ``choices``, with that known; else ``other()``."""
+        """``body(choice)`` with a constant where ``value`` is one of ``choices``; else ``other()``."""
         if not choices:
             other()
             return
@@ -111,11 +111,11 @@ class Code:
                 self.one_of(value, tuple(rest), body, other)
 
     def whole(self, value: Any) -> Any:
-        """An integer of ours, or of the kernel."""
+        """An integer of the kernel, from itself or from a Python integer."""
         return ir.Constant(PLACE, value) if isinstance(value, int) else value
 
     def place(self, base: Any, row: Any, width: Any) -> Any:
-        """Where a row begins: base + row width."""
+        """Start of a row: base + row width."""
         return self.builder.add(base, self.builder.mul(self.whole(row), width))
 
     def get(self, pointer: Any, place: Any) -> Any:
@@ -123,7 +123,7 @@ class Code:
         return self.builder.load(self.builder.gep(pointer, [place]), align=_alignment(self.number))
 
     def add_to(self, pointer: Any, place: Any, value: Any) -> None:
-        """Add one number to what is there."""
+        """Add one number to an element."""
         total = self.builder.fadd(self.get(pointer, place), value, flags=FLAGS)
         self.builder.store(total, self.builder.gep(pointer, [place]), align=_alignment(self.number))
 
@@ -133,7 +133,7 @@ class Code:
 
 
 class Lanes:
-    """Eight numbers of each row, or one: ``index`` says which."""
+    """Eight numbers of each row, or one, from ``index`` on."""
 
     def __init__(self, code: Code, count: int, index: Any) -> None:
         self.builder, self.index, self.count = code.builder, index, count
@@ -145,15 +145,15 @@ class Lanes:
         return self.builder.load(self._address(pointer, place), align=self._alignment)
 
     def store(self, value: Any, pointer: Any, place: Any) -> None:
-        """Write them."""
+        """Write numbers of the row that begins at this place."""
         self.builder.store(value, self._address(pointer, place), align=self._alignment)
 
     def add_to(self, pointer: Any, place: Any, value: Any) -> None:
-        """Add them to what is there."""
+        """Add to numbers of the row that begins at this place."""
         self.store(self.add(self.load(pointer, place), value), pointer, place)
 
     def all(self, number: Any) -> Any:
-        """One number, in all lanes; also a constant of ours."""
+        """One number in all lanes, of the kernel or a Python constant."""
         if isinstance(number, int | float):
             values = [float(number)] * LANES
             return ir.Constant(self.kind, values if self.count == LANES else float(number))
@@ -182,17 +182,17 @@ class Lanes:
         return self.builder.fsub(a, b, flags=FLAGS)
 
     def variable(self, value: Any) -> Any:
-        """A place for these lanes that loops may change."""
+        """A variable for these lanes, with an initial value."""
         place = cgutils.alloca_once(self.builder, self.kind)
         self.builder.store(value, place)
         return place
 
     def value(self, variable: Any) -> Any:
-        """What is there now."""
+        """Current value of a variable."""
         return self.builder.load(variable)
 
     def increase(self, variable: Any, value: Any) -> None:
-        """Add to it."""
+        """Add to a variable."""
         self.builder.store(self.add(self.builder.load(variable), value), variable)
 
     def _address(self, pointer: Any, place: Any) -> Any:
@@ -201,20 +201,20 @@ class Lanes:
 
 
 class Total:
-    """Sums numbers of a row, eight lanes each for itself until the end."""
+    """Sum of the numbers of a row, in eight lanes until the end."""
 
     def __init__(self, code: Code) -> None:
         builder, number = code.builder, code.number
         self.builder = builder
         self._kinds = {LANES: ir.VectorType(number, LANES), 1: number}
         self._sums = {}
-        for count, kind in self._kinds.items():  # space is made once a kernel, so it is cleared at every use
+        for count, kind in self._kinds.items():  # allocated once per kernel, so cleared at every use
             self._sums[count] = cgutils.alloca_once(builder, kind)
             zeros = [ir.Constant(number, 0.0)] * LANES if count == LANES else 0.0
             builder.store(ir.Constant(kind, zeros), self._sums[count])
 
     def add(self, lanes: Lanes, value: Any) -> None:
-        """Add what is in the lanes."""
+        """Add the numbers of the lanes."""
         place = self._sums[lanes.count]
         self.builder.store(lanes.add(self.builder.load(place), value), place)
 

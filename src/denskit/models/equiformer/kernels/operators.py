@@ -1,7 +1,7 @@
 """``torch.ops.denskit``: edge operations, their derivatives and second derivatives as operators.
 
-Operators are what tracing and compilation see; their kernels run on CPUs and are imported when first needed.  Every
-operation has a layout (numbers of its plan, indices of edges), then lists of tensors:
+Tracing and compilation see the operators; their kernels run on CPUs and are imported at first use.  The arguments of an
+operator are a layout (numbers of its plan, indices of edges) and lists of tensors:
 
 - ``name(layout..., inputs) -> outputs``
 - ``name_backward(layout..., inputs, grads) -> gradients of inputs``
@@ -56,11 +56,11 @@ def _aggregate_outputs(plan: AggregatePlan, target: Tensor, num_atoms: int, inpu
 
 
 class Operation(NamedTuple):
-    """How the operators of one operation are declared."""
+    """Declaration of the operators of one operation."""
 
     schema: str  # of the layout
-    layout: Callable[..., tuple[Any, ...]]  # what kernels get of it: the plan, indices
-    outputs: Callable[..., list[Tensor]]  # empty outputs, from that and the inputs
+    layout: Callable[..., tuple[Any, ...]]  # arguments of kernels: the plan, indices
+    outputs: Callable[..., list[Tensor]]  # empty outputs, from the layout and the inputs
 
 
 OPERATIONS = {
@@ -88,19 +88,21 @@ def _kernels(name: str) -> ModuleType:
 
 
 def _run(name: str, derivative: str, *arguments: Any) -> list[Tensor]:
-    layout, tensors = _divided(name, derivative, arguments)
+    layout, tensors = _split(name, derivative, arguments)
     return getattr(_kernels(name), derivative)(*layout, *tensors)  # type: ignore[no-any-return]
 
 
 def _shapes(name: str, derivative: str, *arguments: Any) -> list[Tensor]:
-    layout, tensors = _divided(name, derivative, arguments)
+    layout, tensors = _split(name, derivative, arguments)
     if derivative == "forward":
         return OPERATIONS[name].outputs(*layout, *tensors)
-    like = [x for given in tensors[:-1] for x in given]  # each derivative has what the one before got
+    like = [
+        x for given in tensors[:-1] for x in given
+    ]  # outputs of a derivative have the shapes of the inputs of the operator before
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in like]
 
 
-def _divided(name: str, derivative: str, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Tensors, ...]]:
+def _split(name: str, derivative: str, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Tensors, ...]]:
     lists = len(LISTS[derivative])
     return OPERATIONS[name].layout(*arguments[:-lists]), arguments[-lists:]
 

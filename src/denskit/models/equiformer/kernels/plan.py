@@ -1,11 +1,11 @@
-"""Layouts of the three edge operations: which numbers stand where, worked out once from the channels of a layer.
+"""Layouts of the three edge operations, computed once from the channels of a layer.
 
 Equiformer's message is three operations on edges with matrix products between them:
 
-- ``couple``: features of both ends, added, turned into the edge frame and multiplied by radial weights, path by path
+- ``couple``: features of both ends, added, rotated into the edge frame and multiplied by radial weights, path by path
   (see :mod:`denskit.geometry.so2`), laid out as one matrix for each (l3, |m|);
 - ``gate``: SiLU on scalars, sigmoid gates on the rest, regrouped by |m|;
-- ``aggregate``: values times attention weights, turned back, added up at the target atoms.
+- ``aggregate``: values times attention weights, rotated back, added up at the target atoms.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class AggregatePlan:
 
 @cache
 def gate_plan(num_scalars: int, widths: tuple[int, ...], num_logits: int, m_max: int) -> GatePlan:
-    """The same plan object for the same layout."""
+    """The plan of a layout, cached."""
     return GatePlan(num_scalars, widths, num_logits, m_max)
 
 
 @cache
 def aggregate_plan(degrees: tuple[int, ...], channels: tuple[int, ...], m_max: int) -> AggregatePlan:
-    """The same plan object for the same layout."""
+    """The plan of a layout, cached."""
     return AggregatePlan(degrees, channels, m_max)

@@ -1,4 +1,4 @@
-"""The edge operations in plain PyTorch: differentiable to any order, on every device; what kernels are checked against.
+"""The edge operations in plain PyTorch, differentiable to any order on any device: the reference of the kernels.
 
 Wigner matrices are [E, 2l+1, 2l+1] for l = 0, 1, ..., rows m-major (0, +1, -1, ...).
 """
@@ -24,28 +24,28 @@ def couple(
     wigner: Sequence[Tensor],
     radial: Tensor,
 ) -> list[Tensor]:
-    """Add features of both ends [N, 2l+1, C_l], turn them into the edge frames, couple them with the edges.
+    """Add features of both ends [N, 2l+1, C_l], rotate them into the edge frames, couple them with the edges.
 
     radial is [E, plan.num_weights].  Returns [E, 1 or 2, width] for each of plan.blocks.
     """
-    turned = []
+    rotated = []
     for l, (a, b) in enumerate(zip(at_source, at_target, strict=True)):
         both = a.index_select(0, source) + b.index_select(0, target)
         rows = 2 * min(l, plan.m_max) + 1
-        turned.append([both] if l == 0 else split_orders(wigner[l][:, :rows] @ both))
+        rotated.append([both] if l == 0 else split_orders(wigner[l][:, :rows] @ both))
     ranges = [(b.paths[0].weight, b.paths[0].weight + b.width) for b in plan.blocks]
     weights = ranges_of(radial[:, None, :], ranges)
-    return [_coupled(block, turned, weight) for block, weight in zip(plan.blocks, weights, strict=True)]
+    return [_coupled(block, rotated, weight) for block, weight in zip(plan.blocks, weights, strict=True)]
 
 
-def _coupled(block: CoupledBlock, turned: Sequence[Sequence[Tensor]], weight: Tensor) -> Tensor:
+def _coupled(block: CoupledBlock, rotated: Sequence[Sequence[Tensor]], weight: Tensor) -> Tensor:
     coefficients = spread(block.coefficients, block.widths, weight.device, weight.dtype)
-    parts = [turned[p.l1][block.m] if p.even else _quarter_turn(turned[p.l1][block.m]) for p in block.paths]
+    parts = [rotated[p.l1][block.m] if p.even else _quarter_rotation(rotated[p.l1][block.m]) for p in block.paths]
     return torch.cat(parts, -1) * (weight * coefficients)
 
 
-def _quarter_turn(x: Tensor) -> Tensor:
-    """Rows (+m, -m) of x [E, 2, C] to (in(-m), -in(+m)): what an odd path does."""
+def _quarter_rotation(x: Tensor) -> Tensor:
+    """Rows (+m, -m) of x [E, 2, C] to (in(-m), -in(+m)), the effect of an odd path."""
     plus, minus = x.unbind(1)
     return torch.stack((minus, -plus), 1)
 
@@ -74,13 +74,13 @@ def aggregate(
     num_atoms: int,
     wigner: Sequence[Tensor],
 ) -> list[Tensor]:
-    """Weight values by attention [E, H], turn them back, add them up at the targets; see AggregatePlan."""
+    """Weight values by attention [E, H], rotate them back, add them up at the targets; see AggregatePlan."""
     out = []
     for l, channels in zip(plan.degrees, plan.channels, strict=True):
         parts = [values[m].narrow(-1, plan.column(l, m), channels) for m in range(min(l, plan.m_max) + 1)]
         rows = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
         heads = rows.unflatten(-1, (attention.shape[1], -1)) * attention[:, None, :, None]
         weighted = heads.flatten(-2)
-        turned = weighted if l == 0 else wigner[l][:, : rows.shape[1]].mT @ weighted
-        out.append(turned.new_zeros(num_atoms, 2 * l + 1, channels).index_add(0, target, turned))
+        rotated = weighted if l == 0 else wigner[l][:, : rows.shape[1]].mT @ weighted
+        out.append(rotated.new_zeros(num_atoms, 2 * l + 1, channels).index_add(0, target, rotated))
     return out

@@ -1,10 +1,9 @@
-"""Both ends of an SO(2) message, a few edges at a time: into the frame and through a convolution; out of it and summed.
+"""First and last step of an SO(2) message in chunks of edges: rotate and convolve; weigh, rotate back and sum.
 
-What is as large as edges times rows times channels of both ends never exists as a whole: each chunk of edges is turned,
-multiplied and forgotten, and the backward pass computes it again, which costs a few percent since the products with the
-large matrices are not repeated.  Under autocast products are in half precision, sums in float32.  Where the frames
-themselves are differentiated (forces by gradient) or a compiler wants to see the operations, use the plain forms; both
-compute the same numbers to rounding.
+Tensors of edges times rows times channels exist for one chunk of edges at a time.  The backward pass recomputes them,
+which costs a few percent, since products with the large matrices are not repeated.  Under autocast products are in half
+precision, sums in float32.  For gradient forces, which differentiate the frames, and for compilers use the plain forms;
+both give the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -19,15 +18,12 @@ from torch.autograd.function import once_differentiable
 
 from denskit.geometry.autocast import add_product, product_dtype, sum_dtype
 
-VALUES = {
-    "cpu": 2**20,
-    "cuda": 2**26,
-}  # of a chunk's features: enough for efficient products, few enough for the caches
+VALUES = {"cpu": 2**20, "cuda": 2**26}  # features per chunk: efficient products within the caches
 
 
 @dataclass(frozen=True)
 class Order:
-    """Where the rows of one |m| lie."""
+    """Rows of one |m|."""
 
     first: int  # row of the features
     signs: int  # 1 for m = 0, else 2
@@ -47,8 +43,8 @@ def orders(l_max: int, m_max: int) -> list[Order]:
 
 
 @dataclass(frozen=True)
-class Edges:
-    """Constants of a message: nothing here is differentiated."""
+class MessageEdges:
+    """Constants of a message; not differentiated."""
 
     source: Tensor  # [E]
     target: Tensor  # [E]
@@ -56,19 +52,19 @@ class Edges:
     num_atoms: int
 
     def chunks(self, channels: int) -> Iterator[slice]:
-        """Consecutive edges whose features have so many channels."""
+        """Slices of edges with at most VALUES features of so many channels."""
         values = VALUES.get(self.source.device.type, VALUES["cuda"])
         size = max(1, values // (self.matrix.shape[1] * channels))
         return (slice(start, start + size) for start in range(0, len(self.source), size))
 
 
-class _TurnAndConvolve(torch.autograd.Function):
-    """See :func:`turn_and_convolve`."""
+class _RotateAndConvolve(torch.autograd.Function):
+    """See :func:`rotate_and_convolve`."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        edges: Edges,
+        edges: MessageEdges,
         layout: list[Order],
         x: Tensor,
         hidden: Tensor,
@@ -81,11 +77,11 @@ class _TurnAndConvolve(torch.autograd.Function):
         ctx.save_for_backward(x, hidden, radial, offset, *matrices)
         out = x.new_empty(len(hidden), sum(len(matrix) for matrix in matrices))
         for part in edges.chunks(x.shape[2]):
-            turned, factors = _inputs(edges, part, x, hidden, radial, offset)
+            rotated, factors = _inputs(edges, part, x, hidden, radial, offset)
             at = 0
             for order, matrix in zip(layout, matrices, strict=True):
                 rows = out[part, at : at + len(matrix)]
-                torch.mm(_product(order, turned, factors).flatten(1), matrix.T, out=rows)
+                torch.mm(_product(order, rotated, factors).flatten(1), matrix.T, out=rows)
                 if at == 0:
                     rows += bias
                 at += len(matrix)
@@ -94,7 +90,7 @@ class _TurnAndConvolve(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        edges: Edges = ctx.edges
+        edges: MessageEdges = ctx.edges
         x, hidden, radial, offset, *matrices = ctx.saved_tensors
         grad = grad.contiguous()
         summed = sum_dtype(x)
@@ -102,46 +98,46 @@ class _TurnAndConvolve(torch.autograd.Function):
         grad_radial, grad_offset = torch.zeros_like(radial, dtype=summed), torch.zeros_like(offset, dtype=summed)
         grads = [torch.zeros_like(matrix, dtype=summed) for matrix in matrices]
         for part in edges.chunks(x.shape[2]):
-            turned, factors = _inputs(edges, part, x, hidden, radial, offset)
-            grad_turned = [torch.empty_like(end) for end in turned]
+            rotated, factors = _inputs(edges, part, x, hidden, radial, offset)
+            grad_rotated = [torch.empty_like(end) for end in rotated]
             grad_factors = torch.empty_like(factors)
             at = 0
             for order, matrix, grad_matrix in zip(ctx.layout, matrices, grads, strict=True):
                 rows = grad[part, at : at + len(matrix)]
                 at += len(matrix)
-                add_product(grad_matrix, rows.T, _product(order, turned, factors).flatten(1))
-                _product_backward(order, rows @ matrix, turned, factors, grad_turned, grad_factors)
+                add_product(grad_matrix, rows.T, _product(order, rotated, factors).flatten(1))
+                _product_backward(order, rows @ matrix, rotated, factors, grad_rotated, grad_factors)
             grad_factors = grad_factors.flatten(1)
             add_product(grad_radial, grad_factors.T, hidden[part])
             grad_offset += grad_factors.sum(0)
             torch.mm(grad_factors, radial, out=grad_hidden[part])
-            for end, index in zip(grad_turned, (edges.source, edges.target), strict=True):
+            for end, index in zip(grad_rotated, (edges.source, edges.target), strict=True):
                 grad_x.index_add_(0, index[part], (edges.matrix[part].mT @ end).to(summed))
         grad_bias = grad[:, : len(matrices[0])].sum(0)
         return (None, None, grad_x, grad_hidden, grad_radial, grad_offset, grad_bias, *grads)
 
 
 def _inputs(
-    edges: Edges, part: slice, x: Tensor, hidden: Tensor, radial: Tensor, offset: Tensor
+    edges: MessageEdges, part: slice, x: Tensor, hidden: Tensor, radial: Tensor, offset: Tensor
 ) -> tuple[list[Tensor], Tensor]:
     """Features of both ends in the frames [e, K, C] each, and the radial factors [e, degrees and orders, 2, C]."""
     matrix = edges.matrix[part]
-    turned = [torch.bmm(matrix, x.index_select(0, index[part])) for index in (edges.source, edges.target)]
+    rotated = [torch.bmm(matrix, x.index_select(0, index[part])) for index in (edges.source, edges.target)]
     factors = torch.addmm(offset, hidden[part], radial.T)
-    return turned, factors.view(len(factors), -1, 2, x.shape[-1])
+    return rotated, factors.view(len(factors), -1, 2, x.shape[-1])
 
 
-def _views(order: Order, turned: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+def _views(order: Order, rotated: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     """Rows of one order [e, signs, size, C] and the factors [e, 1, size, 2, C] that belong to them."""
-    rows = turned[:, order.first : order.first + order.signs * order.size]
+    rows = rotated[:, order.first : order.first + order.signs * order.size]
     return rows.unflatten(1, (order.signs, order.size)), factors[:, None, order.factor : order.factor + order.size]
 
 
-def _product(order: Order, turned: Sequence[Tensor], factors: Tensor) -> Tensor:
+def _product(order: Order, rotated: Sequence[Tensor], factors: Tensor) -> Tensor:
     """Factors times features, both ends side by side: [e, signs, size, 2, C]."""
-    edges, _, channels = turned[0].shape
-    out = turned[0].new_empty(edges, order.signs, order.size, 2, channels)
-    for end, features in enumerate(turned):
+    edges, _, channels = rotated[0].shape
+    out = rotated[0].new_empty(edges, order.signs, order.size, 2, channels)
+    for end, features in enumerate(rotated):
         rows, factor = _views(order, features, factors)
         torch.mul(rows, factor[..., end, :], out=out[..., end, :])
     return out
@@ -150,23 +146,23 @@ def _product(order: Order, turned: Sequence[Tensor], factors: Tensor) -> Tensor:
 def _product_backward(
     order: Order,
     grad: Tensor,
-    turned: Sequence[Tensor],
+    rotated: Sequence[Tensor],
     factors: Tensor,
-    grad_turned: Sequence[Tensor],
+    grad_rotated: Sequence[Tensor],
     grad_factors: Tensor,
 ) -> None:
     """Fill the rows of one order of the gradients of features and factors."""
-    edges, _, channels = turned[0].shape
+    edges, _, channels = rotated[0].shape
     grad = grad.view(edges, order.signs, order.size, 2, channels)
-    for end, features in enumerate(turned):
+    for end, features in enumerate(rotated):
         rows, factor = _views(order, features, factors)
-        grad_rows, grad_factor = _views(order, grad_turned[end], grad_factors)
+        grad_rows, grad_factor = _views(order, grad_rotated[end], grad_factors)
         torch.mul(grad[..., end, :], factor[..., end, :], out=grad_rows)
         torch.sum(grad[..., end, :] * rows, 1, keepdim=True, out=grad_factor[..., end, :])
 
 
-def turn_and_convolve(
-    edges: Edges,
+def rotate_and_convolve(
+    edges: MessageEdges,
     layout: list[Order],
     x: Tensor,
     hidden: Tensor,
@@ -193,40 +189,40 @@ def turn_and_convolve(
     edges = replace(edges, matrix=edges.matrix.to(dtype))
     inputs = [tensor.to(dtype) for tensor in (x, hidden, radial, offset, bias, *matrices)]
     with torch.autocast(x.device.type, enabled=False):
-        return _TurnAndConvolve.apply(edges, layout, *inputs)  # type: ignore[no-any-return]
+        return _RotateAndConvolve.apply(edges, layout, *inputs)  # type: ignore[no-any-return]
 
 
 class _WeighAndSum(torch.autograd.Function):
     """See :func:`weigh_and_sum`."""
 
     @staticmethod
-    def forward(ctx: Any, edges: Edges, values: Tensor, weights: Tensor) -> Tensor:
+    def forward(ctx: Any, edges: MessageEdges, values: Tensor, weights: Tensor) -> Tensor:
         ctx.edges = edges
         ctx.save_for_backward(values, weights)
         summed = sum_dtype(values)
         out = values.new_zeros(edges.num_atoms, edges.matrix.shape[2], values.shape[2], dtype=summed)
         for part in edges.chunks(values.shape[2]):
             weighted = _by_head(values[part], weights[part]) * weights[part][:, None, :, None]
-            turned = torch.bmm(edges.matrix[part].mT, weighted.flatten(2))
-            out.index_add_(0, edges.target[part], turned.to(summed))
+            rotated = torch.bmm(edges.matrix[part].mT, weighted.flatten(2))
+            out.index_add_(0, edges.target[part], rotated.to(summed))
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        edges: Edges = ctx.edges
+        edges: MessageEdges = ctx.edges
         values, weights = ctx.saved_tensors
         grad = grad.to(values.dtype)
         grad_values, grad_weights = torch.empty_like(values), torch.empty_like(weights)
         for part in edges.chunks(values.shape[2]):
-            turned = torch.bmm(edges.matrix[part], grad.index_select(0, edges.target[part]))
-            turned = _by_head(turned, weights[part])
+            rotated = torch.bmm(edges.matrix[part], grad.index_select(0, edges.target[part]))
+            rotated = _by_head(rotated, weights[part])
             torch.mul(
-                turned,
+                rotated,
                 weights[part][:, None, :, None],
                 out=_by_head(grad_values[part], weights[part]),
             )
-            torch.sum(turned * _by_head(values[part], weights[part]), (1, 3), out=grad_weights[part])
+            torch.sum(rotated * _by_head(values[part], weights[part]), (1, 3), out=grad_weights[part])
         return None, grad_values, grad_weights
 
 
@@ -234,10 +230,10 @@ def _by_head(values: Tensor, weights: Tensor) -> Tensor:
     return values.unflatten(2, (weights.shape[1], -1))
 
 
-def weigh_and_sum(edges: Edges, values: Tensor, weights: Tensor) -> Tensor:
-    """Weight values [E, K, H C] in the edge frames by [E, H], turn them back, sum them at the targets: [N, R, H C].
+def weigh_and_sum(edges: MessageEdges, values: Tensor, weights: Tensor) -> Tensor:
+    """Weight values [E, K, H C] in the edge frames by [E, H], rotate them back, sum them at the targets: [N, R, H C].
 
-    ``edges.matrix`` leads back when it is transposed.  Differentiable once, in values and weights; never in half
+    The transpose of ``edges.matrix`` rotates back.  Differentiable once, in values and weights; sums are never in half
     precision.
     """
     dtype = product_dtype(edges.matrix)

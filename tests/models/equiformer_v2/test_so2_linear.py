@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from denskit.geometry import so2_messages
 from denskit.geometry.edge_frame import edge_frames, wigner_d
 from denskit.geometry.order_major import order_major, pack_wigner, rows_of_degrees
-from denskit.geometry.so2_messages import Edges, orders, turn_and_convolve, weigh_and_sum
-from denskit.nn.so2_linear import SO2Linear
+from denskit.models.equiformer_v2 import so2_messages
+from denskit.models.equiformer_v2.so2_linear import SO2Linear
+from denskit.models.equiformer_v2.so2_messages import MessageEdges, orders, rotate_and_convolve, weigh_and_sum
 
 from tolerances import EXACT64
 
@@ -97,14 +97,14 @@ def test_messages_in_chunks_equal_plain_ones(monkeypatch: pytest.MonkeyPatch, va
     frames = edge_frames(torch.randn(EDGES, 3), L_MAX)
     into = pack_wigner(frames.wigner, L_MAX, M_MAX)
     source, target = torch.randint(ATOMS, (2, EDGES))
-    edges, layout = Edges(source, target, into, ATOMS), orders(L_MAX, M_MAX)
+    edges, layout = MessageEdges(source, target, into, ATOMS), orders(L_MAX, M_MAX)
     layer = SO2Linear(L_MAX, M_MAX, 2 * CHANNELS, 4, extra=3, init="normal")
     x, hidden = torch.randn(ATOMS, (L_MAX + 1) ** 2, CHANNELS), torch.randn(EDGES, 6)
     radial, offset = torch.randn(layer.num_factors, 6), torch.randn(layer.num_factors)
     inputs = [t.requires_grad_() for t in (x, hidden, radial, offset)]
     parameters = [*inputs, *layer.parameters()]
 
-    chunked = turn_and_convolve(edges, layout, *inputs, layer.bias, layer.matrices())
+    chunked = rotate_and_convolve(edges, layout, *inputs, layer.bias, layer.matrices())
     ends = into @ torch.cat((x[source], x[target]), -1)
     out, extra = layer(ends, hidden @ radial.T + offset)
     plain = torch.cat((extra, out.flatten(1)), 1)
@@ -125,5 +125,5 @@ def test_messages_in_chunks_equal_plain_ones(monkeypatch: pytest.MonkeyPatch, va
 
 def test_no_edges_are_no_message() -> None:
     empty = torch.zeros(0, dtype=torch.long)
-    edges = Edges(empty, empty, torch.zeros(0, 14, 16), ATOMS)
+    edges = MessageEdges(empty, empty, torch.zeros(0, 14, 16), ATOMS)
     assert torch.equal(weigh_and_sum(edges, torch.zeros(0, 14, 6), torch.zeros(0, 2)), torch.zeros(ATOMS, 16, 6))

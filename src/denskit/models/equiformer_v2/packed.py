@@ -1,7 +1,4 @@
-"""Layers on packed features: one tensor [N, (l_max + 1)^2, C], rows l * l + l + m, the same channels for all degrees.
-
-Two models of the EquiformerV2 family read them; the norms are the three published ones.
-"""
+"""Layers on packed features: one tensor [N, (l_max + 1)^2, C] with rows l * l + l + m; the three published norms."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ class PackedLinear(nn.Module):
         initialise(self.weight, channels_in, init)
 
     def forward(self, x: Tensor, degrees: Sequence[int] | None = None) -> Tensor:
-        """Rows [N, sum of 2l + 1, C_in] of the given degrees (default: 0, 1, ... as far as x goes), in their order."""
+        """Rows [N, sum of 2l + 1, C_in] of the given degrees (default: those of x), in their order."""
         used = range(isqrt(x.shape[1])) if degrees is None else degrees
         parts = []
         for l, part in zip(used, x.split([2 * l + 1 for l in used], 1), strict=True):
@@ -44,7 +41,7 @@ class PackedLinear(nn.Module):
 
 
 class PackedNorm(NoWeightDecay, ABC):
-    """A normalisation: one weight for each degree and channel, a bias on the scalars; x may stop at any degree."""
+    """A norm with one weight for each degree and channel and a bias on the scalars; x may have fewer degrees."""
 
     def __init__(self, l_max: int, channels: int) -> None:
         super().__init__()
@@ -75,15 +72,15 @@ def _mean_square(x: Tensor) -> Tensor:
 
 
 class LayerNorm(PackedNorm):
-    """Each degree on its own (published as ``layer_norm``)."""
+    """Each degree by its own scale (published as ``layer_norm``)."""
 
     def inverse_scale(self, x: Tensor, orders: list[int]) -> list[Tensor]:
-        """One root mean square a degree."""
+        """One root mean square per degree."""
         return [(_mean_square(part) + EPS).rsqrt() for part in x.split(orders, 1)]
 
 
 class SeparableLayerNorm(PackedNorm):
-    """Scalars on their own, all higher degrees by one scale in which degrees weigh alike (``layer_norm_sh``)."""
+    """Scalars by their own scale, higher degrees by one scale with equal weights (``layer_norm_sh``)."""
 
     def inverse_scale(self, x: Tensor, orders: list[int]) -> list[Tensor]:
         """One for the scalars, one for the rest."""
@@ -96,7 +93,7 @@ class SeparableLayerNorm(PackedNorm):
 
 
 class RMSNorm(PackedNorm):
-    """All degrees by one scale in which degrees weigh alike (``rms_norm_sh``)."""
+    """All degrees by one scale with equal weights (``rms_norm_sh``)."""
 
     def inverse_scale(self, x: Tensor, orders: list[int]) -> list[Tensor]:
         """One for all."""

@@ -1,7 +1,7 @@
 """SO(2) linear layers on features in the edge frame, ordered by |m| (Passaro and Zitnick 2023, eSCN).
 
 In the edge frame an equivariant map may mix all degrees of one order |m|: for m = 0 by any matrix, for m > 0 by pairs
-(W_r, W_i) that act on (+m, -m) as a complex number acts: out(+m) = W_r in(+m) - W_i in(-m), out(-m) = W_r in(-m) +
+(W_r, W_i) that act on (+m, -m) like a complex number: out(+m) = W_r in(+m) - W_i in(-m), out(-m) = W_r in(-m) +
 W_i in(+m).  Features are order-major: :mod:`denskit.geometry.order_major`.
 """
 
@@ -41,7 +41,7 @@ class SO2Linear(nn.Module):
 
     @property
     def num_factors(self) -> int:
-        """One factor for each row and channel that goes in, the same for +m and -m."""
+        """One factor for each input row and channel, the same for +m and -m."""
         return sum((self.l_max + 1 - m) * self.channels_in for m in range(self.m_max + 1))
 
     def forward(
@@ -51,8 +51,8 @@ class SO2Linear(nn.Module):
 
         Args:
             x: [E, K, C_in], order-major.
-            factors: [E, num_factors], multiply the features first (radial functions); ordered by |m|, then l.
-            degrees: output degrees wanted; default all.
+            factors: [E, num_factors] of the input features (radial functions), ordered by |m|, then l.
+            degrees: of the output; default all.
 
         Returns:
             [E, K', C_out], the order-major rows of those degrees, and the extra scalars [E, extra].
@@ -73,7 +73,7 @@ class SO2Linear(nn.Module):
         return torch.cat(outputs, 1), extra
 
     def matrices(self, degrees: tuple[int, ...] | None = None) -> list[Tensor]:
-        """The matrix of each order that reaches the given degrees (default all): [outputs, signs * degrees * C_in]."""
+        """The matrix of each order into the given degrees (default all): [outputs, signs * degrees * C_in]."""
         wanted = range(self.l_max + 1) if degrees is None else degrees
         found = [self.weight_0 if degrees is None else torch.cat(self._scalar_rows(self.weight_0, degrees))]
         for m in range(1, min(self.m_max, max(wanted)) + 1):

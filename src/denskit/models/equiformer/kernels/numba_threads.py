@@ -1,7 +1,7 @@
-"""How CPU kernels are called: arguments, and edges divided into parts for threads.
+"""Calls of CPU kernels: conversion of arguments, and division of the edges among threads.
 
-Kernels work on flat arrays and say where each row begins (see numba_rows).  Lists of tensors arrive as arrays of their
-addresses, so that one compiled kernel serves any number of degrees.
+Kernels work on flat arrays and places in them (see numba_rows).  Lists of tensors are passed as arrays of addresses, so
+that one compiled kernel serves any number of degrees.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def room(rows: int, size: int, like: Tensor) -> np.ndarray:
-    """Rows of numbers in the precision of a tensor, for what a kernel needs in between."""
+    """Buffer rows of a kernel, in the precision of a tensor."""
     return np.empty((rows, size), np.float32 if like.dtype == torch.float32 else np.float64)
 
 
 def parts_of(edges: int) -> list[tuple[int, int]]:
-    """Ranges of edges that one thread each works on: as many as torch has threads, if there are edges enough."""
+    """Ranges of edges, one per thread: as many as torch has threads, if there are enough edges."""
     parts = max(1, min(torch.get_num_threads(), edges // EDGES_PER_PART))
     return list(pairwise(edges * k // parts for k in range(parts + 1)))
 
@@ -40,8 +40,8 @@ def run_parts(
 ) -> None:
     """Call ``function(first, last, *shared, *own[part])`` for every part, on threads where there are several.
 
-    Tensors become flat arrays, lists of tensors arrays of addresses; what kernels write to must be contiguous.  All
-    tensors are converted here, on the caller's thread: others do not share its autograd mode.
+    Tensors become flat arrays, lists of tensors arrays of addresses; outputs must be contiguous.  Tensors are converted
+    on the caller's thread, because other threads do not share its autograd mode.
     """
     held, arrays = _arrays(shared)
     calls = []
@@ -55,12 +55,12 @@ def run_parts(
 
 
 def _call(_held: Sequence[Any], function: Callable[..., None], arguments: Sequence[Any]) -> None:
-    """Call a kernel.  ``_held`` keeps its memory while it runs, also where the caller is interrupted."""
+    """Call a kernel.  ``_held`` keeps its memory alive, also when the caller is interrupted."""
     function(*arguments)
 
 
 def _arrays(values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Arguments of a kernel, and before them the tensors whose memory they are."""
+    """The tensors that own the memory, and the arguments of a kernel."""
     held = [[x.detach().contiguous() for x in v] if isinstance(v, list | tuple) else v for v in values]
     return held, [_array(v) for v in held]
 
@@ -74,12 +74,12 @@ def _array(value: Any) -> Any:
 
 
 def new_sums(like: Sequence[Tensor], parts: Sequence[object]) -> list[list[Tensor]]:
-    """Zeros for sums at atoms, for each part of the edges, so that threads do not collide."""
+    """Zeros for sums at atoms, for each part of the edges: threads do not share them."""
     return [[x.new_zeros(x.shape) for x in like] for _ in parts]
 
 
 def sum_of_parts(sums: Sequence[list[Tensor]]) -> list[Tensor]:
-    """The sums over all parts, in their order, whatever thread was first."""
+    """Sums over all parts, in a fixed order."""
     first, *others = sums
     for other in others:
         for whole, more in zip(first, other, strict=True):
