@@ -33,7 +33,11 @@ def test_folders_are_refused_in_the_same_words(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text("{}")
     with pytest.raises(ValueError, match=r"holds a relaxation; continue it with --resume, or give another folder"):
         folder(tmp_path).continues(resume=False)
-    with locked(tmp_path), pytest.raises(ValueError, match="is in use by process"), folder(tmp_path).opened(resume=True):
+    with (
+        locked(tmp_path),
+        pytest.raises(ValueError, match="is in use by process"),
+        folder(tmp_path).opened(resume=True),
+    ):
         pass
 
 

@@ -105,7 +105,7 @@ class WorkFolder:
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Entries in which two JSON objects differ, as dotted key -> (before, now); None: there is no such entry."""
-    old, new = dict(_flat(json.loads(json.dumps(before)))), dict(_flat(json.loads(json.dumps(now))))
+    old, new = (dict(_flat(json.loads(json.dumps(record, default=str)))) for record in (before, now))
     return {
         key: (old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)
     }

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +31,35 @@ class Evaluation:
     stress: Tensor | None = None  # [B, 3, 3] eV/Å^3, ASE's sign
     energy_std: Tensor | None = None  # [B] eV, standard deviation over the models (n - 1 in the denominator)
     forces_std: Tensor | None = None  # [N, 3] eV/Å, the same for every component
+
+
+class EnergyAndForces(Protocol):
+    """A potential for relaxation and dynamics: :class:`Potential`, or a formula.
+
+    Dynamics needs the call and :meth:`broken` alone.
+    """
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the evaluations."""
+        ...
+
+    @property
+    def stress(self) -> bool:
+        """Whether evaluations have a stress."""
+        ...
+
+    def __call__(self, batch: Batch) -> Evaluation:
+        """Evaluate a batch.  Raises ValueError for a system that cannot be evaluated."""
+        ...
+
+    def broken(self, batch: Batch) -> Tensor:
+        """The systems [B] that cannot be evaluated."""
+        ...
+
+    def check_elements(self, system: System) -> None:
+        """Raise ValueError for an unknown element."""
+        ...
 
 
 class Potential:

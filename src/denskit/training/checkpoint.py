@@ -110,5 +110,5 @@ def load_checkpoint(path: Path) -> Checkpoint:
         content = read_torch(path)
         version = content.pop("format_version")
         if version in _READABLE:
-            return Checkpoint(**{**content, "config": json.loads(content["config"])})
+            return Checkpoint(**{**content, "config": dict(json.loads(content["config"]))})
     raise ValueError(f"{path}: has format version {version}, this Denskit reads up to {FORMAT_VERSION}; update Denskit")

@@ -1,8 +1,8 @@
 """FIRE and L-BFGS for many systems at once, each as if it were alone.
 
-An optimizer is a pure function: ``step(state, positions, forces)`` gives the moves of all rows and the next state.
-Inner products and step lengths are those of each system, so a result does not depend on what else is in the batch.
-What a system lacks (a history, because it has just entered) is zero, so systems of any age step together.
+An optimizer is a pure function: ``step(state, positions, forces)`` returns the moves of all rows and the next state.
+Inner products and step lengths are those of each system, so results do not depend on the other systems of the batch.
+The history of a system that has just entered is zero, so systems of any age step together.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from denskit.simulation.relaxation.ragged import Ragged
+from denskit.simulation.state import SystemTensors
 
 
 class _Optimizer(BaseModel):
@@ -25,30 +25,30 @@ class LBFGS(_Optimizer):
 
     Two-loop recursion on the last ``memory`` pairs s = r - r_before, y = f_before - f, from the inverse Hessian
     1 / ``alpha``.  A system's step is shortened so that its longest row is at most ``maxstep``, then multiplied by
-    ``damping``.  A pair with y . s = 0, which ASE divides by, is left out.
+    ``damping``.  A pair with y . s = 0, by which ASE divides, is left out.
     """
 
     name: Literal["lbfgs"] = "lbfgs"
     maxstep: float = Field(0.2, gt=0, description="Å, longest move of an atom, before damping")
-    memory: int = Field(100, ge=1, description="pairs of moves and changes of forces that are kept")
-    damping: float = Field(1.0, gt=0, description="factor of each move")
-    alpha: float = Field(70.0, gt=0, description="eV/Å^2, first guess of the Hessian")
+    memory: int = Field(100, ge=1, description="pairs of moves and force changes in the history")
+    damping: float = Field(1.0, gt=0, description="factor of every move")
+    alpha: float = Field(70.0, gt=0, description="eV/Å^2, initial Hessian")
 
-    def start(self, like: Ragged) -> Ragged:
-        """The state of systems that have not moved yet; ``like`` gives their rows."""
-        count, rows, device = like.num_systems, len(like.system), like.counts.device
+    def start(self, like: SystemTensors) -> SystemTensors:
+        """The state of systems before their first move, with the rows of ``like``."""
+        count, rows, device = like.num_systems, len(like.system_index), like.counts.device
         zeros = torch.zeros(rows, 3, dtype=torch.float64, device=device)
         history = torch.zeros(rows, self.memory, 3, dtype=torch.float64, device=device)
-        return Ragged(
+        return SystemTensors(
             like.counts,
             {"before": zeros, "forces_before": zeros, "s": history, "y": history},
             {
-                "pairs": torch.full((count,), -1, device=device),  # -1: nothing to make a pair with yet
+                "pairs": torch.full((count,), -1, device=device),  # -1: no evaluation yet
                 "rho": torch.zeros(count, self.memory, dtype=torch.float64, device=device),
             },
         )
 
-    def step(self, state: Ragged, positions: Tensor, forces: Tensor) -> tuple[Tensor, Ragged]:
+    def step(self, state: SystemTensors, positions: Tensor, forces: Tensor) -> tuple[Tensor, SystemTensors]:
         """Moves [R, 3] in Å from positions [R, 3] and forces [R, 3] (float64), and the next state."""
         state = self._remember(state, positions, forces)
         s, y, rho = state.rows["s"], state.rows["y"], state.systems["rho"]
@@ -66,8 +66,8 @@ class LBFGS(_Optimizer):
         scale = torch.where(longest >= self.maxstep, self.maxstep / longest, 1.0)
         return -z * state.spread(scale) * self.damping, state
 
-    def _remember(self, state: Ragged, positions: Tensor, forces: Tensor) -> Ragged:
-        """The state with the pair of the last move put in front of the others."""
+    def _remember(self, state: SystemTensors, positions: Tensor, forces: Tensor) -> SystemTensors:
+        """The state with the pair of the last move in front of the others."""
         pairs = state.systems["pairs"] + 1
         moved = state.spread(pairs > 0)
         s = torch.where(moved, positions - state.rows["before"], 0.0)
@@ -88,26 +88,26 @@ class LBFGS(_Optimizer):
 class FIRE(_Optimizer):
     """FIRE (Bitzek et al., Phys. Rev. Lett. 97, 170201 (2006)) as in ASE, with ASE's parameters.
 
-    ``maxstep`` bounds the norm of a system's whole move, as there.
+    ``maxstep`` bounds the norm of the whole move of a system, as in ASE.
     """
 
     name: Literal["fire"] = "fire"
-    maxstep: float = Field(0.2, gt=0, description="Å, longest move of a system in all its coordinates")
-    dt: float = Field(0.1, gt=0, description="first time step, in units in which masses are 1")
+    maxstep: float = Field(0.2, gt=0, description="Å, largest norm of the move of a system, over all its coordinates")
+    dt: float = Field(0.1, gt=0, description="initial time step, in units in which masses are 1")
     dtmax: float = Field(1.0, gt=0, description="largest time step")
     n_min: int = Field(5, ge=0, description="steps downhill before the time step grows")
-    f_inc: float = Field(1.1, ge=1, description="factor by which the time step grows")
-    f_dec: float = Field(0.5, gt=0, le=1, description="factor by which it shrinks after a step uphill")
-    a_start: float = Field(0.1, ge=0, le=1, description="how much velocities turn towards the forces, at first")
-    f_a: float = Field(0.99, gt=0, le=1, description="factor by which that shrinks")
+    f_inc: float = Field(1.1, ge=1, description="growth of the time step")
+    f_dec: float = Field(0.5, gt=0, le=1, description="factor of the time step after a step uphill")
+    a_start: float = Field(0.1, ge=0, le=1, description="initial mixing of velocities with forces")
+    f_a: float = Field(0.99, gt=0, le=1, description="factor by which the mixing shrinks")
 
-    def start(self, like: Ragged) -> Ragged:
-        """The state of systems that have not moved yet; ``like`` gives their rows."""
+    def start(self, like: SystemTensors) -> SystemTensors:
+        """The state of systems before their first move, with the rows of ``like``."""
         count, device = like.num_systems, like.counts.device
         numbers = {"dtype": torch.float64, "device": device}
-        return Ragged(
+        return SystemTensors(
             like.counts,
-            {"velocity": torch.zeros(len(like.system), 3, **numbers)},  # type: ignore[call-overload]
+            {"velocity": torch.zeros(len(like.system_index), 3, **numbers)},  # type: ignore[call-overload]
             {
                 "dt": torch.full((count,), self.dt, **numbers),  # type: ignore[call-overload]
                 "a": torch.full((count,), self.a_start, **numbers),  # type: ignore[call-overload]
@@ -115,7 +115,7 @@ class FIRE(_Optimizer):
             },
         )
 
-    def step(self, state: Ragged, positions: Tensor, forces: Tensor) -> tuple[Tensor, Ragged]:
+    def step(self, state: SystemTensors, positions: Tensor, forces: Tensor) -> tuple[Tensor, SystemTensors]:
         """Moves [R, 3] in Å from positions [R, 3] and forces [R, 3] (float64), and the next state."""
         velocity, dt, a = state.rows["velocity"], state.systems["dt"], state.systems["a"]
         since = state.systems["downhill"]
