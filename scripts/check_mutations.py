@@ -81,8 +81,8 @@ MUTATIONS = [
     Mutation(
         mistake="edges built before the corruption",
         file=CORRUPTION,
-        before="        edge_index=None,\n        edge_shift=None,\n        edge_mask=None,\n",
-        after="",
+        before="displacement, edges=None)",
+        after="displacement)",
         test=_T + "test_edges_belong_to_the_corrupted_positions",
     ),
     Mutation(

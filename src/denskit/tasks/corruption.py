@@ -46,14 +46,7 @@ def draw_noise(batch: Batch, keys: Tensor, noise_mask: Tensor) -> Tensor:
 
 def displaced(batch: Batch, displacement: Tensor) -> Batch:
     """The batch with atoms moved by ``displacement`` [N, 3] Å, without edges: they belong to the positions before."""
-    return replace(
-        batch,
-        positions=batch.positions + displacement,
-        edge_index=None,
-        edge_shift=None,
-        edge_mask=None,
-        edge_pairs=None,
-    )
+    return replace(batch, positions=batch.positions + displacement, edges=None)
 
 
 def noise_term(config: DenoisingConfig, noise: Tensor, prepared: Prepared, progress: float) -> Term:

@@ -56,12 +56,12 @@ def _symmetric(sample: Sample, place: int) -> bool:
         batch = build_neighbors(batch, 5.0)
     except ValueError:  # named by another check
         return True
-    assert batch.edge_index is not None
+    source, target = batch.built_edges.index
     vectors = batch.edge_vectors()
-    near = torch.exp(-vectors.norm(dim=1)) * batch.atomic_numbers[batch.edge_index[0]]  # elements make a difference
+    near = torch.exp(-vectors.norm(dim=1)) * batch.atomic_numbers[source]  # elements make a difference
     sums, lengths = torch.zeros(len(batch.positions), 3).double(), torch.full((len(batch.positions),), 1e-12).double()
-    sums.index_add_(0, batch.edge_index[1], vectors * near[:, None])
-    lengths.index_add_(0, batch.edge_index[1], vectors.norm(dim=1) * near)
+    sums.index_add_(0, target, vectors * near[:, None])
+    lengths.index_add_(0, target, vectors.norm(dim=1) * near)
     return bool((sums.norm(dim=1) < SYMMETRIC * lengths).all())
 
 

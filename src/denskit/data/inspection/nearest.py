@@ -47,8 +47,7 @@ def nearest_of(frames: Source) -> Nearest:
 def _of_frame(frames: Source, place: int) -> tuple[np.ndarray, np.ndarray]:
     batch, _ = collate([frames[place]], torch.float64)
     batch = build_neighbors(batch, REACH, max_neighbors=1)
-    assert batch.edge_index is not None
-    source, target = batch.edge_index.numpy()
+    source, target = batch.built_edges.index.numpy()
     numbers = batch.atomic_numbers.numpy()
     distance, ratio = np.full(len(numbers), np.inf), np.full(len(numbers), np.inf)
     distance[target] = batch.edge_vectors().norm(dim=1).numpy()
