@@ -29,7 +29,7 @@ from denskit.models.base import ForceField
 from denskit.random import keys_for
 from denskit.runtime.processes import join_processes
 from denskit.training.batch_loss import counts_of, objective
-from denskit.training.config import load_config
+from denskit.training.load_config import load_config
 from denskit.training.trainer import Trainer
 
 

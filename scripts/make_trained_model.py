@@ -27,7 +27,7 @@ from ase.optimize import BFGS
 from tblite.ase import TBLite
 
 from denskit.models.model_file import load_model, save_model
-from denskit.training.config import load_config
+from denskit.training.load_config import load_config
 from denskit.training.run import train
 
 OUTPUT = Path(__file__).resolve().parent.parent / "tests" / "fixtures" / "trained.safetensors"

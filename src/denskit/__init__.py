@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from denskit.simulation.dynamics.folder import molecular_dynamics as dynamics
     from denskit.simulation.potential import Potential
     from denskit.simulation.relaxation import relax
-    from denskit.training.config import load_config
+    from denskit.training.load_config import load_config
     from denskit.training.run import train
 
 __version__ = "0.1.0"
@@ -32,7 +32,7 @@ _PLACES = {
     "System": "batch",
     "dynamics": "simulation.dynamics.folder:molecular_dynamics",
     "evaluate": "evaluation.evaluate",
-    "load_config": "training.config",
+    "load_config": "training.load_config",
     "load_model": "models.model_file",
     "predict": "evaluation.evaluate",
     "read": "data.loading",

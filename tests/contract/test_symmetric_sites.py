@@ -24,7 +24,7 @@ from denskit.models.model_file import load_model, save_model
 from denskit.models.scaling import Scaling
 from denskit.presets import preset_names
 from denskit.simulation.structures import batch_of
-from denskit.training.config import load_config
+from denskit.training.load_config import load_config
 
 PUBLISHED = ("md17/", "oc20/", "oc22/")
 OFFERED = [name for name in preset_names() if not name.startswith(PUBLISHED)]

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from denskit.cli import app
-from denskit.training.config import load_config
+from denskit.training.load_config import load_config
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -17,7 +17,7 @@ from denskit.evaluation.denoising import Recovery, denoise, noise_error
 from denskit.models.model_file import load_model, save_model
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig
-from denskit.training.config import load_config
+from denskit.training.load_config import load_config
 from denskit.training.run import train
 
 TINY = Path(__file__).parents[1] / "training" / "tiny.yaml"

@@ -15,7 +15,7 @@ from denskit.data.base import collate
 from denskit.evaluation.evaluate import evaluate, predict
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.model_file import load_model
-from denskit.training.config import RunConfig
+from denskit.training.load_config import RunConfig
 from denskit.training.run import train
 
 Tiny = Callable[..., RunConfig]

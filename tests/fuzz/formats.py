@@ -33,7 +33,7 @@ from denskit.models.model_file import load_model, read_header, save_model
 from denskit.models.scaling import Scaling
 from denskit.presets import preset_text, study_names, study_text
 from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, load_checkpoint, save_checkpoint
-from denskit.training.config import load_config
+from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder
 from fuzz.child import Files
 from fuzz.mutations import (

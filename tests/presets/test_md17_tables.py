@@ -12,7 +12,7 @@ from denskit.models import build_force_field
 from denskit.models.scaling import Scaling
 from denskit.presets import preset_names
 from denskit.tasks import build_task
-from denskit.training.config import RunConfig, load_config
+from denskit.training.load_config import RunConfig, load_config
 
 MOLECULES = "aspirin benzene ethanol malonaldehyde naphthalene salicylic toluene uracil".split()
 

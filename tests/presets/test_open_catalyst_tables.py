@@ -13,7 +13,7 @@ from denskit.models import build_force_field
 from denskit.models.scaling import Scaling
 from denskit.presets import preset_names
 from denskit.tasks import build_task
-from denskit.training.config import RunConfig, load_config
+from denskit.training.load_config import RunConfig, load_config
 from denskit.training.schedule import rate_of
 
 EV = 2.887317180633545  # OC20: deviation of referenced energies, eV, and unit of forces, eV/Å

@@ -7,7 +7,7 @@ import pytest
 from denskit.models import build_force_field
 from denskit.models.scaling import Scaling
 from denskit.presets import preset_description, preset_names, preset_text
-from denskit.training.config import load_config
+from denskit.training.load_config import load_config
 from denskit.training.settings import SizeRow
 
 

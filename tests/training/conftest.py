@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from denskit.training.config import RunConfig, load_config
+from denskit.training.load_config import RunConfig, load_config
 
 TINY = Path(__file__).with_name("tiny.yaml")
 

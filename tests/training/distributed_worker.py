@@ -9,7 +9,7 @@ import torch
 
 from denskit.data import load_data
 from denskit.runtime.processes import Processes, join_processes
-from denskit.training.config import RunConfig, load_config
+from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 from denskit.training.trainer import Trainer
 

@@ -7,7 +7,7 @@ from ase.build import molecule
 from ase.calculators.emt import EMT
 from ase.io import write
 
-from denskit.training.config import load_config
+from denskit.training.load_config import load_config
 from denskit.training.run import train
 
 SMALL = [

@@ -17,7 +17,7 @@ from denskit.cli import app
 from denskit.models.model_file import load_model
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.checks import Planned, verdict_on, warnings_before
-from denskit.training.config import RunConfig
+from denskit.training.load_config import RunConfig
 from denskit.training.run import train
 from denskit.training.schedule import Schedule
 

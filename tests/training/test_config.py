@@ -10,7 +10,7 @@ import yaml
 
 from denskit.presets import preset_names
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
-from denskit.training.config import RunConfig, TrainingConfig, load_config
+from denskit.training.load_config import RunConfig, TrainingConfig, load_config
 from denskit.training.settings import parse_interval
 
 

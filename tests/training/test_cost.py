@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from denskit.training.config import RunConfig, load_config
 from denskit.training.cost import Cost
+from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import cost_of, train
 from denskit.training.settings import TrainingConfig, parse_budget
 

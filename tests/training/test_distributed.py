@@ -17,7 +17,7 @@ from denskit.data import load_data
 from denskit.models.model_file import load_model
 from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes, join_processes
-from denskit.training.config import load_config
+from denskit.training.load_config import load_config
 from denskit.training.trainer import Trainer
 
 from tolerances import PATIENCE_S, SAME_GRADIENT64, SAME_LOSS64

@@ -18,10 +18,10 @@ from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
 from denskit.runtime.processes import join_processes
 from denskit.tasks.measure import batches
-from denskit.training.config import RunConfig, load_config
+from denskit.training.fine_tuning import element_tables, similar_element
+from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 from denskit.training.trainer import Trainer
-from denskit.training.transfer import element_tables, similar_element
 from training.slabs import Slabs
 
 Tiny = Callable[..., RunConfig]

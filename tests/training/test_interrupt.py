@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 from denskit.training.checkpoint import load_checkpoint
-from denskit.training.config import RunConfig
+from denskit.training.load_config import RunConfig
 from denskit.training.run import train
 
 from tolerances import PATIENCE_S
 
 pytestmark = pytest.mark.one_thread
-SCRIPT = "import sys; from denskit.training import config, run; run.train(config.load_config(sys.argv[1]))\n"
+SCRIPT = "import sys; from denskit.training import load_config, run; run.train(load_config.load_config(sys.argv[1]))\n"
 CASES = {
     "Ctrl-C": (signal.SIGINT, 1, 130),
     "SIGTERM": (signal.SIGTERM, 1, 143),

@@ -13,7 +13,7 @@ import torch
 
 from denskit.models.model_file import load_model
 from denskit.training.checkpoint import load_checkpoint
-from denskit.training.config import RunConfig
+from denskit.training.load_config import RunConfig
 from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
 from killing import command, leftovers, posix, run, spread

@@ -9,8 +9,7 @@ from torch import nn
 from denskit.models import build_force_field
 from denskit.models.equiformer import EquiformerConfig
 from denskit.models.scaling import Scaling
-from denskit.training.ema import WeightAverage
-from denskit.training.optimizer import Gradients, build_optimizer, set_learning_rate
+from denskit.training.optimizer import Gradients, WeightAverage, build_optimizer, set_learning_rate
 from denskit.training.settings import TrainingConfig
 
 

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from denskit.data import load_data
 from denskit.runtime.processes import join_processes
-from denskit.training.config import RunConfig
-from denskit.training.precision import Precision
+from denskit.training.load_config import RunConfig
+from denskit.training.optimizer import Precision
 from denskit.training.run import train
 from denskit.training.trainer import Trainer
 from training.test_trainer import _assert_same_state, _stop_after

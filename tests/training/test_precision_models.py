@@ -14,7 +14,7 @@ from denskit.models.execution import Execution
 from denskit.models.scaling import Scaling
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig, total_loss
-from denskit.training.precision import Precision
+from denskit.training.optimizer import Precision
 
 BF16 = 0.2  # relative to the norm of the gradient: 8 bits through a few layers; found: 0.02 to 0.07
 SAME32 = 1e-5  # the same numbers added in another order in float32

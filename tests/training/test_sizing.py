@@ -10,8 +10,8 @@ from ase.io import write
 
 from denskit.data import DataConfig, load_data
 from denskit.models.equiformer import EquiformerConfig
-from denskit.training.config import load_config
-from denskit.training.sizing import fit_model_to_data
+from denskit.training.fitted_settings import fit_model_to_data
+from denskit.training.load_config import load_config
 
 SIZES = """
 model: {name: equiformer, average_degree: null, average_atoms: null}

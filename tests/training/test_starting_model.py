@@ -17,7 +17,7 @@ from denskit.models.scaling import fit_scaling
 from denskit.runtime.processes import join_processes
 from denskit.tasks import build_task
 from denskit.training import starting_model as initial
-from denskit.training.config import RunConfig
+from denskit.training.load_config import RunConfig
 from denskit.training.starting_model import check_known_elements, initial_force_field
 from denskit.training.trainer import Trainer
 from training.slabs import Slabs

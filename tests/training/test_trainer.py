@@ -23,7 +23,7 @@ from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
 from denskit.runtime.processes import join_processes
 from denskit.training.checkpoint import load_checkpoint, save_checkpoint
-from denskit.training.config import RunConfig, load_config
+from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
 from denskit.training.trainer import Trainer

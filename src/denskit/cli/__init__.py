@@ -19,12 +19,14 @@ from denskit.cli.errors import FriendlyGroup, show_warnings_plainly
 from denskit.cli.evaluate import evaluate
 from denskit.cli.export import export
 from denskit.cli.import_ import import_
-from denskit.cli.inspect import inspect
+from denskit.cli.info import info
 from denskit.cli.md import md
+from denskit.cli.moved import add_moved_commands
 from denskit.cli.predict import predict
 from denskit.cli.presets import app as presets_app
 from denskit.cli.relax import relax
 from denskit.cli.report import report
+from denskit.cli.stability import stability
 from denskit.cli.study import study
 from denskit.cli.submission import app as submission_app
 from denskit.cli.train import train
@@ -42,7 +44,7 @@ app = typer.Typer(
 
   denskit demo
 
-  denskit data inspect mine.extxyz
+  denskit info mine.extxyz
 
   denskit train equiformer data.path=mine.extxyz task=dens output=runs/mine
 
@@ -72,6 +74,7 @@ def prepare(
     show_warnings_plainly()
 
 
+app.command()(info)
 app.command()(train)
 app.command()(evaluate)
 app.command()(study)
@@ -80,8 +83,8 @@ app.command()(predict)
 app.command()(relax)
 app.command("import")(import_)
 app.command()(md)
+app.command()(stability)
 app.command()(export)
-app.command()(inspect)
 app.command()(report)
 app.command()(demo)
 app.command()(doctor)
@@ -89,3 +92,4 @@ app.command()(bench)
 app.add_typer(presets_app, name="presets")
 app.add_typer(data_app, name="data")
 app.add_typer(submission_app, name="submission")
+add_moved_commands(app)

@@ -82,8 +82,8 @@ def _trainer(run: Path, kernels: str, device: str) -> Trainer:
     """The training of a run at its beginning; its folder is not written to."""
     from denskit.evaluation.evaluate import run_data
     from denskit.runtime.processes import join_processes
-    from denskit.training.config import load_config
-    from denskit.training.sizing import fit_model_to_data
+    from denskit.training.fitted_settings import fit_model_to_data
+    from denskit.training.load_config import load_config
     from denskit.training.trainer import Trainer
 
     config, data = load_config(run), run_data(run)

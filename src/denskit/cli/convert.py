@@ -9,33 +9,41 @@ from typing import Annotated
 
 import typer
 
+from denskit.cli.sets import with_settings
+
 
 def convert(
-    inputs: Annotated[list[Path], typer.Argument(help="Files, and folders of shards, to read.", show_default=False)],
-    output: Annotated[Path, typer.Argument(help="Folder to write.", show_default=False)],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="How to read, KEY=VALUE as in data.KEY=VALUE; may be repeated.")
-    ] = None,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files and folders of shards; data.KEY=VALUE: how they are read.",
+            metavar="FILE ... [data.KEY=VALUE ...]",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.", show_default=False)],
     workers: Annotated[int, typer.Option(min=1, help="Processes that read and write.")] = 1,
 ) -> None:
-    """Write structures of any form as one folder of shards, for training on more than fits into memory.
+    """Write structures of any format as one folder of shards, for training sets larger than memory.
 
-    Interrupted, the same command goes on where it was.  Train on it with data.train=FOLDER.
+    The same command continues an interrupted conversion. Train with data.train=FOLDER.
 
-    Example:  denskit data convert s2ef/2M/train oc20_2M --workers 8
+    Examples:
 
-    Example:  denskit data convert md.lmdb oc20_md --set origin=md --set missing=mask
-    """
-    from denskit.data import DataConfig
+      denskit data convert s2ef/2M/train -o oc20_2M --workers 8
+
+      denskit data convert md.lmdb -o oc20_md data.origin=md data.missing=mask
+    """  # fmt: skip
     from denskit.data.convert import convert as write
+    from denskit.training.load_config import data_config
 
-    settings = dict(_pair(text) for text in set_ or ())
-    config = DataConfig.model_validate(settings)
+    files, settings = with_settings(inputs)
+    config = data_config(settings)
     with _bar("structures") as progress:
-        messages = write(inputs, output, config, workers=workers, progress=progress)
+        messages = write([Path(file) for file in files], output, config, workers=workers, progress=progress)
     for message in messages:
         typer.echo(message)
-    typer.echo(f"train on it with data.train={output}")
+    typer.echo(f"Next:  denskit train PRESET data.train={output}")
 
 
 def verify(
@@ -50,13 +58,6 @@ def verify(
     with _bar("structures") as progress:
         count = check(folder, progress)
     typer.echo(f"{folder}: {count} structures, as they were written")
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.removeprefix("data.").partition("=")
-    if not equals:
-        raise ValueError(f"--set {text}: wanted KEY=VALUE, as units=kcal/mol")
-    return key, value
 
 
 @contextmanager

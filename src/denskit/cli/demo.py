@@ -19,7 +19,9 @@ LIMIT = 0.8  # largest ratio of an error to that of predicting zero
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder of the two runs, tables, plots.")] = Path("runs/demo"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the two runs, tables, plots.")] = Path(
+        "runs/demo"
+    ),
     steps: Annotated[int | None, typer.Option(help="Training steps of each; default: the study's.", min=1)] = None,
 ) -> None:
     """Train a small model on 50 shipped structures, without and with DeNS side by side; judge both on unseen ones.

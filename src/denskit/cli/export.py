@@ -1,4 +1,4 @@
-"""``denskit export``: a model as one file that torch alone runs."""
+"""``denskit export``: a model as one file for torch without Denskit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from denskit.cli.options import Force
 
 def export(
     model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
-    output: Annotated[Path, typer.Argument(help="The .pt2 file to write.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .pt2 file to write.", show_default=False)],
     device: Annotated[str, typer.Option(help="auto, cpu or cuda: where the program will run.")] = "cpu",
     dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
     aot: Annotated[
@@ -20,15 +20,15 @@ def export(
     ] = False,
     force: Force = False,
 ) -> None:
-    """Write energy and forces as a program for torch.export.load: no Denskit needed, any number of atoms and edges.
+    """Write energy and forces as a torch.export program, which runs without Denskit on any number of atoms and edges.
 
-    With --aot a compiled one, for torch._inductor.aoti_load_package or C++.
+    --aot compiles it for torch._inductor.aoti_load_package or C++.
 
     Examples:
 
-      denskit export runs/mine mine.pt2
+      denskit export runs/mine -o mine.pt2
 
-      denskit export runs/mine mine_compiled.pt2 --aot
+      denskit export runs/mine -o mine_compiled.pt2 --aot
     """
     from denskit.files import new_file
     from denskit.models.model_file import load_model

@@ -83,7 +83,7 @@ def _settings(name: str) -> ModelConfig | dict[str, Any]:
     from denskit.models import MODELS
     from denskit.reading.budget import naming
     from denskit.reading.documents import read_yaml
-    from denskit.training.config import load_config
+    from denskit.training.load_config import load_config
 
     path = Path(name)
     if not path.is_file():

@@ -10,13 +10,11 @@ import typer
 from denskit.cli.options import Device, Kernels
 
 if TYPE_CHECKING:
-    from denskit.simulation.dynamics.folder import Plan
-    from denskit.simulation.dynamics.folder import Progress as Now
+    from denskit.simulation.dynamics.folder import DynamicsPlan
     from denskit.simulation.dynamics.loop import Outcome
 
 
 def md(
-    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
     file: Annotated[Path, typer.Argument(help="Structures, anything that ASE reads.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path("runs/md"),
@@ -55,9 +53,6 @@ def md(
     compile: Annotated[
         bool, typer.Option("--compile", help="Compile the model first (a minute or more, C++ compiler): for long runs.")
     ] = False,
-    stability: Annotated[
-        bool, typer.Option("--stability", help="MD17's stability protocol; FILE holds the reference frames.")
-    ] = False,
 ) -> None:
     """Simulate structures: NVE, or NVT with a Nosé-Hoover chain or a Langevin bath; all replicas in one batch.
 
@@ -71,21 +66,15 @@ def md(
       denskit md runs/mine ethanol.xyz --temperature 500 --time 20 --replicas 16 --resume
 
       denskit md runs/a ethanol.xyz --committee runs/b --committee runs/c --time 10 --uncertain 0.3 --stop-uncertain
-
-      denskit md runs/mine rmd17_ethanol.extxyz --stability --time 300 --replicas 5
     """
-    if stability:
-        from denskit.cli.stability import study_file
-
-        return study_file(context)
     from denskit.simulation.dynamics import DynamicsSettings
-    from denskit.simulation.dynamics.folder import Plan
+    from denskit.simulation.dynamics.folder import DynamicsPlan
 
     settings = DynamicsSettings(
         ensemble=ensemble, temperature=temperature, timestep=timestep, seed=seed, relaxation_time=relaxation_time,
         friction=friction, rotation=rotation,
     )  # fmt: skip
-    plan = Plan(
+    plan = DynamicsPlan(
         settings=settings, steps=_steps(steps, time, timestep), folder=output, frame_every=frame_every,
         statistics_every=statistics_every, restart_every=restart_every, bonds=bonds, uncertain=uncertain,
         stop_uncertain=stop_uncertain,
@@ -125,7 +114,7 @@ def _read(file: Path, index: str) -> list[Any]:
 def _simulate(
     models: list[Path],
     structures: list[Any],
-    plan: Plan,
+    plan: DynamicsPlan,
     *,
     resume: bool,
     device: str,
@@ -148,14 +137,9 @@ def _simulate(
     console = Console(soft_wrap=True)
     if made["compile"]:
         console.print("compiling the model before the first step: one to several minutes")
-    with Interrupt(patient=False) as interrupt, progress_bar(console, plan.steps) as bar:
-
-        def show(now: Now) -> None:
-            text = f"{now.time:.3f} ps, {now.ns_per_day:.3g} ns/day x {now.systems}, {now.temperature:.0f} K"
-            bar(now.step, text)
-
+    with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
         outcome = molecular_dynamics(
-            potential, structures, plan, resume=resume, say=console.print, progress=show,
+            potential, structures, plan, resume=resume, say=console.print, progress=bar,
             stop=lambda: interrupt.signal != 0,
         )  # fmt: skip
     for failure in outcome.failures:
@@ -168,7 +152,7 @@ def _simulate(
         raise typer.Exit(130)
 
 
-def _uncertain_frames(plan: Plan) -> str:
+def _uncertain_frames(plan: DynamicsPlan) -> str:
     from denskit.simulation.dynamics.folder import UNCERTAIN_FRAMES
 
     file = plan.folder / UNCERTAIN_FRAMES
@@ -177,7 +161,7 @@ def _uncertain_frames(plan: Plan) -> str:
     return f"frames in which forces spread by more than {plan.uncertain:g} eV/Å over the models: {file}"
 
 
-def _ended(outcome: Outcome, plan: Plan) -> str:
+def _ended(outcome: Outcome, plan: DynamicsPlan) -> str:
     step = outcome.state.step
     time = f"{step * plan.settings.timestep / 1000:g} ps (step {step})"
     return f"interrupted at {time}: go on with --resume" if outcome.interrupted else f"ended at {time}"

@@ -13,15 +13,16 @@ from denskit.cli.sets import named_sets
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Model file or run folder.", show_default=False)],
+    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    structures: Annotated[
+        list[str],
+        typer.Argument(
+            help="extxyz, traj, db, npz, lmdb, ...; for a submission one NAME=FILE for each split.",
+            metavar="[NAME=]FILE ...",
+            show_default=False,
+        ),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)],
-    file: Annotated[
-        Path | None, typer.Argument(help="Structures: extxyz, traj, db, npz, lmdb, ...", show_default=False)
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=PATH, several times: splits for one submission file.", show_default=False),
-    ] = None,
     layout: Annotated[
         Literal["extxyz", "evalai", "leaderboard"],
         typer.Option("--format", help="extxyz, or a submission file (npz) with forces of free or of all atoms."),
@@ -41,26 +42,27 @@ def predict(
 
       denskit predict runs/mine new.extxyz -o labelled.extxyz
 
-      denskit predict runs/mine --data id=test_id --data ood_ads=test_ood_ads --format evalai -o submission.npz
-    """
+      denskit predict runs/mine id=test_id ood_ads=test_ood_ads --format evalai -o submission.npz
+    """  # fmt: skip
     from denskit.runtime.determinism import use_deterministic_algorithms
 
     if deterministic:
         use_deterministic_algorithms()
-    sets = named_sets(data or [])
-    if (file is None) == (not sets):
-        raise ValueError("give one file of structures, or --data NAME=PATH for each split of a submission")
+    sets = named_sets(structures)
     if layout == "extxyz":
         from denskit.evaluation.evaluate import predict as predict_file
 
-        if file is None:
-            raise ValueError("--data names the splits of a submission: add --format evalai or leaderboard")
+        if len(sets) > 1:
+            raise ValueError(f"{len(sets)} files are the splits of a submission: add --format evalai or leaderboard")
+        (file,) = sets.values()
         count = predict_file(model, file, output, device=device, batch_size=batch_size, fixed=fixed, force=force)
     else:
         from denskit.evaluation.submission import write_submission
         from denskit.runtime.processes import join_processes
 
         settings = {"batch_size": batch_size, "fixed": fixed, "force": force, "processes": join_processes(device)}
-        count = write_submission(model, sets or file, output, layout=layout, **settings)  # type: ignore[arg-type]
+        named = structures != [*sets.values()]
+        given = sets if named or len(sets) > 1 else next(iter(sets.values()))
+        count = write_submission(model, given, output, layout=layout, **settings)  # type: ignore[arg-type]
     if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
         typer.echo(f"Wrote {count} structures to {output}")

@@ -1,4 +1,4 @@
-"""``denskit presets``: the run configurations that ship with Denskit."""
+"""``denskit presets``: the run configurations that ship with Denskit, and the settings of runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ app = typer.Typer(invoke_without_command=True)
 
 @app.callback()
 def presets(context: typer.Context) -> None:
-    """List the shipped presets, or show one.
+    """List the shipped presets, show one, or describe all settings.
 
     Examples:
 
       denskit presets
 
       denskit presets show md17/equiformer_l2_dens
+
+      denskit presets settings
     """
     from denskit.presets import preset_description, preset_names
 
@@ -41,3 +43,32 @@ def show(name: Annotated[str, typer.Argument(help="Preset, such as md17/equiform
     from denskit.presets import preset_text
 
     typer.echo(preset_text(name), nl=False)
+
+
+@app.command()
+def settings(
+    pattern: Annotated[str, typer.Argument(help="Part of a key, such as cutoff or training.; default: all.")] = "",
+) -> None:
+    """Describe the settings of a run: key, default, meaning.
+
+    Examples:
+
+      denskit presets settings cutoff
+
+      denskit presets settings training.
+    """
+    from denskit.settings import fields_of
+    from denskit.training.load_config import settings_classes
+
+    found = 0
+    for title, cls in settings_classes().items():
+        table = Table(Column("setting", overflow="fold"), Column("default", overflow="fold"), "meaning", title=title)
+        for key, field in fields_of(cls, f"{title.partition('=')[0]}."):
+            if pattern in key and field.description:
+                default = "" if field.is_required() else str(field.get_default(call_default_factory=True))
+                table.add_row(key, default, " ".join(field.description.split()))
+        found += table.row_count
+        if table.row_count:
+            Console().print(table)
+    if not found:
+        raise ValueError(f"no setting has {pattern!r} in its key; denskit presets settings lists all")

@@ -1,24 +1,38 @@
-"""Several sets of structures on a command line, and a table with a column for each."""
+"""Structures on a command line, ``[NAME=]FILE ...``, and a table with a column for each set."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 
 def named_sets(given: Sequence[str]) -> dict[str, str]:
-    """``["id=a.lmdb", "ood_ads=b.lmdb"]`` as a dict.  Raises ValueError for another form and for a name given twice."""
+    """``["id=a.lmdb", "b.lmdb"]`` as ``{"id": "a.lmdb", "b": "b.lmdb"}``; a file without a name is called by its stem.
+
+    Raises ValueError for an empty name or file, and for a name given twice.
+    """
     sets: dict[str, str] = {}
-    for pair in given:
-        name, equals, path = pair.partition("=")
-        if not (name and equals and path):
-            raise ValueError(f"{pair!r}: write NAME=PATH, such as id=val_id.lmdb")
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not equals or Path(text).exists():
+            name, path = Path(text).stem, text
+        if not (name and path):
+            raise ValueError(f"{text!r}: write FILE or NAME=FILE, such as id=val_id.lmdb")
+        if name.startswith("data."):
+            raise ValueError(f"{text}: give the file alone, {path}, or a name of your own, NAME={path}")
         if name in sets:
-            raise ValueError(f"{name} is given twice: {sets[name]} and {path}")
+            raise ValueError(f"two sets are called {name}: {sets[name]} and {path}; give names: NAME=FILE")
         sets[name] = path
     return sets
+
+
+def with_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Files and settings (``data.KEY=VALUE``) of a list of arguments."""
+    settings = [text for text in arguments if text.startswith("data.") and "=" in text and not Path(text).exists()]
+    return [text for text in arguments if text not in settings], settings
 
 
 def print_table(results: Mapping[str, Mapping[str, float]], *, title: str) -> None:

@@ -1,21 +1,20 @@
-"""What ``--stability`` of ``denskit md`` and ``denskit evaluate`` does: the simulation study, its table, its files."""
+"""``denskit stability``: stability and h(r) of simulations, by the published protocol for MD17."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from denskit.files import atomic_write, new_file, write_json
+from denskit.cli.options import Device, Kernels
+from denskit.files import atomic_write, write_json
 
 if TYPE_CHECKING:
-    import torch
-
     from denskit.data.base import Source
     from denskit.simulation.stability.protocol import StudySettings
     from denskit.simulation.stability.results import Study
@@ -31,107 +30,84 @@ ROWS: dict[str, tuple[str, str, float]] = {
 }
 
 
-def study_stability(
-    models: Path | Sequence[Path],
+def stability(
+    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    file: Annotated[
+        Path | None, typer.Argument(help="Reference structures of one molecule; default: the run's test split.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write to; default: RUN/stability.")
+    ] = None,
+    time: Annotated[float, typer.Option(help="ps of each simulation.")] = 300.0,
+    replicas: Annotated[int, typer.Option(help="Simulations, side by side, with momenta of their own.", min=1)] = 5,
+    temperature: Annotated[float, typer.Option(help="K, of the thermostat.")] = 500.0,
+    timestep: Annotated[float, typer.Option(help="fs.")] = 0.5,
+    nve: Annotated[float, typer.Option(help="ps without a thermostat, for the energy drift; 0: none.", min=0)] = 5.0,
+    seed: Annotated[int, typer.Option(help="Of momenta.", min=0)] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the simulations in the folder.")] = False,
+    device: Device = "auto",
+    dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
+    skin: Annotated[float, typer.Option(help="Å, of the neighbour list.")] = 0.5,
+    kernels: Kernels = "auto",
+) -> None:
+    """Measure how long simulations of a molecule stay stable, and the error of h(r), as the paper does for MD17.
+
+    Defaults are the published protocol (Nosé-Hoover, 500 K, 0.5 fs, 300 ps, five simulations). Writes stability.json,
+    stability.png, h_of_r.csv and series.csv. Ctrl-C saves; --resume continues, also to a larger --time.
+
+    Examples:
+
+      denskit stability runs/mine --time 20
+
+      denskit stability runs/mine rmd17_ethanol.extxyz --time 300 -o stability
+    """
+    from denskit.evaluation.evaluate import source_of
+    from denskit.simulation.calculator import DTYPES
+    from denskit.simulation.stability.protocol import StudySettings
+
+    if output is None and not model.is_dir():
+        raise ValueError(f"{model} is a model file: say with --output where the results go")
+    settings = StudySettings(
+        length=time, seeds=replicas, seed=seed, temperature=temperature, timestep=timestep, nve=nve
+    )
+    reference = source_of(model, file, "test")
+    title = f"simulations with {model}" + (f" by {file}" if file else "")
+    made: dict[str, Any] = {"device": device, "dtype": dtype and DTYPES[dtype], "skin": skin, "kernels": kernels}
+    _simulate(model, reference, settings, output or model / "stability", title, resume=resume, **made)
+
+
+def _simulate(
+    model: Path,
     reference: Source,
     settings: StudySettings,
     folder: Path,
+    title: str,
     *,
-    device: str = "auto",
-    dtype: torch.dtype | None = None,
-    skin: float = 0.5,
-    title: str = "",
-) -> dict[str, Any]:
-    """Run a study or go on with it; print its table, write its files into ``folder`` and return its summary.
-
-    Files: ``stability.json``, ``stability.png``, ``h_of_r.csv``, ``series.csv``, and ``study.safetensors`` to go on
-    from.  Raises ValueError where files of these names are there without the last.
-    """
+    resume: bool,
+    device: str,
+    **made: Any,
+) -> None:
+    """Run the study with its progress bar, print the table and write the files; exit code 130 after Ctrl-C."""
     from denskit.runtime.device import choose_device
     from denskit.runtime.interrupt import Interrupt
     from denskit.runtime.progress import progress_bar
     from denskit.simulation.potential import load_potential
     from denskit.simulation.stability.protocol import Reference
-    from denskit.simulation.stability.study import STATE_FILE, run_study
+    from denskit.simulation.stability.study import run_study
     from denskit.training.run_folder import model_file
 
-    paths = [models] if isinstance(models, Path) else list(models)
-    potential = load_potential(
-        [model_file(path) for path in paths], device=choose_device(device), dtype=dtype, skin=skin
-    )
+    potential = load_potential(model_file(model), device=choose_device(device), **made)
     truth = Reference.of(reference)
-    if not (folder / STATE_FILE).exists():
-        for name in FILES:
-            new_file(folder / name)
-    folder.mkdir(parents=True, exist_ok=True)
-    with Interrupt(patient=False) as interrupt, progress_bar(Console(), settings.length) as bar:
-
-        def show(what: str, done: float, total: float) -> None:
-            bar(done, f"{what}, {done:.2f} ps", total)
-
-        study = run_study(potential, truth, settings, folder=folder, progress=show, stop=lambda: interrupt.signal != 0)
+    with Interrupt(patient=False) as interrupt, progress_bar(Console()) as bar:
+        study = run_study(
+            potential, truth, settings, folder=folder, resume=resume, progress=bar, stop=lambda: interrupt.signal != 0
+        )
     _print(study, title)
     _write(study, folder, title)
+    typer.echo(f"Wrote {', '.join(FILES)} to {folder}")
     if study.interrupted:
-        Console().print(f"interrupted at {study.simulated:g} ps; the same command, --resume or not, goes on")
-    return study.summary()
-
-
-def study_file(context: typer.Context) -> None:
-    """``denskit md --stability``: the study of a model by the frames of a file.
-
-    Raises ValueError for an option on the command line that the protocol would ignore.
-    """
-    from denskit.data.config import DataConfig
-    from denskit.data.loading import read_file
-    from denskit.simulation.calculator import DTYPES
-    from denskit.simulation.stability.protocol import StudySettings
-
-    used = ("model", "file", "output", "time", "replicas", "seed", "resume", "device", "dtype", "skin", "stability")
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-    ignored = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(given.difference(used)))
-    if ignored:
-        raise ValueError(f"--stability simulates by a fixed protocol (500 K, 0.5 fs, ...), it does not take {ignored}")
-    options = context.params
-    length = {"length": options["time"]} if "time" in given else {}
-    seeds = {"seeds": options["replicas"]} if "replicas" in given else {}
-    study_stability(
-        options["model"],
-        read_file(options["file"], DataConfig(missing="mask"))[0],
-        StudySettings.model_validate({"seed": options["seed"], **length, **seeds}),
-        options["output"],
-        device=options["device"],
-        dtype=options["dtype"] and DTYPES[options["dtype"]],
-        skin=options["skin"],
-        title=f"{options['model']} by {options['file']}",
-    )
-
-
-def stability_measures(
-    model: Path,
-    file: str | None,
-    split: str,
-    checkpoint: Literal["best", "last"] | None,
-    length: float,
-    folder: Path,
-    device: str,
-) -> dict[str, float]:
-    """``denskit evaluate --stability``: the study's means (and the spread of the stability), named with their units."""
-    from denskit.evaluation.evaluate import source_of
-    from denskit.simulation.stability.protocol import StudySettings
-    from denskit.training.run_folder import model_file
-
-    found = study_stability(
-        model_file(model, checkpoint),
-        source_of(model, file, split),
-        StudySettings(length=length),
-        folder,
-        device=device,
-        title=f"simulations with {model}",
-    )
-    means = {name: found[name]["mean"] for name in ROWS if name in found}
-    return means | {"stability_std_ps": found["stability_ps"]["std"], "simulated_ps": found["simulated_ps"]}
+        typer.echo(f"interrupted at {study.simulated:g} ps; continue with the same command and --resume")
+        raise typer.Exit(130)
 
 
 def _print(study: Study, title: str) -> None:
@@ -156,7 +132,7 @@ def _write(study: Study, folder: Path, title: str) -> None:
 
     write_json(folder / FILES[0], study.summary())
     plot_study(study, folder / FILES[1], title=title)
-    records, seeds = study.records, range(study.settings.seeds)
+    records, seeds = study.series, range(study.settings.seeds)
     series = [f"{name}_{seed}" for name in ("temperature_K", "energy_eV") for seed in seeds]
     rows = zip(records.time, records.temperature, records.energy, strict=True)
     _write_csv(folder / FILES[2], ["time_ps", *series], [[time, *hot, *deep] for time, hot, deep in rows])

@@ -17,18 +17,16 @@ def train(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Changes to it, such as training.max_steps=5000.", metavar="KEY=VALUE ..."),
+        typer.Argument(
+            help="Settings, such as training.max_steps=5000 seed=1 device=cuda:1 (denskit presets settings).",
+            metavar="KEY=VALUE ...",
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in the output folder, if there is one.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved configuration and how long it takes, and stop.")
-    ] = False,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights, batches and noise.")] = None,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")
+        bool, typer.Option("--dry-run", help="Print the resolved settings, time and memory, and stop.")
     ] = False,
 ) -> None:
     """Train a model.
@@ -47,13 +45,9 @@ def train(
     """
     import yaml
 
-    from denskit.training.config import load_config
+    from denskit.training.load_config import load_config
 
-    changes = list(overrides or [])
-    changes += [f"device={device}"] if device is not None else []
-    changes += [f"seed={seed}"] if seed is not None else []
-    changes += ["deterministic=true"] if deterministic else []
-    config = load_config(preset, changes)
+    config = load_config(preset, overrides or [])
     if dry_run:
         config, expected = _planned(config)
         typer.echo(yaml.safe_dump(config.document(), sort_keys=False, allow_unicode=True), nl=False)

@@ -21,7 +21,7 @@ from denskit.random import keys_for
 from denskit.tasks import DenoisingConfig, DeNSConfig, NoisyNodesConfig, Task, build_task
 from denskit.tasks.measure import batches
 from denskit.tasks.metrics import Metrics
-from denskit.training.config import load_config
+from denskit.training.load_config import load_config
 
 _NAME = "noise_error_relative_to_zero"
 Denoises = DeNSConfig | NoisyNodesConfig

@@ -21,7 +21,7 @@ from denskit.models.model_file import load_model, read_header
 from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes
 from denskit.tasks.measure import batches, measure, of_each
-from denskit.training.config import load_config
+from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder, model_file
 
 Model = ForceField | str | Path

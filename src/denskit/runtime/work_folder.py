@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from denskit.reading.budget import naming
 
 _NOTES = "denskit_simulation"  # key of the JSON in a state file's header
 _SHOWN = 60  # characters of a value in a message
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class WorkFolder:
@@ -159,6 +161,8 @@ def whole_lines(path: Path) -> Iterator[tuple[int, Any]]:
 
 def _shown(value: Any) -> str:
     text = str(value)
+    if _SHA256.fullmatch(text):
+        return f"sha256 {text[:12]}..."
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 

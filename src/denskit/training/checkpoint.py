@@ -21,24 +21,13 @@ from torch import Tensor
 from denskit.files import atomic_write
 from denskit.reading.budget import naming
 from denskit.reading.torch_files import read_torch
+from denskit.settings import ON_RESUME, marked
+from denskit.training.settings import RunConfig
 
 FORMAT_VERSION = 3
 _READABLE = (1, 2, 3)  # 1 had no loss scale, 2 no window
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-# Settings that may change when a run is resumed: length, speed, intervals, place.
-MAY_CHANGE = frozenset(
-    {"output", "device", "deterministic"}
-    | {
-        f"training.{name}"
-        for name in (
-            "epochs", "max_steps", "lr", "min_lr", "evaluate_every", "evaluate_structures", "evaluate_batch_size",
-            "log_every", "checkpoint_every", "final", "prefetch", "loader_threads", "activation_checkpointing",
-            "edge_chunk", "kernels",
-            "step",  # of checkpoints from before it was removed
-        )
-    }
-)  # fmt: skip
+MAY_CHANGE = marked(RunConfig, ON_RESUME) | {"training.step"}  # when a run is resumed; the last in older checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,15 @@ elements that it knows, unless others are asked for.  What is fitted is fitted t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from ase.data import atomic_numbers, chemical_symbols
+from torch import Tensor, nn
 
 from denskit.batch import MAX_ATOMIC_NUMBER
 from denskit.data.base import Source, evenly
@@ -25,11 +28,23 @@ from denskit.runtime.memory import memory_named
 from denskit.tasks.measure import batches
 from denskit.training.run_folder import model_file
 from denskit.training.settings import FixedScale, RunConfig
-from denskit.training.transfer import start_new_elements, take_weights
 
 COMPARED = 64  # structures that are predicted before training
 FITTED = 300  # the same where something is fitted to what the predictions leave
 OFFSET = 0.1  # eV an atom between labels and predictions that is worth a warning
+# Settings of a model that its weights do not depend on: they may change in fine-tuning.
+_FREE = frozenset(
+    {
+        "attention_dropout",
+        "projection_dropout",
+        "output_dropout",
+        "stochastic_depth",
+        "initialisation",
+        "stress",
+        "forces",
+    }
+)
+_PERIODS = (0, 2, 10, 18, 36, 54, 86, 118)  # atomic numbers at which periods end
 
 
 def fine_tuned(
@@ -193,3 +208,90 @@ class _Constants:
             "another level of theory, or structures unlike those that it knows. data.references=fit corrects the "
             "references of the elements (energies of earlier structures move along)",
         ]
+
+
+def take_weights(force_field: ForceField, trained: ForceField, origin: str) -> str:
+    """Copy the weights of a trained model, and say which tensors were taken.
+
+    Weights that only one of the two has are left as they are: heads for noise or direct forces, and the degrees above 0
+    that the last block keeps for these.  Tables of elements may be longer than the trained ones.  Raises ValueError for
+    weights of another model; ``origin`` names it.
+    """
+    there, here = trained.config.model_dump(), force_field.config.model_dump()
+    free = _FREE | ({"num_elements"} if here["num_elements"] > there["num_elements"] else frozenset())
+    changed = [name for name in here if name not in free and there.get(name) != here[name]]
+    if changed:
+        listed = "; ".join(f"model.{name} is {there.get(name)} there, {here[name]} here" for name in changed)
+        raise ValueError(f"training.init_from={origin}: the weights belong to another model: {listed}")
+    own, other, tables = _weights(force_field), _weights(trained), element_tables(force_field)
+    shared = own.keys() & other.keys()
+    wrong = [f"{name} {list(other[name].shape)} there, {list(own[name].shape)} here"
+             for name in shared - tables.keys() if own[name].shape != other[name].shape]  # fmt: skip
+    if wrong:
+        raise ValueError(f"training.init_from={origin}: weights of another architecture: {'; '.join(sorted(wrong))}")
+    fresh, unused = own.keys() - other.keys(), other.keys() - own.keys()
+    lost = sorted(n for n in fresh if n.startswith("backbone.blocks.") and n.endswith((".weights.0", ".bias")))
+    if lost:
+        raise ValueError(
+            f"training.init_from={origin}: it has no {lost[0]}, which would start random; train with the task that it "
+            "was trained with, or choose feature_channels unlike channels in both"
+        )
+    for name in shared:
+        own[name][: len(other[name])].copy_(other[name]) if name in tables else own[name].copy_(other[name])
+    said = f"initial weights: {len(shared)} of {len(own)} tensors from {origin}"
+    if fresh:
+        said += f"; fresh, since it has no such heads or degrees: {_summary(fresh)}"
+    if unused:
+        said += f"; of its own not used, since nothing here reads them: {_summary(unused)}"
+    return said
+
+
+def start_new_elements(force_field: ForceField, new: Iterable[int], known: Iterable[int]) -> list[str]:
+    """Give elements that the weights were not trained on the rows of known ones of their group; what was done.
+
+    Other new elements keep their untrained rows: copies across groups brought nothing.
+    """
+    tables, said = element_tables(force_field).values(), []
+    for z in new:
+        similar = similar_element(z, known)
+        if similar is None:
+            said.append(f"{chemical_symbols[z]} random")
+            continue
+        for table in tables:
+            table[z] = table[similar]
+        said.append(f"{chemical_symbols[z]} as a copy of {chemical_symbols[similar]}")
+    return [f"elements new to the model, whose embeddings start untrained: {', '.join(said)}"] if said else []
+
+
+def element_tables(force_field: ForceField) -> dict[str, Tensor]:
+    """Weights with one row for each atomic number, by name."""
+    embeddings = {f"{name}.weight" for name, module in force_field.named_modules() if isinstance(module, nn.Embedding)}
+    return {
+        name: weight
+        for name, weight in _weights(force_field).items()
+        if name in embeddings or name == "backbone.atom_embedding"
+    }
+
+
+def similar_element(z: int, known: Iterable[int]) -> int | None:
+    """The known element of the same group that is nearest to ``z`` in atomic number, if there is one."""
+    return min((other for other in known if _group(other) == _group(z)), key=lambda other: abs(other - z), default=None)
+
+
+def _group(z: int) -> int:
+    """Group in the table of the elements, 0 for hydrogen; lanthanides and actinides count as 3."""
+    if z == 1:
+        return 0
+    period = bisect_left(_PERIODS, z)
+    since, left = z - _PERIODS[period - 1], _PERIODS[period] - z
+    return since if since <= 2 and left > 0 else max(3, 18 - left)
+
+
+def _summary(names: Iterable[str]) -> str:
+    """Tensors counted by module: "heads.noise (3), backbone.blocks.2 (4)"."""
+    counts = Counter(".".join(name.split(".")[: 3 if ".blocks." in name else 2]) for name in sorted(names))
+    return ", ".join(f"{module} ({count})" for module, count in counts.items())
+
+
+def _weights(force_field: ForceField) -> dict[str, Tensor]:
+    return {name: parameter.detach() for name, parameter in force_field.named_parameters()}

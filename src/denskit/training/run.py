@@ -17,14 +17,13 @@ from denskit.models.base import SYMMETRIC_SITES
 from denskit.runtime.determinism import use_deterministic_algorithms
 from denskit.runtime.processes import Processes, join_processes
 from denskit.tasks.measure import measure
-from denskit.training.auto_sigma import fit_sigma_to_data
 from denskit.training.checkpoint import Checkpoint, full_disk_named, load_checkpoint
 from denskit.training.checks import Planned, warnings_before
 from denskit.training.cost import TRIAL_SECONDS, TRIAL_STEPS, Cost, time_steps
+from denskit.training.fitted_settings import fit_model_to_data, fit_sigma_to_data
 from denskit.training.run_folder import RunFolder
 from denskit.training.run_log import RunLog
 from denskit.training.settings import RunConfig
-from denskit.training.sizing import fit_model_to_data
 from denskit.training.trainer import BEST_BY, Trainer
 
 _SAFE_NORM = "model.norm=merged (equiformer) or model.norm=rms_norm (equiformer_v2) for crystals and small molecules"

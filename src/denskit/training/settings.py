@@ -1,4 +1,4 @@
-"""What a run is told: model, data, task, and how to train.  :mod:`denskit.training.config` loads it."""
+"""What a run is told: model, data, task, and how to train.  :mod:`denskit.training.load_config` loads it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,11 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    InstanceOf,
-    SerializeAsAny,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SerializeAsAny, model_validator
 
 from denskit.data.config import DataConfig
 from denskit.models.config import ModelConfig
+from denskit.settings import OnResume, Settings
 from denskit.tasks import TaskConfig
 
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(step|epoch|minute)s?")
@@ -103,10 +95,8 @@ Budget = Annotated[str, AfterValidator(_budget_text)]
 Duration = Annotated[float | str, AfterValidator(_duration)]
 
 
-class FixedScale(BaseModel):
+class FixedScale(Settings):
     """Units of the model that are given, not measured (OC20 and OC22 publish theirs)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     energy_shift: float = 0.0
     """Taken off each energy after the references of the elements, eV."""
@@ -116,27 +106,25 @@ class FixedScale(BaseModel):
     """Unit of the model's forces, eV/Å; with forces by gradient it is energy_scale."""
 
 
-class TrainingConfig(BaseModel):
+class TrainingConfig(Settings):
     """How to train.  A step is one update of the weights."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     batch_size: int = Field(8, ge=1)
     """Structures of one step, over all processes and micro-batches: results do not depend on how it is divided."""
     accumulate: int = Field(1, ge=1)
     """Micro-batches that each process divides its share of a step into, to save memory."""
-    epochs: int | None = Field(None, ge=1)
+    epochs: OnResume[int | None] = Field(None, ge=1)
     """Length of the training in passes over the training data; give this, max_steps or budget."""
-    max_steps: int | None = Field(None, ge=1)
+    max_steps: OnResume[int | None] = Field(None, ge=1)
     """Length of the training in steps."""
     budget: Budget | None = None
     """Length of the training as a time on this machine, "30 minutes" or "2 hours": a trial of a few steps says how many
     fit, and the run is saved with that number."""
     drop_last: bool = True
     """Leave out the structures of an epoch that do not fill a batch (as published; others come each epoch)."""
-    lr: float = Field(5e-4, gt=0)
+    lr: OnResume[float] = Field(5e-4, gt=0)
     """Largest learning rate."""
-    min_lr: Rate = 1e-6
+    min_lr: OnResume[Rate] = 1e-6
     """Learning rate at the end of the cosine; also as a share of lr: "0.01 lr"."""
     schedule: Literal["cosine", "multistep", "constant"] = "cosine"
     """Learning rate after the warm-up; "multistep" multiplies it by gamma at each of the milestones."""
@@ -171,36 +159,36 @@ class TrainingConfig(BaseModel):
     loss and skips steps that overflow."""
     tf32: bool = False
     """Matrix products of float32 from 10 bits of each number, on NVIDIA GPUs (TF32); elsewhere without effect."""
-    kernels: Literal["auto", "plain", "fused"] = "auto"
+    kernels: OnResume[Literal["auto", "plain", "fused"]] = "auto"
     """Edge operations of Equiformer: plain PyTorch, fused kernels (CPUs only), or auto: fused on CPUs. The same
     numbers, to rounding."""
-    activation_checkpointing: bool = False
+    activation_checkpointing: OnResume[bool] = False
     """Compute the inside of each block again in the backward pass instead of keeping it: less memory, more time."""
-    edge_chunk: int | None = Field(None, ge=1)
+    edge_chunk: OnResume[int | None] = Field(None, ge=1)
     """Work on groups of about so many edges, one after the other, and compute them again for derivatives: memory for
     large systems; null: on all at once."""
     scale: Literal["energy_std", "force_rms", "trained"] | FixedScale = "energy_std"
     """Unit of the model's energies: their standard deviation (published for MD17), the root mean square force, or given
     numbers: {energy_shift: -0.755, energy_scale: 2.887, force_scale: 2.887}; trained: that of init_from's model."""
-    evaluate_every: IntervalText = "1 epoch"
+    evaluate_every: OnResume[IntervalText] = "1 epoch"
     """When to evaluate on the validation split ("500 steps", "1 epoch"); also at the end."""
-    evaluate_structures: int | None = Field(None, ge=1)
+    evaluate_structures: OnResume[int | None] = Field(None, ge=1)
     """Validate on so many structures, evenly spaced over the validation split; null: on all."""
-    evaluate_batch_size: int = Field(32, ge=1)
+    evaluate_batch_size: OnResume[int] = Field(32, ge=1)
     """Structures evaluated at once."""
-    log_every: int = Field(50, ge=1)
+    log_every: OnResume[int] = Field(50, ge=1)
     """Steps between two rows of metrics.csv; each evaluation adds its own row."""
-    checkpoint_every: IntervalText = "10 minutes"
+    checkpoint_every: OnResume[IntervalText] = "10 minutes"
     """When to save checkpoints/last.pt ("1000 steps", "1 epoch", "10 minutes"); also at the end and on Ctrl-C."""
     best_by: Literal["forces", "energy"] = "forces"
     """The validation MAE by which a model is the best."""
-    final: Literal["best", "last"] = "best"
+    final: OnResume[Literal["best", "last"]] = "best"
     """Which weights become model.safetensors: best on validation, or the last (as published for MD17)."""
     init_from: str | None = None
     """Model file or run folder to start from: its weights, elements, element references and scale (fine-tuning)."""
-    prefetch: int = Field(4, ge=1)
+    prefetch: OnResume[int] = Field(4, ge=1)
     """Steps whose batches are prepared ahead, in the background."""
-    loader_threads: int = Field(1, ge=1)
+    loader_threads: OnResume[int] = Field(1, ge=1)
     """Threads that prepare batches; more of them help where neighbours take longer than a step."""
 
     @model_validator(mode="after")
@@ -229,10 +217,8 @@ class TrainingConfig(BaseModel):
         return self
 
 
-class SizeRow(BaseModel):
+class SizeRow(Settings):
     """Model settings for so much data."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     up_to: int | None = Field(None, ge=1)
     """Largest number of training structures that this row is meant for; null: any."""
@@ -240,10 +226,8 @@ class SizeRow(BaseModel):
     """Settings of the model (those that the user gives himself are left out)."""
 
 
-class RunConfig(BaseModel):
+class RunConfig(Settings):
     """Everything that a run depends on."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: SerializeAsAny[InstanceOf[ModelConfig]]
     """Settings of one of ``denskit.models.MODELS``."""
@@ -255,13 +239,13 @@ class RunConfig(BaseModel):
     """How it is trained."""
     sizes: tuple[SizeRow, ...] = ()
     """Model settings by the number of training structures; resolved when the data are known."""
-    output: str
+    output: OnResume[str]
     """Run folder, made by the run."""
     seed: int = Field(0, ge=0)
     """Of initial weights, split, order of the data, corruption and dropout."""
-    device: str = "auto"
+    device: OnResume[str] = "auto"
     """"auto" (a CUDA device if there is one), "cpu", "cuda" or "cuda:1"."""
-    deterministic: bool = False
+    deterministic: OnResume[bool] = False
     """Use deterministic algorithms only (slower on CUDA; the CPU always repeats itself bit for bit)."""
 
     @model_validator(mode="after")

@@ -30,10 +30,8 @@ from denskit.tasks.metrics import Metrics
 from denskit.training.batch_loss import objective
 from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, cannot_write, save_checkpoint
 from denskit.training.checks import verdict_on
-from denskit.training.ema import WeightAverage
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
-from denskit.training.optimizer import Gradients, build_optimizer, set_learning_rate
-from denskit.training.precision import Precision
+from denskit.training.optimizer import Gradients, Precision, WeightAverage, build_optimizer, set_learning_rate
 from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, metrics_line
 from denskit.training.running_totals import Window

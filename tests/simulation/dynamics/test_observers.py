@@ -143,5 +143,5 @@ def test_drift_is_the_slope_an_atom() -> None:
     assert energy_drift(time, energy, 9) == pytest.approx(0.002, rel=0.02)
     kinetic = 0.5 + 0.03 * wave
     assert nve_score(time, energy, kinetic) == pytest.approx(0.018 * 4 / kinetic.std(), rel=0.02)
-    with pytest.raises(ValueError, match="two frames or more, found 1"):
+    with pytest.raises(ValueError, match="two energies or more, found 1"):
         energy_drift(time[:1], energy[:1], 9)

@@ -11,7 +11,7 @@ from typing import Any
 from denskit.evaluation.study.config import dotted
 from denskit.evaluation.study.results import Found, Results, tabulate
 from denskit.models.model_file import read_header
-from denskit.training.config import load_config
+from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder, model_file
 
 _NOT_COMPARED = ("seed", "output", "device", "data.split.seed", "data.split.file", "training.log_every")

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from denskit.presets import study_names, study_text
 from denskit.reading.documents import parse_yaml
-from denskit.training.config import load_config, nearest
+from denskit.training.load_config import load_config, nearest
 from denskit.training.settings import RunConfig
 
 FRAMES = "data.split.train"  # an axis over it keeps validation and test frames

@@ -1,17 +1,18 @@
-"""Molecular dynamics of many systems at once: NVE, and NVT with a Nosé-Hoover chain or a Langevin bath."""
+"""Molecular dynamics of many systems at once: NVE, and NVT with a Nosé-Hoover chain or a Langevin thermostat."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from denskit.batch import Batch, select
 from denskit.random import keys_for
+from denskit.settings import Settings
 from denskit.simulation.dynamics.momenta import (
     atom_numbers,
     degrees_of_freedom,
@@ -20,55 +21,41 @@ from denskit.simulation.dynamics.momenta import (
     thermal_momenta,
 )
 from denskit.simulation.dynamics.thermostats import LangevinBath, NoseHooverChain
-from denskit.simulation.potential import Evaluation
+from denskit.simulation.potential import EnergyAndForces
 from denskit.units import BOLTZMANN
 
-BY_ATOM = ("masses", "momenta", "forces", "forces_std")  # the tensors of a state with a row for each atom
+BY_ATOM = ("masses", "momenta", "forces", "forces_std")  # tensors of a state with a row for each atom
 
 
-class EnergyModel(Protocol):
-    """What dynamics asks of a potential: :class:`~denskit.simulation.potential.Potential`, or a formula."""
+class DynamicsSettings(Settings):
+    """Ensemble, thermostat and time step."""
 
-    def __call__(self, batch: Batch) -> Evaluation:
-        """Energies and forces; raises ValueError for a broken system."""
-        ...
-
-    def broken(self, batch: Batch) -> Tensor:
-        """Which systems [B] cannot be evaluated."""
-        ...
-
-
-class DynamicsSettings(BaseModel):
-    """How to integrate."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    ensemble: Literal["nve", "nvt", "langevin"] = Field("nvt", description="nvt is the Nosé-Hoover chain")
-    temperature: float = Field(300.0, gt=0, description="K, of the start and of the bath")
+    ensemble: Literal["nve", "nvt", "langevin"] = Field("nvt", description="nvt: Nosé-Hoover chain")
+    temperature: float = Field(300.0, gt=0, description="K, of the initial momenta and the thermostat")
     timestep: float = Field(0.5, gt=0, description="fs")
-    seed: int = Field(0, ge=0, description="of the momenta and the Langevin noise")
+    seed: int = Field(0, ge=0, description="of the initial momenta and the Langevin noise")
     relaxation_time: float = Field(50.0, gt=0, description="fs, of the Nosé-Hoover chain")
     links: int = Field(3, ge=1, description="length of the Nosé-Hoover chain")
-    friction: float = Field(0.01, gt=0, description="1/fs, of the Langevin bath")
-    rotation: bool = Field(True, description="molecules start with an angular momentum")
+    friction: float = Field(0.01, gt=0, description="1/fs, of the Langevin thermostat")
+    rotation: bool = Field(True, description="molecules start with angular momentum")
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """All that the next step depends on; all floating tensors are float64."""
+    """The state of B systems with N atoms; all floating tensors are float64."""
 
     batch: Batch  # without edges
-    replicas: Tensor  # [B] int64, which run each system is: names it, and seeds its random numbers
+    replicas: Tensor  # [B] int64, number of each system: names it, and seeds its random numbers
     masses: Tensor  # [N] eV fs^2/Å^2
     momenta: Tensor  # [N, 3] eV fs/Å, zero on fixed atoms
     energy: Tensor  # [B] eV, potential
-    forces: Tensor  # [N, 3] eV/Å, as the potential gives them, also on fixed atoms
+    forces: Tensor  # [N, 3] eV/Å, also on fixed atoms
     freedom: Tensor  # [B] degrees of freedom
     chain_positions: Tensor  # [B, links], Nosé-Hoover
     chain_velocities: Tensor  # [B, links] 1/fs
-    heat: Tensor  # [B] eV, what the Langevin bath has put in
+    heat: Tensor  # [B] eV, from the Langevin thermostat since the start
     conserved_at_start: Tensor  # [B] eV
-    energy_std: Tensor | None = None  # [B] eV, over the models of a committee; None: there is one
+    energy_std: Tensor | None = None  # [B] eV, over the models of a committee; None: one model
     forces_std: Tensor | None = None  # [N, 3] eV/Å
     step: int = 0
 
@@ -94,7 +81,7 @@ class State:
 
 
 class BrokenSystems(ValueError):
-    """A step would lead some systems where the potential cannot follow."""
+    """A step leads to positions that the potential cannot evaluate."""
 
     def __init__(self, which: Tensor) -> None:
         self.systems: list[int] = which.nonzero()[:, 0].tolist()  # from a mask [B]
@@ -105,24 +92,24 @@ class BrokenSystems(ValueError):
 
 
 class Dynamics:
-    """Integrates states: velocity Verlet, inside half steps of a Nosé-Hoover chain, or BAOAB with a Langevin bath.
+    """Integrates states: velocity Verlet, alone or between half steps of a Nosé-Hoover chain, or BAOAB for Langevin.
 
-    Fixed atoms do not move.  Whatever is random depends on (seed, replica, step) alone, so that replicas in one batch
-    do what each would do alone.
+    Fixed atoms do not move.  Random numbers depend on (seed, replica, step) alone, so replicas in one batch do what
+    each would do alone.
     """
 
-    def __init__(self, potential: EnergyModel, settings: DynamicsSettings) -> None:
+    def __init__(self, potential: EnergyAndForces, settings: DynamicsSettings) -> None:
         self.potential = potential
         self.settings = settings
         self._bath: tuple[Tensor, LangevinBath] | None = None  # for these replicas
 
     def start(self, batch: Batch, *, momenta: Tensor | None = None, replicas: Sequence[int] | None = None) -> State:
-        """A state at rest in its bath.
+        """The initial state, with the thermostat at rest.
 
         Args:
-            batch: systems; their edges are not used.
-            momenta: [N, 3] eV fs/Å; default Maxwell-Boltzmann at the temperature, without a total momentum.
-            replicas: which run each system is; default 0, 1, ...
+            batch: systems; edges are not used.
+            momenta: [N, 3] eV fs/Å; default: Maxwell-Boltzmann at the temperature, without a total momentum.
+            replicas: numbers of the systems; default: 0, 1, ...
 
         Raises:
             ValueError: A system without degrees of freedom, or one that the potential refuses.
@@ -150,7 +137,7 @@ class Dynamics:
         return replace(state, conserved_at_start=self.conserved(state))
 
     def step(self, state: State) -> State:
-        """The state a time step later; raises BrokenSystems where the potential cannot follow."""
+        """The state after a time step.  Raises BrokenSystems where the potential cannot evaluate the positions."""
         if self.settings.ensemble == "langevin":
             moved = self._langevin(state)
         elif self.settings.ensemble == "nvt":
@@ -160,7 +147,7 @@ class Dynamics:
         return replace(moved, step=state.step + 1)
 
     def conserved(self, state: State) -> Tensor:
-        """What the exact motion conserves [B] (eV): the energy, with what is in the bath."""
+        """The conserved quantity [B] (eV): energy of the systems and of their thermostats."""
         total = state.energy + state.kinetic
         if self.settings.ensemble == "nvt":
             total = total + self._chain(state).energy(state.chain_positions, state.chain_velocities)
@@ -223,7 +210,7 @@ class Dynamics:
 
 
 def _kicked(state: State, momenta: Tensor, time: float) -> Tensor:
-    """Momenta after the forces have acted for ``time`` (fs); fixed atoms feel none."""
+    """Momenta after the forces have acted for ``time`` (fs); zero on fixed atoms."""
     return torch.where(state.batch.fixed[:, None], 0.0, momenta + time * state.forces)
 
 

@@ -1,4 +1,4 @@
-"""Heat baths: the Nosé-Hoover chain and the Langevin bath, for many systems at once."""
+"""Thermostats for many systems at once: the Nosé-Hoover chain and Langevin dynamics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from denskit.random import Use, normal
 from denskit.units import BOLTZMANN
 
-NOISE_BLOCK = 32  # steps of noise drawn at a time: a draw costs a hundred small operations, whatever its size
+NOISE_BLOCK = 32  # steps of noise drawn at once: a draw of any size costs a hundred small operations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class NoseHooverChain:
     links: int  # length of the chain
 
     def start(self) -> tuple[Tensor, Tensor]:
-        """Positions [B, links] (no unit) and velocities [B, links] (1/fs) of a chain at rest."""
+        """Positions [B, links] (dimensionless) and velocities [B, links] (1/fs) of a chain at rest."""
         zeros = self.freedom.new_zeros(len(self.freedom), self.links)
         return zeros, zeros
 
@@ -57,7 +57,7 @@ class NoseHooverChain:
         return factor, positions, torch.stack(v, 1)
 
     def _push(self, v: list[Tensor], j: int, kinetic: Tensor, step: float) -> Tensor:
-        """The velocity of link j after ``step`` under its force, and the drag of the next link around it."""
+        """The velocity of link j after ``step`` (fs) of its force and the drag of the next link."""
         heat = BOLTZMANN * self.temperature
         inertia = heat * self.relaxation_time**2
         if j == 0:
@@ -72,7 +72,7 @@ class NoseHooverChain:
         return (v[j] * drag + step * force) * drag
 
     def energy(self, positions: Tensor, velocities: Tensor) -> Tensor:
-        """What the chain holds [B] (eV): with the systems' own energy it is conserved."""
+        """Energy [B] (eV) of the chain; the sum with the energy of the system is conserved."""
         heat = BOLTZMANN * self.temperature
         weight = torch.ones_like(velocities)
         weight[:, 0] = self.freedom
@@ -84,7 +84,7 @@ class LangevinBath:
     """The O step of BAOAB (Leimkuhler and Matthews, Appl. Math. Res. Express 2013, 34): exact friction and noise.
 
     p becomes c p + sqrt((1 - c^2) m kT) R with c = exp(-friction * timestep).  The noise R is a function of the
-    system's key, the step, the atom and the component: no state, so a run can be continued, split and batched freely.
+    system's key, the step, the atom and the component, so a simulation can be continued, split and batched freely.
     """
 
     def __init__(self, *, temperature: float, friction: float, keys: Tensor, atoms: Tensor, masses: Tensor) -> None:
@@ -96,7 +96,7 @@ class LangevinBath:
         self._noise = masses
 
     def kick(self, momenta: Tensor, step: int, timestep: float) -> Tensor:
-        """Momenta [N, 3] after a time step (fs) in the bath; ``step`` is the step's number."""
+        """Momenta [N, 3] after friction and noise of a time step (fs); ``step`` is its number."""
         keep = torch.exp(torch.tensor(-self.friction * timestep, dtype=torch.float64))
         blend = (1 - keep.square()).sqrt()
         return float(keep) * momenta + float(blend) * self.spread * self._noise_of(step)

@@ -70,7 +70,7 @@ def test_nothing_can_be_written(package: Path) -> None:
 WITHOUT_NUMBA = """
 import torch
 from denskit.models.equiformer.kernels import choose_kernels
-from denskit.training.config import load_config
+from denskit.training.load_config import load_config
 from denskit.training.run import train
 
 settings = ["training.max_steps=1", "training.batch_size=2", "data.split={train: 8, valid: 2}", "output=run"]

@@ -61,7 +61,32 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
     merged = _merge(_keep_trained(base, changes), changes)
     merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
     merged.setdefault("output", _default_output(str(preset_or_path), merged))
-    return _Checker(origin, changes).run_config(merged)
+    classes = {
+        "model": _MODELS[merged["model"]["name"]],
+        "data": DataConfig,
+        "task": _TASKS[merged["task"]["name"]],
+        "training": TrainingConfig,
+    }
+    return _Checker(origin, changes, classes).run_config(merged)
+
+
+def settings_classes() -> dict[str, type[BaseModel]]:
+    """Classes of all settings of a run, by section: ``training``, ``data``, ``task=dens``, ``model=equiformer``, ..."""
+    chosen = {f"{section}={name}": cls for section, classes in _CHOICES.items() for name, cls in classes.items()}
+    return {"training": TrainingConfig, "data": DataConfig, **chosen}
+
+
+def data_config(overrides: Sequence[str]) -> DataConfig:
+    """How structures are read, from ``data.KEY=VALUE``.  Raises ValueError for other and unknown keys."""
+    changes = _parse_overrides(overrides)
+    other = [key for key in changes if key != "data"]
+    if other:
+        raise ValueError(f"{other[0]}: settings that say how structures are read begin with data., as data.units=eV")
+    checker = _Checker("override", changes, {"data": DataConfig})
+    config = checker.build(DataConfig, changes.get("data") or {}, "data")
+    checker.raise_problems()
+    assert isinstance(config, DataConfig)
+    return config
 
 
 def _require_sections(place: str, content: Mapping[str, Any]) -> None:
@@ -181,32 +206,31 @@ def nearest(name: str, valid: Mapping[str, Any] | Sequence[str]) -> str:
 class _Checker:
     """Builds the parts of a RunConfig, so that each error knows its key and whether file or override said it."""
 
-    def __init__(self, origin: str, changes: Mapping[str, Any]) -> None:
-        self.origin = origin
+    def __init__(self, origin: str, changes: Mapping[str, Any], classes: Mapping[str, type[BaseModel]]) -> None:
+        self.origin, self.classes = origin, classes
         self.changed = set(_leaves(changes))
         self.problems: list[str] = []
 
     def run_config(self, merged: dict[str, Any]) -> RunConfig:
         """All sections validated, then the whole; one ValueError with every problem found."""
-        classes: dict[str, type[BaseModel]] = {
-            "model": _MODELS[merged["model"]["name"]],
-            "data": DataConfig,
-            "task": _TASKS[merged["task"]["name"]],
-            "training": TrainingConfig,
-        }
-        sections = {name: self._build(cls, merged.get(name) or {}, name, classes) for name, cls in classes.items()}
-        rest = {key: value for key, value in merged.items() if key not in classes}
+        sections = {name: self.build(cls, merged.get(name) or {}, name) for name, cls in self.classes.items()}
+        rest = {key: value for key, value in merged.items() if key not in self.classes}
         if not self.problems:
-            config = self._build(RunConfig, {**rest, **sections}, "", classes)
+            config = self.build(RunConfig, {**rest, **sections}, "")
         else:  # say what is wrong at the top, too
             for key in rest.keys() - RunConfig.model_fields.keys():
-                self.problems.append(self._unknown(key, RunConfig, "", classes))
-        if self.problems:
-            raise ValueError("\n".join(self.problems))
+                self.problems.append(self._unknown(key, RunConfig, ""))
+        self.raise_problems()
         assert isinstance(config, RunConfig)
         return config
 
-    def _build(self, cls: type[BaseModel], values: Any, prefix: str, classes: Mapping[str, type[BaseModel]]) -> Any:
+    def raise_problems(self) -> None:
+        """Raise one ValueError with every problem found so far."""
+        if self.problems:
+            raise ValueError("\n".join(self.problems))
+
+    def build(self, cls: type[BaseModel], values: Any, prefix: str) -> Any:
+        """Validated settings below the key ``prefix``; None where a problem was found."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -215,18 +239,20 @@ class _Checker:
                 key = ".".join(path)
                 if problem["type"] == "extra_forbidden":
                     owner = _owner(cls, [str(part) for part in problem["loc"]])
-                    self.problems.append(self._unknown(key, owner, key.rpartition(".")[0], classes))
+                    self.problems.append(self._unknown(key, owner, key.rpartition(".")[0]))
                 else:
                     message = problem["msg"].removeprefix("Value error, ")
                     found = "" if isinstance(problem["input"], dict | BaseModel) else f"{problem['input']!r}: "
                     self.problems.append(f"{self._place(key)}: {key + ': ' if key else ''}{found}{message}")
             return None
 
-    def _unknown(self, key: str, owner: type[BaseModel], prefix: str, classes: Mapping[str, type[BaseModel]]) -> str:
+    def _unknown(self, key: str, owner: type[BaseModel], prefix: str) -> str:
         leaf = key.rpartition(".")[2]
         near = difflib.get_close_matches(leaf, owner.model_fields, n=3, cutoff=0.6)
         near = [f"{prefix}.{name}" if prefix else name for name in near]
-        near += [f"{other}.{leaf}" for other, cls in classes.items() if leaf in cls.model_fields and other != prefix]
+        near += [
+            f"{other}.{leaf}" for other, cls in self.classes.items() if leaf in cls.model_fields and other != prefix
+        ]
         for name, cls in _CHOICES.get(prefix, {}).items():
             if cls is not owner:
                 close = difflib.get_close_matches(leaf, cls.model_fields, n=1, cutoff=0.75)

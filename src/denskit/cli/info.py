@@ -1,0 +1,131 @@
+"""``denskit info``: the contents of a file of structures, with checks, or of a model file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from denskit.cli.sets import with_settings
+
+if TYPE_CHECKING:
+    from denskit.data.inspection import Inspection
+
+
+def info(
+    given: Annotated[
+        list[str],
+        typer.Argument(
+            help="Structures, model file or run folder; data.KEY=VALUE: how structures are read.",
+            metavar="FILE|RUN|MODEL [data.KEY=VALUE ...]",
+            show_default=False,
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the contents of a file, and its problems.
+
+    Structures: elements, labels, ranges, then a line for each problem. Energies are compared with forces and stress
+    between similar structures, which shows wrong signs and units. Exit code 1: there are problems.
+
+    Model or run: architecture, units, cutoff, elements, references, training.
+
+    Examples:
+
+      denskit info mine.extxyz
+
+      denskit info mine.extxyz data.energy_key=dft_energy data.units=kcal/mol
+
+      denskit info runs/mine
+    """  # fmt: skip
+    files, settings = with_settings(given)
+    if len(files) != 1:
+        raise ValueError(f"one file, run folder or model file is wanted, found {' '.join(files) or 'none'}")
+    path = Path(files[0])
+    if path.suffix == ".safetensors" or (path / "config.yaml").is_file():
+        if settings:
+            raise ValueError(f"{path} is a model; {settings[0]} belongs to structures")
+        _show_model(path, as_json)
+    else:
+        _show_structures(path, settings, as_json)
+
+
+def _show_model(path: Path, as_json: bool) -> None:
+    from denskit.models.model_file import read_header
+    from denskit.training.run_folder import model_file
+
+    header = read_header(model_file(path))
+    if as_json:
+        typer.echo(json.dumps(header, indent=2, default=str))
+        return
+    table = Table("field", "value", title=str(path))
+    for name, value in _flat(header):
+        table.add_row(name, value)
+    Console().print(table)
+
+
+def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        return [row for key, item in value.items() for row in _flat(item, f"{prefix}.{key}" if prefix else str(key))]
+    return [(prefix, str(value))]
+
+
+def _show_structures(path: Path, settings: list[str], as_json: bool) -> None:
+    from denskit.data.inspection import inspect_file
+    from denskit.training.load_config import data_config
+
+    found = inspect_file(path, data_config(settings))
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), indent=2))
+    else:
+        _print(found)
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _print(found: Inspection) -> None:
+    table = Table("quantity", "value", title=found.file, title_justify="left")
+    for row in _rows(found).items():
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    lines = [*(f"note: {note}" for note in found.notes), *map(str, found.findings)]
+    lines += ["frames are counted from 0"] * any(finding.frames for finding in found.findings)
+    for line in lines:
+        if console.is_terminal:  # wrapped between words; one line each where another program reads
+            line = fill(line, console.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        style = "bold yellow" if line.startswith("problem") else None
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+    if not found.problems:
+        console.print("no problem found", style="green")
+
+
+def _rows(found: Inspection) -> dict[str, str]:
+    def text(values: tuple[float, float, float] | float | None, unit: str, digits: int = 4) -> str:
+        if values is None:
+            return "-"
+        numbers = (values,) if isinstance(values, float) else values
+        return f"{' / '.join(f'{number:.{digits}f}' for number in numbers)} {unit}".strip()
+
+    looked_at = "" if found.looked_at == found.frames else f" ({found.looked_at} looked at)"
+    return {
+        "frames": f"{found.frames}{looked_at}",
+        "elements (atoms)": ", ".join(f"{symbol} {count}" for symbol, count in found.elements.items()),
+        "compositions": str(found.compositions),
+        "atoms a frame (min / mean / max)": text(found.atoms, "", 1),
+        "periodic directions (frames)": ", ".join(f"{axes} {count}" for axes, count in found.periodicity.items()),
+        "fixed atoms": str(found.fixed_atoms),
+        "frames with a label": ", ".join(f"{label} {count}" for label, count in found.labels.items()),
+        "energy (min / mean / max)": text(found.energy, "eV"),
+        "energy an atom (min / mean / max)": text(found.energy_per_atom, "eV"),
+        "energy, deviation in a composition": text(found.energy_std, "eV"),
+        "forces, rms component": text(found.force_rms, "eV/Å"),
+        "forces, largest norm": text(found.force_max, "eV/Å"),
+        "stress, rms component": text(found.stress_rms, "eV/Å^3", 6),
+        f"closest atoms (of {found.searched} frames)": text(found.closest, "Å"),
+    }

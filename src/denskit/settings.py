@@ -1,0 +1,42 @@
+"""Settings: frozen, without unknown keys, each described once by the docstring below it.
+
+Marks on fields say when a setting may differ::
+
+    log_every: OnResume[int] = 50
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
+
+T = TypeVar("T")
+ON_RESUME, ON_FINE_TUNING = "may differ when a run is resumed", "may differ from the model in training.init_from"
+OnResume = Annotated[T, ON_RESUME]
+OnFineTuning = Annotated[T, ON_FINE_TUNING]  # weights neither depend on it nor change their meaning with it
+
+
+class Settings(BaseModel):
+    """Base class of settings.  The docstring below a field is its description."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def fields_of(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Dotted key and field of all settings; those of nested classes follow their field."""
+    for name, field in cls.model_fields.items():
+        yield prefix + name, field
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from fields_of(field.annotation, f"{prefix}{name}.")
+
+
+def marked(cls: type[BaseModel], mark: str) -> frozenset[str]:
+    """Dotted keys of the settings that carry a mark."""
+    return frozenset(key for key, field in fields_of(cls) if mark in _marks(field))
+
+
+def _marks(field: FieldInfo) -> list[Any]:
+    return [mark for mark in field.metadata if isinstance(mark, str)]
