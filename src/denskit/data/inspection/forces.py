@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from denskit.data.base import collate
+from denskit.data.base import collate, spaced
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.sample import Sample
 from denskit.geometry.neighbors import build_neighbors
@@ -18,7 +18,7 @@ NET, DRIFT = 0.05, 0.01  # of the forces' rms, per atom: something is missing; c
 LEAST_DRIFT = 0.004  # eV/Å
 LARGE_RMS = 8.0  # eV/Å, of half of the frames; molecules at 500 K have about 1, liquids at 3000 K about 2
 SYMMETRIC = 0.002  # of the distances' sum: how far an atom may be from a centre of its neighbours
-LOOKED_AT = 300  # frames
+LOOKED_AT = 1000  # structures
 # Bonds of H to C, N and O: force constants are 25 to 50 eV/Å^2 whatever the molecule
 STIFFNESS = 33.0  # eV/Å^2
 BONDED = 1.3  # Å
@@ -36,8 +36,8 @@ _UNITS = {
 def zero(sample: Sample) -> Iterator[Finding]:
     """All forces of a frame zero, though its atoms are at no symmetric sites."""
     frames = sample.frames
-    still = np.flatnonzero(frames.has["forces"] & (sample.force_rms == 0) & (frames.n_atoms > 1))
-    looked_at = still[np.unique(np.linspace(0, len(still) - 1, min(LOOKED_AT, len(still))).astype(np.int64))]
+    still = np.flatnonzero(frames.has["forces"] & (sample.force_rms == 0) & (frames.sizes > 1))
+    looked_at = still[spaced(len(still), LOOKED_AT)]
     wrong = np.array([place for place in looked_at if not _symmetric(sample, int(place))], dtype=np.int64)
     if len(wrong):
         yield sample.finding(
@@ -89,7 +89,7 @@ def large(sample: Sample) -> Iterator[Finding]:
 def unbalanced(sample: Sample) -> Iterator[Finding]:
     """Forces that do not add up to zero."""
     frames = sample.frames
-    has, counts = frames.has["forces"], frames.n_atoms
+    has, counts = frames.has["forces"], frames.sizes
     held = frames.fixed & ~frames.forces.any(axis=1)
     zeroed = has & (np.add.reduceat(held, frames.starts[:-1]) > 0)
     if zeroed.any():
@@ -134,7 +134,7 @@ def bond_stiffness(sample: Sample) -> float | None:
     On a hydrogen atom at distance d from the atom that it is bound to, the force along the bond is about -k (d - d0).
     """
     frames = sample.frames
-    chosen = np.unique(np.linspace(0, len(frames) - 1, min(LOOKED_AT, len(frames)), dtype=np.int64))
+    chosen = spaced(len(frames), LOOKED_AT)
     bonds = [_bonds(sample, int(place)) for place in chosen if frames.has["forces"][place]]
     found, counts = [], []
     for element in (6, 7, 8):

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from denskit.data.frames import close_pair
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.nearest import REACH
 from denskit.data.inspection.sample import Sample
+from denskit.data.structure_arrays import close_pair
 
 OVERLAP, SQUEEZED = 0.3, 0.5  # of the sum of covalent radii; structures at 2000 K stay above 0.56
 SHORTEST = 0.6  # Å: shorter than any bond (H2 is 0.74)
@@ -20,7 +20,7 @@ STRETCHED = 1.6  # times the sum of covalent radii, in half of the frames: no bo
 
 
 def unsearchable(sample: Sample) -> Iterator[Finding]:
-    """Frames in which no neighbours can be searched."""
+    """Structures in which no neighbours can be searched."""
     for place, reason in sample.nearest.refused.items():
         if sample.gaps[place] <= GONE:
             yield sample.finding("problem", reason, of=np.array([place]))
@@ -52,7 +52,7 @@ def far_away(sample: Sample) -> Iterator[Finding]:
         means = "atoms have flown away, as in an exploded simulation"
         yield sample.finding("problem", found, means, "Remove these frames", of=gaps > GONE)
     nearest = sample.nearest
-    alone = np.isinf(nearest.distance) & (frames.n_atoms[nearest.frame] > 1) & (gaps[nearest.frame] <= GONE)
+    alone = np.isinf(nearest.distance) & (frames.sizes[nearest.frame] > 1) & (gaps[nearest.frame] <= GONE)
     if alone.any():
         found, means = f"{alone.sum()} atoms have no other within {REACH:g} Å", "to most models they are free atoms"
         yield sample.finding("note", found, means, of=np.unique(nearest.frame[alone]))
@@ -125,7 +125,7 @@ def few(sample: Sample) -> Iterator[Finding]:
 
 def single_atoms(sample: Sample) -> Iterator[Finding]:
     """Isolated atoms, whose energies are references."""
-    alone = (sample.frames.n_atoms == 1) & ~sample.frames.pbc.any(axis=1)
+    alone = (sample.frames.sizes == 1) & ~sample.frames.pbc.any(axis=1)
     if alone.any() and not alone.all():
         advice = "To take them as the references of the elements say data.references=isolated"
         yield sample.finding("note", f"{alone.sum()} frames are single atoms", "", advice, of=alone)

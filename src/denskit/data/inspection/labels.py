@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from denskit.data.frames import LABELS
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.sample import Sample
 from denskit.data.inspection.work import with_forces
+from denskit.data.structure_arrays import LABELS
 from denskit.units import HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 SCATTER = 3.0  # eV an atom, around a sum over the elements: cohesion varies by less
@@ -86,9 +86,9 @@ def energy_sums(sample: Sample) -> Iterator[Finding]:
     if len(has) < 3 * len(elements) + 6 or len(sample.groups) < 2:
         return
     share = np.zeros((len(frames), len(elements)))
-    np.add.at(share, (np.repeat(np.arange(len(frames)), frames.n_atoms), places), 1)
-    share /= frames.n_atoms[:, None]
-    left, deviation = _robust_fit(share[has], frames.energy[has] / frames.n_atoms[has])
+    np.add.at(share, (np.repeat(np.arange(len(frames)), frames.sizes), places), 1)
+    share /= frames.sizes[:, None]
+    left, deviation = _robust_fit(share[has], frames.energy[has] / frames.sizes[has])
     if deviation > SCATTER:
         yield sample.finding(
             "problem",

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from ase.data import covalent_radii
 
-from denskit.data.base import Source, collate
+from denskit.data.base import Source, collate, spaced
 from denskit.geometry.neighbors import build_neighbors
 
 REACH = 6.0  # Å, of the search: about what models see
@@ -28,7 +28,7 @@ class Nearest:
 
 def nearest_of(frames: Source) -> Nearest:
     """Evenly spaced frames, at most ``FRAMES``."""
-    chosen = np.unique(np.linspace(0, len(frames) - 1, min(FRAMES, len(frames)), dtype=np.int64))
+    chosen = spaced(len(frames), FRAMES)
     parts: list[tuple[np.ndarray, ...]] = []
     refused = {}
     for place in chosen.tolist():

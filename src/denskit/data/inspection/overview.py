@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from ase.data import chemical_symbols
 
-from denskit.data.frames import LABELS
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.sample import Sample
+from denskit.data.structure_arrays import LABELS
 
 Range = tuple[float, float, float]  # smallest, mean, largest
 
@@ -56,7 +56,7 @@ def overview(path: str | Path, sample: Sample, notes: list[str], findings: list[
     """The numbers of a sample, beside what was found."""
     frames, has = sample.frames, sample.frames.has
     symbols, counts = np.unique(frames.atomic_numbers, return_counts=True)
-    forces = frames.forces[np.repeat(has["forces"], frames.n_atoms)]
+    forces = frames.forces[np.repeat(has["forces"], frames.sizes)]
     stress, energy = frames.stress[has["stress"]], frames.energy[has["energy"]]
     closest = sample.nearest.distance.min(initial=np.inf)
     return Inspection(
@@ -66,14 +66,14 @@ def overview(path: str | Path, sample: Sample, notes: list[str], findings: list[
         notes=notes,
         elements={chemical_symbols[z]: int(count) for z, count in zip(symbols, counts, strict=True)},
         compositions=len({np.sort(frames.atomic_numbers[a:b]).tobytes() for a, b in pairwise(frames.starts)}),
-        atoms=_range(frames.n_atoms),
+        atoms=_range(frames.sizes),
         periodicity=dict(
             Counter("".join("xyz"[axis] for axis in range(3) if row[axis]) or "none" for row in frames.pbc)
         ),
         fixed_atoms=int(frames.fixed.sum()),
         labels={label: int(has[label].sum()) for label in LABELS},
         energy=_range(energy) if len(energy) else None,
-        energy_per_atom=_range(energy / frames.n_atoms[has["energy"]]) if len(energy) else None,
+        energy_per_atom=_range(energy / frames.sizes[has["energy"]]) if len(energy) else None,
         energy_std=_std_within(sample) if len(energy) else None,
         force_rms=float(np.sqrt((forces**2).mean())) if len(forces) else None,
         force_max=float(np.linalg.norm(forces, axis=1).max()) if len(forces) else None,

@@ -16,7 +16,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from scipy.spatial import cKDTree
 
-from denskit.data.frames import Frames
+from denskit.data.base import spaced_pairs
+from denskit.data.structure_arrays import StructureArrays
 
 NEAR = 1.0  # Å, largest displacement of an atom
 STRAINED = 0.06  # largest component of a strain
@@ -47,13 +48,14 @@ class Pairs:
         return Pairs(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-def pairs_of(frames: Frames, groups: Sequence[np.ndarray]) -> Pairs:
+def pairs_of(frames: StructureArrays, groups: Sequence[np.ndarray]) -> Pairs:
     """Neighbours in the file and nearest frames of the same atoms; at most ``MOST``, one group after the other."""
     labelled = frames.has["energy"] & frames.has["forces"]
     found: list[list[np.ndarray]] = [[np.zeros(0, np.int64)] * 2 + [np.zeros(0)] * 8]
     count = 0
     for group in groups:
-        chosen = _evenly(group[labelled[group]])
+        chosen = group[labelled[group]]
+        chosen = chosen[spaced_pairs(len(chosen), MOST)]
         if len(chosen) < 2 or count > MOST:
             continue
         columns = _pairs(frames, chosen)
@@ -62,17 +64,9 @@ def pairs_of(frames: Frames, groups: Sequence[np.ndarray]) -> Pairs:
     return Pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
-def _evenly(group: np.ndarray) -> np.ndarray:
-    """At most ``MOST`` frames, evenly spaced pairs of neighbours."""
-    if len(group) <= MOST:
-        return group
-    begin = np.linspace(0, len(group) - 2, MOST // 2).astype(np.int64)
-    return group[np.unique(np.concatenate([begin, begin + 1]))]
-
-
-def _pairs(frames: Frames, group: np.ndarray) -> list[np.ndarray]:
+def _pairs(frames: StructureArrays, group: np.ndarray) -> list[np.ndarray]:
     """The columns of :class:`Pairs` for frames of the same atoms."""
-    atoms = frames.starts[group][:, None] + np.arange(frames.n_atoms[group[0]])
+    atoms = frames.starts[group][:, None] + np.arange(frames.sizes[group[0]])
     positions, forces = frames.positions[atoms], frames.forces[atoms]  # [G, n, 3]
     pbc = frames.pbc[group[0]]
     lattice = lattices(frames.cell[group], pbc)

@@ -9,13 +9,13 @@ from typing import Literal
 
 import numpy as np
 
-from denskit.batch import MAX_ATOMIC_NUMBER, System
-from denskit.data.base import Source, Subset
-from denskit.data.frames import LABELS, Frames, mask_not_finite
+from denskit.batch import System
+from denskit.data.base import Source, spaced_pairs
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.nearest import Nearest, nearest_of
 from denskit.data.inspection.pairs import Pairs, lattices, pairs_of
 from denskit.data.inspection.split import energy_split
+from denskit.data.structure_arrays import StructureArrays, geometry_defects
 
 OUTSIDE = 1e6  # Å: coordinates beyond are those of an exploded simulation
 UNREADABLE = 5  # records whose errors are shown
@@ -25,7 +25,7 @@ UNREADABLE = 5  # records whose errors are shown
 class Sample:
     """Structures that can be looked at, with what several checks need of them."""
 
-    frames: Frames  # labels that are not finite count as absent
+    frames: StructureArrays  # labels that are not finite count as absent
     index: np.ndarray  # [B] their numbers in the source
     total: int  # structures of the source
     not_finite: dict[str, np.ndarray]  # [B] bool of each label: it is there, but NaN or infinite
@@ -33,7 +33,7 @@ class Sample:
     @cached_property
     def force_rms(self) -> np.ndarray:
         """Of each frame's force components [B], eV/Å; NaN without forces."""
-        mean = np.add.reduceat((self.frames.forces**2).mean(axis=1), self.frames.starts[:-1]) / self.frames.n_atoms
+        mean = np.add.reduceat((self.frames.forces**2).mean(axis=1), self.frames.starts[:-1]) / self.frames.sizes
         return np.where(self.frames.has["forces"], np.sqrt(mean), np.nan)
 
     @cached_property
@@ -48,7 +48,7 @@ class Sample:
         frames, gaps = self.frames, np.zeros(len(self.frames))
         for group in self.groups:
             pbc = frames.pbc[group[0]]
-            atoms = frames.starts[group][:, None] + np.arange(frames.n_atoms[group[0]])
+            atoms = frames.starts[group][:, None] + np.arange(frames.sizes[group[0]])
             across = lattices(frames.cell[group], pbc)[:, ~pbc]  # unit vectors
             heights = np.sort(frames.positions[atoms] @ across.transpose(0, 2, 1), axis=1)
             gaps[group] = np.diff(heights, axis=1).max(axis=(1, 2), initial=0.0)
@@ -66,7 +66,7 @@ class Sample:
 
     @cached_property
     def groups(self) -> list[np.ndarray]:
-        """Frames with the same atoms in the same order and the same periodic directions, largest group first."""
+        """Structures with the same atoms in the same order and the same periodic directions, largest group first."""
         kinds: dict[bytes, list[int]] = {}
         for place, (begin, end) in enumerate(pairwise(self.frames.starts)):
             atoms = self.frames.atomic_numbers[begin:end].tobytes()
@@ -75,7 +75,7 @@ class Sample:
 
     @cached_property
     def splits(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Frames of one composition whose energies fall into two groups without a reason: the smaller, the larger."""
+        """Structures of one composition with energies in two groups without a reason: the smaller, the larger."""
         found = (energy_split(self.frames, group) for group in self.groups)
         return [split for split in found if split is not None]
 
@@ -114,13 +114,10 @@ def sample_of(source: Source, count: int) -> tuple[Sample, list[Finding]]:
     Evenly spaced pairs of neighbours, so that frames of one trajectory can be compared.
     Raises ValueError where no structure can be read.
     """
-    if isinstance(source, Frames):
+    if isinstance(source, StructureArrays):
         return _sound(source, np.arange(len(source)), len(source))
-    if isinstance(source, Subset):
-        source = Subset(source.source, np.sort(source.indices), source.name)
-    begin = np.linspace(0, max(len(source) - 2, 0), max(count // 2, 1)).astype(np.int64)
-    places = np.unique(np.concatenate([begin, begin + 1]))
-    chosen = np.arange(len(source)) if len(source) <= count else places[places < len(source)]
+    source = source.in_file_order()
+    chosen = spaced_pairs(len(source), count)
     systems: list[System] = []
     errors: list[str] = []
     for place in chosen:
@@ -135,52 +132,32 @@ def sample_of(source: Source, count: int) -> tuple[Sample, list[Finding]]:
     if len(errors) > UNREADABLE:
         findings.append(Finding(severity="problem", found=f"{len(errors)} records in all that cannot be used"))
     index = np.array([system.index for system in systems])
-    sample, broken = _sound(Frames.from_systems(systems, name=source.name), index, len(source))
+    sample, broken = _sound(StructureArrays.from_systems(systems, name=source.name), index, len(source))
     if len(chosen) < len(source):
         part = f"{len(chosen):,} of {len(source):,} structures were looked at, evenly spaced"
         findings.append(Finding(severity="note", found=part))
     return sample, findings + broken
 
 
-def _sound(frames: Frames, index: np.ndarray, total: int) -> tuple[Sample, list[Finding]]:
-    """The frames whose geometry means something, and what is wrong with the others."""
-    wrong = _wrong_geometry(frames)
+def _sound(structures: StructureArrays, index: np.ndarray, total: int) -> tuple[Sample, list[Finding]]:
+    """The structures whose geometry means something, and findings about the others."""
+    wrong = geometry_defects(structures)
+    inside = structures.all_atoms((np.abs(structures.positions) < OUTSIDE).all(axis=1))
+    inside &= (np.abs(structures.cell) < OUTSIDE).all(axis=(1, 2))
+    bad = np.logical_or.reduce([np.zeros(len(structures), dtype=bool), *wrong.values()])
+    if (~inside & ~bad).any():
+        wrong[f"coordinates beyond {OUTSIDE:g} Å, as of an exploded simulation"] = ~inside & ~bad
     findings = [
         Finding(severity="problem", found=words, advice="Remove these frames", frames=tuple(index[mask].tolist()))
         for words, mask in wrong.items()
     ]
-    bad = np.logical_or.reduce([np.zeros(len(frames), dtype=bool), *wrong.values()])
+    bad |= ~inside
     if bad.all():
-        raise ValueError(f"{frames.name}: no frame can be used. {findings[0]}")
+        raise ValueError(f"{structures.name}: no frame can be used. {findings[0]}")
     if bad.any():
-        sound = Frames.from_systems((frames[int(place)] for place in np.flatnonzero(~bad)), name=frames.name)
-        frames, index = replace(sound, keys=frames.keys), index[~bad]
-    finite, _ = mask_not_finite(frames, "mask")
-    lost = {label: frames.has[label] & ~finite.has[label] for label in LABELS}
-    return Sample(finite, index, total, lost), findings
-
-
-def _wrong_geometry(frames: Frames) -> dict[str, np.ndarray]:
-    """Masks [B] of frames that no model can use, by what is wrong."""
-    empty = frames.n_atoms == 0
-    starts = frames.starts[:-1][~empty]
-
-    def every(rows: np.ndarray) -> np.ndarray:
-        """Whether a condition on atoms holds for all atoms of each frame."""
-        held = np.ones(len(frames), dtype=bool)
-        held[~empty] = np.logical_and.reduceat(rows, starts)
-        return held
-
-    finite = every(np.isfinite(frames.positions).all(axis=1)) & np.isfinite(frames.cell).all(axis=(1, 2))
-    inside = every((np.abs(frames.positions) < OUTSIDE).all(axis=1)) & (np.abs(frames.cell) < OUTSIDE).all(axis=(1, 2))
-    known = every((frames.atomic_numbers >= 1) & (frames.atomic_numbers <= MAX_ATOMIC_NUMBER))
-    lattice = np.where(frames.pbc[:, :, None] & (finite & inside)[:, None, None], frames.cell, 0)
-    flat = np.linalg.matrix_rank(lattice, tol=1e-6) < frames.pbc.sum(axis=1)
-    found = {
-        "no atoms": empty,
-        "positions or cell are NaN or infinite": ~finite,
-        f"coordinates beyond {OUTSIDE:g} Å, as of an exploded simulation": finite & ~inside,
-        f"atomic numbers outside 1 to {MAX_ATOMIC_NUMBER}": ~known,
-        "periodic directions without independent cell vectors": finite & inside & flat,
-    }
-    return {words: mask for words, mask in found.items() if mask.any()}
+        sound = StructureArrays.from_systems(
+            (structures[int(place)] for place in np.flatnonzero(~bad)), name=structures.name
+        )
+        structures, index = replace(sound, keys=structures.keys), index[~bad]
+    lost = structures.not_finite()
+    return Sample(structures.without_labels(lost), index, total, lost), findings

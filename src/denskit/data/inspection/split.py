@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.spatial import cKDTree
 
-from denskit.data.frames import Frames
+from denskit.data.base import spaced
 from denskit.data.inspection.pairs import fingerprints, lattices
+from denskit.data.structure_arrays import StructureArrays
 
 FEWEST = 6  # frames of one composition, to speak of groups
 GAP = 0.1  # eV an atom, between groups, and
@@ -16,12 +17,12 @@ ALIKE = 3.0  # times as far as those are from each other
 MOST = 2000  # frames of each that are looked at
 
 
-def energy_split(frames: Frames, group: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+def energy_split(frames: StructureArrays, group: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """The smaller and the larger part of a ``group`` [G] of frames of one composition; None where they are one."""
     group = group[frames.has["energy"][group]]
     if len(group) < FEWEST:
         return None
-    values = frames.energy[group] / frames.n_atoms[group[0]]
+    values = frames.energy[group] / frames.sizes[group[0]]
     order = np.argsort(values)
     gaps = np.diff(values[order])
     cut = int(gaps.argmax()) + 1
@@ -32,12 +33,12 @@ def energy_split(frames: Frames, group: np.ndarray) -> tuple[np.ndarray, np.ndar
     return (group[few], group[many]) if _crossing(frames, group[few], group[many]) >= CROSSING else None
 
 
-def _crossing(frames: Frames, few: np.ndarray, many: np.ndarray) -> float:
+def _crossing(frames: StructureArrays, few: np.ndarray, many: np.ndarray) -> float:
     """Share of the frames ``few`` that have one of ``many`` nearest, as near as these are to each other."""
-    few, many = (part[np.linspace(0, len(part) - 1, min(MOST, len(part))).astype(np.int64)] for part in (few, many))
+    few, many = (part[spaced(len(part), MOST)] for part in (few, many))
     group = np.concatenate([few, many])
     pbc = frames.pbc[group[0]]
-    atoms = frames.starts[group][:, None] + np.arange(frames.n_atoms[group[0]])
+    atoms = frames.starts[group][:, None] + np.arange(frames.sizes[group[0]])
     prints = fingerprints(frames.positions[atoms], lattices(frames.cell[group], pbc), pbc)
     distances, near = cKDTree(prints).query(prints, k=2)
     itself = near[:, 0] == np.arange(len(group))  # a twin may come first

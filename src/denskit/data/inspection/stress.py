@@ -32,7 +32,7 @@ def unit(sample: Sample) -> Iterator[Finding]:
     stressed = np.flatnonzero(frames.has["stress"] & frames.pbc.all(axis=1))
     size = np.sqrt((frames.stress[stressed] ** 2).mean(axis=(1, 2)))
     volume = np.abs(np.linalg.det(frames.cell[stressed]))
-    counts = frames.n_atoms[stressed]
+    counts = frames.sizes[stressed]
     force = sample.force_rms[stressed]
     told = (force > LEAST_FORCE) & (size > 0)
     if told.sum() >= 10:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from denskit.data.base import spaced
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.meanings import FORCES_MEAN, STRESS_MEANS, Meanings, meaning, reversed_in_sign
 from denskit.data.inspection.pairs import UNSTRAINED, Pairs
@@ -82,7 +83,7 @@ def with_forces(sample: Sample) -> Comparison | None:
     order = np.argsort(pairs.distance)
     close = int((pairs.distance < CLOSE).sum())
     order = order[:close] if close >= ENOUGH else order[:ENOUGH]
-    pairs = pairs.take(order[np.linspace(0, len(order) - 1, min(MOST, len(order))).astype(np.int64)])
+    pairs = pairs.take(order[spaced(len(order), MOST)])
     return compare(pairs, pairs.rise, pairs.by_forces, pairs.forces_blur) or _together(_strained(sample))[0]
 
 
@@ -181,7 +182,7 @@ def nothing_compared(sample: Sample) -> Iterator[Finding]:
 
 
 def _wrong_frames(found: Comparison) -> np.ndarray:
-    """Frames [W] of two pairs or more, none of which agrees."""
+    """Structures [W] of two pairs or more, none of which agrees."""
     both = np.concatenate([found.pairs.first, found.pairs.second])
     frames, inverse, counts = np.unique(both, return_inverse=True, return_counts=True)
     good = np.bincount(inverse, weights=np.tile(found.agree, 2))
@@ -191,7 +192,7 @@ def _wrong_frames(found: Comparison) -> np.ndarray:
 def _per_atom(sample: Sample, found: Comparison) -> Meanings:
     """The factor that energies per atom would give, if energies times the numbers of atoms agree with the forces."""
     pairs = found.pairs
-    total = compare(pairs, pairs.rise * sample.frames.n_atoms[pairs.first], pairs.by_forces, pairs.forces_blur)
+    total = compare(pairs, pairs.rise * sample.frames.sizes[pairs.first], pairs.by_forces, pairs.forces_blur)
     if total is None or not total.clear:
         return {}
     means = ("the energies are per atom, not total", "Multiply the energies of the file by the numbers of atoms")
