@@ -137,6 +137,10 @@ class StructureArrays(Source):
             groups=groups if any(groups) else (),
         )
 
+    def atom_rows(self, places: np.ndarray) -> np.ndarray:
+        """Rows [M, n] of the atoms of structures ``places`` [M] that have n atoms each."""
+        return self.starts[places][:, None] + np.arange(self.sizes[places[0]])
+
     def all_atoms(self, rows: np.ndarray) -> np.ndarray:
         """Whether a condition [N] holds for all atoms of each structure [B]."""
         held = np.ones(len(self), dtype=bool)

@@ -9,15 +9,17 @@ import numpy as np
 
 from denskit.data.structure_arrays import numbered
 
+Severity = Literal["problem", "note"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """One thing that a check found, in words for a user."""
 
-    severity: Literal["problem", "note"]
+    severity: Severity
     found: str  # with numbers
-    means: str = ""  # most likely
-    advice: str = ""  # what to do, with the option
+    means: str = ""  # the most likely cause
+    advice: str = ""  # the remedy, with the option
     frames: tuple[int, ...] = ()  # numbers of all frames concerned, counted from 0
 
     def __str__(self) -> str:
