@@ -176,7 +176,7 @@ def test_rows_of_lmdb_databases_keep_their_fields() -> None:
     for system in source:
         atoms = original(system)
         assert (str(atoms.info["sid"]), atoms.info["fid"]) == (system.sid, system.fid)
-        assert set(atoms.info) == set(source.shards[0].fields(system.index)) | {"sid", "fid"}
+        assert set(atoms.info) == set(source.sources[0].fields(system.index)) | {"sid", "fid"}
         found = predicted(atoms, system, {"energy": 1.0, "forces": np.zeros((len(atoms), 3))})
         assert (found.get_potential_energy(), found.info["REF_energy"]) == (1.0, system.energy)
 

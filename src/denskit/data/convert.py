@@ -20,10 +20,9 @@ from ase.data import chemical_symbols
 from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
-from denskit.data.frames import CLOSEST, close_pair
 from denskit.data.loading import read_file
 from denskit.data.readers.shards import FORMAT, INDEX, LABELS, SIZES, ShardFile, read_index, write_shard
-from denskit.data.records import Records
+from denskit.data.structure_arrays import CLOSEST, close_pair
 from denskit.files import atomic_write, is_empty, locked, sha256_of, write_json
 
 STRUCTURES = 16_384  # of a shard: some 30 MB of OC20, and as much memory as its writer needs
@@ -71,8 +70,7 @@ class _Plan:
 
 def _checked(source: Source, begin: int, end: int) -> Iterator[System]:
     """The structures ``begin`` to ``end - 1`` of a source (none where the end comes first)."""
-    one_by_one = (source[place] for place in range(begin, end))
-    for system in source.between(begin, end) if isinstance(source, Records) else one_by_one:
+    for system in source.iterate(begin, end):
         where = f"{source.name}, record {system.index} (counted from 0)"
         try:
             pair = close_pair(system.positions, system.cell, system.pbc)
@@ -257,7 +255,7 @@ class _Journal:
             first = 0
             for entry in entries:
                 shard = ShardFile(self.folder / entry["file"], entry["structures"], entry["bytes"])
-                sizes[first : first + len(shard)] = shard.sizes()
+                sizes[first : first + len(shard)] = shard.sizes
                 first += len(shard)
             sizes.flush()
         index = {
