@@ -24,7 +24,7 @@ from denskit.files import atomic_write, is_empty, locked
 from denskit.reading.budget import naming
 
 _NOTES = "denskit_simulation"  # key of the JSON in a state file's header
-_SHOWN = 60  # characters of a value in a message
+_SHOWN = 100  # characters of a value in a message
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -167,8 +167,10 @@ def _shown(value: Any) -> str:
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for key, item in value.items():
-            yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
-    else:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
         yield prefix, value
+        return
+    for key, item in value.items():
+        yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
