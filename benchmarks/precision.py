@@ -28,7 +28,7 @@ from denskit.data.base import collate
 from denskit.models.base import ForceField
 from denskit.random import keys_for
 from denskit.runtime.processes import join_processes
-from denskit.training.batch_loss import counts_of, objective
+from denskit.training.batch_loss import batch_loss, counts_of
 from denskit.training.load_config import load_config
 from denskit.training.trainer import Trainer
 
@@ -83,7 +83,7 @@ def results(trainer: Trainer, model: ForceField, part: Prepared, how: AbstractCo
     counts = counts_of(trainer.task, part, 0.0)
     with how:
         forces = model.predict(part.batch)["forces"]
-        found = objective(model.train(), trainer.task, part, counts=counts, progress=0.0, autocast=nullcontext())
+        found = batch_loss(model.train(), trainer.task, part, counts=counts, progress=0.0, autocast=nullcontext())
         found.loss.backward()
     gradient = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
     return {"forces": forces.double(), "gradient": torch.cat(gradient).double()}

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-from denskit.evaluation.evaluate import evaluate
-from denskit.training.config import load_config
-from denskit.training.run import train
+from denskit import evaluate, load_config, train
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ Marks on fields say when a setting may differ::
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
@@ -35,8 +35,4 @@ def fields_of(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fie
 
 def marked(cls: type[BaseModel], mark: str) -> frozenset[str]:
     """Dotted keys of the settings that carry a mark."""
-    return frozenset(key for key, field in fields_of(cls) if mark in _marks(field))
-
-
-def _marks(field: FieldInfo) -> list[Any]:
-    return [mark for mark in field.metadata if isinstance(mark, str)]
+    return frozenset(key for key, field in fields_of(cls) if mark in field.metadata)

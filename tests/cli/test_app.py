@@ -11,8 +11,11 @@ from typer.testing import CliRunner
 
 import denskit
 from denskit.cli import app
+from denskit.cli.moved import MOVED
 
-VERBS = "train evaluate predict import inspect report demo doctor presets data".split()
+VERBS = (
+    "info train evaluate study compare predict relax md stability report import export demo doctor presets data".split()
+)
 
 
 def test_help_names_every_verb_without_importing_torch() -> None:
@@ -33,10 +36,27 @@ def test_every_verb_has_help(verb: str) -> None:
 
 
 def test_a_users_error_is_a_message_and_exit_code_2(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["inspect", str(tmp_path / "absent.safetensors")])
+    result = CliRunner().invoke(app, ["info", str(tmp_path / "absent.safetensors")])
     assert result.exit_code == 2
     assert "absent.safetensors" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("form", MOVED)
+def test_an_earlier_form_fails_with_the_present_one(form: str) -> None:
+    command = form.split()
+    # options come after the arguments that their commands need
+    arguments = command if not command[-1].startswith("--") else [*command[:-1], "one", "two", command[-1], "three"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert f"denskit {form} is now: {MOVED[form]}" in result.stderr
+
+
+def test_settings_are_described() -> None:
+    shown = CliRunner().invoke(app, ["presets", "settings", "training.log"])
+    assert shown.exit_code == 0 and "training.log_every" in shown.output and "metrics.csv" in shown.output
+    unknown = CliRunner().invoke(app, ["presets", "settings", "nowhere"])
+    assert unknown.exit_code == 2 and "no setting has 'nowhere'" in unknown.stderr
 
 
 def test_debug_shows_the_exception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

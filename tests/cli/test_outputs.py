@@ -39,12 +39,12 @@ COMMANDS = {
     "predict": ("predict", "model.safetensors", "mine.extxyz", "-o", "other.extxyz"),
     "submission": ("predict", "model.safetensors", "mine.extxyz", "--format", "evalai", "-o", "other.npz"),
     "merge": ("submission", "merge", "id=id.npz", "-o", "other.npz"),
-    "export": ("export", "model.safetensors", "other.pt2"),
+    "export": ("export", "model.safetensors", "-o", "other.pt2"),
     "import": ("import", "model.safetensors", "-o", "other.safetensors"),
     "generate": ("data", "generate", "ethanol", "--frames", "1", "-o", "other.extxyz"),
-    "convert": ("data", "convert", "mine.extxyz", "other.extxyz"),
+    "convert": ("data", "convert", "mine.extxyz", "-o", "other.extxyz"),
     "relax": ("relax", "model.safetensors", "mine.extxyz", "-o", "other.extxyz"),
-    "evaluate": ("evaluate", "model.safetensors", "data.test=mine.extxyz", "-o", "."),
+    "evaluate": ("evaluate", "model.safetensors", "mine.extxyz", "-o", "."),
     "md": ("md", "model.safetensors", "mine.extxyz", "--steps", "1", "-o", "."),
 }
 

@@ -50,7 +50,7 @@ def run(lmdb: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "train", "equiformer", "data.name=oc20", f"data.path={lmdb}", "data.split.mode=random",
         "training.scale=force_rms",
         *(f"{section}.{key}={value}" for text in SETTINGS for section, key, value in _flat(text)),
-        f"output={output}", "--device", "cpu",
+        f"output={output}", "device=cpu",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     return output
@@ -62,7 +62,7 @@ def _flat(text: str) -> list[tuple[str, str, str]]:
 
 
 def test_several_sets_and_their_mean(run: Path, lmdb: Path) -> None:
-    result = denskit("evaluate", run, "--data", f"id={lmdb}", "--data", f"ood_ads={lmdb}", "--device", "cpu")
+    result = denskit("evaluate", run, f"id={lmdb}", f"ood_ads={lmdb}", "--device", "cpu")
     assert result.exit_code == 0, result.output
     found = json.loads((run / "sets.json").read_text(encoding="utf-8"))
     assert list(found) == ["id", "ood_ads", "mean"]
@@ -72,7 +72,7 @@ def test_several_sets_and_their_mean(run: Path, lmdb: Path) -> None:
 
 
 def test_a_submission_at_once_and_merged(run: Path, lmdb: Path, tmp_path: Path) -> None:
-    sets = [word for name in ("id", "ood_ads") for word in ("--data", f"{name}={lmdb}")]
+    sets = [f"id={lmdb}", f"ood_ads={lmdb}"]
     commands: list[list[object]] = [
         ["predict", run, *sets, "--format", "evalai", "-o", tmp_path / "both.npz"],
         ["predict", run, lmdb, "--format", "evalai", "-o", tmp_path / "one.npz"],
@@ -147,7 +147,7 @@ def test_bad_files_are_refused_by_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file = _bad(lmdb, tmp_path)[name]
-    for command in (["evaluate", run, "--data", f"id={file}"], ["predict", run, file, "-o", "out.extxyz"]):
+    for command in (["evaluate", run, f"id={file}"], ["predict", run, file, "-o", "out.extxyz"]):
         result = denskit(*command, "--device", "cpu")
         assert result.exit_code == 2
         assert message in " ".join(result.output.split())
@@ -184,7 +184,7 @@ def test_which_atoms_are_fixed_may_be_said(run: Path, lmdb: Path, tmp_path: Path
 def test_no_tags_and_no_neighbours_are_no_errors(run: Path, lmdb: Path, tmp_path: Path) -> None:
     untagged = pickled(new_object(_attributes(lmdb, tags=None)))
     file = write_lmdb(tmp_path / "odd.lmdb", [untagged, _alone(lmdb)])
-    result = denskit("evaluate", run, "--data", f"id={file}", "-o", tmp_path, "--device", "cpu")
+    result = denskit("evaluate", run, f"id={file}", "-o", tmp_path, "--device", "cpu")
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "sets.json").read_text(encoding="utf-8"))["id"]
     assert found and np.isfinite(list(found.values())).all()
@@ -193,13 +193,13 @@ def test_no_tags_and_no_neighbours_are_no_errors(run: Path, lmdb: Path, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["evaluate", "{run}", "--data", "id"], "write NAME=PATH"),
-        (["evaluate", "{run}", "--data", "id=a", "--data", "id=b"], "given twice"),
-        (["evaluate", "{run}", "--data", "id=a", "data.test=b"], "not both"),
-        (["evaluate", "{run}", "--data", "id=a", "--split", "valid"], "would be ignored"),
-        (["evaluate", "{run}", "--data", "id=nowhere.lmdb"], "no file nowhere.lmdb"),
-        (["predict", "{run}", "-o", "a.npz"], "give one file of structures, or --data"),
-        (["predict", "{run}", "--data", "id=a", "-o", "a.extxyz"], "add --format evalai"),
+        (["evaluate", "{run}", "id="], "write FILE or NAME=FILE"),
+        (["evaluate", "{run}", "id=a", "id=b"], "two sets are called id"),
+        (["evaluate", "{run}", "data.test=b"], "give the file alone, b"),
+        (["evaluate", "{run}", "id=a", "--split", "valid"], "would be ignored"),
+        (["evaluate", "{run}", "id=nowhere.lmdb"], "no file nowhere.lmdb"),
+        (["predict", "{run}", "-o", "a.npz"], "[NAME=]FILE"),
+        (["predict", "{run}", "id=a", "ood=b", "-o", "a.extxyz"], "add --format evalai"),
         (["submission", "merge", "id=nowhere.npz", "-o", "a.npz"], "no file nowhere.npz"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``denskit md --stability``, ``denskit evaluate --stability`` and ``denskit export`` on a tiny model."""
+"""``denskit stability`` and ``denskit export`` on a tiny model."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_md_stability(folder: Path, tmp_path: Path) -> None:
-    arguments = ("md", folder / "model.safetensors", folder / "water.extxyz", "--stability", "--replicas", 2)
+def test_stability(folder: Path, tmp_path: Path) -> None:
+    arguments = ("stability", folder / "model.safetensors", folder / "water.extxyz", "--replicas", 2)
     done = denskit(*arguments, "--time", 0.2, "--output", tmp_path, "--device", "cpu")
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "stability.json").read_text(encoding="utf-8"))
@@ -55,23 +55,21 @@ def test_md_stability(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "stability.png").stat().st_size > 10_000
 
 
-def test_the_protocol_ignores_no_option(folder: Path, tmp_path: Path) -> None:
-    arguments = ("md", folder / "model.safetensors", folder / "water.extxyz", "--stability", "-o", tmp_path)
-    done = denskit(*arguments, "--temperature", 300, "--no-bonds")
-    assert done.exit_code == 2 and "it does not take --bonds, --temperature" in done.output
+def test_a_folder_with_a_study_is_continued_on_demand_only(folder: Path, tmp_path: Path) -> None:
+    arguments = ("stability", folder / "model.safetensors", folder / "water.extxyz", "--replicas", 1, "--nve", 0)
+    assert denskit(*arguments, "--time", 0.05, "-o", tmp_path).exit_code == 0
+    again = denskit(*arguments, "--time", 0.1, "-o", tmp_path)
+    assert again.exit_code == 2 and "--resume" in again.output
+    longer = denskit(*arguments, "--time", 0.1, "-o", tmp_path, "--resume")
+    assert longer.exit_code == 0, longer.output
+    assert json.loads((tmp_path / "stability.json").read_text(encoding="utf-8"))["protocol"]["length"] == 0.1
 
 
-def test_evaluate_stability_is_one_table_with_the_errors(folder: Path, tmp_path: Path) -> None:
-    model, water = folder / "model.safetensors", folder / "water.extxyz"
-    done = denskit("evaluate", model, f"data.test={water}", "--stability", 0.05, "-o", tmp_path, "--device", "cpu")
-    assert done.exit_code == 0, done.output
-    found = json.loads((tmp_path / "test.json").read_text(encoding="utf-8"))
-    assert {"energy_mae_meV", "forces_mae_meV_per_A", "stability_ps", "stability_std_ps", "h_of_r_error"} <= set(found)
-    assert all(name in done.output for name in ("forces_mae_meV_per_A", "stability_ps", "h_of_r_error"))
-    without = denskit("evaluate", model, f"data.test={water}", "--stability", 0.05)
-    assert without.exit_code == 2 and "a run folder or --output" in without.output
+def test_a_model_file_alone_needs_an_output(folder: Path) -> None:
+    done = denskit("stability", folder / "model.safetensors", folder / "water.extxyz")
+    assert done.exit_code == 2 and "say with --output" in done.output
 
 
 def test_export(folder: Path, tmp_path: Path) -> None:
-    done = denskit("export", folder / "model.safetensors", tmp_path / "model.onnx")
+    done = denskit("export", folder / "model.safetensors", "-o", tmp_path / "model.onnx")
     assert done.exit_code == 2 and "are .pt2 files" in done.output

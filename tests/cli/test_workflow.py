@@ -71,10 +71,10 @@ def test_evaluate_writes_errors_and_parity(run: Path, mine: Path) -> None:
     errors = json.loads((run / "test.json").read_text(encoding="utf-8"))
     assert errors["forces_mae_meV_per_A"] > 0
     assert (run / "parity.png").stat().st_size > 1000
-    other = denskit("evaluate", run / "model.safetensors", f"data.test={mine}")
+    other = denskit("evaluate", run / "model.safetensors", mine)
     assert other.exit_code == 0, other.output
     assert denskit("evaluate", run, "data.path=x").exit_code == 2
-    assert "--split" in denskit("evaluate", run, f"data.test={mine}", "--split", "valid").stderr
+    assert "--split" in denskit("evaluate", run, mine, "--split", "valid").stderr
 
 
 def test_predict_keeps_labels_apart(run: Path, mine: Path, tmp_path: Path) -> None:
@@ -96,10 +96,10 @@ def test_report_is_one_page(run: Path) -> None:
     assert "://" not in page.replace(str(run), "")
 
 
-def test_inspect_prints_the_header(run: Path) -> None:
-    printed = denskit("inspect", run).output
+def test_info_prints_the_header(run: Path) -> None:
+    printed = denskit("info", run).output
     assert "scaling.energy_scale" in printed
-    assert json.loads(denskit("inspect", run, "--json").output)["model"]["name"] == "equiformer"
+    assert json.loads(denskit("info", run, "--json").output)["model"]["name"] == "equiformer"
 
 
 def test_resume_of_a_finished_run_and_a_taken_folder(run: Path, mine: Path) -> None:
@@ -109,8 +109,8 @@ def test_resume_of_a_finished_run_and_a_taken_folder(run: Path, mine: Path) -> N
 
 
 def test_dry_run_prints_a_configuration_that_trains(mine: Path, tmp_path: Path) -> None:
-    arguments = ["train", "equiformer", f"data.path={mine}", f"output={tmp_path / 'new'}", "--dry-run", "--seed", "7"]
-    result = denskit(*arguments, "--device", "cpu")
+    arguments = ["train", "equiformer", f"data.path={mine}", f"output={tmp_path / 'new'}", "--dry-run", "seed=7"]
+    result = denskit(*arguments, "device=cpu")
     config = yaml.safe_load(result.stdout)
     assert (config["seed"], config["device"]) == (7, "cpu")
     assert not (tmp_path / "new").exists()

@@ -179,11 +179,13 @@ def test_bad_records_are_refused_by_file_and_record(data_dir: Path, tmp_path: Pa
 def test_command_line(two: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = CliRunner()
     out = tmp_path / "out"
-    done = runner.invoke(app, ["data", "convert", *map(str, two), str(out), "--set", "units=kcal/mol"])
+    done = runner.invoke(app, ["data", "convert", *map(str, two), "-o", str(out), "data.units=kcal/mol"])
     assert done.exit_code == 0, done.output
-    assert f"train on it with data.train={out}" in done.output
+    assert f"denskit train PRESET data.train={out}" in done.output
     assert read_file(out)[0][3].energy == pytest.approx(3 / 23.0605, rel=1e-4)
     checked = runner.invoke(app, ["data", "verify", str(out)])
     assert checked.exit_code == 0 and "17 structures, as they were written" in checked.output
     assert runner.invoke(app, ["data", "verify", str(tmp_path)]).exit_code == 2
-    assert runner.invoke(app, ["data", "convert", str(two[0]), str(tmp_path / "x"), "--set", "units"]).exit_code == 2
+    assert (
+        runner.invoke(app, ["data", "convert", str(two[0]), "-o", str(tmp_path / "x"), "data.unit=eV"]).exit_code == 2
+    )

@@ -1,4 +1,4 @@
-"""``denskit data inspect``: each fault, planted in sound data, is found and named; sound data are left in peace."""
+"""``denskit info``: each fault, planted in sound data, is found and named; sound data are left in peace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms
 from typer.testing import CliRunner
 
-from denskit.cli.data import app
+from denskit.cli import app
 from denskit.data.base import Subset
 from denskit.data.config import DataConfig
 from denskit.data.datasets.embedded import FOLDER
@@ -347,16 +347,16 @@ def test_numbers(tmp_path: Path) -> None:
 def test_the_command_prints_lines_or_json_and_fails_where_there_are_problems(tmp_path: Path) -> None:
     frames = ethanol(40)
     ase.io.write(tmp_path / "sound.traj", frames)
-    sound = RUNNER.invoke(app, ["inspect", str(tmp_path / "sound.traj")])
+    sound = RUNNER.invoke(app, ["info", str(tmp_path / "sound.traj")])
     assert sound.exit_code == 0, sound.output
     assert "no problem found" in sound.output
     frames[3].positions[0] = np.nan
     ase.io.write(tmp_path / "mine.traj", frames)
-    printed = RUNNER.invoke(app, ["inspect", str(tmp_path / "mine.traj")])
+    printed = RUNNER.invoke(app, ["info", str(tmp_path / "mine.traj")])
     assert printed.exit_code == 1
     assert "H 234, C 78, O 39" in printed.output
     assert "problem: positions or cell are NaN or infinite (frame 3). Remove these frames\n" in printed.output
-    as_json = RUNNER.invoke(app, ["inspect", str(tmp_path / "mine.traj"), "--json", "--units", "kcal/mol"])
+    as_json = RUNNER.invoke(app, ["info", str(tmp_path / "mine.traj"), "--json", "data.units=kcal/mol"])
     assert as_json.exit_code == 1
     found = inspect_file(tmp_path / "mine.traj", DataConfig(units="kcal/mol")).to_dict()
     assert json.loads(as_json.output) == json.loads(json.dumps(found))

@@ -1,4 +1,4 @@
-"""``denskit data inspect`` names exploded frames instead of hanging or dying; in a child process, since it did die."""
+"""``denskit info`` names exploded frames instead of hanging or dying; in a child process, since it did die."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def inspect(path: Path) -> subprocess.CompletedProcess[str]:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
 
-    command = [sys.executable, "-m", "denskit", "data", "inspect", str(path)]
+    command = [sys.executable, "-m", "denskit", "info", str(path)]
     return subprocess.run(command, capture_output=True, text=True, preexec_fn=limit)
 
 

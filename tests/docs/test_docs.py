@@ -7,6 +7,7 @@ directly above a block excludes it.
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -82,3 +83,8 @@ def test_documented_settings_are_valid() -> None:
     for overrides in rows:
         own_files = any(word.startswith("data.train=") for word in overrides)
         load_config("equiformer", [*([] if own_files else ["data.path=mine.extxyz"]), *overrides])
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "make_settings_page.py"))
+    assert script["PAGE"].read_text("utf-8") == script["page"](), "run: python scripts/make_settings_page.py"

@@ -139,8 +139,8 @@ def test_the_program_writes_table_file_and_plot(run: Path, tmp_path: Path) -> No
 def test_the_program_refuses_what_it_would_ignore(run: Path) -> None:
     for arguments, why in (
         (("--sigma", "0.1"), "belong to --denoise"),
-        (("--denoise", "--stability", "1"), "run it without --stability"),
-        (("--denoise", "--data", "a=b.extxyz"), "run it without --data"),
+        (("a.extxyz", "b.extxyz", "--denoise"), "one file of structures at most"),
+        (("--denoise", "--fixed", "tags"), "no --fixed"),
     ):
         code, output = said(run, *arguments)
         assert code == 2 and why in output, output

@@ -188,7 +188,7 @@ def _model(folder: Path) -> None:
 
 
 def _read_model(folder: Path) -> None:
-    """As ``denskit inspect`` and all that use a model do."""
+    """As ``denskit info`` and all that use a model do."""
     _flat(read_header(folder / "a.safetensors"))
     load_model(folder / "a.safetensors")
 

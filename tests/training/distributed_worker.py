@@ -20,9 +20,9 @@ def steps(config: RunConfig, group: Processes, count: int) -> dict[str, torch.Te
     terms, gradients = [], torch.empty(0)
     for step in range(count):
         work = trainer.loader.work(step)
-        trainer.window = trainer._new_window()
+        trainer.totals = trainer._new_totals()
         trainer.train_step(work)
-        terms.append(trainer.window.terms)
+        terms.append(trainer.totals.terms)
         if step == 0:
             gradients = trainer.gradients.flat.clone()
     return {"gradients": gradients, "terms": torch.stack(terms)}

@@ -16,7 +16,7 @@ from denskit.batch import System
 from denskit.cli import app
 from denskit.models.model_file import load_model
 from denskit.training.checkpoint import load_checkpoint
-from denskit.training.checks import Planned, verdict_on, warnings_before
+from denskit.training.checks import PlannedTraining, verdict_on, warnings_before
 from denskit.training.load_config import RunConfig
 from denskit.training.run import train
 from denskit.training.schedule import Schedule
@@ -101,7 +101,7 @@ def test_gradient_norms_and_clipping_are_in_rows_and_log(tiny: Tiny) -> None:
 
 def _warned(config: RunConfig, systems: list[System], steps_per_epoch: int = 5) -> str:
     source = _Frames(systems)
-    return "\n".join(warnings_before(Planned(config, Schedule(config.training, steps_per_epoch), source)))
+    return "\n".join(warnings_before(PlannedTraining(config, Schedule(config.training, steps_per_epoch), source)))
 
 
 LONG = "training.max_steps=2000"  # 400 epochs of 5 steps

@@ -70,7 +70,7 @@ def test_a_skipped_step_changes_no_weight_and_halves_the_scale(tiny: Tiny) -> No
     trainer.precision.load_state(trainer.precision.state() | {"scale": 2.0**30})
     trainer.train_step(trainer.loader.work(0))
     assert trainer.step == 1
-    assert trainer.window.skipped == 1
+    assert trainer.totals.skipped == 1
     assert trainer.precision.state()["scale"] == 2.0**29
     assert all(torch.equal(value, before[name]) for name, value in trainer.force_field.state_dict().items())
 

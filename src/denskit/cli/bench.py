@@ -1,4 +1,4 @@
-"""``denskit bench``: how long a model takes on this machine."""
+"""``denskit bench``: speed of a model on this machine."""
 
 from __future__ import annotations
 

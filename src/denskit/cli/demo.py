@@ -1,4 +1,4 @@
-"""``denskit demo``: what DeNS does where labels are few, on shipped data, in minutes."""
+"""``denskit demo``: DeNS on 50 shipped structures, in minutes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def demo(
 ) -> None:
     """Train a small model on 50 shipped structures, without and with DeNS side by side; judge both on unseen ones.
 
-    This is the first seed of the study `demo`; `denskit study demo` runs all and says how certain the difference is.
+    This is the first seed of the study `demo`; `denskit study demo` runs five seeds and gives the confidence interval.
     Ctrl-C saves both trainings, and the same command continues them. A finished demo starts anew.
 
     Fails (exit code 1) where forces or noise are not clearly better than predicting zero.
@@ -52,7 +52,7 @@ def demo(
 
 
 def _continues(source: Path, study: StudyConfig, *, finished: bool) -> bool:
-    """Whether the demo of the folder is to be continued; if not, it may be removed.
+    """Whether the folder holds an unfinished demo with these settings; a finished one may be removed.
 
     Raises ValueError where the folder holds something else.
     """
@@ -65,7 +65,7 @@ def _continues(source: Path, study: StudyConfig, *, finished: bool) -> bool:
 
 
 def _judge(study: StudyConfig, folder: StudyFolder) -> None:
-    """Draw both runs on one page, say in words how they compare, and fail where one learnt nothing."""
+    """Plot both runs on one page, print the comparison, and exit with 1 where a run learnt nothing."""
     from denskit.analysis.plots import plot_overview
     from denskit.analysis.predictions import predictions_of
     from denskit.evaluation.study.config import runs_of

@@ -1,4 +1,4 @@
-"""What ``denskit evaluate --denoise`` does: the denoising diagnostic, its table and its files."""
+"""``denskit evaluate --denoise``: the denoising diagnostic, its table and its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``denskit doctor``: what is installed and what this machine offers; the first thing to paste into a bug report."""
+"""``denskit doctor``: versions, devices and threads; the first thing to paste into a bug report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def doctor() -> None:
 
     from denskit.models import MODELS
 
-    table = Table("what", "found", title="denskit doctor")
+    table = Table("item", "found", title="denskit doctor")
     table.add_row("Python", platform.python_version())
     table.add_row("system", platform.platform())
     for package in PACKAGES:

@@ -19,26 +19,27 @@ def md(
     file: Annotated[Path, typer.Argument(help="Structures, anything that ASE reads.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path("runs/md"),
     ensemble: Annotated[Literal["nve", "nvt", "langevin"], typer.Option(help="nvt is a Nosé-Hoover chain.")] = "nvt",
-    temperature: Annotated[float, typer.Option(help="K, of the start and of the bath.")] = 300.0,
+    temperature: Annotated[float, typer.Option(help="K, of the initial momenta and of the thermostat.")] = 300.0,
     timestep: Annotated[float, typer.Option(help="fs.")] = 0.5,
     steps: Annotated[int | None, typer.Option(help="Steps in all; this or --time.", min=1)] = None,
     time: Annotated[float | None, typer.Option(help="ps in all; this or --steps.")] = None,
-    replicas: Annotated[int, typer.Option(help="Runs of each structure, with momenta of their own.", min=1)] = 1,
+    replicas: Annotated[int, typer.Option(help="Simulations of each structure, with different momenta.", min=1)] = 1,
     index: Annotated[str, typer.Option(help="Which frames of the file, in ASE's notation.")] = "-1",
     seed: Annotated[int, typer.Option(help="Of momenta and noise.", min=0)] = 0,
     relaxation_time: Annotated[float, typer.Option(help="fs, of the Nosé-Hoover chain.")] = 50.0,
-    friction: Annotated[float, typer.Option(help="1/fs, of the Langevin bath.")] = 0.01,
-    rotation: Annotated[bool, typer.Option(help="Let molecules start with an angular momentum.")] = True,
+    friction: Annotated[float, typer.Option(help="1/fs, of the Langevin thermostat.")] = 0.01,
+    rotation: Annotated[bool, typer.Option(help="Let molecules start with angular momentum.")] = True,
     bonds: Annotated[bool, typer.Option(help="End the run of a molecule whose bond changes by 0.5 Å.")] = True,
     frame_every: Annotated[int, typer.Option(help="Steps between frames.", min=1)] = 100,
     statistics_every: Annotated[int, typer.Option(help="Steps between lines of statistics.csv.", min=1)] = 10,
     restart_every: Annotated[int, typer.Option(help="Steps between restart files.", min=1)] = 1000,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the restart file, if there is one.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the restart file in the folder.")] = False,
     committee: Annotated[
-        list[Path] | None, typer.Option(help="A further model, several times: mean forces, and their spread.")
+        list[Path] | None, typer.Option(help="A further model, repeatable: mean forces and their spread.")
     ] = None,
     uncertain: Annotated[
-        float | None, typer.Option(help="eV/Å: frames where the committee's forces spread more go to a file.", min=0)
+        float | None,
+        typer.Option(help="eV/Å: write frames with a larger spread of the committee's forces to a file.", min=0),
     ] = None,
     stop_uncertain: Annotated[
         bool, typer.Option("--stop-uncertain", help="End a run at its first such frame.")
@@ -48,16 +49,16 @@ def md(
     skin: Annotated[float, typer.Option(help="Å, of the neighbour list.")] = 0.5,
     kernels: Kernels = "auto",
     edge_chunk: Annotated[
-        int | None, typer.Option(help="Edges worked on at once, for systems that do not fit into memory.", min=1)
+        int | None, typer.Option(help="Edges per chunk, for systems larger than memory.", min=1)
     ] = None,
     compile: Annotated[
         bool, typer.Option("--compile", help="Compile the model first (a minute or more, C++ compiler): for long runs.")
     ] = False,
 ) -> None:
-    """Simulate structures: NVE, or NVT with a Nosé-Hoover chain or a Langevin bath; all replicas in one batch.
+    """Simulate structures: NVE, or NVT with a Nosé-Hoover chain or a Langevin thermostat; replicas in one batch.
 
-    Writes trajectories (extxyz), statistics.csv, summary.json and a restart file. A run that becomes unstable ends, the
-    others go on. Ctrl-C ends after the step under way; --resume goes on.
+    Writes trajectories (extxyz), statistics.csv, summary.json and a restart file. An unstable run ends, the
+    others continue. Ctrl-C ends after the current step; --resume continues.
 
     Examples:
 
@@ -87,7 +88,7 @@ def md(
 
 def _steps(steps: int | None, time: float | None, timestep: float) -> int:
     if (steps is None) == (time is None):
-        raise ValueError("say how long: either --steps N or --time PS")
+        raise ValueError("give the length of the simulation: --steps N or --time PS")
     if time is None:
         assert steps is not None
         return steps
@@ -103,7 +104,7 @@ def _read(file: Path, index: str) -> list[Any]:
         raise FileNotFoundError(f"no file of structures at {file}")
     try:
         found = ase.io.read(file, index=index)
-    except Exception as error:  # each of ASE's readers raises what it happens to raise on a bad file
+    except Exception as error:  # ASE's readers raise exceptions of any class on a bad file
         raise ValueError(f"{file}: ASE cannot read frames {index} of it ({type(error).__name__}: {error})") from error
     structures = found if isinstance(found, list) else [found]
     if not structures:
@@ -164,4 +165,4 @@ def _uncertain_frames(plan: DynamicsPlan) -> str:
 def _ended(outcome: Outcome, plan: DynamicsPlan) -> str:
     step = outcome.state.step
     time = f"{step * plan.settings.timestep / 1000:g} ps (step {step})"
-    return f"interrupted at {time}: go on with --resume" if outcome.interrupted else f"ended at {time}"
+    return f"interrupted at {time}: continue with --resume" if outcome.interrupted else f"ended at {time}"

@@ -1,4 +1,4 @@
-"""Earlier forms of commands and options: they fail, and the message says the present form."""
+"""Earlier forms of commands and options: they fail with the present form in the message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def moved_option(command: str, option: str) -> str | None:
 
 
 def add_moved_commands(app: typer.Typer, prefix: str = "") -> None:
-    """Give ``app`` hidden commands for the earlier ones below ``prefix``; each says its present form."""
+    """Give ``app`` hidden commands for the earlier ones below ``prefix``; each fails with its present form."""
     for name in MOVED:
         if name.startswith(prefix) and " " not in name.removeprefix(prefix):
             settings = {"ignore_unknown_options": True}

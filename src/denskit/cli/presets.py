@@ -63,8 +63,9 @@ def settings(
     found = 0
     for title, cls in settings_classes().items():
         table = Table(Column("setting", overflow="fold"), Column("default", overflow="fold"), "meaning", title=title)
-        for key, field in fields_of(cls, f"{title.partition('=')[0]}."):
-            if pattern in key and field.description:
+        for key, field in fields_of(cls, "" if title == "run" else f"{title.partition('=')[0]}."):
+            nested = title == "run" and "." in key  # listed under its own section
+            if not nested and pattern in key and field.description:
                 default = "" if field.is_required() else str(field.get_default(call_default_factory=True))
                 table.add_row(key, default, " ".join(field.description.split()))
         found += table.row_count

@@ -1,4 +1,4 @@
-"""``denskit relax``: structures of a file into the minima of a model, many at once."""
+"""``denskit relax``: relax the structures of a file, many at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def relax(
     pressure: Annotated[float, typer.Option(help="GPa, on relaxing cells.")] = 0.0,
     batch_atoms: Annotated[int, typer.Option(help="Atoms evaluated at once.", min=1)] = 1000,
     trajectory: Annotated[bool, typer.Option("--trajectory", help="Keep every geometry, a file a structure.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds, if anything.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the relaxation in the folder.")] = False,
     is2re: Annotated[
         bool, typer.Option("--is2re", help="Write submission files; errors where the file has relaxed references.")
     ] = False,
@@ -48,10 +48,10 @@ def relax(
     fixed: Fixed = None,
     deterministic: Deterministic = False,
 ) -> None:
-    """Relax structures, batched: those that have converged leave the batch, others take their place.
+    """Relax structures in one batch; converged structures make room for others.
 
     Writes relaxed.extxyz (with all fields of the file), summary.csv and summary.json to the output folder. Ctrl-C
-    saves; --resume goes on. Exit code 1: no structure could be relaxed.
+    saves; --resume continues. Exit code 1: no structure could be relaxed.
 
     Examples:
 
@@ -94,7 +94,7 @@ def relax(
 
 
 def _structures(model: Path, file: Path, fixed: Any, first_frames: bool) -> tuple[Structures, Originals]:
-    """The structures to relax, and what their file has of each."""
+    """The structures to relax, and the fields of the file."""
     from denskit.data.readers.formats import open_unchecked
     from denskit.data.writing import Originals
     from denskit.evaluation.evaluate import reading
@@ -151,7 +151,9 @@ def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSe
             **options,
         )
     if summary is None:
-        typer.echo(f"Stopped; what was done is in {folder.path}. Go on with the same command and --resume", err=True)
+        typer.echo(
+            f"Stopped; the state is saved in {folder.path}. Continue with the same command and --resume", err=True
+        )
         raise typer.Exit(130)
     return summary
 

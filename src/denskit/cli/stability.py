@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from denskit.simulation.stability.results import Study
 
 FILES = ("stability.json", "stability.png", "series.csv", "h_of_r.csv")
-# measure of the summary: what it is called, how it is shown, factor
+# measure of the summary: name, format, factor
 ROWS: dict[str, tuple[str, str, float]] = {
     "stability_ps": ("stability (ps)", "{:.4g}", 1.0),
     "h_of_r_error": ("h(r) error", "{:.3f}", 1.0),

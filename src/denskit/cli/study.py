@@ -39,7 +39,9 @@ def study(
     processes: Annotated[
         int | None, typer.Option(help="Trainings at once, one thread each; default: the number of cores.", min=1)
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and for how long, and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the missing runs and their time, and stop.")
+    ] = False,
     task: Annotated[int | None, typer.Option(help="Run number K alone, as one job of a queue.", min=0)] = None,
     slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM array script for the runs, and stop.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the shipped studies, and stop.")] = False,
@@ -47,7 +49,7 @@ def study(
 ) -> None:
     """Compare trainings: variants x axes x seeds, paired by seed, with error bars.
 
-    Runs only those that are missing, so the same command continues an interrupted study. Writes table.md, table.csv,
+    Finished runs are kept: the same command continues an interrupted study. Writes table.md, table.csv,
     table.tex and plots to the output folder.
 
     Examples:
@@ -97,14 +99,14 @@ def cores() -> int:
 
 
 def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: int, *, dry_run: bool) -> None:
-    """Run what is missing, with its progress, and write and print the results.
+    """Train the missing runs, show their progress, write and print the results.
 
     source: the study's file, which the processes of its runs read.
 
     Raises typer.Exit: 130 after Ctrl-C, 1 where a run failed.
     """
     from denskit.analysis.study_plots import plot_study_results
-    from denskit.cli.study_progress import Progress
+    from denskit.cli.study_progress import StudyProgress
     from denskit.evaluation.study.question import advice
     from denskit.evaluation.study.results import collect
     from denskit.evaluation.study.running import run_all
@@ -117,7 +119,7 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     if dry_run:
         return
     try:
-        with locked(folder.path), Progress(folder) as progress:
+        with locked(folder.path), StudyProgress(folder) as progress:
             jobs = run_all(
                 study, lambda number: _command(source, folder, number), folder, processes=processes,
                 watch=progress.show,
@@ -200,7 +202,7 @@ def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
 def _question(
     file: Path, folder: StudyFolder, frames: int | None, hours: float | None, processes: int, overrides: list[str]
 ) -> tuple[Path, StudyConfig]:
-    """The study file in the folder, written if it is not there."""
+    """The study file in the folder; written where it is absent."""
     from denskit.evaluation.study.config import load_study
     from denskit.evaluation.study.question import dens_question, within_budget, write_study
 

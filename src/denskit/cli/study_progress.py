@@ -1,4 +1,4 @@
-"""What a study shows while it runs: one line a run in a terminal, a line at start and end of each elsewhere."""
+"""Progress of a study: in a terminal one bar per run, elsewhere a line at the start and end of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from denskit.evaluation.study.running import Job, StudyFolder
 
 
-class Progress:
+class StudyProgress:
     """Follows the runs by their metrics.csv."""
 
     def __init__(self, folder: StudyFolder) -> None:

@@ -38,7 +38,7 @@ def preset_text(name: str) -> str:
 
 
 def preset_description(name: str) -> str:
-    """The one line that says what a preset is for (its first comment)."""
+    """One-line description of a preset: its first comment."""
     return preset_text(name).split("\n", 1)[0].lstrip("# ")
 
 

@@ -1,1 +1,1 @@
-"""Training: a run's configuration, the loop, its checkpoints and logs, and the evaluation of what came out."""
+"""Training: settings of a run, the loop, checkpoints, logs."""

@@ -15,15 +15,15 @@ from denskit.tasks.metrics import Metrics
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective:
-    """What a micro-batch gives."""
+class BatchLoss:
+    """Loss and errors of one micro-batch."""
 
     loss: Tensor  # [], divided by the counts of the whole step
     sums: Tensor  # [number of terms] float64, of the loss terms
     metrics: Metrics  # of the predictions, on atoms that were not corrupted
 
 
-def objective(
+def batch_loss(
     force_field: ForceField,
     task: Task,
     part: Prepared,
@@ -31,8 +31,12 @@ def objective(
     counts: Tensor,
     progress: float,
     autocast: AbstractContextManager,
-) -> Objective:
-    """Predict and score a micro-batch with edges, its targets in eV; ``counts`` [number of terms] are of the step."""
+) -> BatchLoss:
+    """Predict and score a micro-batch.
+
+    part: with edges, targets in eV and Å.
+    counts: [number of terms] of the whole step, over all micro-batches and processes.
+    """
     scaling = force_field.scaling
     scaled = replace(part, targets=scaling.scale_targets(part.batch, part.targets))
     with autocast:
@@ -47,17 +51,17 @@ def objective(
     metrics = Metrics(part.batch.positions.device)
     metrics.update(physical, part.batch, untouched, scaling.reference_energy(part.batch))
     sums = torch.stack([term.sum.detach().double() for term in terms.values()])
-    return Objective(loss=torch.stack(parts).sum(), sums=sums, metrics=metrics)
+    return BatchLoss(loss=torch.stack(parts).sum(), sums=sums, metrics=metrics)
 
 
 def counts_of(task: Task, part: Prepared, progress: float) -> Tensor:
-    """What the terms of the loss count [number of terms] float64; masks say so before anything is predicted."""
+    """Counts of the loss terms [number of terms] float64; they follow from masks, without a prediction."""
     terms = task.losses(no_prediction(part.batch), part, progress)
     return torch.stack([term.count.double() for term in terms.values()])
 
 
 def no_prediction(batch: Batch) -> dict[str, Tensor]:
-    """Zeros in the place of all that a model may predict for a batch."""
+    """A prediction of zeros for a batch, with every output that a task may read."""
     return {
         "energy": batch.positions.new_zeros(batch.num_systems),
         "forces": torch.zeros_like(batch.positions),

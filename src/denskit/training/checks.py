@@ -1,6 +1,6 @@
-"""What a user should be told about a training: settings that cannot be meant, and errors that say that it failed.
+"""Warnings: settings that are probably mistakes, and errors that mean that a training failed.
 
-One function for each check; it returns a message, or None where nothing is wrong.
+One function per check: it returns a message, or None.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from denskit.tasks import DenoisingConfig, DeNSConfig
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig
 
-SAMPLE = 64  # training structures that are looked at
+SAMPLE = 64  # training structures that are checked
 LARGE_RATE = 0.05  # AdamW: about the change of each weight in a step, and weights are about 0.1
 OVERLAP = 0.25  # of the shortest distance: noise that brings two corrupted atoms within half of it in one case of six
 RELAXED = 0.05  # eV/Å, root mean square over the free atoms of a structure: the end of a relaxation
@@ -29,7 +29,7 @@ FLOOR = 20.0  # meV/Å or meV: labels that are smaller on average measure no err
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedTraining:
     """A training before its first step."""
 
     config: RunConfig
@@ -52,22 +52,22 @@ class Planned:
         return shortest
 
 
-def warnings_before(planned: Planned) -> list[str]:
-    """What looks wrong before the first step."""
+def warnings_before(planned: PlannedTraining) -> list[str]:
+    """Warnings before the first step."""
     found = (check(planned) for check in CHECKS)
     return [f"warning: {message}" for message in found if message is not None]
 
 
-def learning_rate(planned: Planned) -> str | None:
-    """A learning rate with which no weight stays near its place."""
+def learning_rate(planned: PlannedTraining) -> str | None:
+    """Learning rate above the size of the weights."""
     lr = planned.config.training.lr
     if lr <= LARGE_RATE:
         return None
     return f"training.lr={lr:g} is about the change of every weight in each step; usual are 1e-4 to 5e-3"
 
 
-def noise(planned: Planned) -> str | None:
-    """Noise that puts atoms on each other."""
+def noise(planned: PlannedTraining) -> str | None:
+    """Noise that makes atoms overlap."""
     task = planned.config.task
     if not isinstance(task, DenoisingConfig):
         return None
@@ -80,8 +80,8 @@ def noise(planned: Planned) -> str | None:
     )
 
 
-def idle_denoising(planned: Planned) -> str | None:
-    """DeNS that does nothing."""
+def idle_denoising(planned: PlannedTraining) -> str | None:
+    """DeNS with zero probability or weight."""
     task = planned.config.task
     if not isinstance(task, DeNSConfig) or (task.probability > 0 and task.coefficient > 0):
         return None
@@ -89,8 +89,8 @@ def idle_denoising(planned: Planned) -> str | None:
     return f"task=dens with task.{name}=0 trains without denoising, but at its cost; task=energy_forces does the same"
 
 
-def denoising_at_equilibrium(planned: Planned) -> str | None:
-    """DeNS on structures whose forces say nothing about them."""
+def denoising_at_equilibrium(planned: PlannedTraining) -> str | None:
+    """DeNS on structures without forces."""
     if not isinstance(planned.config.task, DeNSConfig):
         return None
     forces = [np.zeros(3) if s.forces is None else s.forces[~s.fixed] for s in planned.systems]
@@ -104,8 +104,8 @@ def denoising_at_equilibrium(planned: Planned) -> str | None:
     )
 
 
-def few_epochs(planned: Planned) -> str | None:
-    """DeNS in a training that ends before it pays."""
+def few_epochs(planned: PlannedTraining) -> str | None:
+    """DeNS in a training shorter than its break-even point."""
     config, schedule = planned.config, planned.schedule
     size = len(planned.source)
     epochs = schedule.total_steps / schedule.steps_per_epoch
@@ -119,8 +119,8 @@ def few_epochs(planned: Planned) -> str | None:
     )
 
 
-def unused_stress(planned: Planned) -> str | None:
-    """Labels that nobody learns from."""
+def unused_stress(planned: PlannedTraining) -> str | None:
+    """Stress labels without a stress output."""
     model, task = planned.config.model, planned.config.task
     usable = model.stress == "none" and model.forces == "gradient"  # direct forces go with no stress
     if not usable or task.stress_weight > 0 or all(system.stress is None for system in planned.systems):
@@ -131,8 +131,8 @@ def unused_stress(planned: Planned) -> str | None:
     )
 
 
-def untrained_stress(planned: Planned) -> str | None:
-    """Predictions that nobody learns."""
+def untrained_stress(planned: PlannedTraining) -> str | None:
+    """A stress output without a weight in the loss."""
     model, task = planned.config.model, planned.config.task
     if model.stress == "none" or task.stress_weight > 0:
         return None
@@ -142,8 +142,8 @@ def untrained_stress(planned: Planned) -> str | None:
     )
 
 
-def length(planned: Planned) -> str | None:
-    """A training that ends before all structures were seen."""
+def length(planned: PlannedTraining) -> str | None:
+    """Less than one epoch."""
     steps, epoch = planned.schedule.total_steps, planned.schedule.steps_per_epoch
     if steps >= epoch:
         return None
@@ -157,7 +157,7 @@ CHECKS = (
 
 @dataclass(frozen=True)
 class Measure:
-    """An error by which a training is judged: relative to the same prediction for all structures."""
+    """An error that judges a training, relative to a constant prediction for all structures."""
 
     label: str
     error: str  # its name in a row of metrics.csv, after train_ or valid_
@@ -165,7 +165,7 @@ class Measure:
     relative: str
     naive: str  # prediction
     poor: float  # untrained models have 1 to 1.5 (forces) and 1 to 50 (energy)
-    failed: float  # those that diverged 10 to 4000
+    failed: float  # diverged models have 10 to 4000
 
 
 MEASURES = (
@@ -176,14 +176,14 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What errors say about a training."""
+    """Judgement of a training by its errors."""
 
     message: str
     failed: bool  # the model is worse than an untrained one
 
 
 def verdict_on(row: Mapping[str, float], config: RunConfig) -> Verdict | None:
-    """What the errors in a row of metrics.csv say, those of validation where it has them; None: nothing is wrong."""
+    """Judge a row of metrics.csv by its validation errors, else by its training errors; None: no problem."""
     split, where = "train", "in training"
     if any(name.startswith("valid_") for name in row):
         split, where = "valid", "on the validation split"

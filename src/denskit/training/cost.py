@@ -1,4 +1,4 @@
-"""What a training costs in time, from a trial of a few steps; how many steps fit into a time."""
+"""Time of a training, measured in a trial of a few steps; number of steps that fit into a time budget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEWEST = 6
 
 @dataclass(frozen=True)
 class Cost:
-    """What a trial measured: seconds, and structures in each part of the data."""
+    """Times measured in a trial, and the number of structures in each split."""
 
     step: float  # s of one training step
     structure: float  # s of the evaluation of one structure
@@ -62,7 +62,7 @@ def _interval(training: TrainingConfig, per_epoch: int) -> float:
 def time_steps(step: Callable[[StepWork], object], works: Iterable[StepWork], *, limit: float) -> float:
     """Seconds of a training step: the median without the first third, which compiles kernels.
 
-    limit: s; after that no more steps are taken than a few.
+    limit: s; the trial ends then, after at least 6 steps.
     """
     spent: list[float] = []
     start = mark = time.perf_counter()

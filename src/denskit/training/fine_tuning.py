@@ -1,7 +1,7 @@
-"""Starting from a trained model: its weights, elements, references and scale; what is new to it, and what changes.
+"""Fine-tuning: weights, elements, element references and scale of a trained model, adapted to new data.
 
 Weights are only right in the model's own units, so the scale is always the trained model's.  So are the references of
-elements that it knows, unless others are asked for.  What is fitted is fitted to what its predictions leave.
+elements that it knows, unless the settings ask for others.  Fits are to the residuals, labels minus predictions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from denskit.training.run_folder import model_file
 from denskit.training.settings import FixedScale, RunConfig
 
 COMPARED = 64  # structures that are predicted before training
-FITTED = 300  # the same where something is fitted to what the predictions leave
+FITTED = 300  # the same where references are fitted to the residuals
 OFFSET = 0.1  # eV an atom between labels and predictions that is worth a warning
 # Settings of a model that its weights do not depend on: they may change in fine-tuning.
 _FREE = frozenset(
@@ -50,7 +50,7 @@ _PERIODS = (0, 2, 10, 18, 36, 54, 86, 118)  # atomic numbers at which periods en
 def fine_tuned(
     config: RunConfig, references: References, measured: Source, heads: Mapping[str, str], device: torch.device
 ) -> tuple[ForceField, list[str]]:
-    """The model of ``training.init_from`` made ready for new data, on ``device``, and what was decided, for the log.
+    """The model of ``training.init_from`` adapted to new data, on ``device``; and messages for the log.
 
     Args:
         config: of the run.
@@ -101,7 +101,7 @@ def _check_units(config: RunConfig, scaling: Scaling, origin: str) -> None:
 
 
 def _moved(before: Mapping[str, Any], after: Mapping[str, Any], origin: str) -> list[str]:
-    """What other references and shift do to energies of structures that the trained model knows."""
+    """Message: the change of the trained model's energies by new references and shift."""
     symbols = [chemical_symbols[z] for z in before["elements"]]
     old, new = before["references"], after["references"]
     moved = {symbol: new.get(symbol, 0.0) - old.get(symbol, 0.0) for symbol in symbols}
@@ -119,7 +119,7 @@ class _Constants:
     def __init__(self, scaling: Scaling) -> None:
         self.scaling = scaling
         self.counts = np.zeros((0, MAX_ATOMIC_NUMBER + 1))  # [S, 119] atoms of the structures that were predicted
-        self.left = np.zeros(0)  # [S] eV, labels less predictions
+        self.left = np.zeros(0)  # [S] eV, labels minus predictions
 
     def take(self, references: References, found: Statistics, scale: FixedScale | str) -> None:
         """Given numbers.  Raises ValueError where given references lack an element of the training structures."""
@@ -148,7 +148,7 @@ class _Constants:
     def correct(
         self, references: References, elements: list[int], new: list[int], scale: FixedScale | str
     ) -> list[str]:
-        """Move what is to be measured by what the predictions leave; what was done."""
+        """Correct references and shift by the residuals; messages for the log."""
         if not len(self.left):
             if references in ("fit", "mean"):
                 raise ValueError(f"no training structure has an energy; references={references!r} cannot be fitted")
@@ -191,12 +191,12 @@ class _Constants:
         self.left = self.left - self.counts[:, elements] @ energies
 
     def compare(self, new: list[int]) -> list[str]:
-        """How far labels and predictions lie apart, and a warning where that is more than a model's error."""
+        """Mean and spread of the residuals, and a warning where they exceed a model's error."""
         if not len(self.left):
             return []
         per_atom, old = self.left / self.counts.sum(axis=1), self._without(new)
         said = (
-            f"before training: labels less predictions of {len(per_atom)} training structures "
+            f"before training: labels minus predictions of {len(per_atom)} training structures "
             f"{round(1000 * per_atom.mean(), 1) + 0.0} meV an atom on average, {1000 * per_atom.std():.1f} about that"
         )
         offset = float((per_atom[old if old.any() else ...] ** 2).mean() ** 0.5)
@@ -211,11 +211,11 @@ class _Constants:
 
 
 def take_weights(force_field: ForceField, trained: ForceField, origin: str) -> str:
-    """Copy the weights of a trained model, and say which tensors were taken.
+    """Copy the weights of a trained model; returns a message that lists the copied tensors.
 
-    Weights that only one of the two has are left as they are: heads for noise or direct forces, and the degrees above 0
-    that the last block keeps for these.  Tables of elements may be longer than the trained ones.  Raises ValueError for
-    weights of another model; ``origin`` names it.
+    Weights that only one of the two models has are left alone: heads for noise or direct forces, and the degrees above
+    0 that the last block keeps for these heads.  Tables of elements may be longer than the trained
+    ones.  Raises ValueError for weights of another model; ``origin`` names it.
     """
     there, here = trained.config.model_dump(), force_field.config.model_dump()
     free = _FREE | ({"num_elements"} if here["num_elements"] > there["num_elements"] else frozenset())
@@ -247,9 +247,9 @@ def take_weights(force_field: ForceField, trained: ForceField, origin: str) -> s
 
 
 def start_new_elements(force_field: ForceField, new: Iterable[int], known: Iterable[int]) -> list[str]:
-    """Give elements that the weights were not trained on the rows of known ones of their group; what was done.
+    """Initialise the embeddings of new elements from known elements of their group; messages for the log.
 
-    Other new elements keep their untrained rows: copies across groups brought nothing.
+    Other new elements keep their random embeddings: copies across groups did not lower the error.
     """
     tables, said = element_tables(force_field).values(), []
     for z in new:

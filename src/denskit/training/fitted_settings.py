@@ -1,4 +1,4 @@
-"""What a model takes from the data before it is built: its size, and how many neighbours and atoms are usual."""
+"""Settings that the training data decide: size of the model, average degree and number of atoms, sigma of the noise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RANGE = (0.025, 0.15)  # Å, smallest and largest sigma of the paper
 
 
 def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:
-    """The run with every model setting known, and what was decided, for the log.
+    """The run with all settings of the model set; and messages for the log.
 
     ``sizes`` gives settings by the number of training structures; ``average_degree`` and ``average_atoms`` that are
     null are measured on evenly spaced training structures.  With ``training.init_from`` these are the trained model's.
@@ -78,7 +78,7 @@ def _words(names: Sequence[str], measured: dict[str, float]) -> str:
 
 
 def fit_sigma_to_data(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
-    """The run with a number for ``task.sigma``, and how it was found, for the log.
+    """The run with a number for ``task.sigma``, and a message for the log.
 
     A rule, not an optimum: ``SHARE`` of the median distance from an atom to its nearest one, over all atoms of at most
     ``SAMPLE`` evenly spaced training structures, kept in ``RANGE`` and rounded to 0.001 Å.

@@ -56,7 +56,7 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
     changed_length = [name for name in _LENGTHS if (changes.get("training") or {}).get(name) is not None]
     if len(changed_length) == 1:
         base["training"] = {k: v for k, v in (base.get("training") or {}).items() if k not in _LENGTHS}
-    if ((changes.get("data") or {}).get("split") or {}).get("file") is not None:  # says all about the split
+    if ((changes.get("data") or {}).get("split") or {}).get("file") is not None:  # it determines the whole split
         base["data"] = {key: value for key, value in (base.get("data") or {}).items() if key != "split"}
     merged = _merge(_keep_trained(base, changes), changes)
     merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
@@ -71,9 +71,9 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
 
 
 def settings_classes() -> dict[str, type[BaseModel]]:
-    """Classes of all settings of a run, by section: ``training``, ``data``, ``task=dens``, ``model=equiformer``, ..."""
+    """Classes of all settings by section: ``run``, ``training``, ``data``, ``task=dens``, ``model=equiformer``, ..."""
     chosen = {f"{section}={name}": cls for section, classes in _CHOICES.items() for name, cls in classes.items()}
-    return {"training": TrainingConfig, "data": DataConfig, **chosen}
+    return {"run": RunConfig, "training": TrainingConfig, "data": DataConfig, **chosen}
 
 
 def data_config(overrides: Sequence[str]) -> DataConfig:
@@ -100,7 +100,7 @@ def _require_sections(place: str, content: Mapping[str, Any]) -> None:
 
 
 def _read(name: str) -> tuple[str, dict[str, Any]]:
-    """(what to call it in errors, its content)."""
+    """Name for error messages, and content."""
     path = Path(name)
     if path.is_dir():
         path = path / "config.yaml"
@@ -160,7 +160,7 @@ def _switch(
     classes: Mapping[str, type[BaseModel]],
     origin: str,
 ) -> dict[str, Any]:
-    """The section of the file, less what another choice of its ``name`` does not have."""
+    """The section of the file without the settings that the chosen ``name`` lacks."""
     old = base.get("name", _DEFAULT_NAMES[section])
     new = changes.get("name", old)
     for name, place in ((old, origin), (new, "override")):
@@ -204,7 +204,7 @@ def nearest(name: str, valid: Mapping[str, Any] | Sequence[str]) -> str:
 
 
 class _Checker:
-    """Builds the parts of a RunConfig, so that each error knows its key and whether file or override said it."""
+    """Builds the parts of a RunConfig; errors name the key and its origin, file or override."""
 
     def __init__(self, origin: str, changes: Mapping[str, Any], classes: Mapping[str, type[BaseModel]]) -> None:
         self.origin, self.classes = origin, classes
@@ -217,7 +217,7 @@ class _Checker:
         rest = {key: value for key, value in merged.items() if key not in self.classes}
         if not self.problems:
             config = self.build(RunConfig, {**rest, **sections}, "")
-        else:  # say what is wrong at the top, too
+        else:  # unknown keys at the top level are problems, too
             for key in rest.keys() - RunConfig.model_fields.keys():
                 self.problems.append(self._unknown(key, RunConfig, ""))
         self.raise_problems()

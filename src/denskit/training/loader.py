@@ -1,7 +1,7 @@
 """The order of the data, and the batches of each step, prepared ahead by threads.
 
-What a step trains on is a pure function of (seed, epoch, step): nothing has to be stored to resume, the order needs no
-memory however many structures there are, and neither the number of processes, micro-batches or threads changes it.
+The batch of a step is a pure function of (seed, epoch, step): resuming needs no stored state, the order needs no
+memory for any number of structures, and processes, micro-batches and threads do not change it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _ORDER = 0x0D3  # tells the keys of the order from those of the corruption
 
 
 def epoch_order(seed: int, epoch: int, size: int, places: np.ndarray) -> np.ndarray:
-    """The training structures at some places (each in [0, size)) of the order in which an epoch goes through them."""
+    """Training structures at the places (each in [0, size)) of the shuffled order of an epoch."""
     return permuted(fold(seed, _ORDER, epoch), size, places)
 
 
 def divide(sizes: np.ndarray, shares: int) -> list[np.ndarray]:
     """Places [n_s] in ``sizes`` for each of several shares of about the same sum, ascending in each.
 
-    Greedy: the largest of what is left goes to the share that is lightest, the first of these.  So no share is heavier
-    than the lightest by more than one structure, and none is empty where there are enough structures.
+    Greedy: the largest remaining structure goes to the first of the lightest shares.  Shares differ by at most one
+    structure in weight, and none is empty where there are enough structures.
     """
     lightest = [(0, share) for share in range(shares)]
     taken: list[list[int]] = [[] for _ in range(shares)]
@@ -61,7 +61,7 @@ def steps_per_epoch(size: int, batch_size: int, drop_last: bool) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class StepWork:
-    """What one process does in one step."""
+    """Batches of one process in one step."""
 
     step: int
     parts: list[Prepared]  # micro-batches with edges, targets in eV; may be empty on a process of the last batch

@@ -17,7 +17,7 @@ _SMALLEST_SCALE = 2.0**-10  # of a loss: below it, overflow is not the cause of 
 
 
 def build_optimizer(force_field: ForceField, config: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019); parameters that the model names are not decayed.  Fused kernels."""
+    """Fused AdamW (Loshchilov and Hutter 2019); no weight decay for the parameters that the model names."""
     exempt = force_field.no_decay_parameters()
     named = [(name, parameter) for name, parameter in force_field.named_parameters() if parameter.requires_grad]
     groups = [
@@ -36,8 +36,8 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 class Gradients:
     """The gradients of all parameters, each a view into one flat vector.
 
-    So zeroing, the sum over processes and the norm are one operation each, and a parameter that took no part in a step
-    has a zero gradient on every process instead of none on some.
+    Zeroing, the sum over processes and the norm are one operation each, and a parameter without a gradient in a step
+    has zeros on every process.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
@@ -51,11 +51,11 @@ class Gradients:
             start += parameter.numel()
 
     def zero(self) -> None:
-        """Forget the gradients of the last step; the next backward passes add to zero."""
+        """Set all gradients to zero."""
         self.flat.zero_()
 
     def clip(self, max_norm: float | None) -> Tensor:
-        """The norm [] of the gradient before it is scaled down to ``max_norm`` (None: left as it is)."""
+        """Norm [] of the gradient before clipping to ``max_norm`` (None: no clipping)."""
         norm = torch.linalg.vector_norm(self.flat)
         if max_norm is not None:
             self.flat.mul_(max_norm / norm.clamp(min=max_norm))
@@ -76,13 +76,13 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights after so many steps."""
+        """Add the weights after ``step`` steps to the average."""
         decay = min(self.decay, (1 + step) / (10 + step)) if self.warmup else self.decay
         torch._foreach_lerp_(self.average, self.parameters, 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside, the parameters hold the average; afterwards the weights again, bit for bit."""
+        """Context: the parameters hold the average; afterwards the weights again, bit for bit."""
         self._swap()
         try:
             yield
@@ -95,7 +95,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def load_state(self, state: list[Tensor]) -> None:
-        """Take over averages that :meth:`state` gave."""
+        """Restore averages that :meth:`state` returned."""
         for own, other in zip(self.average, state, strict=True):
             own.copy_(other)
 
@@ -108,13 +108,13 @@ class WeightAverage:
 
 
 class Precision:
-    """Automatic mixed precision: matrix products in half precision, weights, sums and the loss in float32.
+    """Automatic mixed precision: matmuls in half precision, weights, sums and the loss in float32.
 
     bfloat16 has float32's range.  float16 has not: the loss is multiplied by a scale before the backward pass and the
     gradients divided by it afterwards (Micikevicius et al. 2018).  Where they overflow nevertheless, the step is
-    skipped and the scale halved; after 2000 steps without that it is doubled.
+    skipped and the scale halved; after 2000 steps without overflow the scale is doubled.
 
-    ``tf32``: matrix products of float32 on CUDA devices read 10 bits of each number instead of 23, and sum in float32.
+    ``tf32``: float32 matmuls in TF32 on CUDA devices.
     """
 
     def __init__(self, amp: Literal["none", "bf16", "fp16"], device: torch.device, *, tf32: bool = False) -> None:
@@ -123,12 +123,12 @@ class Precision:
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp == "fp16")
 
     def autocast(self) -> torch.autocast:
-        """Inside, matrix products are in half precision where that is asked for."""
+        """Context: matmuls in half precision, if enabled."""
         return torch.autocast(self.device, dtype=self.dtype, enabled=self.enabled)
 
     @contextmanager
     def products(self) -> Iterator[None]:
-        """Inside, matrix products of float32, also those of derivatives, are in TF32 where that is asked for."""
+        """Context: float32 matmuls, those of derivatives included, in TF32, if enabled."""
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if self.tf32 else before)
         try:
@@ -160,6 +160,6 @@ class Precision:
         return self.scaler.state_dict()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state` gave."""
+        """Restore a state that :meth:`state` returned."""
         if state:
             self.scaler.load_state_dict(state)

@@ -18,7 +18,7 @@ from denskit.runtime.determinism import use_deterministic_algorithms
 from denskit.runtime.processes import Processes, join_processes
 from denskit.tasks.measure import measure
 from denskit.training.checkpoint import Checkpoint, full_disk_named, load_checkpoint
-from denskit.training.checks import Planned, warnings_before
+from denskit.training.checks import PlannedTraining, warnings_before
 from denskit.training.cost import TRIAL_SECONDS, TRIAL_STEPS, Cost, time_steps
 from denskit.training.fitted_settings import fit_model_to_data, fit_sigma_to_data
 from denskit.training.run_folder import RunFolder
@@ -32,11 +32,11 @@ _LENGTHS = ("epochs", "max_steps", "budget")
 
 
 def train(config: RunConfig, *, resume: bool = False) -> Path:
-    """Train, and return the run folder ``config.output`` (see docs for what is in it).
+    """Train, and return the run folder ``config.output`` (its files: docs/cli.md).
 
-    ``resume`` continues the run in that folder from ``checkpoints/last.pt`` as if it had never stopped; where there is
-    none yet, the run begins.  Started by torchrun, every process calls this.  On Ctrl-C and SIGTERM the step is
-    finished, a checkpoint saved, and SystemExit raised with 130 or 143.
+    ``resume`` continues the run in that folder from ``checkpoints/last.pt`` bit for bit; without a checkpoint the run
+    begins.  Under torchrun every process calls this.  On Ctrl-C and SIGTERM the step is finished, a checkpoint saved,
+    and SystemExit raised with 130 or 143.
 
     Raises ValueError for settings and data that do not go together, a folder in use, a checkpoint of another run, a
     loss that is not finite, errors far above those of predicting zero at the end, a full disk; FileNotFoundError for
@@ -66,7 +66,7 @@ def _train(config: RunConfig, folder: RunFolder, group: Processes, resume: bool)
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
     if checkpoint is None and group.is_first:
         trainer.messages += [f"training data: {finding}" for finding in findings_of(data.train)]
-    trainer.messages += warnings_before(Planned(config, trainer.schedule, data.train))
+    trainer.messages += warnings_before(PlannedTraining(config, trainer.schedule, data.train))
     changes = trainer.resume(checkpoint) if checkpoint is not None else {}
     group.wait()  # all have looked at the folder before it changes
     with full_disk_named(folder.path):
@@ -82,7 +82,7 @@ def _train(config: RunConfig, folder: RunFolder, group: Processes, resume: bool)
 
 
 def cost_of(config: RunConfig) -> tuple[RunConfig, Cost]:
-    """The run with all that its data decide, and what it costs; nothing is written.
+    """The run with the settings that its data decide, and its cost; nothing is written.
 
     Raises as :func:`train` before its first step.
     """
@@ -92,7 +92,7 @@ def cost_of(config: RunConfig) -> tuple[RunConfig, Cost]:
 
 
 def _fitted(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:
-    """The run with the settings that its data decide, and what was decided, for the log."""
+    """The run with the settings that its data decide; and messages for the log."""
     config, sized = fit_model_to_data(config, data)
     config, measured = fit_sigma_to_data(config, data.train)
     return config, sized + measured
@@ -123,7 +123,7 @@ def _trial(config: RunConfig, data: LoadedData, group: Processes) -> Cost:
     """Time a few steps and the evaluation of a few structures, by a model that is thrown away."""
     trainer = Trainer(_lasting(config, {"max_steps": 1000, "warmup": 0, "warmup_lr": None}), data, group)
     works = trainer.loader.prefetch(0, TRIAL_STEPS, config.training.prefetch)
-    # processes must take the same number of steps, whatever their clocks say
+    # all processes must take the same number of steps
     step = time_steps(trainer.train_step, works, limit=TRIAL_SECONDS if group.count == 1 else float("inf"))
     sample = evenly(data.valid or data.train, _JUDGED)
     measure(trainer.force_field, sample, batch_size=_JUDGED, processes=group)  # compiles kernels
@@ -137,7 +137,7 @@ def _trial(config: RunConfig, data: LoadedData, group: Processes) -> Cost:
 
 
 def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[str]:
-    """What was decided before the first step, for the log; ``changes`` since the checkpoint, as (before, now)."""
+    """Messages before the first step; ``changes`` of settings since the checkpoint, as (before, now)."""
     config, data, schedule = trainer.config, trainer.data, trainer.schedule
     numbers = sum(parameter.numel() for parameter in trainer.force_field.parameters())
     amp = config.training.amp

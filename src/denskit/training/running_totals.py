@@ -1,4 +1,4 @@
-"""What happened over the steps since the last row of metrics.csv."""
+"""Loss terms, errors, gradients and time since the last row of metrics.csv."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from denskit.tasks.metrics import Metrics
 
 
 @dataclass
-class Window:
+class RunningTotals:
     """Sums over steps and all processes."""
 
     terms: Tensor  # [2, number of terms] float64: sums and counts
     metrics: Metrics  # of predictions in training, on atoms that were not corrupted
     gradient: Tensor  # [4] float64: steps, sum of the norms of their gradients, the largest, steps that were clipped
     steps: int = 0
-    skipped: int = 0  # of the steps, those that float16 overflowed in; they count in no sum
+    skipped: int = 0  # steps in which float16 overflowed; they count in no sum
     seconds: float = 0.0
 
     @classmethod
-    def empty(cls, num_terms: int, device: torch.device) -> Window:
-        """The start of a window."""
+    def empty(cls, num_terms: int, device: torch.device) -> RunningTotals:
+        """Totals of no step."""
         terms = torch.zeros(2, num_terms, dtype=torch.float64, device=device)
         return cls(terms=terms, metrics=Metrics(device), gradient=terms.new_zeros(4))
 
     def add(self, terms: Tensor, metrics: Metrics, norm: Tensor, clip_norm: float | None) -> None:
-        """A step with its loss terms [2, number of terms], its errors, and the norm [] of its gradient."""
+        """Add a step with its loss terms [2, number of terms], its errors, and the norm [] of its gradient."""
         self.terms += terms
         self.metrics += metrics
         clipped = norm > (torch.inf if clip_norm is None else clip_norm)
@@ -39,7 +39,7 @@ class Window:
         self.steps += 1
 
     def skip(self) -> None:
-        """A step that changed no weights."""
+        """Count a step that changed no weights."""
         self.steps += 1
         self.skipped += 1
 
@@ -48,7 +48,7 @@ class Window:
         return {**vars(self), "metrics": self.metrics.state}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state` gave; nothing where that is empty."""
+        """Restore a state that :meth:`state` returned; an empty one changes nothing."""
         for name, value in state.items():
             own = self.metrics.state if name == "metrics" else getattr(self, name)
             if isinstance(own, Tensor):

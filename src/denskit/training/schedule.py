@@ -10,7 +10,7 @@ from denskit.training.settings import Interval, TrainingConfig, parse_interval, 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What changes during a training whose epochs have ``steps_per_epoch`` steps.
+    """Learning rate and progress of a training whose epochs have ``steps_per_epoch`` steps.
 
     Published for MD17 (``schedule_unit="epoch"``): both functions are constant over an epoch, the first epoch runs at
     the learning rate where the warm-up starts, and the last one still a little above the floor.  Published for OC20 and
@@ -82,14 +82,14 @@ class Schedule:
     def _units(self, interval: Interval) -> float:
         """An interval in schedule units; whole steps where these are the unit, rounded down as published."""
         epochs = interval.number if interval.unit == "epoch" else interval.number / self.steps_per_epoch
-        # the small number keeps 0.3 epochs of 10 steps from being 2 steps
+        # 1e-9: 0.3 epochs of 10 steps are 3 steps
         return epochs if self.config.schedule_unit == "epoch" else math.floor(epochs * self.steps_per_epoch + 1e-9)
 
     def _time(self, step: int) -> float:
         return float(self.epoch(step) if self.config.schedule_unit == "epoch" else step)
 
     def is_due(self, interval: Interval, step: int) -> bool:
-        """Whether something that happens every so many steps or epochs happens after ``step`` steps are done."""
+        """Whether an event with this interval is due after ``step`` steps."""
         assert interval.unit in ("step", "epoch"), interval
         every = interval.number * (self.steps_per_epoch if interval.unit == "epoch" else 1)
         return math.floor(step / every) > math.floor((step - 1) / every)

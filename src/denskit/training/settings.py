@@ -1,4 +1,4 @@
-"""What a run is told: model, data, task, and how to train.  :mod:`denskit.training.load_config` loads it."""
+"""Settings of a run: model, data, task, training.  :mod:`denskit.training.load_config` loads them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BUDGET_UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 
 
 class Interval(NamedTuple):
-    """How often something happens."""
+    """An interval of a repeated event."""
 
     number: float
     unit: str  # "step", "epoch" or "minute"
@@ -103,14 +103,14 @@ class FixedScale(Settings):
     energy_scale: float = Field(gt=0)
     """Unit of the model's energies, eV."""
     force_scale: float = Field(gt=0)
-    """Unit of the model's forces, eV/Å; with forces by gradient it is energy_scale."""
+    """Unit of the model's forces, eV/Å; equal to energy_scale for gradient forces."""
 
 
 class TrainingConfig(Settings):
     """How to train.  A step is one update of the weights."""
 
     batch_size: int = Field(8, ge=1)
-    """Structures of one step, over all processes and micro-batches: results do not depend on how it is divided."""
+    """Structures of one step, over all processes and micro-batches; results do not depend on the division."""
     accumulate: int = Field(1, ge=1)
     """Micro-batches that each process divides its share of a step into, to save memory."""
     epochs: OnResume[int | None] = Field(None, ge=1)
@@ -118,10 +118,10 @@ class TrainingConfig(Settings):
     max_steps: OnResume[int | None] = Field(None, ge=1)
     """Length of the training in steps."""
     budget: Budget | None = None
-    """Length of the training as a time on this machine, "30 minutes" or "2 hours": a trial of a few steps says how many
-    fit, and the run is saved with that number."""
+    """Length of the training as a time on this machine, "30 minutes" or "2 hours": the number of steps
+    follows from a trial of a few steps, and is saved with the run."""
     drop_last: bool = True
-    """Leave out the structures of an epoch that do not fill a batch (as published; others come each epoch)."""
+    """Skip the last, incomplete batch of an epoch, as published; the shuffle changes each epoch."""
     lr: OnResume[float] = Field(5e-4, gt=0)
     """Largest learning rate."""
     min_lr: OnResume[Rate] = 1e-6
@@ -133,40 +133,39 @@ class TrainingConfig(Settings):
     gamma: float = Field(0.3, gt=0, lt=1)
     """Factor of "multistep" at each milestone."""
     schedule_unit: Literal["epoch", "step"] = "step"
-    """When the learning rate and the task's progress (the coefficient of DeNS) move: "epoch" as published for MD17."""
+    """Unit in which learning rate and task progress (the coefficient of DeNS) change: "epoch" as published for MD17."""
     warmup: Duration = 0.0
-    """Length of the linear warm-up: "0.1 epochs", "100 steps"; a number counts schedule_units, below 1 it is a share of
-    the whole training."""
+    """Length of the linear warm-up: "0.1 epochs", "100 steps"; a number counts schedule_units; a number below 1
+    is a share of the training."""
     warmup_lr: Rate | None = None
     """Learning rate where the warm-up starts, also as a share of lr: "0.2 lr"; null: min_lr."""
     weight_decay: float = Field(1e-6, ge=0)
-    """Of AdamW; biases, norms and radial bases are left alone."""
+    """Weight decay of AdamW; none for biases, norms and radial bases."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
-    """Of AdamW."""
+    """Betas of AdamW."""
     amsgrad: bool = False
     """AdamW with the largest second moment so far (published for eSCN)."""
     clip_norm: float | None = Field(None, gt=0)
     """Largest norm of the gradient of all weights; null: no clipping."""
     ema_decay: float | None = Field(None, gt=0, lt=1)
-    """Keep a running average of the weights with this decay a step; evaluation and model files then use it."""
+    """Decay per step of a running average of the weights, which evaluation and model files use; null: none."""
     ema_warmup: bool = True
     """Average over fewer steps at first, so that short trainings forget the initial weights; false: as published for
     OC20, the same decay from the first step."""
     dtype: Literal["float32", "float64"] = "float32"
     """Precision of weights and activations."""
     amp: Literal["none", "bf16", "fp16"] = "none"
-    """Half precision where it does no harm (autocast), for direct forces only; fp16 (as published for OC20) scales the
+    """Mixed precision (autocast), for direct forces only; fp16 (as published for OC20) scales the
     loss and skips steps that overflow."""
     tf32: bool = False
-    """Matrix products of float32 from 10 bits of each number, on NVIDIA GPUs (TF32); elsewhere without effect."""
+    """Float32 matmuls in TF32, on NVIDIA GPUs; no effect elsewhere."""
     kernels: OnResume[Literal["auto", "plain", "fused"]] = "auto"
-    """Edge operations of Equiformer: plain PyTorch, fused kernels (CPUs only), or auto: fused on CPUs. The same
-    numbers, to rounding."""
+    """Edge operations of Equiformer: plain PyTorch, fused kernels (CPUs only), or auto: fused on CPUs. Results agree to
+    rounding."""
     activation_checkpointing: OnResume[bool] = False
-    """Compute the inside of each block again in the backward pass instead of keeping it: less memory, more time."""
+    """Recompute the activations of each block in the backward pass: less memory, more time."""
     edge_chunk: OnResume[int | None] = Field(None, ge=1)
-    """Work on groups of about so many edges, one after the other, and compute them again for derivatives: memory for
-    large systems; null: on all at once."""
+    """Approximate edges per chunk; activations are recomputed: less memory for large systems; null: no chunks."""
     scale: Literal["energy_std", "force_rms", "trained"] | FixedScale = "energy_std"
     """Unit of the model's energies: their standard deviation (published for MD17), the root mean square force, or given
     numbers: {energy_shift: -0.755, energy_scale: 2.887, force_scale: 2.887}; trained: that of init_from's model."""
@@ -187,9 +186,9 @@ class TrainingConfig(Settings):
     init_from: str | None = None
     """Model file or run folder to start from: its weights, elements, element references and scale (fine-tuning)."""
     prefetch: OnResume[int] = Field(4, ge=1)
-    """Steps whose batches are prepared ahead, in the background."""
+    """Batches prepared ahead, in the background."""
     loader_threads: OnResume[int] = Field(1, ge=1)
-    """Threads that prepare batches; more of them help where neighbours take longer than a step."""
+    """Threads that prepare batches; more than 1 helps where the neighbour list takes longer than a step."""
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainingConfig:
@@ -218,12 +217,12 @@ class TrainingConfig(Settings):
 
 
 class SizeRow(Settings):
-    """Model settings for so much data."""
+    """Settings of the model by size of the training set."""
 
     up_to: int | None = Field(None, ge=1)
-    """Largest number of training structures that this row is meant for; null: any."""
+    """Largest number of training structures of this row; null: any."""
     model: dict[str, Any]
-    """Settings of the model (those that the user gives himself are left out)."""
+    """Settings of the model; settings given by the user win."""
 
 
 class RunConfig(Settings):
@@ -234,9 +233,9 @@ class RunConfig(Settings):
     data: DataConfig
     """Where structures and labels come from."""
     task: TaskConfig
-    """What is trained for."""
+    """Training task: energy and forces, DeNS, ..."""
     training: TrainingConfig
-    """How it is trained."""
+    """Optimiser, schedule, length, evaluation, files."""
     sizes: tuple[SizeRow, ...] = ()
     """Model settings by the number of training structures; resolved when the data are known."""
     output: OnResume[str]

@@ -25,8 +25,8 @@ def initial_force_field(
 ) -> tuple[ForceField, list[str]]:
     """A force field with weights from the seed or from ``training.init_from``, in the run's precision.
 
-    Its scaling is fitted on the training split, on a sample of it where that is large.  A trained model predicts some
-    of it on ``device`` (None: the CPU), and stays there.  Returns what was decided, too, for the log.
+    The scaling is fitted on the training split, or on a sample of a large one.  A trained model predicts some
+    structures on ``device`` (None: the CPU), and stays there.  Also returns messages for the log.
     """
     measured = evenly(data.train, SAMPLE)
     if config.training.init_from is not None:
@@ -49,7 +49,7 @@ def initial_force_field(
 
 @torch.no_grad()
 def _seeded(config: RunConfig, heads: dict[str, str], scaling: Scaling) -> ForceField:
-    """Random weights; those that a model without further heads has too are the same, so that tasks compare in pairs."""
+    """Random weights, the same for all tasks where models share them, so that tasks compare in pairs."""
     torch.manual_seed(config.seed)
     force_field = build_force_field(config.model, heads=heads, scaling=scaling)
     if heads:
@@ -82,7 +82,7 @@ def check_measured(force_field: ForceField, batch: Batch, name: str) -> None:
 
 
 def _unseen(data: LoadedData, config: RunConfig) -> Iterable[int]:
-    """Elements to accept besides those of a sample: where references are given, or nothing of an element is fitted."""
+    """Elements accepted beside those of the sample: those with given references; all, where none is fitted."""
     if isinstance(data.references, dict):
         return [atomic_numbers[symbol] for symbol in data.references]
     return range(1, config.model.num_elements) if data.references in ("none", "mean") else ()

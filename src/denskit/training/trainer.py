@@ -27,14 +27,14 @@ from denskit.runtime.progress import duration
 from denskit.tasks import build_task
 from denskit.tasks.measure import measure
 from denskit.tasks.metrics import Metrics
-from denskit.training.batch_loss import objective
+from denskit.training.batch_loss import batch_loss
 from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, cannot_write, save_checkpoint
 from denskit.training.checks import verdict_on
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
 from denskit.training.optimizer import Gradients, Precision, WeightAverage, build_optimizer, set_learning_rate
 from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, metrics_line
-from denskit.training.running_totals import Window
+from denskit.training.running_totals import RunningTotals
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig, parse_interval
 from denskit.training.starting_model import check_known_elements, check_measured, initial_force_field
@@ -51,7 +51,7 @@ BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
 
 @dataclass
 class Trainer:
-    """A training: what it is made of, and how far it is."""
+    """A training: its parts and its state."""
 
     config: RunConfig
     data: LoadedData
@@ -100,8 +100,8 @@ class Trainer:
             threads=training.loader_threads,
         )
         self.interrupt = Interrupt(patient=self.group.count > 1)
-        self.window = self._new_window()
-        self.failure = ""  # what the errors of the last row say, if they say that the training failed
+        self.totals = self._new_totals()
+        self.failure = ""  # verdict on the last row, where the training failed
         self.saved_at = time.monotonic()
 
     def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
@@ -115,7 +115,7 @@ class Trainer:
             self.average.load_state(checkpoint.average)
         self.precision.load_state(checkpoint.loss_scale)
         self.step, self.best, self.seconds = checkpoint.step, checkpoint.best, checkpoint.seconds
-        self.window.load_state(checkpoint.window)
+        self.totals.load_state(checkpoint.window)
         self.failure = checkpoint.failure
         if self.step > self.schedule.total_steps:
             raise ValueError(
@@ -133,13 +133,13 @@ class Trainer:
         """All steps that are left, then the final evaluation and files."""
         total = self.schedule.total_steps
         if self.step == 0 and self.group.is_first:
-            self._save_state()  # so that there is one to go on from at any moment
+            self._save_state()  # a kill at any moment leaves a checkpoint
         with self.interrupt:
             mark = time.perf_counter()
             for work in self.loader.prefetch(self.step, total, self.config.training.prefetch):
                 stop = self.train_step(work)
                 spent = time.perf_counter() - mark
-                self.window.seconds += spent
+                self.totals.seconds += spent
                 self.seconds += spent
                 self._after_step(log, stop)
                 mark = time.perf_counter()
@@ -151,7 +151,7 @@ class Trainer:
             raise ValueError(
                 f"the training failed: after its {self.step} steps {self.failure}. Models and checkpoints are kept in "
                 f"{self.folder.path}{best}. Lower training.lr or training.clip_norm, and look at the data: denskit "
-                "data inspect FILE"
+                "info FILE"
             )
         log.say(f"finished: {self.step} steps in {duration(self.seconds)} of training; model in {self.folder.model}")
 
@@ -182,11 +182,11 @@ class Trainer:
         clip_norm = self.config.training.clip_norm
         norm = self.gradients.clip(clip_norm)
         if self.precision.skips(norm):
-            self.window.skip()
+            self.totals.skip()
         else:
             self._require_finite(sums, norm)
             self.optimizer.step()
-            self.window.add(torch.stack([sums, counts]), metrics, norm.double(), clip_norm)
+            self.totals.add(torch.stack([sums, counts]), metrics, norm.double(), clip_norm)
         self.step += 1
         if self.average is not None:
             self.average.update(self.step)
@@ -194,7 +194,7 @@ class Trainer:
 
     def _backward(self, part: Prepared, counts: Tensor, metrics: Metrics) -> Tensor:
         """Add the gradients and the errors of a micro-batch; its sums [number of terms] of the loss terms."""
-        found = objective(
+        found = batch_loss(
             self.force_field,
             self.task,
             part,
@@ -220,7 +220,7 @@ class Trainer:
         )
 
     def _after_step(self, log: RunLog, stop: bool) -> None:
-        """Evaluate, log and save where it is time; leave where a signal asked for it."""
+        """Evaluate, log and save at their intervals; raise SystemExit after a signal."""
         training, step, total = self.config.training, self.step, self.schedule.total_steps
         log.advance(step)
         evaluate = step == total or self.schedule.is_due(parse_interval(training.evaluate_every), step)
@@ -245,20 +245,20 @@ class Trainer:
         return self.schedule.is_due(interval, self.step)
 
     def _log_row(self, log: RunLog, evaluate: bool) -> None:
-        """A row of what happened since the last one, with validation errors where they are due."""
-        window, self.window = self.window, self._new_window()
+        """Write a row of metrics.csv, with validation errors where they are due."""
+        totals, self.totals = self.totals, self._new_totals()
         last = self.step - 1
         weights = self.loader.term_weights(self.schedule.progress(last))
         row: dict[str, float | int] = {
             "step": self.step,
             "epoch": self.schedule.epoch(last),
             "lr": self.schedule.learning_rate(last),
-            **window.summary(weights, self.config.training.batch_size),
+            **totals.summary(weights, self.config.training.batch_size),
             "seconds": self.seconds,
             "memory_MiB": peak_memory(self.group.device),
         }
         if self.config.training.amp == "fp16":
-            row["skipped_steps"] = window.skipped
+            row["skipped_steps"] = totals.skipped
         if evaluate and self.data.valid is not None:
             row |= {f"valid_{name}": value for name, value in self._validate().items()}
         log.row(row)
@@ -306,7 +306,7 @@ class Trainer:
             optimizer=self.optimizer.state_dict(),
             average=self.average.state() if self.average is not None else None,
             loss_scale=self.precision.state(),
-            window=self.window.state(),
+            window=self.totals.state(),
             failure=self.failure,
             best=self.best,
             seconds=self.seconds,
@@ -337,5 +337,5 @@ class Trainer:
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
         return self.average.applied() if self.average is not None else contextlib.nullcontext()
 
-    def _new_window(self) -> Window:
-        return Window.empty(len(self.loader.term_names), self.group.device)
+    def _new_totals(self) -> RunningTotals:
+        return RunningTotals.empty(len(self.loader.term_names), self.group.device)
