@@ -129,12 +129,12 @@ def _simulate(
     from denskit.runtime.progress import progress_bar
     from denskit.simulation.calculator import DTYPES
     from denskit.simulation.dynamics.folder import molecular_dynamics
-    from denskit.simulation.potential import load_potential
+    from denskit.simulation.potential import Potential
     from denskit.training.run_folder import model_file
 
     precision = None if dtype is None else DTYPES[dtype]
     files = [model_file(model) for model in models]
-    potential = load_potential(files, device=choose_device(device), dtype=precision, **made)
+    potential = Potential(files, device=choose_device(device), dtype=precision, **made)
     console = Console(soft_wrap=True)
     if made["compile"]:
         console.print("compiling the model before the first step: one to several minutes")

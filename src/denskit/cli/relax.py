@@ -65,7 +65,7 @@ def relax(
 
     from denskit.runtime.determinism import use_deterministic_algorithms
     from denskit.runtime.device import choose_device
-    from denskit.simulation.potential import load_potential
+    from denskit.simulation.potential import Potential
     from denskit.simulation.relaxation.folder import RelaxationFolder
     from denskit.training.run_folder import model_file
 
@@ -73,7 +73,7 @@ def relax(
         use_deterministic_algorithms()
     settings = _settings(protocol, optimizer, fmax, steps, cell, pressure)
     weights = model_file(model)
-    potential = load_potential(
+    potential = Potential(
         weights,
         device=choose_device(device),
         dtype=None if dtype is None else getattr(torch, dtype),

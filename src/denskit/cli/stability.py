@@ -91,12 +91,12 @@ def _simulate(
     from denskit.runtime.device import choose_device
     from denskit.runtime.interrupt import Interrupt
     from denskit.runtime.progress import progress_bar
-    from denskit.simulation.potential import load_potential
+    from denskit.simulation.potential import Potential
     from denskit.simulation.stability.protocol import Reference
     from denskit.simulation.stability.study import run_study
     from denskit.training.run_folder import model_file
 
-    potential = load_potential(model_file(model), device=choose_device(device), **made)
+    potential = Potential(model_file(model), device=choose_device(device), **made)
     truth = Reference.of(reference)
     with Interrupt(patient=False) as interrupt, progress_bar(Console()) as bar:
         study = run_study(

@@ -16,7 +16,7 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from denskit.batch import Batch
 from denskit.models.base import ForceField
 from denskit.models.execution import KernelName
-from denskit.simulation.potential import DIRECT, Evaluation, load_potential
+from denskit.simulation.potential import DIRECT, Evaluation, Potential
 from denskit.simulation.structures import batch_of
 
 MAGNETIC = ("initial_charges", "initial_magmoms")  # a force field sees neither
@@ -56,7 +56,7 @@ class DenskitCalculator(Calculator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._potential = load_potential(
+        self._potential = Potential(
             model, device=device, dtype=_dtype(dtype), skin=skin, compile=compile, kernels=kernels
         )
         self._kept: ase.Atoms | None = None  # the atoms of the batch

@@ -40,15 +40,8 @@ class EnergyAndForces(Protocol):
     Dynamics needs the call and :meth:`broken` alone.
     """
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the evaluations."""
-        ...
-
-    @property
-    def stress(self) -> bool:
-        """Whether evaluations have a stress."""
-        ...
+    device: torch.device  # of evaluations
+    stress: bool  # whether evaluations have a stress
 
     def __call__(self, batch: Batch) -> Evaluation:
         """Evaluate a batch.  Raises ValueError for a system that cannot be evaluated."""
@@ -72,7 +65,9 @@ class Potential:
     relative to the first atom of each system, so a drifting molecule loses no digits.
 
     Args:
-        models: one or several; the potential keeps frozen copies, so their training may continue.
+        models: one or several model files or force fields; the potential keeps frozen copies.
+        device: default: that of force fields, the CPU for files.
+        dtype: default: that of the models.
         skin: Å; 0 searches for neighbours at every call.
         stress: whether calls compute the stress; all systems must then be periodic in three directions.
         compile: compile the models at the first call and when shapes change, for many calls with the same systems.
@@ -80,21 +75,24 @@ class Potential:
         kernels: see :class:`Execution`.
 
     Raises:
+        FileNotFoundError: No such model file.
         ValueError: No model, models of different dtypes or on different devices, a negative skin, stress of models
             with direct forces, or edge chunks in compiled models.
     """
 
     def __init__(
         self,
-        models: ForceField | Sequence[ForceField],
+        models: str | Path | ForceField | Sequence[str | Path | ForceField],
         *,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
         skin: float = 0.5,
         stress: bool = False,
         compile: bool = False,
         edge_chunk: int | None = None,
         kernels: KernelName = "auto",
     ) -> None:
-        given = [models] if isinstance(models, ForceField) else list(models)
+        given = [models] if isinstance(models, str | Path | ForceField) else list(models)
         if not given:
             raise ValueError("a potential needs at least one model; none was given")
         if not skin >= 0:
@@ -102,20 +100,20 @@ class Potential:
         if edge_chunk is not None and compile:
             raise ValueError(f"edge_chunk is {edge_chunk} with compile, whose graph is one piece; choose one")
         execution = Execution(kernels=kernels, edge_chunk=edge_chunk)
-        if stress and any(model.config.forces == "direct" for model in given):
+        self.models = [_frozen(model, device, dtype, execution) for model in given]
+        self.direct_forces = any(model.config.forces == "direct" for model in self.models)
+        if stress and self.direct_forces:
             raise ValueError(DIRECT)
-        kinds = {(parameter.dtype, parameter.device) for model in given for parameter in model.parameters()}
+        kinds = {(parameter.dtype, parameter.device) for model in self.models for parameter in model.parameters()}
         if len(kinds) != 1:
             raise ValueError(f"models must share one dtype and one device; found {sorted(map(str, kinds))}")
         self.dtype, self.device = kinds.pop()
-        for model in given:
+        for model in self.models:
             model.backbone.choose_kernels(execution, self.device)  # raises for unavailable kernels
-        self.models = [_frozen(model, execution) for model in given]
-        self.cutoff = max(model.cutoff for model in given)
+        self.cutoff = max(model.cutoff for model in self.models)
         self.skin = skin
         self.stress = stress
-        self.smooth = all(model.backbone.smooth for model in given)
-        self.direct_forces = any(model.config.forces == "direct" for model in given)
+        self.smooth = all(model.backbone.smooth for model in self.models)
         self._compiled = [CompiledModel(model, _outputs(stress)) for model in self.models] if compile else None
         self.rebuilds = 0  # searches for neighbours
         self._candidates: Candidates | None = None
@@ -195,7 +193,7 @@ class Potential:
             system = int((~batch.pbc.all(1)).nonzero()[0, 0])
             raise ValueError(
                 f"system {system} of the batch is periodic along {batch.pbc[system].nonzero()[:, 0].tolist()} only: "
-                "its volume means nothing, so it has no stress. All three directions must be periodic"
+                "it has no volume and so no stress. All three directions must be periodic"
             )
 
     def _up_to_date(self, batch: Batch) -> Candidates:
@@ -231,37 +229,18 @@ class Potential:
         return Evaluation(energy=energy, energies=energies, forces=physical["forces"].double(), stress=stresses)
 
 
-def load_potential(
-    models: str | Path | ForceField | Sequence[str | Path | ForceField],
-    *,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype | None = None,
-    skin: float = 0.5,
-    stress: bool = False,
-    compile: bool = False,
-    edge_chunk: int | None = None,
-    kernels: KernelName = "auto",
-) -> Potential:
-    """A potential from one or several model files or force fields; dtype: default that of the models.
-
-    Raises FileNotFoundError or ValueError as :func:`load_model` and :class:`Potential`.
-    """
-    given = [models] if isinstance(models, str | Path | ForceField) else list(models)
-    loaded = [
-        copy.deepcopy(model).to(device=device, dtype=dtype)
-        if isinstance(model, ForceField)
-        else load_model(model, device, dtype)
-        for model in given
-    ]
-    return Potential(loaded, skin=skin, stress=stress, compile=compile, edge_chunk=edge_chunk, kernels=kernels)
-
-
 def _outputs(stress: bool) -> tuple[str, ...]:
     return ("energies", "forces", "stress") if stress else ("energies", "forces")
 
 
-def _frozen(model: ForceField, execution: Execution) -> ForceField:
-    frozen = copy.deepcopy(model).eval().requires_grad_(False)
+def _frozen(
+    model: str | Path | ForceField, device: str | torch.device | None, dtype: torch.dtype | None, execution: Execution
+) -> ForceField:
+    if isinstance(model, ForceField):
+        frozen = copy.deepcopy(model).to(device=device, dtype=dtype)
+    else:
+        frozen = load_model(model, device or "cpu", dtype)
+    frozen.eval().requires_grad_(False)
     frozen.execution = execution
     return frozen
 

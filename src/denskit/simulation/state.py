@@ -1,16 +1,17 @@
-"""State of many systems of different sizes in a few tensors; the structures that systems come from."""
+"""States of many systems of different sizes in a few tensors; the structures that systems come from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from denskit.batch import System
+from denskit.batch import Batch, System, select
 
 
 class Structures(Protocol):
@@ -21,16 +22,58 @@ class Structures(Protocol):
     def __getitem__(self, index: int, /) -> System: ...
 
 
-@dataclass(frozen=True)
-class SystemTensors:
-    """Tensors of B systems, [B, ...] in ``systems``, and of their R rows, [R, ...] in ``rows``, system after system.
+@dataclass(frozen=True, kw_only=True)
+class SystemState(ABC):
+    """Base of states of B systems: tensors [B, ...], tensors [R, ...] with a row for each atom, states, a batch.
 
-    A row is an atom, or one of the three rows of a cell's deformation.  Nothing is changed in place.
+    Nothing is changed in place.
     """
 
+    by_row: ClassVar[frozenset[str]] = frozenset()  # names of the tensors [R, ...]
+
+    @property
+    @abstractmethod
+    def system_index(self) -> Tensor:
+        """The system of each row, [R] int64."""
+
+    def select(self, keep: Tensor) -> Self:
+        """The systems where ``keep`` [B] is True."""
+        rows = keep[self.system_index]
+
+        def kept(name: str, value: Any) -> Any:
+            if isinstance(value, Batch):
+                return select(value, keep)
+            return (
+                value.select(keep) if isinstance(value, SystemState) else value[rows if name in self.by_row else keep]
+            )
+
+        return self._with_each(kept)
+
+    def to(self, device: torch.device | str) -> Self:
+        """A copy on a device."""
+        return self._with_each(lambda name, value: value.to(device))
+
+    @staticmethod
+    def join(parts: Sequence[SystemState]) -> Any:
+        """All systems of the parts, which are of one class, in order."""
+
+        def joined(name: str, value: Any) -> Any:
+            values = [getattr(part, name) for part in parts]
+            return SystemState.join(values) if isinstance(value, SystemState) else torch.cat(values)
+
+        return parts[0]._with_each(joined)
+
+    def _with_each(self, change: Callable[[str, Any], Any]) -> Self:
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        changed = (Tensor, SystemState, Batch)
+        return replace(self, **{name: change(name, v) for name, v in values.items() if isinstance(v, changed)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowState(SystemState):
+    """A state that knows the numbers of rows; a row is an atom, or one of the three rows of a cell's deformation."""
+
     counts: Tensor  # [B] int64, rows of each system
-    rows: Mapping[str, Tensor] = field(default_factory=dict)
-    systems: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def num_systems(self) -> int:
@@ -41,39 +84,6 @@ class SystemTensors:
     def system_index(self) -> Tensor:
         """The system of each row, [R] int64."""
         return torch.arange(self.num_systems, device=self.counts.device).repeat_interleave(self.counts)
-
-    def having(
-        self, *, rows: Mapping[str, Tensor] | None = None, systems: Mapping[str, Tensor] | None = None
-    ) -> SystemTensors:
-        """A copy with some tensors replaced or added."""
-        return replace(self, rows={**self.rows, **(rows or {})}, systems={**self.systems, **(systems or {})})
-
-    def select(self, keep: Tensor) -> SystemTensors:
-        """The systems where ``keep`` [B] is True."""
-        kept_rows = keep[self.system_index]
-        return SystemTensors(
-            self.counts[keep],
-            {name: value[kept_rows] for name, value in self.rows.items()},
-            {name: value[keep] for name, value in self.systems.items()},
-        )
-
-    @staticmethod
-    def join(parts: Sequence[SystemTensors]) -> SystemTensors:
-        """All systems of the parts, in order.  The parts hold tensors of the same names."""
-        first = parts[0]
-        return SystemTensors(
-            torch.cat([part.counts for part in parts]),
-            {name: torch.cat([part.rows[name] for part in parts]) for name in first.rows},
-            {name: torch.cat([part.systems[name] for part in parts]) for name in first.systems},
-        )
-
-    def to(self, device: torch.device | str) -> SystemTensors:
-        """A copy on a device."""
-        return SystemTensors(
-            self.counts.to(device),
-            {name: value.to(device) for name, value in self.rows.items()},
-            {name: value.to(device) for name, value in self.systems.items()},
-        )
 
     def dot(self, a: Tensor, b: Tensor) -> Tensor:
         """Inner products [B] of vectors [R, 3] of each system; the same numbers whatever other systems are there."""
@@ -87,3 +97,9 @@ class SystemTensors:
     def spread(self, values: Tensor) -> Tensor:
         """Values [B] of systems at their rows: [R, 1]."""
         return values.index_select(0, self.system_index)[:, None]
+
+
+def tensors_of(state: Any, prefix: str = "") -> dict[str, Tensor]:
+    """The tensors of a state or batch by name, without those of its parts."""
+    values = {f"{prefix}{item.name}": getattr(state, item.name) for item in fields(state)}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}

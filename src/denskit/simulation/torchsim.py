@@ -11,7 +11,7 @@ from torch import Tensor
 
 from denskit.batch import Batch
 from denskit.models.base import ForceField
-from denskit.simulation.potential import load_potential
+from denskit.simulation.potential import Potential
 
 try:
     from torch_sim.models.interface import ModelInterface  # type: ignore[import-not-found]
@@ -33,7 +33,7 @@ class DenskitModel(ModelInterface):  # type: ignore[misc]
         compute_stress: all systems must then be periodic.
         skin: Å, of the neighbour list, which is kept until an atom has moved skin / 2.
 
-    Raises FileNotFoundError or ValueError as ``load_potential``.
+    Raises FileNotFoundError or ValueError as ``Potential``.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class DenskitModel(ModelInterface):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self.potential = load_potential(models, device=place, dtype=dtype, stress=compute_stress, skin=skin)
+        self.potential = Potential(models, device=place, dtype=dtype, stress=compute_stress, skin=skin)
         self._device, self._dtype = self.potential.device, self.potential.dtype
         self._compute_forces, self._compute_stress = True, compute_stress
         self._memory_scales_with = "n_atoms_x_density"

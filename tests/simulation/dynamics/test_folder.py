@@ -224,11 +224,11 @@ def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0, result.output
     assert "0.0015 ps (step 6)" in result.output
     assert len(rows(tmp_path / "run")) == 2 * 7
-    assert "going on from step 3 of" in result.output
+    assert "continuing from step 3 of" in result.output
     monkeypatch.setattr(TrajectoryWriter, "__call__", lambda writer, state: signal.raise_signal(signal.SIGINT))
     result = CliRunner().invoke(app, [*common, "--steps", "9", "--resume", "--frame-every", "7"])
     assert result.exit_code == 130, result.output
-    assert "interrupted at 0.00175 ps (step 7): go on with --resume" in result.output
+    assert "interrupted at 0.00175 ps (step 7): continue with --resume" in result.output
     for wrong, message in (
         (["--steps", "3", "--time", "1"], "either --steps N or --time PS"),
         ([], "either --steps N or --time PS"),

@@ -19,7 +19,8 @@ from denskit.simulation.potential import Evaluation
 from denskit.simulation.relaxation import RelaxationSettings, relax
 from denskit.simulation.relaxation.cells import CellRelaxation
 from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
-from denskit.simulation.relaxation.optimizers import FIRE, LBFGS
+from denskit.simulation.relaxation.optimizers import FIRE, LBFGS, LBFGSMemory
+from denskit.simulation.relaxation.running import Running
 from simulation.morse import Morse, cluster, system_of
 
 from tolerances import SAME_PATH64
@@ -192,9 +193,10 @@ def test_the_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     names = {"coordinates": "x", "atomic_numbers": "number", "tags": "tag"}
     tensors = {}
     for name, value in load_file(killed.running).items():
-        folder, _, last = name.rpartition("/")
-        tensors[f"{folder}/{names.get(last, last)}"] = value
-    assert "geometry/rows/x" in tensors
+        part, last = ("optimizer", name[7:]) if name.startswith("memory.") else ("geometry", name)
+        folder = "rows/" if last in Running.by_row | LBFGSMemory.by_row else "" if last == "counts" else "systems/"
+        tensors[f"{part}/{folder}{names.get(last, last)}"] = value
+    assert {"geometry/rows/x", "geometry/counts", "optimizer/rows/s", "optimizer/systems/rho"} <= tensors.keys()
     save_file(tensors, killed.running, {"with_cell": "0"})
     relax_into(killed, Morse(), structures(), SETTINGS, resume=True, batch_atoms=9)
     assert_same_results(killed, whole)

@@ -167,10 +167,10 @@ def test_unknown_strain_is_refused() -> None:
 
 def test_dot_ignores_other_systems() -> None:
     """This makes a result independent of the batch."""
-    from denskit.simulation.state import SystemTensors
+    from denskit.simulation.state import RowState
 
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(60, 3, dtype=torch.float64, generator=generator)
-    together = SystemTensors(torch.tensor([10, 30, 20])).dot(values, values)
-    alone = SystemTensors(torch.tensor([30])).dot(values[10:40], values[10:40])
+    together = RowState(counts=torch.tensor([10, 30, 20])).dot(values, values)
+    alone = RowState(counts=torch.tensor([30])).dot(values[10:40], values[10:40])
     assert float(together[1]) == pytest.approx(float(alone[0]), rel=EXACT64)

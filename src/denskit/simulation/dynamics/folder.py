@@ -80,7 +80,7 @@ def molecular_dynamics(
     with work.opened(resume=resume, say=say) as continues:
         if continues:
             restart = _resumed(work, plan, origin_of(batch, potential), batch.positions.device)
-            say(f"going on from step {restart.state.step} of {folder}")
+            say(f"continuing from step {restart.state.step} of {folder}")
         else:
             for message in warnings_of(potential, batch, settings):
                 say(message)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from denskit.batch import Batch, select
+from denskit.batch import Batch
 from denskit.random import keys_for
 from denskit.settings import Settings
 from denskit.simulation.dynamics.momenta import (
@@ -22,9 +22,8 @@ from denskit.simulation.dynamics.momenta import (
 )
 from denskit.simulation.dynamics.thermostats import LangevinBath, NoseHooverChain
 from denskit.simulation.potential import EnergyAndForces
+from denskit.simulation.state import SystemState
 from denskit.units import BOLTZMANN
-
-BY_ATOM = ("masses", "momenta", "forces", "forces_std")  # tensors of a state with a row for each atom
 
 
 class DynamicsSettings(Settings):
@@ -41,8 +40,10 @@ class DynamicsSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class State(SystemState):
     """The state of B systems with N atoms; all floating tensors are float64."""
+
+    by_row = frozenset({"masses", "momenta", "forces", "forces_std"})
 
     batch: Batch  # without edges
     replicas: Tensor  # [B] int64, number of each system: names it, and seeds its random numbers
@@ -60,6 +61,11 @@ class State:
     step: int = 0
 
     @property
+    def system_index(self) -> Tensor:
+        """The system of each atom, [N] int64."""
+        return self.batch.system_index
+
+    @property
     def kinetic(self) -> Tensor:
         """Kinetic energies [B] (eV)."""
         return kinetic_energy(self.batch, self.momenta, self.masses)
@@ -68,16 +74,6 @@ class State:
     def temperature(self) -> Tensor:
         """Kinetic temperatures [B] (K)."""
         return 2 * self.kinetic / (self.freedom * BOLTZMANN)
-
-    def select(self, keep: Tensor) -> State:
-        """The systems where ``keep`` [B] is True."""
-        atoms = keep[self.batch.system_index]
-        kept: dict[str, Any] = {"batch": select(self.batch, keep)}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, Tensor):
-                kept[item.name] = value[atoms if item.name in BY_ATOM else keep]
-        return replace(self, **kept)
 
 
 class BrokenSystems(ValueError):

@@ -6,9 +6,10 @@ atoms as in MLIPAudit.  An observer looks at a whole batch at once; without a fi
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,34 +37,35 @@ class Instability:
     reason: str
 
 
-class Observer(Protocol):
+class Observer(ABC):
     """One criterion of stability, for the systems of a batch."""
 
-    @property
-    def name(self) -> str:
-        """The name of the criterion in reports."""
-        ...
+    check: ClassVar[str]  # name of the criterion in reports
 
-    def unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
-        """The unstable systems [B], by positions (not wrapped into the cell) and temperature [B] (K)."""
-        ...
+    @abstractmethod
+    def _unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
+        """Unstable systems [B], by positions (not wrapped into the cell) and temperature [B] (K)."""
 
-    def reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
-        """The reason for an unstable system, in words."""
-        ...
+    @abstractmethod
+    def _reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
+        """The reason for an unstable system; atoms are counted from 0 in their system."""
+
+    def look(self, batch: Batch, temperature: Tensor) -> list[Instability]:
+        """The unstable systems, by positions (not wrapped into the cell) and temperature [B] (K)."""
+        systems = self._unstable(batch, temperature).nonzero()[:, 0].tolist()
+        return [
+            Instability(system=system, check=self.check, reason=self._reason(batch, temperature, system))
+            for system in systems
+        ]
 
     def select(self, keep: Tensor) -> Observer:
         """The observer of the systems where ``keep`` [B] is True, as :func:`denskit.batch.select` keeps them."""
-        ...
+        return self
 
 
 def look(observers: Sequence[Observer], batch: Batch, temperature: Tensor) -> list[Instability]:
     """All unstable systems, by observer and system."""
-    return [
-        Instability(system=system, check=observer.name, reason=observer.reason(batch, temperature, system))
-        for observer in observers
-        for system in observer.unstable(batch, temperature).nonzero()[:, 0].tolist()
-    ]
+    return [found for observer in observers for found in observer.look(batch, temperature)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,22 +123,19 @@ def find_bonds(batch: Batch) -> Bonds:
     return replace(bonds, mean=bonds.lengths(batch))
 
 
-class BondStability:
+@dataclass(frozen=True)
+class BondStability(Observer):
     """Unstable when a bond is more than 0.5 Å longer or shorter than its mean length, or NaN."""
 
-    name = "bonds"
+    bonds: Bonds
+    check = "bonds"
 
-    def __init__(self, bonds: Bonds, tolerance: float = BOND_TOLERANCE) -> None:
-        self.bonds, self.tolerance = bonds, tolerance
-
-    def unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
-        """Systems [B] with a broken bond."""
-        broken = ~((self.bonds.lengths(batch) - self.bonds.mean).abs() <= self.tolerance)
+    def _unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
+        broken = ~((self.bonds.lengths(batch) - self.bonds.mean).abs() <= BOND_TOLERANCE)
         count = torch.zeros(batch.num_systems, dtype=torch.int64, device=broken.device)
         return count.index_add(0, self.bonds.system, broken.long()) > 0
 
-    def reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
-        """The bond with the largest deviation, its atoms counted from 0 in their system."""
+    def _reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
         lengths = self.bonds.lengths(batch)
         off = torch.where(self.bonds.system == system, (lengths - self.bonds.mean).abs().nan_to_num(torch.inf), -1)
         worst = int(off.argmax())
@@ -147,60 +146,47 @@ class BondStability:
 
     def select(self, keep: Tensor) -> BondStability:
         """The observer of the systems where ``keep`` [B] is True."""
-        return BondStability(self.bonds.select(keep), self.tolerance)
+        return BondStability(self.bonds.select(keep))
 
 
-class _WithoutSystems:
-    """An observer without data of single systems."""
-
-    def select(self, keep: Tensor) -> Self:
-        """The same observer."""
-        return self
-
-
-@dataclass(frozen=True)
-class Finite(_WithoutSystems):
+class Finite(Observer):
     """Unstable when a position is NaN or infinite."""
 
-    name: str = "finite"
+    check = "finite"
 
-    def unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
-        """Systems [B] with such a position."""
+    def _unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
         return _any_atom(batch, ~batch.positions.isfinite().all(-1))
 
-    def reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
-        """The reason, in words."""
+    def _reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
         return "positions are not finite"
 
 
 @dataclass(frozen=True)
-class NotTooHot(_WithoutSystems):
+class NotTooHot(Observer):
     """Unstable when the temperature is more than 10,000 K above the target, or NaN."""
 
     target: float  # K
-    name: str = "temperature"
+    check = "temperature"
 
-    def unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
-        """Systems [B] that are too hot."""
+    def _unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
         return ~(temperature <= self.target + HEATING)
 
-    def reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
-        """The reason, in words."""
+    def _reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
         return f"temperature is {float(temperature[system]):.0f} K, more than {HEATING:.0f} K above {self.target:.0f} K"
 
 
-@dataclass(frozen=True)
-class NotAlone(_WithoutSystems):
-    """Unstable when an atom is more than 2.5 Å from all others, or NaN: for molecules and liquids, not metals."""
+class NotAlone(Observer):
+    """Unstable when an atom is more than 2.5 Å from all others, or NaN: for molecules and liquids, not metals.
 
-    name: str = "alone"
+    Systems of one atom are never unstable.
+    """
 
-    def unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
-        """Systems [B] with an isolated atom; systems of one atom never."""
+    check = "alone"
+
+    def _unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
         return _any_atom(batch, self._alone(batch) & (batch.n_atoms > 1)[batch.system_index])
 
-    def reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
-        """The first such atom, counted from 0 in its system."""
+    def _reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
         atom = int((self._alone(batch) & (batch.system_index == system)).nonzero()[0])
         symbol = chemical_symbols[int(batch.atomic_numbers[atom])]
         return f"atom {symbol}{atom - int(batch.n_atoms[:system].sum())} is more than {ALONE} Å from all others"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,13 @@ from denskit.runtime.work_folder import below, read_state, write_state
 from denskit.simulation.dynamics.integrators import DynamicsSettings, State
 from denskit.simulation.dynamics.loop import Failure
 from denskit.simulation.potential import Potential
+from denskit.simulation.state import tensors_of
 
 
 def save_state(path: Path, state: State, notes: dict[str, Any], extra: dict[str, Tensor] | None = None) -> None:
     """Write a state, JSON and further tensors atomically."""
     tensors = {f"extra.{name}": value for name, value in (extra or {}).items()}
-    for prefix, holder in (("batch", state.batch), ("state", state)):
-        values = ((f"{prefix}.{item.name}", getattr(holder, item.name)) for item in fields(holder))
-        tensors |= {name: value for name, value in values if isinstance(value, Tensor)}
+    tensors |= tensors_of(state.batch, "batch.") | tensors_of(state, "state.")
     write_state(path, tensors, {"step": state.step, "notes": notes})
 
 

@@ -24,6 +24,7 @@ from denskit.reading.documents import parse_json, read_json
 from denskit.runtime.progress import Report, unreported
 from denskit.runtime.work_folder import WorkFolder, append_line, read_state, whole_lines, write_state
 from denskit.simulation.potential import EnergyAndForces
+from denskit.simulation.relaxation.optimizers import FIRE, LBFGS
 from denskit.simulation.relaxation.relaxer import Relaxer
 from denskit.simulation.relaxation.results import Relaxed, Snapshot
 from denskit.simulation.relaxation.running import Running
@@ -74,13 +75,13 @@ class RelaxationFolder(WorkFolder):
         else:
             write_state(self.running, running.tensors(), {})
 
-    def read_running(self) -> Running | None:
+    def read_running(self, optimizer: LBFGS | FIRE) -> Running | None:
         """The structures of :meth:`save_running`, or None.  Raises ValueError for a damaged file."""
         if not self.running.is_file():
             return None
         tensors, _ = read_state(self.running)
         with naming(self.running, "holds no relaxation"):
-            return Running.from_tensors(tensors)
+            return Running.from_tensors(tensors, optimizer)
 
     def trajectory(self, index: int) -> Path:
         """The trajectory of a structure."""
@@ -98,8 +99,7 @@ class RelaxationFolder(WorkFolder):
         """Remove the frames after the last save, which will be computed again."""
         moves: dict[int, int] = {}
         if running is not None:
-            systems = running.geometry.systems
-            moves = dict(zip(systems["index"].tolist(), systems["moves"].tolist(), strict=True))
+            moves = dict(zip(running.index.tolist(), running.moves.tolist(), strict=True))
         for path in self.trajectories.glob("*.extxyz"):
             index = int(path.stem)
             if index in finished:
@@ -184,7 +184,7 @@ def relax_into(
             folder.require_same(read_json(folder.marker), record)
         else:
             write_json(folder.marker, record)
-        finished, running = folder.read_finished(), folder.read_running()
+        finished, running = folder.read_finished(), folder.read_running(settings.optimizer)
         folder.cut_trajectories(finished, running)
         relaxer.restore(finished, running)
         unsound = sum(not relaxed.sound for relaxed in folder.results())

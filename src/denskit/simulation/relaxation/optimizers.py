@@ -7,20 +7,44 @@ The history of a system that has just entered is zero, so systems of any age ste
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
-from denskit.simulation.state import SystemTensors
+from denskit.settings import Settings
+from denskit.simulation.state import RowState
 
 
-class _Optimizer(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+@dataclass(frozen=True, kw_only=True)
+class LBFGSMemory(RowState):
+    """The state of L-BFGS."""
+
+    by_row = frozenset({"before", "forces_before", "s", "y"})
+
+    before: Tensor  # [R, 3] Å
+    forces_before: Tensor  # [R, 3] eV/Å
+    s: Tensor  # [R, memory, 3] Å, newest first
+    y: Tensor  # [R, memory, 3] eV/Å
+    rho: Tensor  # [B, memory] 1 / (y . s)
+    pairs: Tensor  # [B] so far; -1: no evaluation yet
 
 
-class LBFGS(_Optimizer):
+@dataclass(frozen=True, kw_only=True)
+class FIREMemory(RowState):
+    """The state of FIRE."""
+
+    by_row = frozenset({"velocity"})
+
+    velocity: Tensor  # [R, 3]
+    dt: Tensor  # [B]
+    a: Tensor  # [B]
+    downhill: Tensor  # [B] steps since the last one uphill; -1: no step yet
+
+
+class LBFGS(Settings):
     """L-BFGS without line search (Nocedal, Math. Comp. 35, 773 (1980)); the defaults are those of ASE's ``LBFGS``.
 
     Two-loop recursion on the last ``memory`` pairs s = r - r_before, y = f_before - f, from the inverse Hessian
@@ -34,25 +58,20 @@ class LBFGS(_Optimizer):
     damping: float = Field(1.0, gt=0, description="factor of every move")
     alpha: float = Field(70.0, gt=0, description="eV/Å^2, initial Hessian")
 
-    def start(self, like: SystemTensors) -> SystemTensors:
-        """The state of systems before their first move, with the rows of ``like``."""
-        count, rows, device = like.num_systems, len(like.system_index), like.counts.device
-        zeros = torch.zeros(rows, 3, dtype=torch.float64, device=device)
-        history = torch.zeros(rows, self.memory, 3, dtype=torch.float64, device=device)
-        return SystemTensors(
-            like.counts,
-            {"before": zeros, "forces_before": zeros, "s": history, "y": history},
-            {
-                "pairs": torch.full((count,), -1, device=device),  # -1: no evaluation yet
-                "rho": torch.zeros(count, self.memory, dtype=torch.float64, device=device),
-            },
-        )
+    Memory: ClassVar = LBFGSMemory
 
-    def step(self, state: SystemTensors, positions: Tensor, forces: Tensor) -> tuple[Tensor, SystemTensors]:
+    def start(self, counts: Tensor) -> LBFGSMemory:
+        """The state of systems before their first move, with ``counts`` [B] rows."""
+        systems, rows = len(counts), int(counts.sum())
+        zeros, history = torch.zeros(rows, 3).double(), torch.zeros(rows, self.memory, 3).double()
+        rho, pairs = torch.zeros(systems, self.memory).double(), torch.full((systems,), -1)
+        return LBFGSMemory(counts=counts, before=zeros, forces_before=zeros, s=history, y=history, rho=rho, pairs=pairs)
+
+    def step(self, state: LBFGSMemory, positions: Tensor, forces: Tensor) -> tuple[Tensor, LBFGSMemory]:
         """Moves [R, 3] in Å from positions [R, 3] and forces [R, 3] (float64), and the next state."""
         state = self._remember(state, positions, forces)
-        s, y, rho = state.rows["s"], state.rows["y"], state.systems["rho"]
-        depth = min(self.memory, max(int(state.systems["pairs"].max()), 0))
+        s, y, rho = state.s, state.y, state.rho
+        depth = min(self.memory, max(int(state.pairs.max()), 0))
         factors = []
         q = -forces
         for k in range(depth):  # newest pair first
@@ -66,26 +85,26 @@ class LBFGS(_Optimizer):
         scale = torch.where(longest >= self.maxstep, self.maxstep / longest, 1.0)
         return -z * state.spread(scale) * self.damping, state
 
-    def _remember(self, state: SystemTensors, positions: Tensor, forces: Tensor) -> SystemTensors:
+    def _remember(self, state: LBFGSMemory, positions: Tensor, forces: Tensor) -> LBFGSMemory:
         """The state with the pair of the last move in front of the others."""
-        pairs = state.systems["pairs"] + 1
+        pairs = state.pairs + 1
         moved = state.spread(pairs > 0)
-        s = torch.where(moved, positions - state.rows["before"], 0.0)
-        y = torch.where(moved, state.rows["forces_before"] - forces, 0.0)
+        s = torch.where(moved, positions - state.before, 0.0)
+        y = torch.where(moved, state.forces_before - forces, 0.0)
         curvature = state.dot(y, s)
         rho = torch.where(curvature != 0, 1 / torch.where(curvature != 0, curvature, 1.0), 0.0)
-        return state.having(
-            rows={
-                "before": positions,
-                "forces_before": forces,
-                "s": torch.cat([s[:, None], state.rows["s"][:, :-1]], dim=1),
-                "y": torch.cat([y[:, None], state.rows["y"][:, :-1]], dim=1),
-            },
-            systems={"pairs": pairs, "rho": torch.cat([rho[:, None], state.systems["rho"][:, :-1]], dim=1)},
+        return LBFGSMemory(
+            counts=state.counts,
+            before=positions,
+            forces_before=forces,
+            s=torch.cat([s[:, None], state.s[:, :-1]], dim=1),
+            y=torch.cat([y[:, None], state.y[:, :-1]], dim=1),
+            rho=torch.cat([rho[:, None], state.rho[:, :-1]], dim=1),
+            pairs=pairs,
         )
 
 
-class FIRE(_Optimizer):
+class FIRE(Settings):
     """FIRE (Bitzek et al., Phys. Rev. Lett. 97, 170201 (2006)) as in ASE, with ASE's parameters.
 
     ``maxstep`` bounds the norm of the whole move of a system, as in ASE.
@@ -101,24 +120,17 @@ class FIRE(_Optimizer):
     a_start: float = Field(0.1, ge=0, le=1, description="initial mixing of velocities with forces")
     f_a: float = Field(0.99, gt=0, le=1, description="factor by which the mixing shrinks")
 
-    def start(self, like: SystemTensors) -> SystemTensors:
-        """The state of systems before their first move, with the rows of ``like``."""
-        count, device = like.num_systems, like.counts.device
-        numbers = {"dtype": torch.float64, "device": device}
-        return SystemTensors(
-            like.counts,
-            {"velocity": torch.zeros(len(like.system_index), 3, **numbers)},  # type: ignore[call-overload]
-            {
-                "dt": torch.full((count,), self.dt, **numbers),  # type: ignore[call-overload]
-                "a": torch.full((count,), self.a_start, **numbers),  # type: ignore[call-overload]
-                "downhill": torch.full((count,), -1, device=device),  # steps since the last one uphill; -1: no step yet
-            },
-        )
+    Memory: ClassVar = FIREMemory
 
-    def step(self, state: SystemTensors, positions: Tensor, forces: Tensor) -> tuple[Tensor, SystemTensors]:
+    def start(self, counts: Tensor) -> FIREMemory:
+        """The state of systems before their first move, with ``counts`` [B] rows."""
+        ones, velocity = torch.ones(len(counts)).double(), torch.zeros(int(counts.sum()), 3).double()
+        downhill = torch.full((len(counts),), -1)
+        return FIREMemory(counts=counts, velocity=velocity, dt=self.dt * ones, a=self.a_start * ones, downhill=downhill)
+
+    def step(self, state: FIREMemory, positions: Tensor, forces: Tensor) -> tuple[Tensor, FIREMemory]:
         """Moves [R, 3] in Å from positions [R, 3] and forces [R, 3] (float64), and the next state."""
-        velocity, dt, a = state.rows["velocity"], state.systems["dt"], state.systems["a"]
-        since = state.systems["downhill"]
+        velocity, dt, a, since = state.velocity, state.dt, state.a, state.downhill
         started = since >= 0
         down = started & (state.dot(forces, velocity) > 0)
         up = started & ~down
@@ -135,7 +147,7 @@ class FIRE(_Optimizer):
         norm = state.dot(move, move).sqrt()
         move = torch.where(state.spread(norm > self.maxstep), self.maxstep * move / state.spread(norm), move)
         since = torch.where(down, since + 1, 0)
-        return move, state.having(rows={"velocity": velocity}, systems={"dt": dt, "a": a, "downhill": since})
+        return move, replace(state, velocity=velocity, dt=dt, a=a, downhill=since)
 
 
 Optimizer = Annotated[LBFGS | FIRE, Field(discriminator="name")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,10 +67,9 @@ class Relaxer:
         """Continue another run: skip its finished structures, resume those under way."""
         under_way: set[int] = set()
         if running is not None:
-            index = running.geometry.systems["index"]
-            kept = running.select(~torch.isin(index, torch.tensor(sorted(finished), dtype=index.dtype)))
+            kept = running.select(~torch.isin(running.index, torch.tensor(sorted(finished), dtype=torch.int64)))
             self.suspended = deque(kept.apart())
-            under_way = set(kept.geometry.systems["index"].tolist())
+            under_way = set(kept.index.tolist())
         self.waiting = deque(i for i in range(len(self.source)) if i not in finished and i not in under_way)
 
     @property
@@ -143,15 +143,16 @@ class Relaxer:
             return self._lost(running, batch, broken)
         evaluation = self.potential(batch)
         forces = running.forces(batch, evaluation, self.settings.cell)
-        longest = running.geometry.longest(forces)
+        longest = running.longest(forces)
         sound = torch.isfinite(evaluation.energy) & torch.isfinite(longest)
         converged = longest < self.settings.fmax
-        done = ~sound | converged | (running.geometry.systems["moves"] >= self.settings.steps)
+        done = ~sound | converged | (running.moves >= self.settings.steps)
 
         kept = running.select(~done) if bool(done.any()) else running
         if kept.num_systems:
-            own = (~done)[running.geometry.system_index]
-            move, memory = self.settings.optimizer.step(kept.optimizer, kept.geometry.rows["coordinates"], forces[own])
+            optimizer: Any = self.settings.optimizer  # with its own class of memory
+            own = (~done)[running.system_index]
+            move, memory = optimizer.step(kept.memory, kept.coordinates, forces[own])
             kept = kept.moved(move, memory, evaluation.energy[~done])
         # all is computed: from here on nothing can run out of memory half-way
         if self.observe is not None:
@@ -179,7 +180,7 @@ class Relaxer:
     ) -> list[Relaxed]:
         """Results of the structures that are ``done`` [B]; ``longest`` [B] eV/Å are their longest forces."""
         results = []
-        start, _ = running.positions_and_cell("start")
+        start, _ = running.positions_and_cell(running.start)
         for place in done.nonzero()[:, 0].tolist():
             only = torch.arange(running.num_systems, device=done.device) == place
             energy, fmax = float(evaluation.energy[place]), float(longest[place])
@@ -190,10 +191,10 @@ class Relaxer:
             positions = batch.positions[atoms]
             results.append(
                 Relaxed(
-                    index=int(running.geometry.systems["index"][place]),
+                    index=int(running.index[place]),
                     status="converged" if fmax < self.settings.fmax else "not_converged",
                     message="",
-                    moves=int(running.geometry.systems["moves"][place]),
+                    moves=int(running.moves[place]),
                     energy=energy,
                     fmax=fmax,
                     positions=to_numpy(positions),
@@ -214,8 +215,7 @@ class Relaxer:
         batch = [*running, *entering]
         atoms = sum(int(part.n_atoms.sum()) for part in batch)
         if len(batch) == 1:
-            message = f"out of memory with its {atoms} atoms alone"
-            return [unevaluated(batch[0], "coordinates", "out_of_memory", message)]
+            return [unevaluated(batch[0], "out_of_memory", f"out of memory with its {atoms} atoms alone")]
         self.suspended.extendleft(reversed(batch))
         self.batch_atoms = max(atoms // 2, 1)
         self.say(
@@ -246,7 +246,7 @@ def _snapshots(running: Running, batch: Batch, evaluation: Evaluation, sound: Te
     positions = [to_numpy(part) for part in batch.positions.split(sizes)]
     forces = [to_numpy(part) for part in evaluation.forces.split(sizes)]
     cells, energies = to_numpy(batch.cell), evaluation.energy.tolist()
-    moves, index = (running.geometry.systems[name].tolist() for name in ("moves", "index"))
+    moves, index = running.moves.tolist(), running.index.tolist()
     return [
         Snapshot(
             index=index[place],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -76,24 +76,23 @@ def refused(index: int, system: System | None, status: Status, message: str) -> 
 
 def exploded(running: Running, reason: str) -> Relaxed:
     """The result of the one structure in ``running``, whose present coordinates cannot be evaluated."""
-    moves = int(running.geometry.systems["moves"][0])
-    if not moves:
-        return unevaluated(running, "previous", "refused", f"as given, {reason}")
-    return unevaluated(running, "previous", "exploded", f"after {moves} moves {reason}")
+    moves, energy = int(running.moves[0]), float(running.energy[0])
+    status: Status = "exploded" if moves else "refused"
+    message = f"after {moves} moves {reason}" if moves else f"as given, {reason}"
+    result = unevaluated(replace(running, coordinates=running.previous), status, message)
+    return replace(result, energy=energy if np.isfinite(energy) else None)
 
 
-def unevaluated(running: Running, coordinates: str, status: Status, message: str) -> Relaxed:
-    """The result of the one structure in ``running`` at its rows "coordinates" or "previous"."""
-    systems = running.geometry.systems
-    energy = float(systems["energy"][0])
-    positions, cell = running.positions_and_cell(coordinates)
-    start, _ = running.positions_and_cell("start")
+def unevaluated(running: Running, status: Status, message: str) -> Relaxed:
+    """The result of the one structure in ``running`` at its present coordinates, without an energy."""
+    positions, cell = running.positions_and_cell(running.coordinates)
+    start, _ = running.positions_and_cell(running.start)
     return Relaxed(
-        index=int(systems["index"][0]),
+        index=int(running.index[0]),
         status=status,
         message=message,
-        moves=int(systems["moves"][0]),
-        energy=energy if coordinates == "previous" and np.isfinite(energy) else None,
+        moves=int(running.moves[0]),
+        energy=None,
         fmax=None,
         positions=to_numpy(positions),
         cell=to_numpy(cell[0]),
