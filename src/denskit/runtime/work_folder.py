@@ -71,7 +71,7 @@ class WorkFolder:
     def require_same(
         self, before: Mapping[str, Any], now: Mapping[str, Any], may_change: Collection[str] = ()
     ) -> dict[str, tuple[Any, Any]]:
-        """Compare two records of what the work depends on; the changes, as dotted key -> (before, now).
+        """Compare two records of settings and input; the changes, as dotted key -> (before, now).
 
         Raises ValueError naming the changes outside ``may_change``.
         """

@@ -86,7 +86,7 @@ class RowState(SystemState):
         return torch.arange(self.num_systems, device=self.counts.device).repeat_interleave(self.counts)
 
     def dot(self, a: Tensor, b: Tensor) -> Tensor:
-        """Inner products [B] of vectors [R, 3] of each system; the same numbers whatever other systems are there."""
+        """Inner products [B] of vectors [R, 3] of each system; independent of the other systems."""
         return a.new_zeros(self.num_systems).index_add(0, self.system_index, torch.linalg.vecdot(a, b))
 
     def longest(self, vectors: Tensor) -> Tensor:

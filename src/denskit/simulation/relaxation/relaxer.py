@@ -1,7 +1,7 @@
 """Relaxation of many structures at once: finished structures leave the batch, waiting ones take their place.
 
 Every structure is relaxed as if it were alone: forces on fixed atoms are zero; inner products, step lengths and
-convergence are those of the structure.  Coordinates and histories are float64, whatever the model's precision.
+convergence are those of the structure.  Coordinates and histories are float64 for models of any precision.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Relaxer:
         return turned_away + self._halve(entering)
 
     def _entering(self) -> tuple[list[Running], list[Relaxed]]:
-        """Structures that fill up the batch, suspended ones first; and those that are refused."""
+        """Structures that fill up the batch, suspended ones first, and results of refused structures."""
         atoms = 0 if self.running is None else int(self.running.n_atoms.sum())
         entering: list[Running] = []
         turned_away: list[Relaxed] = []
