@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ class _Simulations:
         assert self.work is not None
         state, notes, extra = load_state(self.work.marker, self.potential.device)
         if "record" in notes:
-            self.work.require_same(notes["record"], self._record_of_work())
+            self.work.require_same(notes["record"], self._work_record)
         else:  # of an earlier version
             self.work.require_same({"sha256": notes.get("study")}, {"sha256": self._sha256_of_work()})
         self.series = Series.restored(self.settings, notes, extra["counts"])
@@ -143,7 +144,7 @@ class _Simulations:
         if self.work is None:
             return
         notes = {
-            "record": self._record_of_work(),
+            "record": self._work_record,
             "failures": [asdict(failure) for failure in self.simulation.failures],
             "conservation": self.conservation and asdict(self.conservation),
             **self.series.notes(),
@@ -155,7 +156,8 @@ class _Simulations:
         time = state.step * self.settings.timestep / 1000
         self.progress(time, f"stability, {time:.2f} ps", self.settings.length)
 
-    def _record_of_work(self) -> dict[str, Any]:
+    @cached_property
+    def _work_record(self) -> dict[str, Any]:
         """Everything that a study depends on but its length: a finished study may be made longer."""
         reference = self.reference.first.atomic_numbers.tobytes() + self.reference.positions.tobytes()
         return {
