@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from denskit.batch import Batch
-from denskit.simulation.dynamics.integrators import Dynamics, DynamicsSettings
+from denskit.simulation.dynamics.integrators import Dynamics
+from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.potential import EnergyAndForces
 
 

@@ -15,11 +15,12 @@ from denskit.files import write_json
 from denskit.runtime.progress import Report, unreported
 from denskit.runtime.work_folder import WorkFolder
 from denskit.simulation.dynamics.conservation import nve_drift
-from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, DynamicsSettings, State
+from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, State
 from denskit.simulation.dynamics.loop import Outcome, Recorder, Simulation
 from denskit.simulation.dynamics.observers import BondStability, Finite, NotTooHot, Observer, find_bonds
 from denskit.simulation.dynamics.recorders import StatisticsWriter, TrajectoryWriter, UncertainWriter
 from denskit.simulation.dynamics.restart import Restart, origin_of
+from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 

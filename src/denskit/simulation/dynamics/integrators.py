@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from denskit.batch import Batch
 from denskit.random import keys_for
-from denskit.settings import Settings
 from denskit.simulation.dynamics.momenta import (
     atom_numbers,
     degrees_of_freedom,
@@ -20,23 +17,11 @@ from denskit.simulation.dynamics.momenta import (
     masses_of,
     thermal_momenta,
 )
+from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.dynamics.thermostats import LangevinBath, NoseHooverChain
 from denskit.simulation.potential import EnergyAndForces
 from denskit.simulation.state import SystemState
 from denskit.units import BOLTZMANN
-
-
-class DynamicsSettings(Settings):
-    """Ensemble, thermostat and time step."""
-
-    ensemble: Literal["nve", "nvt", "langevin"] = Field("nvt", description="nvt: Nosé-Hoover chain")
-    temperature: float = Field(300.0, gt=0, description="K, of the initial momenta and the thermostat")
-    timestep: float = Field(0.5, gt=0, description="fs")
-    seed: int = Field(0, ge=0, description="of the initial momenta and the Langevin noise")
-    relaxation_time: float = Field(50.0, gt=0, description="fs, of the Nosé-Hoover chain")
-    links: int = Field(3, ge=1, description="length of the Nosé-Hoover chain")
-    friction: float = Field(0.01, gt=0, description="1/fs, of the Langevin thermostat")
-    rotation: bool = Field(True, description="molecules start with angular momentum")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,24 +131,26 @@ class Dynamics:
         """The conserved quantity [B] (eV): energy of the systems and of their thermostats."""
         total = state.energy + state.kinetic
         if self.settings.ensemble == "nvt":
-            total = total + self._chain(state).energy(state.chain_positions, state.chain_velocities)
+            total = total + NoseHooverChain(self.settings, state.freedom).energy(
+                state.chain_positions, state.chain_velocities
+            )
         return total - state.heat
 
     def _verlet(self, state: State) -> State:
         dt = self.settings.timestep
         momenta = _kicked(state, state.momenta, dt / 2)
-        drifted = self._evaluated(state, _drifted(state, momenta, dt))
+        drifted = self._evaluated(state, _drifted(state, state.batch.positions, momenta, dt))
         return replace(drifted, momenta=_kicked(drifted, momenta, dt / 2))
 
     def _langevin(self, state: State) -> State:
         dt = self.settings.timestep
         momenta = _kicked(state, state.momenta, dt / 2)
-        halfway = _drifted(state, momenta, dt / 2)
-        pushed = self._bath_of(state).kick(momenta, state.step, dt)
+        halfway = _drifted(state, state.batch.positions, momenta, dt / 2)
+        pushed = self._bath_of(state).kick(momenta, state.step)
         pushed = torch.where(state.batch.fixed[:, None], 0.0, pushed)
         before = kinetic_energy(state.batch, momenta, state.masses)
         gained = kinetic_energy(state.batch, pushed, state.masses) - before
-        drifted = self._evaluated(state, halfway + _drift(state, pushed, dt / 2))
+        drifted = self._evaluated(state, _drifted(state, halfway, pushed, dt / 2))
         return replace(drifted, momenta=_kicked(drifted, pushed, dt / 2), heat=state.heat + gained)
 
     def _evaluated(self, state: State, positions: Tensor) -> State:
@@ -175,33 +162,19 @@ class Dynamics:
             if not bool(broken.any()):
                 raise
             raise BrokenSystems(broken) from None
-        said = {name: getattr(found, name) for name in ("energy", "forces", "energy_std", "forces_std")}
-        return replace(state, batch=batch, **said)
-
-    def _chain(self, state: State) -> NoseHooverChain:
-        settings = self.settings
-        return NoseHooverChain(
-            freedom=state.freedom,
-            temperature=settings.temperature,
-            relaxation_time=settings.relaxation_time,
-            links=settings.links,
-        )
+        results = {name: getattr(found, name) for name in ("energy", "forces", "energy_std", "forces_std")}
+        return replace(state, batch=batch, **results)
 
     def _chain_half_step(self, state: State) -> State:
-        factor, positions, velocities = self._chain(state).half_step(
-            state.kinetic, state.chain_positions, state.chain_velocities, self.settings.timestep
-        )
+        chain = NoseHooverChain(self.settings, state.freedom)
+        factor, positions, velocities = chain.half_step(state.kinetic, state.chain_positions, state.chain_velocities)
         momenta = state.momenta * factor[state.batch.system_index][:, None]
         return replace(state, momenta=momenta, chain_positions=positions, chain_velocities=velocities)
 
     def _bath_of(self, state: State) -> LangevinBath:
         if self._bath is None or self._bath[0] is not state.replicas:
             keys = keys_for(self.settings.seed, 1, state.replicas)[state.batch.system_index]
-            bath = LangevinBath(
-                temperature=self.settings.temperature, friction=self.settings.friction, keys=keys,
-                atoms=atom_numbers(state.batch), masses=state.masses,
-            )  # fmt: skip
-            self._bath = (state.replicas, bath)
+            self._bath = (state.replicas, LangevinBath(self.settings, keys, atom_numbers(state.batch), state.masses))
         return self._bath[1]
 
 
@@ -210,9 +183,6 @@ def _kicked(state: State, momenta: Tensor, time: float) -> Tensor:
     return torch.where(state.batch.fixed[:, None], 0.0, momenta + time * state.forces)
 
 
-def _drift(state: State, momenta: Tensor, time: float) -> Tensor:
-    return momenta * (time / state.masses)[:, None]
-
-
-def _drifted(state: State, momenta: Tensor, time: float) -> Tensor:
-    return state.batch.positions + _drift(state, momenta, time)
+def _drifted(state: State, positions: Tensor, momenta: Tensor, time: float) -> Tensor:
+    """Positions after a free motion of ``time`` (fs)."""
+    return positions + momenta * (time / state.masses)[:, None]

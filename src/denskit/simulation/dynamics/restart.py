@@ -13,8 +13,9 @@ from torch import Tensor
 from denskit.batch import Batch
 from denskit.reading.budget import naming
 from denskit.runtime.work_folder import below, read_state, write_state
-from denskit.simulation.dynamics.integrators import DynamicsSettings, State
+from denskit.simulation.dynamics.integrators import State
 from denskit.simulation.dynamics.loop import Failure
+from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.potential import Potential
 from denskit.simulation.state import tensors_of
 
