@@ -39,7 +39,8 @@ class DistanceHistogram:
 
     def h_of_r(self, systems: slice | int = slice(None)) -> np.ndarray:
         """h(r) [500] in 1/Å: density of the distances within 10 Å, of all ``systems`` together; zeros without any."""
-        return density(self._counted(systems))
+        inside = self._counted(systems)[:BINS].astype(np.float64)
+        return inside / max(inside.sum(), 1.0) / WIDTH
 
     def wasserstein(self, reference: DistanceHistogram, systems: slice | int = slice(None)) -> float:
         """Clipped Wasserstein-1 distance (Å) to ``reference``; see :func:`wasserstein`."""
@@ -55,12 +56,6 @@ def histogram_of(structures: np.ndarray) -> DistanceHistogram:
     for positions in torch.from_numpy(np.ascontiguousarray(structures)):
         histogram.add(positions[None], torch.tensor([0]))
     return histogram
-
-
-def density(counts: np.ndarray) -> np.ndarray:
-    """h(r) [500] in 1/Å of counts [501]."""
-    inside = counts[:BINS].astype(np.float64)
-    return inside / max(inside.sum(), 1.0) / WIDTH
 
 
 def h_of_r_error(found: np.ndarray, wanted: np.ndarray) -> float:

@@ -230,8 +230,8 @@ def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 130, result.output
     assert "interrupted at 0.00175 ps (step 7): continue with --resume" in result.output
     for wrong, message in (
-        (["--steps", "3", "--time", "1"], "either --steps N or --time PS"),
-        ([], "either --steps N or --time PS"),
+        (["--steps", "3", "--time", "1"], "give the length of the simulation: --steps N or --time PS"),
+        ([], "give the length of the simulation: --steps N or --time PS"),
         (["--time", "-1"], "less than a time step"),
         (["--steps", "3", "--index", "7"], "cannot read frames 7"),
     ):

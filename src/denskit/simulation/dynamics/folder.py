@@ -169,7 +169,7 @@ def _observers(plan: DynamicsPlan, batch: Batch, state: State) -> list[Observer]
 def _uncertainty_recorders(plan: DynamicsPlan, potential: Potential) -> list[tuple[int, Recorder]]:
     if plan.uncertain is None:
         if plan.stop_uncertain:
-            raise ValueError("uncertain systems can end only with a threshold: give it (eV/Å) as well")
+            raise ValueError("to end uncertain systems, give the threshold (eV/Å) as well")
         return []
     if len(potential.models) < 2:
         raise ValueError("one model does not know how certain it is: give a committee of two models or more")

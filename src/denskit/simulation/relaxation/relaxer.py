@@ -156,8 +156,8 @@ class Relaxer:
             kept = kept.moved(move, memory, evaluation.energy[~done])
         # all is computed: from here on nothing can run out of memory half-way
         if self.observe is not None:
-            for snapshot in _snapshots(running, batch, evaluation, sound):
-                self.observe(snapshot)
+            for place in sound.nonzero()[:, 0].tolist():
+                self.observe(_snapshot(running, batch, evaluation, place))
         finished = self._finished(running, batch, evaluation, longest, done)
         self.running = _or_none(kept)
         return finished
@@ -182,26 +182,20 @@ class Relaxer:
         results = []
         start, _ = running.positions_and_cell(running.start)
         for place in done.nonzero()[:, 0].tolist():
-            only = torch.arange(running.num_systems, device=done.device) == place
-            energy, fmax = float(evaluation.energy[place]), float(longest[place])
-            if not (np.isfinite(energy) and np.isfinite(fmax)):
+            snapshot, fmax = _snapshot(running, batch, evaluation, place), float(longest[place])
+            if not (np.isfinite(snapshot.energy) and np.isfinite(fmax)):
+                only = torch.arange(running.num_systems, device=done.device) == place
                 results.append(exploded(running.select(only), "its energy or forces are not finite numbers"))
                 continue
-            atoms = only[batch.system_index]
-            positions = batch.positions[atoms]
+            atoms = batch.system_index == place
             results.append(
                 Relaxed(
-                    index=int(running.index[place]),
+                    **vars(snapshot),
                     status="converged" if fmax < self.settings.fmax else "not_converged",
                     message="",
-                    moves=int(running.moves[place]),
-                    energy=energy,
                     fmax=fmax,
-                    positions=to_numpy(positions),
-                    cell=to_numpy(batch.cell[place]),
-                    forces=to_numpy(evaluation.forces[atoms]),
                     stress=None if evaluation.stress is None else to_numpy(evaluation.stress[place]),
-                    moved=float(torch.linalg.vector_norm(positions - start[atoms], dim=-1).max()),
+                    moved=float(torch.linalg.vector_norm(batch.positions[atoms] - start[atoms], dim=-1).max()),
                 )
             )
         return results
@@ -240,24 +234,17 @@ def relax(
     return sorted(results, key=lambda relaxed: relaxed.index)
 
 
-def _snapshots(running: Running, batch: Batch, evaluation: Evaluation, sound: Tensor) -> list[Snapshot]:
-    """The evaluated geometries of the ``sound`` [B] structures."""
-    sizes = batch.n_atoms.tolist()
-    positions = [to_numpy(part) for part in batch.positions.split(sizes)]
-    forces = [to_numpy(part) for part in evaluation.forces.split(sizes)]
-    cells, energies = to_numpy(batch.cell), evaluation.energy.tolist()
-    moves, index = running.moves.tolist(), running.index.tolist()
-    return [
-        Snapshot(
-            index=index[place],
-            moves=moves[place],
-            energy=energies[place],
-            forces=forces[place],
-            positions=positions[place],
-            cell=cells[place],
-        )
-        for place in sound.nonzero()[:, 0].tolist()
-    ]
+def _snapshot(running: Running, batch: Batch, evaluation: Evaluation, place: int) -> Snapshot:
+    """The evaluated geometry of the structure at ``place`` in the batch."""
+    atoms = batch.system_index == place
+    return Snapshot(
+        index=int(running.index[place]),
+        moves=int(running.moves[place]),
+        energy=float(evaluation.energy[place]),
+        forces=to_numpy(evaluation.forces[atoms]),
+        positions=to_numpy(batch.positions[atoms]),
+        cell=to_numpy(batch.cell[place]),
+    )
 
 
 def _or_none(running: Running) -> Running | None:

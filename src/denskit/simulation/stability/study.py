@@ -114,15 +114,35 @@ class _Simulations:
         return False
 
     def measure_conservation(self) -> bool:
-        """Simulate without a thermostat, unless that was done; whether the simulations were interrupted."""
-        length = min(self.settings.nve, self.settings.length)
+        """Drift and NVE score without a thermostat, unless they are known; whether the simulations were interrupted."""
+        settings, length = self.settings, min(self.settings.nve, self.settings.length)
         if not length or (self.conservation is not None and self.conservation.length == length):
             return False
-        found = _conservation(self.potential, self.start, self.settings, length, self.progress, self.stop)
-        if found is not None:
-            self.conservation = found
-            self._save()
-        return found is None
+        dynamics = Dynamics(self.potential, settings.dynamics("nve"))
+        series: dict[int, list[tuple[float, float, float]]] = {}
+
+        def record(state: State) -> None:
+            time = state.step * settings.timestep / 1000
+            rows = zip(state.replicas.tolist(), dynamics.conserved(state).tolist(), state.kinetic.tolist(), strict=True)
+            for replica, total, kinetic in rows:
+                series.setdefault(replica, []).append((time, total, kinetic))
+            self.progress(time, f"energy drift, {time:.2f} ps", length)
+
+        steps = max(1, settings.steps(length))
+        recorders = [(min(NVE_EVERY, steps), record)]
+        simulation = Simulation(dynamics=dynamics, state=dynamics.start(self.start), recorders=recorders)
+        outcome = simulation.run(steps, self.stop)
+        if outcome.interrupted:
+            return True
+        found = [np.array(series[replica]).T for replica in outcome.state.replicas.tolist()]
+        n_atoms = int(self.start.n_atoms[0])
+        self.conservation = Conservation(
+            length=length,
+            drift=[energy_drift(time, total, n_atoms) for time, total, _ in found],
+            score=[nve_score(time, total, kinetic) for time, total, kinetic in found],
+        )
+        self._save()
+        return False
 
     def load(self) -> None:
         """Continue from the state file."""
@@ -171,36 +191,3 @@ class _Simulations:
         protocol = self.settings.model_dump_json(exclude={"length"}).encode()
         numbers, positions = self.reference.first.atomic_numbers.tobytes(), self.reference.positions.tobytes()
         return self.potential.weights_sha256(protocol + numbers + positions)
-
-
-def _conservation(
-    potential: Potential,
-    start: Batch,
-    settings: StudySettings,
-    length: float,
-    progress: Report,
-    stop: Callable[[], bool],
-) -> Conservation | None:
-    """Drift and NVE score of every simulation that survives ``length`` ps without a thermostat; None: stopped."""
-    dynamics = Dynamics(potential, settings.dynamics("nve"))
-    series: dict[int, list[tuple[float, float, float]]] = {}
-
-    def record(state: State) -> None:
-        time = state.step * settings.timestep / 1000
-        rows = zip(state.replicas.tolist(), dynamics.conserved(state).tolist(), state.kinetic.tolist(), strict=True)
-        for replica, total, kinetic in rows:
-            series.setdefault(replica, []).append((time, total, kinetic))
-        progress(time, f"energy drift, {time:.2f} ps", length)
-
-    steps = max(1, settings.steps(length))
-    recorders = [(min(NVE_EVERY, steps), record)]
-    outcome = Simulation(dynamics=dynamics, state=dynamics.start(start), recorders=recorders).run(steps, stop)
-    if outcome.interrupted:
-        return None
-    found = [np.array(series[replica]).T for replica in outcome.state.replicas.tolist()]
-    n_atoms = int(start.n_atoms[0])
-    return Conservation(
-        length=length,
-        drift=[energy_drift(time, total, n_atoms) for time, total, _ in found],
-        score=[nve_score(time, total, kinetic) for time, total, kinetic in found],
-    )
