@@ -23,7 +23,7 @@ from rich.table import Table
 
 from denskit.batch import MAX_ATOMIC_NUMBER
 from denskit.data import DataConfig, Splits, Subset, read_file
-from denskit.data.frames import Frames
+from denskit.data.structure_arrays import StructureArrays
 from denskit.evaluation.evaluate import evaluate
 from denskit.files import sha256_of
 from denskit.models.model_file import load_model
@@ -84,7 +84,7 @@ def train(arguments: argparse.Namespace) -> None:
             (run / "systems.json").write_text(json.dumps(errors, indent=2) + "\n", encoding="utf-8")
 
 
-def judge(run: Path, systems: dict[str, np.ndarray], frames: Frames) -> dict[str, dict[str, float]]:
+def judge(run: Path, systems: dict[str, np.ndarray], frames: StructureArrays) -> dict[str, dict[str, float]]:
     """Errors on the given frames of each system, and how many of its elements the training has not seen.
 
     With 25 systems a held-out one often has an element of its own.  Its forces are judged all the same (its embedding

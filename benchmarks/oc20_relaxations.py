@@ -21,7 +21,7 @@ from rich.table import Table
 from denskit.batch import System
 from denskit.evaluation.evaluate import source_of
 from denskit.runtime.device import choose_device
-from denskit.simulation.potential import load_potential
+from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation import PROTOCOLS, RelaxationSettings, relax
 from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
 from denskit.simulation.relaxation.is2re import errors, first_frames
@@ -42,7 +42,7 @@ def relaxed_and_not(
     """Held-out systems of a run, what its model makes of them, and the same without moving."""
     source = source_of(run, None, "test")
     systems = first_frames(source[index] for index in range(len(source)))
-    potential = load_potential(model_file(run), device=device)
+    potential = Potential(model_file(run), device=device)
     folder = RelaxationFolder(run / "relaxed")
     relax_into(folder, potential, systems, settings, origin={"systems": [s.sid for s in systems]}, resume=True)
     return systems, list(folder.results()), relax(potential, systems, settings.model_copy(update={"steps": 0}))

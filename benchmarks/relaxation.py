@@ -25,7 +25,7 @@ from denskit.data.config import DataConfig
 from denskit.data.readers.formats import open_unchecked
 from denskit.runtime.device import choose_device
 from denskit.simulation.calculator import DenskitCalculator
-from denskit.simulation.potential import load_potential
+from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation import RelaxationSettings, relax
 from denskit.simulation.structures import atoms_of
 from denskit.training.run_folder import model_file
@@ -77,7 +77,7 @@ def main() -> None:
     print(f"ASE, one by one          {wall:8.1f} s wall {processor:8.1f} s processor {len(systems) / wall:8.2f} a s")
     settings = RelaxationSettings(fmax=arguments.fmax, steps=arguments.steps)
     for batch_atoms in arguments.batch_atoms:
-        potential = load_potential(weights, device=device)
+        potential = Potential(weights, device=device)
         found, wall_batched, batched = timed(
             lambda p=potential, n=batch_atoms: relax(p, systems, settings, batch_atoms=n), device
         )

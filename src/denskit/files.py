@@ -1,4 +1,4 @@
-"""Files: atomic writes, locks, hashes, where downloads are kept."""
+"""Files: atomic writes, locks, hashes, the download cache."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Any
 
 try:
     import fcntl
-except ModuleNotFoundError:  # Windows: nothing is locked there
+except ModuleNotFoundError:  # Windows, where nothing is locked
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
 _PARTIAL = ".partial"
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system that has none
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems without locks
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path`` that takes its place when the block ends well, and vanishes when it fails.
+    """A temporary file that replaces ``path`` when the block ends, and is removed when the block raises.
 
-    The content is on the disk before the renaming, so that a crash leaves the old file or the new one.  A process that
-    is killed in the block leaves the temporary; the next writer of ``path`` takes it over.  Processes that write the
-    same file take turns.  The temporary keeps the suffix, from which writers choose their format.
+    The content is on the disk before the renaming, so a crash leaves the old file or the new one.  A killed process
+    leaves the temporary, which the next writer of ``path`` overwrites.  Processes that write the same file take turns.
+    The temporary has the suffix of ``path``, from which writers choose their format.
     """
     temporary = path.with_name(f".{path.stem}{_PARTIAL}{path.suffix}")
     with _held(temporary, wait=True):
@@ -50,16 +50,15 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
 
 @contextmanager
 def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Make a folder, and keep other processes that ask for its lock out of it.
+    """Make a folder and hold its lock.
 
-    The kernel releases the lock when the process ends, also when it is killed, so no lock is ever left behind.  On a
-    file system without locks, and on Windows, nothing is locked.
+    The kernel releases the lock when the process ends, also after a kill.  File systems without locks and Windows lock
+    nothing.
 
-    Raises ValueError naming the process that has the folder (``wait``: waits for it instead), and for a path that is
-    no folder.
+    Raises ValueError naming the process that holds the lock (``wait``: waits for it instead), and for a file.
     """
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file and a folder is wanted: give another name (nothing changed)")
+        raise ValueError(f"{folder} is a file, wanted a folder: give another name (nothing changed)")
     new, path = not folder.exists(), folder / LOCK
     try:
         with _held(path, wait=wait, owner=f"process {os.getpid()} on {socket.gethostname()}"):
@@ -69,17 +68,17 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
                 path.unlink(missing_ok=True)
     finally:
         if new:
-            with suppress(OSError):  # it is in use
+            with suppress(OSError):  # not empty
                 folder.rmdir()
 
 
 def new_file(path: str | Path, *, inputs: Iterable[str | Path] = (), force: bool | None = None) -> Path:
-    """The path of a file that a user wants written, checked before the work begins.
+    """The path of an output file, checked before the work begins.
 
-    inputs: files and folders that are read; none of them is ever replaced, nor a file inside such a folder.
-    force: whether another existing file is replaced; None: never, and the command has no ``--force``.
+    inputs: files and folders that are read; neither they nor files in them are replaced.
+    force: whether an existing file is replaced; None: never, and the command has no ``--force``.
 
-    Raises ValueError where a file of the user's would be lost, and for a folder.
+    Raises ValueError for a file that must not be replaced, and for a folder.
     """
     path = Path(path)
     if path.is_dir():
@@ -96,7 +95,7 @@ def new_file(path: str | Path, *, inputs: Iterable[str | Path] = (), force: bool
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether a folder is absent, or holds nothing but a lock and temporary files of writers that were killed."""
+    """Whether a folder is absent, or holds only a lock and temporary files of killed writers."""
     if not folder.exists():
         return True
     return folder.is_dir() and all(
@@ -106,7 +105,7 @@ def is_empty(folder: Path) -> bool:
 
 @contextmanager
 def _held(path: Path, *, wait: bool, owner: str = "") -> Iterator[None]:
-    """Hold the lock of a file, which is made where it is absent and then says who the ``owner`` is."""
+    """Hold the lock of a file, made where it is absent, with ``owner`` as its content."""
     if fcntl is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -121,9 +120,9 @@ def _held(path: Path, *, wait: bool, owner: str = "") -> Iterator[None]:
 
 
 def _lock(path: Path, wait: bool) -> int:
-    """A handle that holds the lock of the file at ``path``."""
+    """A handle of the locked file at ``path``."""
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)  # its last owner may have removed an empty folder
+        path.parent.mkdir(parents=True, exist_ok=True)  # the last owner may have removed the empty folder
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,11 +139,11 @@ def _lock(path: Path, wait: bool) -> int:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), path.stat()):
                 return handle
-        os.close(handle)  # of a file that its owner renamed or removed meanwhile
+        os.close(handle)  # the owner has renamed or removed this file
 
 
 def identity(path: Path) -> tuple[int, str]:
-    """Bytes and SHA-256 of a file; of a folder, the sum of its files' bytes and a hash of their names and sizes."""
+    """Bytes and SHA-256 of a file; of a folder: bytes of all files, and a hash of their names and sizes."""
     if not path.is_dir():
         return path.stat().st_size, sha256_of(path)
     sizes = {str(file.relative_to(path)): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()}
@@ -158,5 +157,5 @@ def sha256_of(path: Path) -> str:
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: ``$DENSKIT_CACHE``, else ``~/.cache/denskit``."""
+    """The folder of downloads: ``$DENSKIT_CACHE``, else ``~/.cache/denskit``."""
     return Path(os.environ.get("DENSKIT_CACHE") or Path.home() / ".cache" / "denskit")

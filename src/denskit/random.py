@@ -1,12 +1,12 @@
-"""Counter-based random numbers: a draw is a pure function of what it is for, never of what was drawn before.
+"""Counter-based random numbers: a draw is a pure function of keys and counters, not of earlier draws.
 
-A structure has one key, made of (seed, epoch, sample).  A draw mixes that key with what it is used for, the atom's
-number inside its structure and the component.  So a structure gets the same corruption on CPU and GPU, in any batch, at
-any place in it, with any number of workers or processes, and after a resume.
+The key of a structure is made of (seed, epoch, sample).  A draw mixes the key with its use, the number of the atom in
+the structure and the component.  So a structure gets the same corruption on CPU and GPU, at any place of any batch,
+with any number of workers or processes, and after a resume.
 
 The mixing is SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): the state
 moves by a multiple of an odd constant and is then scrambled by a bijection of 64 bits.  int64 products wrap around in
-torch on every device, so all of it is ordinary tensor arithmetic.
+torch on every device, so tensor arithmetic is enough.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _MASK = (1 << _BITS) - 1
 _STEP = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, made odd
 _SCRAMBLE = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
-_ROUNDS = 12  # of the permutation: enough that also the 24 orders of 4 things come out equally often
+_ROUNDS = 12  # of the permutation: enough for equal frequencies of the 24 orders of 4 elements
 
 
 class Use(IntEnum):
-    """What a draw is for.  Two draws of one key with different uses are independent."""
+    """Uses of draws.  Draws of one key with different uses are independent."""
 
     CHOOSE_SYSTEM = 1
     CHOOSE_ATOM = 2
@@ -38,14 +38,14 @@ class Use(IntEnum):
 
 
 def fold(seed: int, *values: int) -> int:
-    """Mix Python integers, in order, into one number in [0, 2**63): stable over platforms, versions and processes."""
+    """Mix Python integers, in order, to one number in [0, 2**63); the same on all platforms and versions."""
     return _fold_bits(seed, *values) >> 1
 
 
 def keys_for(seed: int, epoch: int, samples: Sequence[int] | Tensor) -> Tensor:
-    """Keys [B] int64, one for each structure, from the run's seed, the epoch and the structure's number in its source.
+    """Keys [B] int64 of structures, from the seed of the run, the epoch and the numbers of the structures.
 
-    Keys lie on the device of ``samples`` if that is a tensor, else on the CPU.
+    Keys are on the device of ``samples`` if that is a tensor, else on the CPU.
     """
     samples = torch.as_tensor(samples, dtype=torch.int64)
     return _absorb(torch.full_like(samples, _signed(_fold_bits(seed, epoch))), samples)
@@ -64,7 +64,7 @@ def uniform(keys: Tensor, use: int, *counters: Tensor | int, dtype: torch.dtype 
 def normal(keys: Tensor, use: int, *counters: Tensor | int, dtype: torch.dtype = torch.float64) -> Tensor:
     """Standard normal draws (Box and Muller 1958), of the shape that ``keys`` and ``counters`` (int64) broadcast to.
 
-    Computed in float64 whatever the dtype, so float32 is float64 rounded.  |draw| < 8.6, since uniforms have 53 bits.
+    Computed in float64 for any dtype, so float32 is float64 rounded.  |draw| < 8.6, since uniforms have 53 bits.
     """
     radius = 1.0 - uniform(keys, use, *counters, 0)  # in (0, 1], so that its logarithm is finite
     angle = uniform(keys, use, *counters, 1)
@@ -72,13 +72,12 @@ def normal(keys: Tensor, use: int, *counters: Tensor | int, dtype: torch.dtype =
 
 
 def permuted(key: int, size: int, places: np.ndarray) -> np.ndarray:
-    """What stands at ``places`` (integers in [0, size)) of a permutation of 0 .. size - 1 that ``key`` chooses; int64.
+    """Elements at ``places`` (integers in [0, size)) of the permutation of 0 .. size - 1 with this ``key``; int64.
 
-    Nothing of ``size`` is stored or computed, so a shuffle of 10^9 structures costs no more than one of ten.  A Feistel
-    network on pairs (row, column) of a grid of at least ``size`` cells: each round moves one coordinate, modulo its
-    range, by a keyed hash of the other, which can be undone, so it is a permutation of the grid; a result outside
-    [0, size) goes through it again until it is inside (Black and Rogaway, "Ciphers with arbitrary finite domains",
-    CT-RSA 2002).  The grid has at most sqrt(size) cells too many, so that is rare.
+    Cost and memory do not depend on ``size``.  A Feistel network on pairs (row, column) of a grid of at least ``size``
+    cells: each round shifts one coordinate, modulo its range, by a keyed hash of the other.  A round is invertible, so
+    the network permutes the grid; a result outside [0, size) goes through it again (Black and Rogaway, "Ciphers with
+    arbitrary finite domains", CT-RSA 2002), which is rare: the grid has at most sqrt(size) cells too many.
     """
     rows = math.isqrt(size - 1) + 1
     columns = -(-size // rows)
@@ -97,7 +96,7 @@ def _feistel(key: int, rows: int, columns: int, value: np.ndarray) -> np.ndarray
 
 
 def _hash(state: int, values: np.ndarray) -> np.ndarray:
-    """:func:`fold` of a state and values: :func:`_absorb` in uint64, an order of magnitude faster on a few numbers."""
+    """:func:`fold` of a state and values in numpy: ten times faster than torch on a few numbers."""
     bits = values * np.uint64(_STEP) + np.uint64((state + _STEP) & _MASK)
     for shift, factor in _SCRAMBLE:
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
@@ -123,7 +122,7 @@ def _absorb(state: Tensor, value: Tensor | int) -> Tensor:
 
 
 def _shift_right(bits: Tensor, count: int) -> Tensor:
-    """Logical right shift: torch shifts int64 arithmetically, so the copies of the sign bit are masked away."""
+    """Logical right shift; torch shifts int64 arithmetically, so copies of the sign bit are masked."""
     return (bits >> count) & ((1 << (_BITS - count)) - 1)
 
 

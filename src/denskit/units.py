@@ -1,4 +1,4 @@
-"""Units.  Inside Denskit: eV, Å, fs, amu.  Data are converted at the border (readers, writers) and nowhere else."""
+"""Units.  Denskit computes in eV, Å, fs and amu; readers and writers convert."""
 
 # 1 kcal = 4184 J (thermochemical calorie, exact); 1 mol = 6.02214076e23 and 1 eV = 1.602176634e-19 J (2019 SI, exact).
 KCAL_PER_MOL = 4184.0 / 6.02214076e23 / 1.602176634e-19  # eV, 0.0433641...

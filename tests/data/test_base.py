@@ -8,7 +8,7 @@ import torch
 
 from denskit.batch import System
 from denskit.data.base import Lazy, Subset, collate
-from denskit.data.frames import Frames
+from denskit.data.structure_arrays import StructureArrays
 
 
 def test_collate_concatenates_structures_and_their_labels(systems: dict[str, System]) -> None:
@@ -64,7 +64,7 @@ def test_collate_refuses_nothing() -> None:
 
 
 def test_frames_give_back_what_was_packed(systems: dict[str, System]) -> None:
-    packed = Frames.from_systems(systems.values(), name="here")
+    packed = StructureArrays.from_systems(systems.values(), name="here")
     assert len(packed) == len(systems)
     for index, system in enumerate(systems.values()):
         again = packed[index]
@@ -75,7 +75,7 @@ def test_frames_give_back_what_was_packed(systems: dict[str, System]) -> None:
 
 
 def test_subset_keeps_the_position_in_the_whole_source(systems: dict[str, System]) -> None:
-    packed = Frames.from_systems(systems.values(), name="here")
+    packed = StructureArrays.from_systems(systems.values(), name="here")
     part = Subset(packed, np.array([4, 1]), "part")
     assert [system.index for system in part] == [4, 1]
     assert len(part) == 2
@@ -84,9 +84,9 @@ def test_subset_keeps_the_position_in_the_whole_source(systems: dict[str, System
 def test_lazy_opens_once_and_only_when_used(systems: dict[str, System]) -> None:
     opened = []
 
-    def open_source() -> Frames:
+    def open_source() -> StructureArrays:
         opened.append(1)
-        return Frames.from_systems([systems["water"]], name="here")
+        return StructureArrays.from_systems([systems["water"]], name="here")
 
     source = Lazy("here", open_source)
     assert opened == []

@@ -53,8 +53,10 @@ def two(tmp_path: Path) -> list[Path]:
 
 
 def test_several_files_become_one_folder(two: list[Path], tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    messages = convert(two, tmp_path / "out", per_shard=5, progress=lambda done, total: seen.append((done, total)))
+    seen: list[tuple[float, float]] = []
+    messages = convert(
+        two, tmp_path / "out", per_shard=5, progress=lambda done, text, total: seen.append((done, total))
+    )
     same_source(tmp_path / "out", *two)
     assert seen == [(0, 17), (5, 17), (10, 17), (15, 17), (17, 17)]
     assert "17 structures in 4 shards" in messages[-1] and "energy of 17, forces of 17" in messages[-1]
@@ -125,7 +127,7 @@ def test_two_conversions_into_one_folder_do_not_mix(two: list[Path], tmp_path: P
 
 
 def stop_after(count: int):  # type: ignore[no-untyped-def]
-    def progress(done: int, total: int) -> None:
+    def progress(done: float, text: str, total: float) -> None:
         if done >= count:
             raise KeyboardInterrupt
 
@@ -136,16 +138,16 @@ def test_other_data_do_not_go_on(two: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         convert(two, out, per_shard=5, progress=stop_after(5))
-    with pytest.raises(ValueError, match=r"holds the beginning of another conversion \(of .*one.extxyz.*two.extxyz"):
+    with pytest.raises(ValueError, match=r"holds another conversion:\n  inputs.1.name: .*two.extxyz then, None now"):
         convert(two[:1], out, per_shard=5)
-    with pytest.raises(ValueError, match="another conversion"):
+    with pytest.raises(ValueError, match=r"another conversion:\n  reading.units: None then, kcal/mol now"):
         convert(two, out, DataConfig(units="kcal/mol"), per_shard=5)
     convert(two, out, per_shard=5)
-    with pytest.raises(ValueError, match="holds shards already"):
+    with pytest.raises(ValueError, match="is not empty and holds no conversion to continue"):
         convert(two, out, per_shard=5)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "precious.txt").write_text("mine")
-    with pytest.raises(ValueError, match="full is not empty"):
+    with pytest.raises(ValueError, match="full is not empty and holds no conversion"):
         convert(two, tmp_path / "full")
 
 

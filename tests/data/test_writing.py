@@ -22,7 +22,7 @@ from denskit.data.readers.formats import open_unchecked
 from denskit.data.writing import Originals, predicted
 from denskit.evaluation.evaluate import predict
 from denskit.models.model_file import save_model
-from denskit.simulation.potential import load_potential
+from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation import RelaxationSettings
 from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
 
@@ -128,7 +128,7 @@ def test_relaxations_keep_everything_but_labels_of_the_start(model: Path, tmp_pa
     source, _ = open_unchecked(file, DataConfig(missing="mask"))
     folder = RelaxationFolder(tmp_path / "out")
     relax_into(
-        folder, load_potential(model), source, RelaxationSettings(steps=2), batch_atoms=1,
+        folder, Potential(model), source, RelaxationSettings(steps=2), batch_atoms=1,
         original=Originals(file, source),
     )  # fmt: skip
     relaxed = ase.io.read(folder.structures, ":")
@@ -176,7 +176,7 @@ def test_rows_of_lmdb_databases_keep_their_fields() -> None:
     for system in source:
         atoms = original(system)
         assert (str(atoms.info["sid"]), atoms.info["fid"]) == (system.sid, system.fid)
-        assert set(atoms.info) == set(source.shards[0].fields(system.index)) | {"sid", "fid"}
+        assert set(atoms.info) == set(source.sources[0].fields(system.index)) | {"sid", "fid"}
         found = predicted(atoms, system, {"energy": 1.0, "forces": np.zeros((len(atoms), 3))})
         assert (found.get_potential_energy(), found.info["REF_energy"]) == (1.0, system.energy)
 

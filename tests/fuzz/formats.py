@@ -32,8 +32,9 @@ from denskit.models.importing import import_checkpoint
 from denskit.models.model_file import load_model, read_header, save_model
 from denskit.models.scaling import Scaling
 from denskit.presets import preset_text, study_names, study_text
-from denskit.training.checkpoint import Checkpoint, check_resumable, load_checkpoint, save_checkpoint
+from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, load_checkpoint, save_checkpoint
 from denskit.training.load_config import load_config
+from denskit.training.run_folder import RunFolder
 from fuzz.child import Files
 from fuzz.mutations import (
     Mutation,
@@ -211,7 +212,8 @@ def _last(folder: Path) -> None:
 def _read_last(folder: Path) -> None:
     loaded = load_checkpoint(folder / "last.pt")
     try:
-        check_resumable(loaded, load_config(RUN).document(), 20)
+        now = load_config(RUN).document() | {"training structures": 20}
+        RunFolder(folder).require_same(loaded.record, now, MAY_CHANGE)
     except ValueError as error:  # about settings: the caller knows the file
         raise ValueError(f"last.pt: {error}") from error
 

@@ -10,7 +10,7 @@ from ase.build import molecule
 
 from contract.variants import build
 from denskit.simulation.dynamics import DynamicsSettings
-from denskit.simulation.dynamics.folder import Plan, molecular_dynamics
+from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics
 from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation import RelaxationSettings
 from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
@@ -34,17 +34,17 @@ def relax_clusters(folder: Path, *, resume: bool = False) -> None:
 def simulate(folder: Path, *, resume: bool = False) -> None:
     """Eight steps of two molecules."""
     settings = DynamicsSettings.model_validate({"temperature": 300.0, "timestep": 0.25})
-    plan = Plan(
+    plan = DynamicsPlan(
         settings=settings, steps=8, folder=folder, bonds=False, frame_every=4, statistics_every=2, restart_every=3
     )
     potential = Potential(build("envelope", torch.float64))
     molecular_dynamics(potential, [molecule("H2O"), molecule("CH3CH2OH")], plan, resume=resume)
 
 
-def study_water(folder: Path, *, resume: bool = True) -> None:
-    """A stability study of 20 steps, saved after every 5; it always goes on with what is there."""
+def study_water(folder: Path, *, resume: bool = False) -> None:
+    """A stability study of 20 steps, saved after every 5."""
     study.CHUNK = 5
     settings = StudySettings(length=0.01, seeds=2, temperature=300.0, timestep=0.5, every=5, nve=0.005)
     water = system_of(molecule("H2O"))
     reference = Reference(first=water, positions=np.stack([water.positions, 1.01 * water.positions]))
-    study.run_study(Potential(build("envelope", torch.float64)), reference, settings, folder=folder)
+    study.run_study(Potential(build("envelope", torch.float64)), reference, settings, folder=folder, resume=resume)

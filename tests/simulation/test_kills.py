@@ -58,5 +58,5 @@ def test_relaxing_begins_where_there_is_nothing_to_resume(tmp_path: Path) -> Non
     assert (tmp_path / "new" / "relaxed.extxyz").is_file()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"other exists already: give another output"):
+    with pytest.raises(ValueError, match="other is not empty and holds no relaxation"):
         relax_clusters(tmp_path / "other", resume=True)

@@ -22,7 +22,7 @@ def plot_study(study: Study, output: Path, *, title: str = "") -> Path:
     figure = Figure(figsize=(13.2, 4.0), dpi=DPI, layout="constrained")
     structure, temperature, energy = (add_axes(figure, position, 3) for position in (1, 2, 3))
     _draw_h_of_r(structure, study)
-    records = study.records
+    records = study.series
     _draw_series(temperature, records.time, np.array(records.temperature), study)
     temperature.axhline(study.settings.temperature, color="0.4", linewidth=0.9, linestyle="--")
     temperature.set(ylabel="temperature (K; dashed: thermostat)")
@@ -35,7 +35,7 @@ def plot_study(study: Study, output: Path, *, title: str = "") -> Path:
 
 def _draw_h_of_r(axes: Axes, study: Study) -> None:
     r = (EDGES[1:] + EDGES[:-1]) / 2
-    wanted, found = study.reference.h_of_r(), study.records.histogram.h_of_r()
+    wanted, found = study.reference.h_of_r(), study.series.histogram.h_of_r()
     axes.fill_between(r, wanted, color="0.8", linewidth=0, label="reference")
     error = np.mean(study.h_of_r_errors())
     axes.plot(r, found, color=COLOURS[0], linewidth=1.0, label=f"simulations, error {error:.3f}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -34,12 +32,15 @@ def convert(
 
       denskit data convert md.lmdb -o oc20_md data.origin=md data.missing=mask
     """  # fmt: skip
+    from rich.console import Console
+
     from denskit.data.convert import convert as write
+    from denskit.runtime.progress import progress_bar
     from denskit.training.load_config import data_config
 
     files, settings = with_settings(inputs)
     config = data_config(settings)
-    with _bar("structures") as progress:
+    with progress_bar(Console(stderr=True)) as progress:
         messages = write([Path(file) for file in files], output, config, workers=workers, progress=progress)
     for message in messages:
         typer.echo(message)
@@ -53,18 +54,11 @@ def verify(
 
     Example:  denskit data verify oc20_2M
     """
-    from denskit.data.convert import verify as check
-
-    with _bar("structures") as progress:
-        count = check(folder, progress)
-    typer.echo(f"{folder}: {count} structures, as they were written")
-
-
-@contextmanager
-def _bar(unit: str) -> Iterator[Callable[[int, int], None]]:
     from rich.console import Console
 
+    from denskit.data.convert import verify as check
     from denskit.runtime.progress import progress_bar
 
-    with progress_bar(Console(stderr=True)) as bar:
-        yield lambda done, total: bar(done, f"{done} of {total} {unit}", total)
+    with progress_bar(Console(stderr=True)) as progress:
+        count = check(folder, progress)
+    typer.echo(f"{folder}: {count} structures, as they were written")

@@ -10,8 +10,7 @@ import typer
 from denskit.cli.options import Device, Kernels
 
 if TYPE_CHECKING:
-    from denskit.simulation.dynamics.folder import Plan
-    from denskit.simulation.dynamics.folder import Progress as Now
+    from denskit.simulation.dynamics.folder import DynamicsPlan
     from denskit.simulation.dynamics.loop import Outcome
 
 
@@ -70,13 +69,13 @@ def md(
       denskit md runs/a ethanol.xyz --committee runs/b --committee runs/c --time 10 --uncertain 0.3 --stop-uncertain
     """
     from denskit.simulation.dynamics import DynamicsSettings
-    from denskit.simulation.dynamics.folder import Plan
+    from denskit.simulation.dynamics.folder import DynamicsPlan
 
     settings = DynamicsSettings(
         ensemble=ensemble, temperature=temperature, timestep=timestep, seed=seed, relaxation_time=relaxation_time,
         friction=friction, rotation=rotation,
     )  # fmt: skip
-    plan = Plan(
+    plan = DynamicsPlan(
         settings=settings, steps=_steps(steps, time, timestep), folder=output, frame_every=frame_every,
         statistics_every=statistics_every, restart_every=restart_every, bonds=bonds, uncertain=uncertain,
         stop_uncertain=stop_uncertain,
@@ -116,7 +115,7 @@ def _read(file: Path, index: str) -> list[Any]:
 def _simulate(
     models: list[Path],
     structures: list[Any],
-    plan: Plan,
+    plan: DynamicsPlan,
     *,
     resume: bool,
     device: str,
@@ -130,23 +129,18 @@ def _simulate(
     from denskit.runtime.progress import progress_bar
     from denskit.simulation.calculator import DTYPES
     from denskit.simulation.dynamics.folder import molecular_dynamics
-    from denskit.simulation.potential import load_potential
+    from denskit.simulation.potential import Potential
     from denskit.training.run_folder import model_file
 
     precision = None if dtype is None else DTYPES[dtype]
     files = [model_file(model) for model in models]
-    potential = load_potential(files, device=choose_device(device), dtype=precision, **made)
+    potential = Potential(files, device=choose_device(device), dtype=precision, **made)
     console = Console(soft_wrap=True)
     if made["compile"]:
         console.print("compiling the model before the first step: one to several minutes")
-    with Interrupt(patient=False) as interrupt, progress_bar(console, plan.steps) as bar:
-
-        def show(now: Now) -> None:
-            text = f"{now.time:.3f} ps, {now.ns_per_day:.3g} ns/day x {now.systems}, {now.temperature:.0f} K"
-            bar(now.step, text)
-
+    with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
         outcome = molecular_dynamics(
-            potential, structures, plan, resume=resume, say=console.print, progress=show,
+            potential, structures, plan, resume=resume, say=console.print, progress=bar,
             stop=lambda: interrupt.signal != 0,
         )  # fmt: skip
     for failure in outcome.failures:
@@ -159,7 +153,7 @@ def _simulate(
         raise typer.Exit(130)
 
 
-def _uncertain_frames(plan: Plan) -> str:
+def _uncertain_frames(plan: DynamicsPlan) -> str:
     from denskit.simulation.dynamics.folder import UNCERTAIN_FRAMES
 
     file = plan.folder / UNCERTAIN_FRAMES
@@ -168,7 +162,7 @@ def _uncertain_frames(plan: Plan) -> str:
     return f"frames in which forces spread by more than {plan.uncertain:g} eV/Å over the models: {file}"
 
 
-def _ended(outcome: Outcome, plan: Plan) -> str:
+def _ended(outcome: Outcome, plan: DynamicsPlan) -> str:
     step = outcome.state.step
     time = f"{step * plan.settings.timestep / 1000:g} ps (step {step})"
     return f"interrupted at {time}: continue with --resume" if outcome.interrupted else f"ended at {time}"

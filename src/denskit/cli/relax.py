@@ -11,7 +11,8 @@ from denskit.cli.options import Deterministic, Device, Fixed, Kernels
 
 if TYPE_CHECKING:
     from denskit.data.writing import Originals
-    from denskit.simulation.relaxation import RelaxationSettings, Structures
+    from denskit.simulation.relaxation import RelaxationSettings
+    from denskit.simulation.state import Structures
 
 
 def relax(
@@ -64,7 +65,7 @@ def relax(
 
     from denskit.runtime.determinism import use_deterministic_algorithms
     from denskit.runtime.device import choose_device
-    from denskit.simulation.potential import load_potential
+    from denskit.simulation.potential import Potential
     from denskit.simulation.relaxation.folder import RelaxationFolder
     from denskit.training.run_folder import model_file
 
@@ -72,7 +73,7 @@ def relax(
         use_deterministic_algorithms()
     settings = _settings(protocol, optimizer, fmax, steps, cell, pressure)
     weights = model_file(model)
-    potential = load_potential(
+    potential = Potential(
         weights,
         device=choose_device(device),
         dtype=None if dtype is None else getattr(torch, dtype),
@@ -135,16 +136,10 @@ def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSe
 
     from denskit.runtime.interrupt import Interrupt
     from denskit.runtime.progress import progress_bar
-    from denskit.simulation.relaxation.folder import Progress as Now
     from denskit.simulation.relaxation.folder import relax_into
 
     console = Console(stderr=True, soft_wrap=True)
-    with Interrupt(patient=False) as interrupt, progress_bar(console, len(source)) as bar:
-
-        def show(now: Now) -> None:
-            troubles = f", {now.unsound} without a result" if now.unsound else ""
-            bar(now.finished, f"{now.finished} of {len(source)} relaxed, {now.running} under way{troubles}")
-
+    with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
         summary = relax_into(
             folder,
             potential,
@@ -152,7 +147,7 @@ def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSe
             settings,
             say=lambda text: console.print(text, style="yellow", markup=False),
             stop=lambda: bool(interrupt.signal),
-            show=show,
+            progress=bar,
             **options,
         )
     if summary is None:

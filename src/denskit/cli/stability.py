@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from denskit.cli.options import Device, Kernels
-from denskit.files import atomic_write, new_file, write_json
+from denskit.files import atomic_write, write_json
 
 if TYPE_CHECKING:
     from denskit.data.base import Source
@@ -91,27 +91,17 @@ def _simulate(
     from denskit.runtime.device import choose_device
     from denskit.runtime.interrupt import Interrupt
     from denskit.runtime.progress import progress_bar
-    from denskit.simulation.potential import load_potential
+    from denskit.simulation.potential import Potential
     from denskit.simulation.stability.protocol import Reference
-    from denskit.simulation.stability.study import STATE_FILE, run_study
+    from denskit.simulation.stability.study import run_study
     from denskit.training.run_folder import model_file
 
-    potential = load_potential(model_file(model), device=choose_device(device), **made)
+    potential = Potential(model_file(model), device=choose_device(device), **made)
     truth = Reference.of(reference)
-    if not (folder / STATE_FILE).exists():
-        for name in FILES:
-            new_file(folder / name)
-    elif not resume:
-        raise ValueError(
-            f"{folder} holds a stability study; continue it with --resume, or give another folder (nothing changed)"
+    with Interrupt(patient=False) as interrupt, progress_bar(Console()) as bar:
+        study = run_study(
+            potential, truth, settings, folder=folder, resume=resume, progress=bar, stop=lambda: interrupt.signal != 0
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    with Interrupt(patient=False) as interrupt, progress_bar(Console(), settings.length) as bar:
-
-        def show(what: str, done: float, total: float) -> None:
-            bar(done, f"{what}, {done:.2f} ps", total)
-
-        study = run_study(potential, truth, settings, folder=folder, progress=show, stop=lambda: interrupt.signal != 0)
     _print(study, title)
     _write(study, folder, title)
     typer.echo(f"Wrote {', '.join(FILES)} to {folder}")
@@ -142,7 +132,7 @@ def _write(study: Study, folder: Path, title: str) -> None:
 
     write_json(folder / FILES[0], study.summary())
     plot_study(study, folder / FILES[1], title=title)
-    records, seeds = study.records, range(study.settings.seeds)
+    records, seeds = study.series, range(study.settings.seeds)
     series = [f"{name}_{seed}" for name in ("temperature_K", "energy_eV") for seed in seeds]
     rows = zip(records.time, records.temperature, records.energy, strict=True)
     _write_csv(folder / FILES[2], ["time_ps", *series], [[time, *hot, *deep] for time, hot, deep in rows])

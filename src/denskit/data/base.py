@@ -1,11 +1,13 @@
-"""What a source of structures is, parts of one, and how structures become a batch."""
+"""Sources of structures, and how structures become a batch."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -15,27 +17,67 @@ from denskit.batch import Batch, System, Targets
 from denskit.geometry.lattice import nearest_image
 
 
-class Source(Protocol):
+class Source(ABC):
     """Structures with their labels, in eV and Å, by position."""
+
+    if TYPE_CHECKING:  # most sources are dataclasses, which have these as fields
+
+        @property
+        def name(self) -> str:
+            """Names the source in errors: a file, a part of a file."""
+
+        @property
+        def sizes(self) -> np.ndarray | None:
+            """Atoms of each structure [B], perhaps in a mapped file, by which batches are balanced; None: unknown."""
+
+    in_memory: ClassVar[bool] = False  # False: each access reads a file
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> System: ...
+
+    def __iter__(self) -> Iterator[System]:
+        return self.iterate()
+
+    def iterate(self, begin: int = 0, end: int | None = None) -> Iterator[System]:
+        """The structures ``begin`` to ``end - 1`` (None: to the last) in order; may be faster than by index."""
+        return (self[index] for index in range(begin, len(self) if end is None else end))
+
+    def in_file_order(self) -> Self:
+        """The same structures, those of one file in the order of the file."""
+        return self
+
+    def group_names(self) -> tuple[str, ...]:
+        """The group of each structure, for splits; empty where no structure has one.  Reads all structures."""
+        groups = tuple(system.group for system in self)
+        return groups if any(groups) else ()
+
+    def fields(self, index: int) -> dict[str, Any]:
+        """Fields of the file beside the structure and its labels."""
+        return {}
+
+
+class Shard(Source):
+    """One file of structures.  Errors name the file and the record."""
+
+    path: Path
 
     @property
     def name(self) -> str:
-        """Names the source in errors: a file, a part of a file."""
-        ...
+        """The file."""
+        return str(self.path)
 
     @property
     def sizes(self) -> np.ndarray | None:
-        """Atoms of each structure [B], perhaps in a mapped file, by which batches are balanced; None: not known."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> System: ...
+        """Atoms of each structure: most files do not say."""
+        return None
 
 
 @dataclass(frozen=True)
-class Subset:
-    """The frames ``indices`` [M] of a source.  ``System.index`` stays the position in the whole source."""
+class Subset(Source):
+    """The structures ``indices`` [M] of a source.  ``System.index`` stays the position in the whole source."""
 
     source: Source
     indices: np.ndarray
@@ -53,8 +95,9 @@ class Subset:
     def __getitem__(self, index: int) -> System:
         return self.source[int(self.indices[index])]
 
-    def __iter__(self) -> Iterator[System]:
-        return (self[index] for index in range(len(self)))
+    def in_file_order(self) -> Self:
+        """The subset with ascending indices."""
+        return replace(self, indices=np.sort(self.indices))
 
 
 def spaced(length: int, most: int) -> np.ndarray:
@@ -62,15 +105,23 @@ def spaced(length: int, most: int) -> np.ndarray:
     return np.linspace(0, length - 1, min(length, most)).round().astype(np.int64)
 
 
+def spaced_pairs(length: int, most: int) -> np.ndarray:
+    """At most ``most`` positions among ``length``: evenly spaced pairs of neighbours."""
+    if length <= most:
+        return np.arange(length)
+    begin = np.linspace(0, length - 2, max(most // 2, 1)).astype(np.int64)
+    return np.unique(np.concatenate([begin, begin + 1]))
+
+
 def evenly(source: Source, most: int | None) -> Source:
-    """At most so many structures of a source, evenly spaced; None: all."""
+    """At most ``most`` structures of a source, evenly spaced; None: all."""
     if most is None or len(source) <= most:
         return source
     return Subset(source, spaced(len(source), most), source.name)
 
 
 @dataclass(frozen=True)
-class Lazy:
+class Lazy(Source):
     """A source that is opened when it is first used: training never reads a test file."""
 
     name: str
@@ -90,9 +141,6 @@ class Lazy:
 
     def __getitem__(self, index: int) -> System:
         return self._source[index]
-
-    def __iter__(self) -> Iterator[System]:
-        return (self[index] for index in range(len(self)))
 
 
 def collate(systems: Sequence[System], dtype: torch.dtype = torch.float32) -> tuple[Batch, Targets]:

@@ -1,14 +1,13 @@
-"""From any files of structures to one folder of shards, in parallel, and again where it was interrupted."""
+"""Conversion of files of structures to one folder of shards, parallel and resumable."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -20,20 +19,20 @@ from ase.data import chemical_symbols
 from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
-from denskit.data.frames import CLOSEST, close_pair
 from denskit.data.loading import read_file
 from denskit.data.readers.shards import FORMAT, INDEX, LABELS, SIZES, ShardFile, read_index, write_shard
-from denskit.data.records import Records
-from denskit.files import atomic_write, is_empty, locked, sha256_of, write_json
+from denskit.data.structure_arrays import CLOSEST, close_pair
+from denskit.files import atomic_write, sha256_of, write_json
+from denskit.runtime.progress import Report, unreported
+from denskit.runtime.work_folder import WorkFolder, append_line, whole_lines
 
-STRUCTURES = 16_384  # of a shard: some 30 MB of OC20, and as much memory as its writer needs
+STRUCTURES = 16_384  # of a shard: some 30 MB of OC20, in the file and in memory of its writer
 PROGRESS = "progress.jsonl"
-Progress = Callable[[int, int], None]  # structures done, structures in all
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """Which structures become which shard: shard i holds those from i * per_shard on, over all inputs."""
+    """The division of all inputs into shards of ``per_shard`` structures."""
 
     sources: tuple[Source, ...]
     output: Path
@@ -70,9 +69,8 @@ class _Plan:
 
 
 def _checked(source: Source, begin: int, end: int) -> Iterator[System]:
-    """The structures ``begin`` to ``end - 1`` of a source (none where the end comes first)."""
-    one_by_one = (source[place] for place in range(begin, end))
-    for system in source.between(begin, end) if isinstance(source, Records) else one_by_one:
+    """The structures ``begin`` to ``end - 1`` of a source, none if ``end <= begin``."""
+    for system in source.iterate(begin, end):
         where = f"{source.name}, record {system.index} (counted from 0)"
         try:
             pair = close_pair(system.positions, system.cell, system.pbc)
@@ -92,33 +90,35 @@ def convert(
     *,
     workers: int = 1,
     per_shard: int = STRUCTURES,
-    progress: Progress = lambda done, total: None,
+    progress: Report = unreported,
 ) -> list[str]:
-    """Write the structures of all inputs, one behind the other, as a folder of shards; what was found out and done.
+    """Write the structures of all inputs in order as a folder of shards; returns messages for the user.
 
-    ``inputs``: files, and folders of shards, of any form that training reads; ``config`` says how (its paths and split
-    are ignored).  ``workers``: processes, each writing shards of its own; memory is one shard for each.
+    ``inputs``: files and folders of shards, of any format that training reads; ``config``: how to read them (its paths
+    and split are ignored).  ``workers``: processes that write shards; each holds one shard in memory.
 
-    Killed, it goes on where it was when called again with the same inputs: whole shards are kept.  The folder can be
-    used once index.json is there.
+    The same call continues a killed conversion; finished shards are kept.  index.json completes the folder.
 
-    Raises ValueError naming file and record for a structure that no model can learn from, and for a folder that holds
-    other data or that another conversion writes into; FileNotFoundError.
+    Raises ValueError naming file and record for a structure that no model can learn from, and for a folder with other
+    data or in use; FileNotFoundError.
     """
     config, output = config or DataConfig(), Path(output).expanduser()
     opened = [read_file(path, config) for path in inputs]
     plan = _Plan(tuple(source for source, _ in opened), output, per_shard)
     messages = [line for _, said in opened for line in said]
     total = plan.ends[-1]
-    with locked(output):
-        journal = _Journal(output, _task(plan, config))
-        if journal.begin():
+    journal = _Journal(output, _task(plan, config))
+    with journal.opened(resume=True) as continues:
+        if continues:
+            journal.load()
             messages.append(f"{output}: {len(journal.done)} shards were there already")
+        else:
+            journal.begin()
         missing = [shard for shard in range(-(-total // per_shard)) if shard not in journal.done]
-        progress(journal.structures, total)
+        _report(progress, journal.structures, total)
         for shard, entry in _written(plan, missing, workers):
             journal.add(shard, entry)
-            progress(journal.structures, total)
+            _report(progress, journal.structures, total)
         index = journal.finish()
     size = sum(shard["bytes"] for shard in index["shards"])
     found = ", ".join(f"{label} of {count}" for label, count in index["labels"].items()) or "no labels"
@@ -126,8 +126,8 @@ def convert(
     return messages
 
 
-def verify(folder: str | Path, progress: Progress = lambda done, total: None) -> int:
-    """Read all shards of a folder and compare their SHA-256 with the index; the number of structures.
+def verify(folder: str | Path, progress: Report = unreported) -> int:
+    """Compare the SHA-256 of all shards of a folder with the index; returns the number of structures.
 
     Raises ValueError naming the first shard that differs; FileNotFoundError.
     """
@@ -138,14 +138,18 @@ def verify(folder: str | Path, progress: Progress = lambda done, total: None) ->
     for shard in index["shards"]:
         path = folder / shard["file"]
         if not path.is_file() or sha256_of(path) != shard["sha256"]:
-            raise ValueError(f"{path} is missing, or not what was written. Copy or convert it again")
+            raise ValueError(f"{path} is missing, or differs from the written file. Copy or convert it again")
         done += shard["structures"]
-        progress(done, index["structures"])
+        _report(progress, done, index["structures"])
     return done
 
 
+def _report(progress: Report, done: int, total: int) -> None:
+    progress(done, f"{done} of {total} structures", total)
+
+
 def _task(plan: _Plan, config: DataConfig) -> dict[str, Any]:
-    """What tells this conversion from others."""
+    """The record of the conversion, with which alone it continues."""
     reading = config.model_dump(mode="json", exclude_defaults=True, exclude={"path", "train", "valid", "test", "split"})
     inputs = [{"name": source.name, "structures": len(source)} for source in plan.sources]
     return {"format": FORMAT, "inputs": inputs, "reading": reading, "structures_per_shard": plan.per_shard}
@@ -164,12 +168,12 @@ def _write(shard: int) -> dict[str, Any]:
 
 
 def _written(plan: _Plan, shards: Sequence[int], workers: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The entries of shards as they get written, by this process or by several others."""
+    """Write shards in this process or in several others; yields their numbers and entries."""
     if workers == 1 or len(shards) < 2:
         for shard in shards:
             yield shard, plan.write(shard)
         return
-    context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
+    context = multiprocessing.get_context("spawn")  # a fork copies locks held by other threads
     with ProcessPoolExecutor(workers, context, _start_worker, (plan,)) as pool:
         waiting = iter(shards)
         running: dict[Future[dict[str, Any]], int] = {}
@@ -184,80 +188,51 @@ def _written(plan: _Plan, shards: Sequence[int], workers: int) -> Iterator[tuple
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-@dataclass
-class _Journal:
-    """What of a conversion is done, kept in a file line by line, so that a kill loses at most shards being written."""
+class _Journal(WorkFolder):
+    """The finished shards of a conversion, a line each in a file, so that a kill loses the shards under way at most."""
 
-    folder: Path
-    task: dict[str, Any]
-    done: dict[int, dict[str, Any]] = field(default_factory=dict)
+    def __init__(self, folder: Path, task: dict[str, Any]) -> None:
+        super().__init__(folder, "conversion", PROGRESS)
+        self.task = task
+        self.done: dict[int, dict[str, Any]] = {}  # shard -> its entry in the index
 
     @property
     def structures(self) -> int:
         """Structures written."""
         return sum(entry["structures"] for entry in self.done.values())
 
-    def begin(self) -> bool:
-        """Start the journal or take up an older one; whether there was one.  Raises ValueError for other data."""
-        path = self.folder / PROGRESS
-        if path.exists():  # also beside the index, where the kill came before the end of finish()
-            self._take_up(path)
-            return True
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"{self.folder} is a file. Choose another name for the folder of shards")
-        if (self.folder / INDEX).exists():
-            raise ValueError(f"{self.folder} holds shards already ({INDEX}). Choose another folder, or delete this one")
-        if not is_empty(self.folder):
-            raise ValueError(f"{self.folder} is not empty. Choose another folder")
-        with atomic_write(path) as temporary:
+    def begin(self) -> None:
+        """Write the task into a new journal."""
+        with atomic_write(self.marker) as temporary:
             temporary.write_text(json.dumps(self.task) + "\n", encoding="utf-8")
-        return False
 
-    def _take_up(self, path: Path) -> None:
-        lines = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                lines.append(json.loads(line))
-            except ValueError:  # cut off by the kill
-                continue
-        if not lines or lines[0] != self.task:
-            begun = ", ".join(one["name"] for one in lines[0].get("inputs", ())) if lines else "nothing"
-            raise ValueError(
-                f"{self.folder} holds the beginning of another conversion (of {begun}, or with other settings). "
-                "Repeat that one, choose another folder, or delete this one"
-            )
-        for line in lines[1:]:
-            file = self.folder / line["entry"]["file"]
+    def load(self) -> None:
+        """Read the finished shards.  Raises ValueError for a journal of another task."""
+        (_, task), *lines = whole_lines(self.marker)
+        self.require_same(task, self.task)
+        for _, line in lines:
+            file = self.path / line["entry"]["file"]
             if file.is_file() and file.stat().st_size == line["entry"]["bytes"]:
                 self.done[line["shard"]] = line["entry"]
-        if not path.read_text(encoding="utf-8").endswith("\n"):
-            with path.open("a", encoding="utf-8") as journal:
-                journal.write("\n")
 
     def add(self, shard: int, entry: dict[str, Any]) -> None:
-        """A shard is written."""
+        """Note a written shard."""
         self.done[shard] = entry
-        self._append({"shard": shard, "entry": entry})
-
-    def _append(self, line: dict[str, Any]) -> None:
-        with (self.folder / PROGRESS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.marker, {"shard": shard, "entry": entry})
 
     def finish(self) -> dict[str, Any]:
-        """All shards are there: write the sizes, then the index, and remove the journal."""
+        """Write the sizes, then the index, and remove the journal; returns the index."""
         entries = [self.done[shard] for shard in sorted(self.done)]
         labels, elements = Counter[str](), Counter[str]()
         for entry in entries:
             labels.update(entry.pop("labels"))
             elements.update(entry.pop("elements"))
-        with atomic_write(self.folder / SIZES) as temporary:
+        with atomic_write(self.path / SIZES) as temporary:
             sizes = np.lib.format.open_memmap(temporary, "w+", np.int32, (self.structures,))
             first = 0
             for entry in entries:
-                shard = ShardFile(self.folder / entry["file"], entry["structures"], entry["bytes"])
-                sizes[first : first + len(shard)] = shard.sizes()
+                shard = ShardFile(self.path / entry["file"], entry["structures"], entry["bytes"])
+                sizes[first : first + len(shard)] = shard.sizes
                 first += len(shard)
             sizes.flush()
         index = {
@@ -269,6 +244,6 @@ class _Journal:
             "elements": dict(elements),
             "shards": entries,
         }
-        write_json(self.folder / INDEX, index, indent=1)
-        (self.folder / PROGRESS).unlink()
+        write_json(self.path / INDEX, index, indent=1)
+        self.marker.unlink()
         return index

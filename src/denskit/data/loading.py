@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ase.data import chemical_symbols
 
-from denskit.data.base import Lazy, Source, Subset
+from denskit.data.base import Lazy, Source, Subset, evenly
 from denskit.data.config import DataConfig, References
-from denskit.data.frames import Frames, check, numbers
 from denskit.data.readers.formats import open_unchecked
-from denskit.data.records import Joined, Records, sample
+from denskit.data.records import Records, joined
 from denskit.data.references import linear_references
 from denskit.data.splits import Splits, divide
+from denskit.data.structure_arrays import StructureArrays, numbered
 
 WEIGHTED = ("energy", "forces")
 SAMPLE = 64  # structures of shards looked at before training
@@ -36,23 +36,20 @@ class LoadedData:
 
 def read_file(
     path: str | Path, config: DataConfig | None = None, *, required: Sequence[str] = ()
-) -> tuple[Frames | Records, list[str]]:
+) -> tuple[StructureArrays | Records, list[str]]:
     """The structures of a file of any known form, or of a folder of shards, in eV and Å, and what was found out.
 
     ``required``: labels that every frame must have ("energy", "forces", "stress"); see ``DataConfig.missing``.  Small
     files are read and checked at once, records of shards when they are used.
-    Raises FileNotFoundError, and ValueError naming the file and the frames (see :func:`denskit.data.frames.check`).
+    Raises FileNotFoundError, and ValueError naming the file and the frames (see :meth:`StructureArrays.checked`).
     """
     config = config or DataConfig()
     source, messages = open_unchecked(path, config)
-    if isinstance(source, Records):
-        rules = replace(source.rules, required=tuple(required), missing=config.missing)
-        return replace(source, rules=rules), messages
-    frames, masked = check(source, required=required, missing=config.missing)
-    return frames, messages + masked
+    checked, masked = source.checked(required=required, missing=config.missing)
+    return checked, messages + masked
 
 
-def read(path: str | Path, **settings: Any) -> Frames | Records:
+def read(path: str | Path, **settings: Any) -> StructureArrays | Records:
     """The structures of a file or folder as a sequence of :class:`denskit.batch.System`, in eV and Å.
 
     ``settings``: fields of :class:`DataConfig` that say how to read it, such as ``energy_key``, ``units``, ``missing``.
@@ -101,7 +98,7 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
 
 def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, list[str]]:
     """The training structures of all parts, one behind the other."""
-    sources: list[Frames | Records] = []
+    sources: list[Source] = []
     messages: list[str] = []
     for part in config.parts:
         source, said = read_file(part.path, config.model_copy(update={"origin": part.origin}), required=required)
@@ -110,14 +107,14 @@ def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, li
         if part.origin is not None:
             touched = "never corrupted by DeNS" if part.origin == "md" else "denoised"
             messages.append(f"{part.path}: {len(source)} structures of origin {part.origin}: {touched}")
-    return (sources[0] if len(sources) == 1 else Joined(tuple(sources))), messages
+    return joined(sources), messages
 
 
 def _references_from(path: Path, source: Source) -> tuple[dict[str, float], list[str]]:
     """References of a file, and what was left out.  Raises ValueError where the structures need what was left out."""
     references, messages = linear_references(path)
-    structures = [source] if isinstance(source, Frames) else sample(source, SAMPLE)
-    elements = np.unique(np.concatenate([structure.atomic_numbers for structure in structures]))
+    looked_at = evenly(source, None if source.in_memory else SAMPLE)
+    elements = np.unique(np.concatenate([system.atomic_numbers for system in looked_at]))
     lacking = [chemical_symbols[z] for z in elements if chemical_symbols[z] not in references]
     if lacking:
         raise ValueError(
@@ -149,18 +146,10 @@ def _splits(config: DataConfig, source: Source, pool: np.ndarray, path: Path, se
     by_default = not split.model_fields_set
     if split.mode is None:
         split = split.model_copy(update={"mode": "group" if source[0].group else "random"})
-    groups = _groups(source) if split.mode == "group" else ()
+    groups = source.group_names() if split.mode == "group" else ()
     splits = divide(split, pool=pool, groups=groups, seed=seed, path=path, test=config.test is None)
     advice = "; frames of one trajectory resemble each other: data.split.mode=blocks or group judges more strictly"
     return splits, f"{path}: {splits.how}{advice if by_default and split.mode == 'random' else ''}"
-
-
-def _groups(source: Source) -> tuple[str, ...]:
-    """The group of every structure; shards are read through for it."""
-    if isinstance(source, Frames):
-        return source.groups
-    groups = tuple(source[index].group for index in range(len(source)))
-    return groups if any(groups) else ()
 
 
 def _check_indices(splits: Splits, source: Source, path: Path) -> None:
@@ -180,26 +169,28 @@ def _references(source: Source, config: DataConfig) -> tuple[np.ndarray, Referen
         return everything, wanted, []  # type: ignore[return-value]
     if wanted != "isolated":
         return everything, *_references_from(Path(wanted).expanduser(), source)
-    if not isinstance(source, Frames):
+    if not source.in_memory:
         raise ValueError(f"{source.name}: data.references=isolated reads one file in memory; these are shards")
     return *_without_isolated_atoms(source), []
 
 
-def _without_isolated_atoms(frames: Frames) -> tuple[np.ndarray, dict[str, float]]:
-    """Frames to divide [M], and the energies of the single atoms among all.
+def _without_isolated_atoms(source: Source) -> tuple[np.ndarray, dict[str, float]]:
+    """Structures to divide [M], and the energies of the single atoms among all.
 
-    Single-atom frames are left out: their energy is exactly the reference, and far from every other residual.
+    Single atoms are left out: their energy is exactly the reference, and far from every other residual.
     """
-    single = frames.n_atoms == 1
-    found = np.flatnonzero(single & frames.has["energy"])
-    elements = frames.atomic_numbers[frames.starts[found]]
-    energies = dict(zip((chemical_symbols[z] for z in elements), frames.energy[found].tolist(), strict=True))
-    if len(energies) < len(found):
-        raise ValueError(f"{frames.name}: data.references=isolated finds an element twice among the {numbers(found)}")
-    lacking = [chemical_symbols[z] for z in np.unique(frames.atomic_numbers) if chemical_symbols[z] not in energies]
+    systems = list(source)
+    elements = {chemical_symbols[z] for system in systems for z in system.atomic_numbers}
+    single = np.array([len(system) == 1 for system in systems])
+    judged = np.array([len(system) == 1 and system.energy is not None for system in systems])
+    atoms = [systems[place] for place in np.flatnonzero(judged)]
+    energies = {chemical_symbols[atom.atomic_numbers[0]]: float(atom.energy or 0.0) for atom in atoms}
+    if len(energies) < len(atoms):
+        raise ValueError(f"{source.name}: data.references=isolated finds an element twice among the {numbered(judged)}")
+    lacking = sorted(elements - energies.keys(), key=chemical_symbols.index)
     if lacking:
         raise ValueError(
-            f"{frames.name}: data.references=isolated needs a frame with one atom and an energy for each element; "
+            f"{source.name}: data.references=isolated needs a frame with one atom and an energy for each element; "
             f"none for {', '.join(lacking)}. Add them, give energies as data.references={{H: ...}}, or use "
             "data.references=fit"
         )

@@ -6,30 +6,15 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Self
 
 import numpy as np
 
 from denskit.batch import MAX_ATOMIC_NUMBER, System
-from denskit.data.base import Source, spaced
-from denskit.data.frames import LABELS, Frames, Missing
-from denskit.data.readers.raw_oc20 import RawPair
+from denskit.data.base import Source
+from denskit.data.structure_arrays import LABELS, Missing
 from denskit.reading.arrays import read_npz
-
-
-class Shard(Protocol):
-    """One file of structures, read by position.  Errors name the file and the record."""
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, record: int) -> System: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,63 +73,12 @@ def _check_geometry(system: System, where: str) -> None:
 
 
 @dataclass(frozen=True)
-class Records:
-    """The shards of a file or folder as one source.  ``System.index`` counts through all shards.
-
-    Reading is lazy: nothing but counts is held.  May be pickled, and used after a fork and by several threads.
-    """
-
-    name: str
-    shards: tuple[Shard, ...]
-    rules: Rules
-    sizes: np.ndarray | None = None  # [B] atoms of each structure, where a file beside the shards says so
-
-    @cached_property
-    def _ends(self) -> list[int]:
-        return np.cumsum([len(shard) for shard in self.shards]).tolist()
-
-    def __len__(self) -> int:
-        return self._ends[-1]
-
-    def __getitem__(self, index: int) -> System:
-        shard, record = self.locate(index)
-        return self.rules.apply(shard[record], f"{shard.path}, record {record}", index)
-
-    def locate(self, index: int) -> tuple[Shard, int]:
-        """The shard that holds a structure, and its record there.  Raises IndexError."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"record {index} of {self.name}, which has {len(self)}")
-        number = bisect_right(self._ends, index)
-        shard = self.shards[number]
-        return shard, index - (self._ends[number] - len(shard))
-
-    def __iter__(self) -> Iterator[System]:
-        """All structures in order, which may be much faster than one by one."""
-        return self.between(0, len(self))
-
-    def between(self, begin: int, end: int) -> Iterator[System]:
-        """The structures ``begin`` to ``end - 1`` in order.  Compressed files are read from their beginnings, and
-        nothing of them is kept."""
-        for shard, last in zip(self.shards, self._ends, strict=True):
-            first = last - len(shard)
-            records = range(max(begin - first, 0), min(end - first, len(shard)))
-            if not records:
-                continue
-            in_order = islice(shard, records.start, records.stop) if isinstance(shard, RawPair) else None
-            for record, system in zip(records, in_order or (shard[i] for i in records), strict=True):
-                yield self.rules.apply(system, f"{shard.path}, record {record}", first + record)
-
-
-@dataclass(frozen=True)
-class Joined:
+class Joined(Source):
     """Several sources, one behind the other.  ``System.index`` counts through all of them."""
 
-    sources: tuple[Frames | Records, ...]
-
-    @property
-    def name(self) -> str:
-        """Names of all."""
-        return ", ".join(source.name for source in self.sources)
+    name: str
+    sources: tuple[Source, ...]
+    sizes: np.ndarray | None = None  # [B] atoms of each structure, where they are known
 
     @cached_property
     def _ends(self) -> list[int]:
@@ -153,21 +87,61 @@ class Joined:
     def __len__(self) -> int:
         return self._ends[-1]
 
-    def __getitem__(self, index: int) -> System:
+    def locate(self, index: int) -> tuple[Source, int]:
+        """The source that holds a structure, and its position there.  Raises IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"structure {index} of {self.name}, which has {len(self)}")
         number = bisect_right(self._ends, index)
         source = self.sources[number]
-        return replace(source[index - (self._ends[number] - len(source))], index=index)
+        return source, index - (self._ends[number] - len(source))
 
-    def __iter__(self) -> Iterator[System]:
-        return (self[index] for index in range(len(self)))
+    def __getitem__(self, index: int) -> System:
+        source, place = self.locate(index)
+        return self._finished(source[place], source, place, index)
 
-    @cached_property
-    def sizes(self) -> np.ndarray | None:
-        """Atoms of each structure [B], where all sources know them."""
-        sizes = [source.sizes for source in self.sources]
-        return None if any(size is None for size in sizes) else np.concatenate(sizes)  # type: ignore[arg-type]
+    def iterate(self, begin: int = 0, end: int | None = None) -> Iterator[System]:
+        """The structures ``begin`` to ``end - 1`` in order, read as each source iterates."""
+        end = len(self) if end is None else end
+        for source, last in zip(self.sources, self._ends, strict=True):
+            first = last - len(source)
+            places = range(max(begin - first, 0), min(end - first, len(source)))
+            if places:
+                for place, system in zip(places, source.iterate(places.start, places.stop), strict=True):
+                    yield self._finished(system, source, place, first + place)
+
+    def _finished(self, system: System, source: Source, place: int, index: int) -> System:
+        return replace(system, index=index)
+
+    def fields(self, index: int) -> dict[str, Any]:
+        """Fields of the file beside the structure and its labels."""
+        source, place = self.locate(index)
+        return source.fields(place)
+
+
+def joined(sources: Sequence[Source]) -> Source:
+    """One source of several, one behind the other."""
+    if len(sources) == 1:
+        return sources[0]
+    sizes = [source.sizes for source in sources if source.sizes is not None]
+    whole = np.concatenate(sizes) if len(sizes) == len(sources) else None
+    return Joined(", ".join(source.name for source in sources), tuple(sources), whole)
+
+
+@dataclass(frozen=True)
+class Records(Joined):
+    """The shards of a file or folder as one source, every record checked when it is read.
+
+    Reading is lazy: only counts are held.  May be pickled, and used after a fork and by several threads.
+    """
+
+    rules: Rules = Rules()
+
+    def _finished(self, system: System, source: Source, place: int, index: int) -> System:
+        return self.rules.apply(system, f"{source.name}, record {place}", index)
+
+    def checked(self, *, required: Sequence[str] = (), missing: Missing = "error") -> tuple[Self, list[str]]:
+        """The records, whose labels are checked like this when they are read, and no messages."""
+        return replace(self, rules=replace(self.rules, required=tuple(required), missing=missing)), []
 
 
 def sizes_beside(folder: Path, count: int, *, whole: bool) -> np.ndarray | None:
@@ -188,8 +162,3 @@ def sizes_beside(folder: Path, count: int, *, whole: bool) -> np.ndarray | None:
     raise ValueError(
         f"{path} has {found}; wanted {count} integers, one for each record of the shards. Remove it, or make it anew"
     )
-
-
-def sample(source: Source, count: int) -> Sequence[System]:
-    """At most ``count`` structures, evenly spaced."""
-    return [source[int(index)] for index in spaced(len(source), count)]

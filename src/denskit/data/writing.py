@@ -24,11 +24,10 @@ from ase.constraints import FixAtoms
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
-from denskit.data.frames import LABELS
+from denskit.data.base import Source
 from denskit.data.readers.ase_files import NAMES, read_atoms
-from denskit.data.readers.aselmdb import AseLmdbShard
 from denskit.data.readers.formats import is_read_by_ase
-from denskit.data.records import Records
+from denskit.data.structure_arrays import LABELS
 
 # Results of which a model gives its own, or that mean nothing beside its own.
 PREDICTED = ("energy", "free_energy", "energies", "forces", "stress", "stresses")
@@ -41,7 +40,7 @@ class Originals:
     Files that ASE reads are read once more, frame by frame; nothing is held in memory.
     """
 
-    def __init__(self, path: str | Path, source: object) -> None:
+    def __init__(self, path: str | Path, source: Source) -> None:
         self.path = Path(path).expanduser()
         self.source = source
         self._atoms = enumerate(read_atoms(self.path)) if is_read_by_ase(self.path) else None
@@ -50,7 +49,7 @@ class Originals:
         """The structure with all fields that its file has.  Raises ValueError where the file has it no more."""
         if self._atoms is None:
             atoms = plain(system)
-            atoms.info |= self._row(system.index)
+            atoms.info |= self.source.fields(system.index)
             return atoms
         for index, atoms in self._atoms:
             if index == system.index and np.array_equal(atoms.numbers, system.atomic_numbers):
@@ -58,13 +57,6 @@ class Originals:
             if index == system.index:
                 break
         raise ValueError(f"{self.path}: frame {system.index} is not what it was at first: the file has changed")
-
-    def _row(self, index: int) -> dict[str, Any]:
-        """The fields of an ASE database in LMDB."""
-        if not isinstance(self.source, Records):
-            return {}
-        shard, record = self.source.locate(index)
-        return shard.fields(record) if isinstance(shard, AseLmdbShard) else {}
 
 
 def plain(system: System) -> ase.Atoms:

@@ -1,1 +1,1 @@
-"""What every long command needs: devices, processes, interruption, memory, determinism, progress."""
+"""Devices, processes, interruption, memory, determinism, progress and folders of long commands."""

@@ -1,4 +1,4 @@
-"""How the process's memory is managed below torch: freed memory stays, instead of going back to the system."""
+"""The allocator of the C library: keep freed memory in the process."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # names of the settings in glibc's malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library keep what is freed; whether it could be told so (glibc on Linux).
+    """Let glibc keep freed memory; False on other systems.
 
-    A step of a model allocates and frees the same large tensors again and again.  glibc maps blocks above 32 MiB, and
-    unmaps them when they are freed, so that the system clears every page anew: a third of the time of a large system.
-    Afterwards the process stays as large as it once was.  For programs that are about tensors; the ``denskit`` command
-    calls it, a library should not decide it for its user's process.
+    A step of a model allocates and frees the same large tensors.  By default glibc maps blocks above 32 MiB and unmaps
+    them when freed, and the system clears every page again: a third of the time of a large system.  The process then
+    stays at its peak size.  The ``denskit`` command calls this; a library should leave the choice to its user.
     """
     if not sys.platform.startswith("linux"):
         return False

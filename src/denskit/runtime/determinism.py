@@ -1,4 +1,4 @@
-"""Results that repeat themselves to the bit on a GPU, too."""
+"""Bitwise reproducible results on a GPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 
 def use_deterministic_algorithms() -> None:
-    """From now on operations that give the same bits at every call, in this whole process; call it before any other.
+    """Use deterministic algorithms in this process; call it before any computation.
 
-    On a CPU they do so anyway.  On CUDA sums over edges otherwise depend on the order in which threads arrive.
-    PyTorch raises RuntimeError at an operation that has no such form.
+    On CUDA sums over edges otherwise depend on the order of threads; on a CPU results are reproducible anyway.
+    PyTorch raises RuntimeError at an operation without a deterministic algorithm.
     """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
     torch.use_deterministic_algorithms(True)

@@ -1,4 +1,4 @@
-"""Which device to compute on."""
+"""The device of a computation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import torch
 
 
 def choose_device(device: str, local_rank: int | None = None) -> torch.device:
-    """The device that a name stands for; "auto" is CUDA where there is one, else the CPU.
+    """The device of a name; "auto": CUDA if available, else the CPU.
 
-    Raises ValueError for a name that torch does not know, and for CUDA where there is none.
+    local_rank: number of the CUDA device for a name without number.
+
+    Raises ValueError for an unknown device, and for a CUDA device that is not there.
     """
     name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     try:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the step under way is finished first."""
+"""Ctrl-C and SIGTERM, acted on after the step under way."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Self
 
 
 class Interrupt:
-    """Notes the first Ctrl-C or SIGTERM inside its block; a second one acts at once.
+    """Notes the first Ctrl-C or SIGTERM in its block as ``signal``; a second one acts at once.
 
-    ``patient``: further ones are noted, too.  Under torchrun a Ctrl-C comes twice, from the terminal and from torchrun,
-    which ends a process by itself when it takes too long.
+    ``patient``: all signals are noted.  Under torchrun a Ctrl-C comes twice, from the terminal and from torchrun, which
+    itself ends a process that takes too long.
     """
 
     def __init__(self, *, patient: bool) -> None:
-        self.signal: int = 0  # 0: none came
+        self.signal: int = 0  # 0: none
         self.patient = patient
 
     def __enter__(self) -> Self:
         self._before = {}
-        if threading.current_thread() is threading.main_thread():  # Python handles signals only there
+        if threading.current_thread() is threading.main_thread():  # the only thread in which Python handles signals
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._note)
         return self

@@ -1,4 +1,4 @@
-"""Peak memory, and running out of memory, said with the batch that did not fit."""
+"""Peak memory, and errors of batches larger than memory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from denskit.batch import Batch
 
 @contextmanager
 def memory_named(batch: Batch, advice: str) -> Iterator[None]:
-    """Turn an allocation that failed inside, on any device, into a ValueError with the size of the batch.
+    """Turn a failed allocation in the block, on any device, into ValueError with the size of the batch.
 
-    ``advice``: what to do, as a sentence without its full stop.
+    ``advice``: a sentence without its full stop.
     """
     try:
         yield
@@ -30,12 +30,12 @@ def memory_named(batch: Batch, advice: str) -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out; on the CPU torch has no class of its own for it."""
+    """Whether an exception is of a failed allocation; torch has no class for it on the CPU."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def peak_memory(device: torch.device) -> float:
-    """Largest memory used so far, MiB: of the device for CUDA, else of the process."""
+    """Peak memory in MiB, of the device for CUDA, else of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     if sys.platform == "win32":

@@ -1,7 +1,7 @@
-"""Data-parallel training on plain ``torch.distributed``: started by torchrun, one process a device.
+"""Data-parallel training with ``torch.distributed``: started by torchrun, one process a device.
 
-The gradients are summed by ourselves, not by DDP: losses are normalised by counts over all processes before the
-backward pass, so the plain sum of the gradients is the gradient of one process with the whole batch.
+The trainer sums gradients itself, without DDP: losses are normalised by counts over all processes before the backward
+pass, so the sum of the gradients is the gradient of one process with the whole batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """The first process writes files and speaks."""
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
     def add(self, tensor: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class Processes:
         return tensor
 
     def gather(self, value: T) -> list[T]:
-        """The values of all processes, in their order; on other processes than the first only their own."""
+        """The values of all processes in order; on other processes than the first only their own."""
         if self.count == 1:
             return [value]
         values: list[T | None] = [None] * self.count
@@ -56,16 +56,16 @@ class Processes:
                 dist.broadcast(tensor.detach(), src=0)
 
     def wait(self) -> None:
-        """Until all processes have come here."""
+        """Wait for all processes."""
         if self.count > 1:
             dist.barrier()
 
 
 def join_processes(device: str) -> Processes:
-    """Join the processes that torchrun started (WORLD_SIZE, RANK, LOCAL_RANK), or be alone.
+    """Join the processes of torchrun (WORLD_SIZE, RANK, LOCAL_RANK); without torchrun, a single process.
 
-    device: "auto", "cpu", "cuda", "cuda:1".  Under torchrun CUDA devices are given out by LOCAL_RANK.  Raises
-    ValueError for a device that is not there.
+    device: "auto", "cpu", "cuda", "cuda:1"; torchrun assigns CUDA devices by LOCAL_RANK.  Raises ValueError for a
+    device that is not there.
     """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")) if count > 1 else None)
@@ -74,7 +74,7 @@ def join_processes(device: str) -> Processes:
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if not dist.is_initialized():
-        # Once for all trainings of this job: joining a second time finds the addresses of the first and waits forever.
+        # once for all trainings of this job: a second group would wait forever at the addresses of the first
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
         atexit.register(dist.destroy_process_group)
     return Processes(rank=dist.get_rank(), count=count, device=chosen)

@@ -1,4 +1,4 @@
-"""How far a long command is, in words and bars."""
+"""Progress of long commands: a report function, a bar, durations in words."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
+Report = Callable[[float, str, float], None]  # done, a text beside the bar, total
+
+
+def unreported(done: float, text: str, total: float) -> None:
+    """The default of functions that report their progress."""
+
 
 @contextmanager
-def progress_bar(console: Console, total: float | None = None) -> Iterator[Callable[..., None]]:
-    """A bar in a terminal, nothing elsewhere.
-
-    The function that the block gets is called with what is done, a text beside the bar, and perhaps another total.
-    """
+def progress_bar(console: Console) -> Iterator[Report]:
+    """A progress bar in a terminal, nothing elsewhere; the block gets the function that moves the bar."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("starting", total=total)
-
-        def show(done: float, text: str, total: float | None = None) -> None:
-            bar.update(task, completed=done, description=text, total=total)
-
-        yield show
+        task = bar.add_task("starting", total=None)
+        yield lambda done, text, total: bar.update(task, completed=done, description=text, total=total)
 
 
 def duration(seconds: float) -> str:

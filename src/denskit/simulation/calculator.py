@@ -1,8 +1,7 @@
-"""A trained force field as a calculator of ASE."""
+"""A trained force field as an ASE calculator."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from denskit.batch import Batch
 from denskit.models.base import ForceField
 from denskit.models.execution import KernelName
-from denskit.models.model_file import load_model
 from denskit.simulation.potential import DIRECT, Evaluation, Potential
 from denskit.simulation.structures import batch_of
 
@@ -26,23 +24,22 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class DenskitCalculator(Calculator):
-    """Energy, free_energy (the same), energies, forces, and the stress of cells periodic in three directions.
+    """Energy, free_energy (the same), energies, forces, and stress of structures periodic in three directions.
 
-    The numbers are those of :meth:`ForceField.predict`.  Several models give their mean; ``results`` then also has
+    Results are those of :meth:`ForceField.predict`.  Several models give their mean; ``results`` then also has
     ``energy_std`` (eV) and ``forces_std`` (eV/Å), the standard deviations over the models.
 
     Args:
         model: a model file or run folder, a force field, or several of either.
         device: "cpu", "cuda", ...
-        dtype: "float32" or "float64"; default that of the model.
-        skin: Å; neighbours are searched within cutoff + skin and kept until an atom has moved skin / 2.
-        compile: as in :class:`Potential`, for many calls with the same atoms; calls that ask for a stress run the model
-            as it is.
+        dtype: "float32" or "float64"; default: that of the model.
+        skin: Å; the neighbour list within cutoff + skin is kept until an atom has moved skin / 2.
+        compile: as in :class:`Potential`, for many calls with the same atoms; calls with stress are not compiled.
         kernels: see :class:`denskit.models.execution.Execution`.
 
     Raises:
         FileNotFoundError: No such model file.
-        ValueError: Not a model, a dtype that is neither, models that do not go together.
+        ValueError: Not a model file, another dtype, models that do not go together.
     """
 
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]  # noqa: RUF012 (as in ASE)
@@ -59,11 +56,10 @@ class DenskitCalculator(Calculator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        wanted = _dtype(dtype)
-        given = [model] if isinstance(model, str | Path | ForceField) else list(model)
-        models = [_loaded(one, device, wanted) for one in given]
-        self._potential = Potential(models, skin=skin, compile=compile, kernels=kernels)
-        self._kept: ase.Atoms | None = None  # of which the batch was made
+        self._potential = Potential(
+            model, device=device, dtype=_dtype(dtype), skin=skin, compile=compile, kernels=kernels
+        )
+        self._kept: ase.Atoms | None = None  # the atoms of the batch
         self._batch: Batch | None = None
 
     def calculate(
@@ -72,17 +68,17 @@ class DenskitCalculator(Calculator):
         properties: Sequence[str] = ("energy",),
         system_changes: Sequence[str] = tuple(all_changes),
     ) -> None:
-        """Fill ``results``; ASE calls this when the atoms have changed.
+        """Compute ``results``; ASE calls this when the atoms have changed.
 
-        Raises PropertyNotImplementedError for a stress where it means nothing (a molecule, a slab, a wire) or where
-        the forces are no gradients, and ValueError for unknown elements and for structures that have exploded.
+        Raises PropertyNotImplementedError for the stress of structures that are not periodic in three directions and
+        of models with direct forces; ValueError for unknown elements and structures that have exploded.
         """
         super().calculate(atoms, list(properties), list(system_changes))
         assert isinstance(self.atoms, ase.Atoms), "set by ASE"
         stress = "stress" in properties
         if stress:
             self._require_stress(self.atoms)
-        # only where a stress is asked does a step pay for it
+        # without stress, unless it is asked for
         self.results = _results(self._potential(self._batch_of(self.atoms), stress=stress))
 
     def _require_stress(self, atoms: ase.Atoms) -> None:
@@ -90,12 +86,12 @@ class DenskitCalculator(Calculator):
             raise PropertyNotImplementedError(DIRECT)
         if not atoms.pbc.all():
             raise PropertyNotImplementedError(
-                f"stress: the structure is periodic along {np.flatnonzero(atoms.pbc).tolist()} only, so its volume "
-                "means nothing; all three directions must be periodic"
+                f"stress: the structure is periodic along {np.flatnonzero(atoms.pbc).tolist()} only, so it has no "
+                "volume; all three directions must be periodic"
             )
 
     def _batch_of(self, atoms: ase.Atoms) -> Batch:
-        """The batch with these positions; everything else is kept while it does not change."""
+        """The batch with these positions; the other tensors are kept while nothing else changes."""
         if self._kept is None or compare_atoms(self._kept, atoms, excluded_properties={"positions", *MAGNETIC}):
             self._kept = atoms.copy()
             self._kept.set_constraint()  # ASE applies constraints itself
@@ -127,9 +123,3 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
             raise ValueError(f"dtype is {dtype!r}; give {' or '.join(DTYPES)}")
         return DTYPES[dtype]
     return dtype
-
-
-def _loaded(model: str | Path | ForceField, device: str | torch.device, dtype: torch.dtype | None) -> ForceField:
-    if isinstance(model, str | Path):
-        return load_model(model, device, dtype)
-    return copy.deepcopy(model).to(device=device, dtype=dtype)

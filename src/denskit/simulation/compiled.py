@@ -1,8 +1,8 @@
-"""A force field as one flat graph of fixed shapes: energies, forces and stress with the gradient written out.
+"""A force field as one compiled graph of fixed shapes, with the gradient written out.
 
-Simulations call one model on one set of atoms a million times.  Tracing it once takes Python and autograd out of a
-step, what depends on weights alone is computed once (folded), and torch's compiler joins the many small operations that
-are left.  Edges are padded, so that shapes stay while neighbours come and go.
+Simulations call one model on one set of atoms a million times.  Tracing removes Python and autograd from a step,
+operations on weights alone are folded, and torch's compiler fuses the others.  Edges are padded, so shapes stay the
+same while neighbours change.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from denskit.models.base import ForceField
 from denskit.models.execution import Execution
 from denskit.models.flat_graph import fold
 
-SPARE = 1.05  # room for more edges than there are now
-MULTIPLE = 32  # edges are padded to a multiple of this
+SPARE = 1.05  # capacity relative to the present number of edges
+MULTIPLE = 32  # the capacity is a multiple
 
 Inputs = tuple[Tensor, ...]
 
@@ -51,14 +51,14 @@ def padded(batch: Batch, capacity: int) -> Batch:
 class CompiledModel:
     """Calls a frozen model through a graph that is traced and compiled when shapes change.
 
-    On CPUs AOTInductor makes a library of it, so that no Python is left between the operations of a step; on GPUs
-    TorchInductor makes kernels, which a CUDA graph repeats.  Where the compiler fails (no C++ compiler, an operation
-    that it does not know) the traced graph is used as it is, and a warning says so.
+    On CPUs AOTInductor compiles the graph to a library, without Python between operations; on GPUs TorchInductor
+    compiles kernels, which a CUDA graph replays.  Where the compiler fails (no C++ compiler, an unsupported operation),
+    the traced graph runs uncompiled, with a warning.
 
     Args:
-        model: in evaluation mode, its parameters without gradients; it must not change any more.
+        model: in evaluation mode, parameters without gradients; must not change afterwards.
         outputs: of :meth:`ForceField.forward`.
-        backend: "inductor"; "eager" runs the traced graph without compiling it.
+        backend: "inductor", or "eager" for the traced graph uncompiled.
     """
 
     def __init__(self, model: ForceField, outputs: tuple[str, ...], backend: str = "inductor") -> None:
@@ -82,7 +82,7 @@ class CompiledModel:
             if self._graph is None:
                 self._graph = self._compiled(inputs)
             return self._graph(*inputs)
-        except Exception as error:  # each part of a compiler raises what it happens to raise, some at the first call
+        except Exception as error:  # compilers raise exceptions of any type, some at the first call
             if self.backend == "eager":
                 raise
             warnings.warn(f"not compiled, and so slower: {type(error).__name__}: {_first_line(error)}", stacklevel=5)
@@ -95,7 +95,7 @@ class CompiledModel:
         if self.backend == "eager":
             return self._traced(inputs, execution)
         if inputs[0].is_cuda:
-            # a step is hundreds of small kernels
+            # for hundreds of small kernels a step
             graph = self._traced(inputs, execution)
             return torch.compile(graph, backend=self.backend, dynamic=False, mode="reduce-overhead")
         if execution.kernels != "plain":
@@ -107,14 +107,14 @@ class CompiledModel:
             found = self.model(_batch(given), outputs=self.outputs, execution=execution)
             return tuple(found[name] for name in self.outputs)
 
-        outputs_of(*inputs)  # what models keep must be made before: what is made under tracing is not a number
+        outputs_of(*inputs)  # fills caches of the model: tensors made under tracing have no values
         return fold(make_fx(outputs_of)(*inputs))
 
 
 def library_of(graph: fx.GraphModule, inputs: Inputs) -> Callable[..., Inputs]:
-    """The graph, compiled for tensors of these shapes on this processor."""
+    """The graph compiled by AOTInductor for tensors of these shapes on this processor."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
+        warnings.simplefilter("ignore", FutureWarning)  # inside torch
         exported = torch.export.export(graph, inputs)
         path = torch._inductor.aoti_compile_and_package(exported, package_path=f"{folder}/step.pt2")
         library = torch._inductor.aoti_load_package(path)
@@ -122,7 +122,7 @@ def library_of(graph: fx.GraphModule, inputs: Inputs) -> Callable[..., Inputs]:
 
 
 def _inputs(batch: Batch) -> Inputs:
-    """All tensors of a padded batch and of its edges; pairs of edges, which may be unknown, are the last."""
+    """All tensors of a padded batch and of its edges; the pairs, perhaps None, come last."""
     values = [getattr(part, item.name) for part in (batch, batch.built_edges) for item in fields(part)]
     return tuple(value for value in values if isinstance(value, Tensor))
 

@@ -1,7 +1,7 @@
-"""How far the structure of a simulation is from that of a reference: h(r), and its distances.
+"""The structure of a simulation compared with a reference: h(r), its error, and the Wasserstein-1 distance.
 
-The definitions of the simulation benchmark of Fu et al. (2023), "Forces are not Enough: Benchmark and Critical
-Evaluation for Machine Learning Force Fields with Molecular Simulations", and the Wasserstein-1 distance beside them.
+h(r) and its error as in the simulation benchmark of Fu et al. (2023), "Forces are not Enough: Benchmark and Critical
+Evaluation for Machine Learning Force Fields with Molecular Simulations".
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 BINS = 500
-NEAREST, FARTHEST = 1e-6, 10.0  # Å, range of h(r); its lower end leaves out the distance of an atom to itself
+NEAREST, FARTHEST = 1e-6, 10.0  # Å, range of h(r); the lower end excludes the distance of an atom to itself
 EDGES = np.linspace(NEAREST, FARTHEST, BINS + 1)
 WIDTH = (FARTHEST - NEAREST) / BINS  # Å
 
 
 class DistanceHistogram:
-    """Distances between the atoms of molecules, counted frame by frame: h(r) of several simulations at once.
+    """Histograms of interatomic distances, for h(r) of several simulations.
 
-    ``counts`` [B, 501] int64: 500 bins on (1e-6, 10 Å), and last the distances beyond 10 Å, which h(r) leaves out.
+    ``counts`` [B, 501] int64: 500 bins on (1e-6, 10 Å), and one for larger distances, which h(r) excludes.
     """
 
     def __init__(self, num_systems: int, device: torch.device | str = "cpu") -> None:
@@ -27,54 +27,47 @@ class DistanceHistogram:
         self._edges = torch.from_numpy(EDGES).to(device)
 
     def add(self, positions: Tensor, systems: Tensor) -> None:
-        """Count a frame [b, n, 3] (Å) of each of the simulations ``systems`` [b], b <= B."""
-        # both orders of a pair would double every count and change nothing
+        """Count the distances in positions [b, n, 3] (Å) of the simulations ``systems`` [b], b <= B."""
+        # each pair once: the second order would double every count
         one, other = torch.triu_indices(positions.shape[1], positions.shape[1], 1, device=positions.device)
         distance = torch.linalg.vector_norm(positions[:, one].double() - positions[:, other].double(), dim=-1)
         place = torch.searchsorted(self._edges, distance, right=True) - 1  # [b, pairs]
-        place = torch.where(distance == FARTHEST, BINS - 1, place)  # the last bin holds its upper edge, as numpy's does
+        place = torch.where(distance == FARTHEST, BINS - 1, place)  # the last bin includes its upper edge, as in numpy
         rows = torch.zeros(len(systems), BINS + 1, dtype=torch.int64, device=distance.device)
         rows.scatter_add_(1, place.clamp(min=0), (place >= 0).long())
         self.counts.index_add_(0, systems, rows)
 
     def h_of_r(self, systems: slice | int = slice(None)) -> np.ndarray:
-        """h(r) [500] in 1/Å: the density of the distances within 10 Å of the systems together; zeros without any."""
-        return density(self._counted(systems))
+        """h(r) [500] in 1/Å: density of the distances within 10 Å, of all ``systems`` together; zeros without any."""
+        inside = self._counted(systems)[:BINS].astype(np.float64)
+        return inside / max(inside.sum(), 1.0) / WIDTH
 
     def wasserstein(self, reference: DistanceHistogram, systems: slice | int = slice(None)) -> float:
-        """Clipped Wasserstein-1 distance (Å) to all of ``reference``; see :func:`wasserstein`."""
+        """Clipped Wasserstein-1 distance (Å) to ``reference``; see :func:`wasserstein`."""
         return wasserstein(self._counted(systems), reference._counted(slice(None)))
 
     def _counted(self, systems: slice | int) -> np.ndarray:
         return self.counts[systems].reshape(-1, BINS + 1).sum(0).cpu().numpy()
 
 
-def histogram_of(frames: np.ndarray) -> DistanceHistogram:
-    """The distances in frames [F, n, 3] (Å) of one molecule, as one simulation."""
+def histogram_of(structures: np.ndarray) -> DistanceHistogram:
+    """Histogram of structures [F, n, 3] (Å) of one molecule, as one simulation."""
     histogram = DistanceHistogram(1)
-    for frame in torch.from_numpy(np.ascontiguousarray(frames)):
-        histogram.add(frame[None], torch.tensor([0]))
+    for positions in torch.from_numpy(np.ascontiguousarray(structures)):
+        histogram.add(positions[None], torch.tensor([0]))
     return histogram
 
 
-def density(counts: np.ndarray) -> np.ndarray:
-    """h(r) [500] in 1/Å of counts [501]."""
-    inside = counts[:BINS].astype(np.float64)
-    return inside / max(inside.sum(), 1.0) / WIDTH
-
-
 def h_of_r_error(found: np.ndarray, wanted: np.ndarray) -> float:
-    """Error of h(r) as published: the mean absolute difference of the bins [500] times 10 Å; between 0 and 2."""
+    """Published error of h(r): mean absolute difference of the bins [500] times 10 Å; between 0 and 2."""
     return float(np.abs(found - wanted).mean() * FARTHEST)
 
 
 def wasserstein(found: np.ndarray, wanted: np.ndarray) -> float:
-    """Wasserstein-1 distance in Å of two distributions of distances, from counts [501]: the area between their CDFs.
+    """Wasserstein-1 distance (Å) of two distributions of distances, from counts [501]: the area between their CDFs.
 
-    Clipped: a distance beyond 10 Å counts as 10 Å, so that fragments flown apart are seen, and the result stays below
-    10 Å.  The error of h(r) saturates as soon as two peaks no longer overlap; this one grows with their shift.
-
-    NaN where either has no distances at all.
+    Clipped: a distance beyond 10 Å counts as 10 Å.  The error of h(r) saturates when two peaks no longer overlap; this
+    distance grows with their shift.  NaN where either has no distances.
     """
     if not (found.sum() and wanted.sum()):
         return float("nan")

@@ -1,7 +1,7 @@
-"""A trained force field as one file that torch alone runs: a program of plain tensor operations, forces included.
+"""Export of a trained force field to a program of plain tensor operations, which runs with torch alone.
 
-The energy's gradient is traced together with the energy, so the program holds no Python of ours and needs no autograd.
-It is written by ``torch.export`` and takes any number of atoms and edges of one structure.
+The gradient is traced together with the energy, so the program has no Python code and needs no autograd.
+``torch.export`` writes it for one structure with any number of atoms and edges.
 """
 
 from __future__ import annotations
@@ -29,33 +29,31 @@ INPUTS = {
     "edge_index": "[2, E] int64, row 0 the neighbour, row 1 the atom it belongs to; both directions of every pair",
     "edge_shift": "[E, 3] int64, cells: vector = positions[neighbour] + shift @ cell - positions[atom]",
 }
-METADATA = "denskit.json"  # of the file's extra files, of a compiled one's metadata
-AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative to the largest force, program against model
+METADATA = "denskit.json"  # name of the extra file; of an entry in the metadata of a compiled program
+AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-4}  # of program and model, relative to the largest force
 
 
 def export_model(model: ForceField, path: Path, *, compiled: bool = False) -> dict[str, Any]:
-    """Write the program; returns the metadata that is stored in it.
+    """Write the program; returns the metadata stored in it.
 
-    It is checked before it is written: on another structure than the one it was traced with, of another size, it must
-    give the model's numbers.
+    Before writing, program and model are compared on a structure of another size than the traced one.
 
     Args:
-        model: any force field; it stays as it is.
+        model: any force field; not changed.
         path: ``.pt2``.
-        compiled: by AOTInductor, to a library for this kind of processor, which takes minutes and a C++ compiler.
+        compiled: compile with AOTInductor to a library for this kind of processor; takes minutes and a C++ compiler.
 
-    Raises ValueError for another suffix, for a model whose operations depend on the number of atoms or edges, and where
-    compiling fails.
+    Raises ValueError for another suffix, for a model whose operations depend on the number of atoms or edges, and for
+    a failed compilation.
     """
     if path.suffix != ".pt2":
         raise ValueError(f"{path}: exported programs are .pt2 files; give such a name")
     program = _Program(copy.deepcopy(model).eval().requires_grad_(False))
-    program.model.execution = Execution(kernels="plain")  # operations of torch alone
+    program.model.execution = Execution(kernels="plain")  # torch operations alone
     traced_with, other = (_example(model, count) for count in (6, 9))
     try:
         with torch.no_grad():
-            # constants that models keep must be made before: what is made under tracing is not a number
-            program(*traced_with)
+            program(*traced_with)  # fills caches of the model: tensors made under tracing have no values
             graph = make_fx(program, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*traced_with)
             atoms, edges = torch.export.Dim("atoms", min=2), torch.export.Dim("edges", min=2)
             shapes = ({0: atoms}, {0: atoms}, None, {1: edges}, {0: edges})
@@ -70,7 +68,7 @@ def export_model(model: ForceField, path: Path, *, compiled: bool = False) -> di
     with atomic_write(path) as temporary:
         if compiled:
             _compile(exported, temporary, metadata)
-            # only this library runs: the check above was of the program that it was made from
+            # the check above was of the program, not of the library
             library = torch._inductor.aoti_load_package(str(temporary))
             _check_agreement(tuple(library(*other)), wanted, program.dtype)
         else:
@@ -79,11 +77,11 @@ def export_model(model: ForceField, path: Path, *, compiled: bool = False) -> di
 
 
 def _compile(exported: torch.export.ExportedProgram, path: Path, metadata: dict[str, Any]) -> None:
-    """Write the package of AOTInductor; raises ValueError where it fails."""
+    """Write the package of AOTInductor.  Raises ValueError where it fails."""
     options = {"aot_inductor.metadata": {METADATA: json.dumps(metadata)}}
     try:
         torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=options)
-    except Exception as error:  # each part of a compiler raises what it happens to raise
+    except Exception as error:  # compilers raise exceptions of any type
         first_line = str(error).strip().split("\n")[0][:200]
         reason = f"{type(error).__name__}: {first_line}"
         raise ValueError(
@@ -93,7 +91,7 @@ def _compile(exported: torch.export.ExportedProgram, path: Path, metadata: dict[
 
 
 class _Program(nn.Module):
-    """What is exported: one structure and its edges in, energy, energies of atoms, forces (and stress) out, float64."""
+    """From one structure and its edges to energy, energies of atoms, forces and perhaps stress, float64."""
 
     def __init__(self, model: ForceField) -> None:
         super().__init__()
@@ -107,7 +105,7 @@ class _Program(nn.Module):
         zeros = torch.zeros_like(atomic_numbers)
         no, yes = zeros.bool(), ~zeros.bool()
         batch = Batch(
-            # from the first atom, so that a structure far from the origin loses no digits
+            # relative to the first atom, so a structure far from the origin loses no digits
             positions=(positions - positions[:1]).to(self.dtype),
             atomic_numbers=atomic_numbers,
             cell=cell[None].to(self.dtype),
@@ -128,7 +126,7 @@ class _Program(nn.Module):
 
 
 def _example(model: ForceField, count: int) -> tuple[Tensor, ...]:
-    """Inputs with ``count`` atoms in a periodic cell, of the model's elements."""
+    """Inputs with ``count`` atoms of the model's elements in a periodic cell."""
     generator = np.random.default_rng(count)
     spacing = min(1.5, model.cutoff / 3)
     line = np.arange(count)[:, None] * [spacing, 0.3 * spacing, 0.1 * spacing]

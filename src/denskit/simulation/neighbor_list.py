@@ -1,4 +1,4 @@
-"""A neighbour list with a skin: pairs a little beyond the cutoff, kept until an atom has moved half of the skin."""
+"""A neighbour list with a skin: edges within cutoff + skin, kept until an atom has moved half of the skin."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from denskit.geometry.neighbors import TIE, build_neighbors
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """All edges of a batch within cutoff + skin, and the state they were found in."""
+    """All edges of a batch within cutoff + skin, and the positions and cells of the search."""
 
     batch: Batch  # positions and cell are copies in float64
     offset: Tensor  # [E, 3] Å, shift @ cell of every edge
-    reach: float  # Å, half of the skin: how far atoms may move before an edge can be missing
+    reach: float  # Å, half of the skin: the list is complete until an atom has moved farther
     pairs: Tensor | None  # [E/2, 2] rows of each edge and its reverse; None on a GPU
 
     @classmethod
     def find(cls, batch: Batch, cutoff: float, skin: float) -> Candidates:
-        """Edges of a batch within cutoff + skin (Å); raises ValueError as :func:`build_neighbors` does."""
+        """Edges of a batch within cutoff + skin (Å); raises ValueError as :func:`build_neighbors`."""
         copy = replace(batch, positions=batch.positions.detach().double().clone(), cell=batch.cell.double().clone())
         found = build_neighbors(copy, cutoff + skin)
         edges = found.built_edges
@@ -33,7 +33,7 @@ class Candidates:
         return cls(batch=found, offset=offset, reach=skin / 2, pairs=edge_pairs(found))
 
     def hold(self, batch: Batch) -> bool:
-        """Whether the edges are still complete: same systems and cells, and no atom has gone farther than the reach."""
+        """Whether the list is complete for a batch: same systems and cells, no atom moved farther than the reach."""
         old = self.batch
         if batch.num_atoms != old.num_atoms or batch.num_systems != old.num_systems:
             return False
@@ -41,23 +41,23 @@ class Candidates:
             return False
         farthest = (batch.positions.detach() - old.positions).square().sum(-1).amax()
         cells = (batch.cell == old.cell).all()
-        # NaN is no small distance
+        # False for NaN
         return bool((farthest <= self.reach**2) & cells)
 
     def squared_distances(self, positions: Tensor) -> Tensor:
-        """Squared lengths [E] (Å^2) of all candidates at these positions [N, 3], in float64."""
+        """Squared lengths [E] (Å^2, float64) of all candidates at positions [N, 3]."""
         source, target = self.batch.built_edges.index
         positions = positions.detach().double()
         vectors = positions.index_select(0, source) - positions.index_select(0, target) + self.offset
         return vectors.square().sum(-1)
 
     def within(self, squared: Tensor, cutoff: float, max_neighbors: int | None, strict: bool) -> Tensor:
-        """Mask [E] of the edges that :func:`build_neighbors` would find with these settings."""
+        """Mask [E] of the edges that :func:`build_neighbors` finds with these settings."""
         inside = squared < cutoff**2
         if max_neighbors is None:
             return inside
         target, atoms = self.batch.built_edges.index[1], self.batch.num_atoms
-        # sorted by target, then distance, then the order of the list: source and shift
+        # sorted by target, distance, and the order of the list (source and shift)
         by_distance = torch.where(inside, squared, torch.inf).argsort(stable=True)
         order = by_distance[target[by_distance].argsort(stable=True)]
         degree = torch.bincount(target, minlength=atoms)
@@ -72,7 +72,7 @@ class Candidates:
         return inside & (squared <= bound[target])
 
     def pairs_within(self, keep: Tensor) -> Tensor | None:
-        """:func:`edge_pairs` of the edges to keep [E], where they are still in pairs."""
+        """:func:`edge_pairs` of the edges to ``keep`` [E]; None where an edge is kept without its reverse."""
         if self.pairs is None:
             return None
         kept = keep[self.pairs]
@@ -82,14 +82,14 @@ class Candidates:
         return (keep.cumsum(0) - 1)[self.pairs[both]]
 
     def broken(self, squared: Tensor) -> Tensor:
-        """Which systems [B] have two atoms at one place."""
+        """Systems [B] with two atoms at one place."""
         system = self.batch.system_index[self.batch.built_edges.index[1]]
         count = torch.zeros(self.batch.num_systems, device=squared.device)
         return count.index_add(0, system, (squared < SAME_PLACE**2).to(count.dtype)) > 0
 
 
 def unusable(batch: Batch, cutoff: float) -> Tensor:
-    """Which systems [B] have no neighbour list: positions not finite, flown apart, two atoms at one place."""
+    """Systems [B] without a neighbour list: positions not finite, flown apart, or two atoms at one place."""
     bad = torch.zeros(batch.num_systems, dtype=torch.bool)
     for system in range(batch.num_systems):
         try:

@@ -1,11 +1,13 @@
-"""A trained force field as a simulation sees it: positions in, energies and forces out, neighbours kept up to date."""
+"""A trained force field for simulations: energies and forces of batches, with a neighbour list that is kept."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,49 +24,75 @@ DIRECT = "stress is a derivative of the energy, but this model has forces=direct
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What a potential says of a batch, in float64; with several models the mean and the spread over them."""
+    """Energies, forces and stress of a batch, in float64; with several models their mean and standard deviation."""
 
     energy: Tensor  # [B] eV
-    energies: Tensor  # [N] eV, of the atoms; they add up to the energy
+    energies: Tensor  # [N] eV, of the atoms; their sum is the energy
     forces: Tensor  # [N, 3] eV/Å
     stress: Tensor | None = None  # [B, 3, 3] eV/Å^3, ASE's sign
     energy_std: Tensor | None = None  # [B] eV, standard deviation over the models (n - 1 in the denominator)
     forces_std: Tensor | None = None  # [N, 3] eV/Å, the same for every component
 
 
+class EnergyAndForces(Protocol):
+    """A potential for relaxation and dynamics: :class:`Potential`, or a formula.
+
+    Dynamics needs the call and :meth:`broken` alone.
+    """
+
+    device: torch.device  # of evaluations
+    stress: bool  # whether evaluations have a stress
+
+    def __call__(self, batch: Batch) -> Evaluation:
+        """Evaluate a batch.  Raises ValueError for a system that cannot be evaluated."""
+        ...
+
+    def broken(self, batch: Batch) -> Tensor:
+        """The systems [B] that cannot be evaluated."""
+        ...
+
+    def check_elements(self, system: System) -> None:
+        """Raise ValueError for an unknown element."""
+        ...
+
+
 class Potential:
     """Energies, forces and stress of batches without edges, from one model or the mean of several.
 
-    The numbers are those of :meth:`ForceField.predict` with freshly built neighbours, to rounding.  Neighbours are
-    looked for within cutoff + ``skin`` and used until an atom has moved skin / 2, a cell has changed or another batch
-    comes; every call keeps only those within the cutoff.  Positions may be in float64 whatever the models' dtype:
-    they are taken relative to each system's first atom before they are rounded, so that a drifting molecule loses no
-    digits.
+    Results are those of :meth:`ForceField.predict` with freshly built neighbours, to rounding.  The neighbour list
+    within cutoff + ``skin`` is kept until an atom has moved skin / 2, a cell has changed or another batch comes; every
+    call uses the neighbours within the cutoff.  Positions may be float64 for models of any dtype: they are rounded
+    relative to the first atom of each system, so a drifting molecule loses no digits.
 
     Args:
-        models: one or several; frozen copies are taken, so that training may go on with them.
-        skin: Å; 0 looks for neighbours at every call.
-        stress: whether calls compute the stress; then all systems must be periodic in three directions.
-        compile: compile the models, at the first call and when shapes change; for many calls with the same systems.
-        edge_chunk: see :class:`Execution`; for systems that do not fit into memory (docs/scaling.md).
+        models: one or several model files or force fields; the potential keeps frozen copies.
+        device: default: that of force fields, the CPU for files.
+        dtype: default: that of the models.
+        skin: Å; 0 searches for neighbours at every call.
+        stress: whether calls compute the stress; all systems must then be periodic in three directions.
+        compile: compile the models at the first call and when shapes change, for many calls with the same systems.
+        edge_chunk: see :class:`Execution`; for systems larger than memory (docs/scaling.md).
         kernels: see :class:`Execution`.
 
     Raises:
-        ValueError: No model, models in different dtypes or on different devices, a negative skin, a stress asked
-            of models whose forces are no gradients, or groups of edges in compiled models.
+        FileNotFoundError: No such model file.
+        ValueError: No model, models of different dtypes or on different devices, a negative skin, stress of models
+            with direct forces, or edge chunks in compiled models.
     """
 
     def __init__(
         self,
-        models: ForceField | Sequence[ForceField],
+        models: str | Path | ForceField | Sequence[str | Path | ForceField],
         *,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
         skin: float = 0.5,
         stress: bool = False,
         compile: bool = False,
         edge_chunk: int | None = None,
         kernels: KernelName = "auto",
     ) -> None:
-        given = [models] if isinstance(models, ForceField) else list(models)
+        given = [models] if isinstance(models, str | Path | ForceField) else list(models)
         if not given:
             raise ValueError("a potential needs at least one model; none was given")
         if not skin >= 0:
@@ -72,33 +100,32 @@ class Potential:
         if edge_chunk is not None and compile:
             raise ValueError(f"edge_chunk is {edge_chunk} with compile, whose graph is one piece; choose one")
         execution = Execution(kernels=kernels, edge_chunk=edge_chunk)
-        if stress and any(model.config.forces == "direct" for model in given):
+        self.models = [_frozen(model, device, dtype, execution) for model in given]
+        self.direct_forces = any(model.config.forces == "direct" for model in self.models)
+        if stress and self.direct_forces:
             raise ValueError(DIRECT)
-        kinds = {(parameter.dtype, parameter.device) for model in given for parameter in model.parameters()}
+        kinds = {(parameter.dtype, parameter.device) for model in self.models for parameter in model.parameters()}
         if len(kinds) != 1:
             raise ValueError(f"models must share one dtype and one device; found {sorted(map(str, kinds))}")
         self.dtype, self.device = kinds.pop()
-        for model in given:
-            model.backbone.choose_kernels(execution, self.device)  # raises where there are none
-        self.models = [_frozen(model, execution) for model in given]
-        self.cutoff = max(model.cutoff for model in given)
+        for model in self.models:
+            model.backbone.choose_kernels(execution, self.device)  # raises for unavailable kernels
+        self.cutoff = max(model.cutoff for model in self.models)
         self.skin = skin
         self.stress = stress
-        self.smooth = all(model.backbone.smooth for model in given)
-        self.direct_forces = any(model.config.forces == "direct" for model in given)
+        self.smooth = all(model.backbone.smooth for model in self.models)
         self._compiled = [CompiledModel(model, _outputs(stress)) for model in self.models] if compile else None
-        self.rebuilds = 0  # how often neighbours were looked for
+        self.rebuilds = 0  # searches for neighbours
         self._candidates: Candidates | None = None
-        self._numbers: Tensor | None = None  # atomic numbers that were checked last
+        self._numbers: Tensor | None = None  # atomic numbers of the last check
 
     def __call__(self, batch: Batch, *, stress: bool | None = None) -> Evaluation:
-        """Evaluate a batch, on any device, in any floating dtype; its edges are not used.
+        """Evaluate a batch on any device, in any floating dtype; its edges are not used.
 
-        stress: with it or not in this call; default what the potential was made for.
+        stress: whether this call computes the stress; default: as the potential was made.
 
-        Raises ValueError for an element that a model does not know, for a system that is broken (see
-        :meth:`broken`), and where a stress is asked of a system that is not periodic in three directions or of models
-        whose forces are no gradients.
+        Raises ValueError for an unknown element, a :meth:`broken` system, and stress of a system that is not periodic
+        in three directions or of models with direct forces.
         """
         stress = self.stress if stress is None else stress
         if batch.positions.device != self.device:
@@ -125,7 +152,7 @@ class Potential:
         return results[0] if len(results) == 1 else _committee(results)
 
     def broken(self, batch: Batch) -> Tensor:
-        """Which systems [B] cannot be evaluated: positions not finite, flown apart, two atoms at one place."""
+        """Systems [B] that cannot be evaluated: positions not finite, flown apart, or two atoms at one place."""
         batch = batch.to(self.device)
         try:
             candidates = self._up_to_date(batch)
@@ -134,16 +161,24 @@ class Potential:
         return candidates.broken(candidates.squared_distances(batch.positions))
 
     def check_elements(self, system: System) -> None:
-        """ValueError naming the elements of a structure that a model does not know."""
+        """Raise ValueError naming the elements of a structure that a model does not know."""
         for model in self.models:
             model.scaling.check_elements(system.atomic_numbers)
 
     def forget(self) -> None:
-        """Look for neighbours anew at the next call."""
+        """Search for neighbours at the next call."""
         self._candidates = None
 
+    def weights_sha256(self, prefix: bytes = b"") -> str:
+        """Hexadecimal SHA-256 of ``prefix`` and all weights of the models."""
+        digest = hashlib.sha256(prefix)
+        for model in self.models:
+            for tensor in model.state_dict().values():
+                digest.update(tensor.cpu().numpy().tobytes())
+        return digest.hexdigest()
+
     def _check_elements(self, batch: Batch) -> None:
-        """Once for every set of systems."""
+        """Check the elements, once for every set of systems."""
         numbers = batch.atomic_numbers
         if self._numbers is numbers:
             return
@@ -158,18 +193,18 @@ class Potential:
             system = int((~batch.pbc.all(1)).nonzero()[0, 0])
             raise ValueError(
                 f"system {system} of the batch is periodic along {batch.pbc[system].nonzero()[:, 0].tolist()} only: "
-                "its volume means nothing, so it has no stress. All three directions must be periodic"
+                "it has no volume and so no stress. All three directions must be periodic"
             )
 
     def _up_to_date(self, batch: Batch) -> Candidates:
         if self._candidates is None or not self._candidates.hold(batch):
-            self._candidates = None  # if the search fails, the old edges are still too old
+            self._candidates = None  # stays None if the search fails
             self._candidates = Candidates.find(batch, self.cutoff, self.skin)
             self.rebuilds += 1
         return self._candidates
 
     def _with_edges(self, batch: Batch, candidates: Candidates, keep: Tensor) -> Batch:
-        """The batch with the edges to keep, in the models' dtype, each system's first atom at the origin."""
+        """The batch with the candidates to ``keep`` [E], in the dtype of the models, first atoms at the origin."""
         found = candidates.batch.built_edges
         first = batch.n_atoms.cumsum(0) - batch.n_atoms
         origin = batch.positions.index_select(0, first.clamp(max=max(batch.num_atoms - 1, 0)))
@@ -189,37 +224,23 @@ class Potential:
             physical = model.scaling.unscale(batch, out)
         energies = physical["energies"]
         energy = batch.sum_over_atoms(energies)
-        # the stress is a gradient: its scale is the energy's, whatever a scale of targets may say
+        # the stress is a gradient of the energy, so it has its scale
         stresses = out["stress"].double() * model.scaling.energy_scale if stress else None
         return Evaluation(energy=energy, energies=energies, forces=physical["forces"].double(), stress=stresses)
-
-
-def load_potential(
-    paths: str | Path | Sequence[str | Path],
-    *,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype | None = None,
-    skin: float = 0.5,
-    stress: bool = False,
-    compile: bool = False,
-    edge_chunk: int | None = None,
-    kernels: KernelName = "auto",
-) -> Potential:
-    """A potential from one or several model files; dtype: default that of the files.
-
-    Raises FileNotFoundError or ValueError as :func:`load_model` and :class:`Potential` do.
-    """
-    files = [paths] if isinstance(paths, str | Path) else list(paths)
-    models = [load_model(path, device, dtype) for path in files]
-    return Potential(models, skin=skin, stress=stress, compile=compile, edge_chunk=edge_chunk, kernels=kernels)
 
 
 def _outputs(stress: bool) -> tuple[str, ...]:
     return ("energies", "forces", "stress") if stress else ("energies", "forces")
 
 
-def _frozen(model: ForceField, execution: Execution) -> ForceField:
-    frozen = copy.deepcopy(model).eval().requires_grad_(False)
+def _frozen(
+    model: str | Path | ForceField, device: str | torch.device | None, dtype: torch.dtype | None, execution: Execution
+) -> ForceField:
+    if isinstance(model, ForceField):
+        frozen = copy.deepcopy(model).to(device=device, dtype=dtype)
+    else:
+        frozen = load_model(model, device or "cpu", dtype)
+    frozen.eval().requires_grad_(False)
     frozen.execution = execution
     return frozen
 

@@ -1,4 +1,4 @@
-"""ASE's atoms to batches and back."""
+"""Conversion between ASE atoms and batches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from ase.constraints import FixAtoms, FixCartesian
 
 from denskit.batch import Batch, System
 from denskit.data.base import collate
+from denskit.data.writing import plain
 
 
 def batch_of(structures: Sequence[ase.Atoms], device: str | torch.device = "cpu") -> Batch:
-    """A batch of structures, positions and cells in float64, without edges; atoms held by FixAtoms are ``fixed``.
+    """A batch without edges, positions and cells in float64; atoms held by FixAtoms are ``fixed``.
 
     Raises ValueError for an empty sequence, a structure without atoms, and constraints other than wholly fixed atoms.
     """
@@ -23,23 +24,23 @@ def batch_of(structures: Sequence[ase.Atoms], device: str | torch.device = "cpu"
 
 
 def atoms_of(batch: Batch) -> list[ase.Atoms]:
-    """The systems of a batch as ASE's atoms, with tags and fixed atoms."""
-    positions, cell = batch.positions.detach().double().cpu().numpy(), batch.cell.double().cpu().numpy()
-    numbers, pbc, fixed, tags, system = (
-        tensor.cpu().numpy()
-        for tensor in (batch.atomic_numbers, batch.pbc, batch.fixed, batch.tags, batch.system_index)
+    """The systems of a batch as ASE atoms, with tags and fixed atoms."""
+    sizes = torch.bincount(batch.system_index[batch.atom_mask], minlength=batch.num_systems).tolist()
+    ends = np.cumsum(sizes)
+    positions, numbers, fixed, tags = (
+        np.split(values[batch.atom_mask].detach().cpu().numpy(), ends[:-1])
+        for values in (batch.positions.double(), batch.atomic_numbers, batch.fixed, batch.tags)
     )
-    mask = batch.atom_mask.cpu().numpy()
-    structures = []
-    for place in range(batch.num_systems):
-        own = np.flatnonzero((system == place) & mask)
-        constraint = FixAtoms(indices=np.flatnonzero(fixed[own])) if fixed[own].any() else None
-        structures.append(
-            ase.Atoms(
-                numbers[own], positions[own], tags=tags[own], cell=cell[place], pbc=pbc[place], constraint=constraint
+    cell, pbc = batch.cell.double().cpu().numpy(), batch.pbc.cpu().numpy()
+    return [
+        plain(
+            System(
+                positions=positions[place], atomic_numbers=numbers[place], cell=cell[place], pbc=pbc[place],
+                fixed=fixed[place], tags=tags[place],
             )
         )
-    return structures
+        for place in range(batch.num_systems)
+    ]  # fmt: skip
 
 
 def _system(atoms: ase.Atoms, place: int) -> System:
@@ -64,6 +65,6 @@ def _fixed(atoms: ase.Atoms, place: int) -> np.ndarray:
         else:
             raise ValueError(
                 f"structure {place} has the constraint {type(constraint).__name__}; only wholly fixed atoms (FixAtoms) "
-                "are known here. Remove it, or use the calculator with ASE's own optimizers and dynamics"
+                "are supported. Remove it, or use the calculator with ASE's own optimizers and dynamics"
             )
     return fixed

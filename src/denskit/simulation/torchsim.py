@@ -11,7 +11,6 @@ from torch import Tensor
 
 from denskit.batch import Batch
 from denskit.models.base import ForceField
-from denskit.models.model_file import load_model
 from denskit.simulation.potential import Potential
 
 try:
@@ -25,16 +24,16 @@ except ModuleNotFoundError as error:
 class DenskitModel(ModelInterface):  # type: ignore[misc]
     """TorchSim's model interface around one model, or the mean of several.
 
-    Numbers are those of ``ForceField.predict``: eV, eV/Å, and eV/Å^3 in ASE's sign.
+    Results are those of ``ForceField.predict``: eV, eV/Å, and eV/Å^3 with ASE's sign.
 
     Args:
         models: model files, or force fields.
-        device: where model files are loaded to; default CUDA if there is one.
-        dtype: of the weights that are loaded, and of what comes out; default that of the model.
+        device: default: CUDA if there is one.
+        dtype: of weights and results; default: that of the model.
         compute_stress: all systems must then be periodic.
-        skin: Å, of the neighbour list, which is used again while no atom has moved half of it.
+        skin: Å, of the neighbour list, which is kept until an atom has moved skin / 2.
 
-    Raises FileNotFoundError or ValueError as ``load_model`` and ``Potential`` do.
+    Raises FileNotFoundError or ValueError as ``Potential``.
     """
 
     def __init__(
@@ -48,15 +47,13 @@ class DenskitModel(ModelInterface):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        given = [models] if isinstance(models, str | Path | ForceField) else list(models)
-        loaded = [model if isinstance(model, ForceField) else load_model(model, place, dtype) for model in given]
-        self.potential = Potential(loaded, stress=compute_stress, skin=skin)
+        self.potential = Potential(models, device=place, dtype=dtype, stress=compute_stress, skin=skin)
         self._device, self._dtype = self.potential.device, self.potential.dtype
         self._compute_forces, self._compute_stress = True, compute_stress
         self._memory_scales_with = "n_atoms_x_density"
 
     def forward(self, state: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Energies [B], forces [N, 3] and, if asked for, stresses [B, 3, 3] of a ``SimState`` or a dict like it."""
+        """Energy [B], forces [N, 3] and, with ``compute_stress``, stress [B, 3, 3] of a ``SimState`` or such a dict."""
         if isinstance(state, dict):
             from torch_sim.state import SimState  # type: ignore[import-not-found]
 
@@ -69,7 +66,7 @@ class DenskitModel(ModelInterface):  # type: ignore[misc]
 
 
 def _batch(state: Any) -> Batch:
-    """TorchSim's state as a batch; its cells are columns, its periodicity is of the whole state."""
+    """TorchSim's state as a batch; its cells are columns, its periodicity holds for all systems."""
     atoms, systems = len(state.positions), int(state.n_systems)
     device = state.positions.device
     mask = torch.zeros(atoms, dtype=torch.bool, device=device)

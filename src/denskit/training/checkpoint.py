@@ -1,7 +1,7 @@
 """The state of a training, saved so that it can continue from any step bit for bit.
 
-There is no random state in it: the order of the data, the corruption and dropout are functions of the seed and the
-step.  The file is read by our own loader (:mod:`denskit.reading.torch_files`), so one from elsewhere can do no harm.
+A checkpoint has no random state: the order of the data, the corruption and dropout are functions of the seed and the
+step.  :mod:`denskit.reading.torch_files` reads it, which runs no code of a pickle.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +25,9 @@ from denskit.settings import ON_RESUME, marked
 from denskit.training.settings import RunConfig
 
 FORMAT_VERSION = 3
-_READABLE = (1, 2, 3)  # 1 lacks the loss scale, 2 the sums of the current row of metrics.csv
+_READABLE = (1, 2, 3)  # 1 had no loss scale, 2 no window
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MAY_CHANGE = marked(RunConfig, ON_RESUME) | {"training.step"}  # when a run is resumed; the last in older checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +45,16 @@ class Checkpoint:
     config: dict[str, Any]  # of the run, as JSON
     loss_scale: dict[str, Any] = field(default_factory=dict)  # of float16; empty without
     window: dict[str, Any] = field(default_factory=dict)  # sums since the last row of metrics.csv
-    failure: str = ""  # verdict on the last row of metrics.csv, where the training failed
+    failure: str = ""  # why the training failed, by the errors of the last row
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Settings and size of the data, as :meth:`WorkFolder.require_same` compares them."""
+        return self.config | {"training structures": self.num_train}
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint atomically: an earlier file of that name stays whole on any failure.
-
-    Raises ValueError when the file cannot be written (a full disk).
-    """
+    """Replace a checkpoint atomically.  Raises ValueError when it cannot be written (a full disk)."""
     content = {**vars(checkpoint), "config": json.dumps(checkpoint.config), "format_version": FORMAT_VERSION}
     buffer = io.BytesIO()
     torch.save(content, buffer)
@@ -63,7 +66,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def cannot_write(path: Path, step: int, error: OSError) -> ValueError:
-    """The error for people when a file of a run could not be written; an earlier one is whole."""
+    """The error for a file of a run that could not be written; an earlier file is intact."""
     kept = "the file written before is intact; " if path.exists() else ""
     return ValueError(
         f"step {step}: {path} could not be written ({error.strerror or error}); {kept}"
@@ -73,7 +76,7 @@ def cannot_write(path: Path, step: int, error: OSError) -> ValueError:
 
 @contextmanager
 def full_disk_named(folder: Path) -> Iterator[None]:
-    """Turn the system's error about a full disk into one for people; checkpoints are never half written."""
+    """Turn the system's error about a full disk into ValueError with advice."""
     try:
         yield
     except OSError as error:
@@ -96,42 +99,5 @@ def load_checkpoint(path: Path) -> Checkpoint:
         content = read_torch(path)
         version = content.pop("format_version")
         if version in _READABLE:
-            return Checkpoint(**{**content, "config": json.loads(content["config"])})
+            return Checkpoint(**{**content, "config": dict(json.loads(content["config"]))})
     raise ValueError(f"{path}: has format version {version}, this Denskit reads up to {FORMAT_VERSION}; update Denskit")
-
-
-def changed_settings(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ between two configurations, as dotted key -> (saved, now)."""
-    old, new = dict(_flat(saved)), dict(_flat(now))
-    return {
-        key: (old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)
-    }
-
-
-def check_resumable(checkpoint: Checkpoint, config: Mapping[str, Any], num_train: int) -> dict[str, tuple[Any, Any]]:
-    """The settings that changed since the checkpoint, all of them allowed to.
-
-    Raises ValueError naming those that are not (another architecture, other data, another task).
-    """
-    changes = changed_settings(checkpoint.config, config)
-    may_change = marked(RunConfig, ON_RESUME) | {"training.step"}  # the last in checkpoints of earlier versions
-    wrong = [
-        f"{key}: {old} in the checkpoint, {new} now" for key, (old, new) in changes.items() if key not in may_change
-    ]
-    if checkpoint.num_train != num_train:
-        wrong.append(f"training structures: {checkpoint.num_train} in the checkpoint, {num_train} now")
-    if wrong:
-        listed = "\n  ".join(wrong)
-        raise ValueError(
-            f"the checkpoint belongs to another run:\n  {listed}\nResume with the settings of the run folder's "
-            "config.yaml, or start a new run (training.init_from=... takes over weights)"
-        )
-    return changes
-
-
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for key, item in value.items():
-            yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, value

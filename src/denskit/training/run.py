@@ -52,12 +52,10 @@ def train(config: RunConfig, *, resume: bool = False) -> Path:
 
 
 def _train(config: RunConfig, folder: RunFolder, group: Processes, resume: bool) -> None:
-    checkpoint = load_checkpoint(folder.last) if resume and folder.last.exists() else None
-    if checkpoint is None:
-        folder.check_can_begin(resume=resume)
+    checkpoint = load_checkpoint(folder.last) if folder.continues(resume=resume) else None
     data = load_data(config.data, config.seed, config.required_labels)
     if checkpoint is not None and data.splits is not None:
-        folder.check_same_data(data.splits.sha256)
+        folder.require_same_data(data.splits.sha256)
     config, decided = _fitted(config, data)
     if config.training.budget is not None:
         config, length = _with_length(config, data, group, checkpoint)

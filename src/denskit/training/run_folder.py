@@ -1,4 +1,4 @@
-"""The folder of a run: its paths, its checks, its record of settings and environment."""
+"""The folder of a training: its files, its beginning, the environment it ran in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,89 +15,47 @@ from typing import Any, Literal
 import torch
 import yaml
 
-from denskit.files import atomic_write, is_empty, write_json
+from denskit.files import atomic_write, write_json
 from denskit.models.model_file import IN_RUNS
 from denskit.reading.documents import read_json
+from denskit.runtime.work_folder import WorkFolder
 from denskit.training.settings import RunConfig
 
 PACKAGES = ("denskit", "torch", "numpy", "ase", "vesin", "pydantic", "safetensors", "omegaconf")
 
 
-@dataclass(frozen=True)
-class RunFolder:
-    """Paths inside a run folder."""
+class RunFolder(WorkFolder):
+    """Paths inside a run folder, and whether a training may begin or continue there."""
 
-    path: Path
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(path, "run", "config.yaml")
+        self.config = self.marker  # all settings of the run
+        self.environment = self.path / "environment.json"  # versions, machine, command
+        self.splits = self.path / "splits.json"  # which structures train, validate and test
+        self.metrics = self.path / "metrics.csv"  # a row for each logged step
+        self.log = self.path / "train.log"  # for people
+        self.last = self.path / "checkpoints" / "last.pt"  # the state to resume from
+        self.best_model = self.path / "checkpoints" / "best.safetensors"  # of the best step on validation
+        self.last_model = self.path / "checkpoints" / "last.safetensors"
+        self.model = self.path / IN_RUNS  # the result of the run
 
-    @property
-    def config(self) -> Path:
-        """The resolved configuration."""
-        return self.path / "config.yaml"
+    def continues(self, *, resume: bool, say: Callable[[str], None] = lambda text: None) -> bool:
+        """Whether a checkpoint is there to continue from; False: the training begins.
 
-    @property
-    def environment(self) -> Path:
-        """Versions, machine, command."""
-        return self.path / "environment.json"
-
-    @property
-    def splits(self) -> Path:
-        """Which frames were used for what."""
-        return self.path / "splits.json"
-
-    @property
-    def metrics(self) -> Path:
-        """One row for each logged step."""
-        return self.path / "metrics.csv"
-
-    @property
-    def log(self) -> Path:
-        """Messages and errors, line by line."""
-        return self.path / "train.log"
-
-    @property
-    def last(self) -> Path:
-        """The state to resume from."""
-        return self.path / "checkpoints" / "last.pt"
-
-    @property
-    def best_model(self) -> Path:
-        """Model file of the best step on validation."""
-        return self.path / "checkpoints" / "best.safetensors"
-
-    @property
-    def last_model(self) -> Path:
-        """Model file of the last step."""
-        return self.path / "checkpoints" / "last.safetensors"
-
-    @property
-    def model(self) -> Path:
-        """The model file that the run is for."""
-        return self.path / IN_RUNS
-
-    def check_can_begin(self, *, resume: bool) -> None:
-        """Raise ValueError unless a run can begin here: in an empty folder, or with ``resume`` where one was killed
-        before its first checkpoint."""
-        if is_empty(self.path):
-            return
-        models = self.model.exists() or self.best_model.exists()
-        killed = self.config.is_file() and not self.last.exists() and not models
-        if killed and resume:
-            return
-        if self.last.exists() or killed:
+        Raises ValueError as :meth:`WorkFolder.continues`, and for models without their checkpoint.
+        """
+        if not super().continues(resume=resume, say=say):
+            return False
+        if not self.last.exists() and (self.model.exists() or self.best_model.exists()):
             raise ValueError(
-                f"output={self.path} holds a run; continue it with --resume, or give another output=... "
-                "(nothing changed)"
+                f"{self.path} holds models, but no checkpoint to continue from; remove it, or give another "
+                "output=... (nothing changed)"
             )
-        raise ValueError(
-            f"output={self.path} is not empty, and there is no checkpoint to resume from; remove it, or give "
-            "another output=... (nothing changed)"
-        )
+        return self.last.exists()  # False: killed before the first checkpoint
 
-    def check_same_data(self, sha256: str) -> None:
-        """Raise ValueError if the run in this folder was started on other data than the file with this checksum."""
-        if not self.splits.is_file():
-            return
-        before = read_json(self.splits).get("sha256")
+    def require_same_data(self, sha256: str) -> None:
+        """Raise ValueError if the run began with data of another checksum."""
+        before = read_json(self.splits).get("sha256") if self.splits.is_file() else sha256
         if before != sha256:
             raise ValueError(
                 f"{self.path}: the data file has changed since this run started (sha256 {str(before)[:12]}... then, "
@@ -105,16 +63,16 @@ class RunFolder:
             )
 
     def write_start(self, config: RunConfig) -> None:
-        """Make the folder and write config.yaml and environment.json."""
+        """Write config.yaml and environment.json."""
         text = yaml.safe_dump(config.document(), sort_keys=False, allow_unicode=True)
-        with atomic_write(self.config) as temporary:  # first, since it makes the folder that of a run
+        with atomic_write(self.config) as temporary:  # the marker, so first
             temporary.write_text(text, encoding="utf-8")
         write_json(self.environment, environment())
 
 
 @cache
 def environment() -> dict[str, Any]:
-    """Versions, commit, machine, threads, command."""
+    """Versions, commit, machine, threads and command: all that a run depends on besides its settings."""
     return {
         "command": sys.argv,
         "python": platform.python_version(),
@@ -153,10 +111,10 @@ def _commit() -> str | None:
 
 
 def model_file(run_or_model: str | Path, checkpoint: Literal["best", "last"] | None = None) -> Path:
-    """The model file that a user means: a file itself, or that of a run folder.
+    """The path of a model file, given itself or by its run folder.
 
-    checkpoint: "best" or "last" of a run folder; None: what the run is for (``training.final``).
-    Raises FileNotFoundError where there is none.
+    checkpoint: "best" or "last" of a run folder; None: the result of the run (``training.final``).
+    Raises FileNotFoundError, and ValueError for a checkpoint of a file.
     """
     path = Path(run_or_model)
     if path.is_dir():

@@ -1,65 +1,57 @@
-"""Output of a run: messages (terminal and train.log), metrics.csv, TensorBoard, a progress bar."""
+"""The log of a run: terminal and train.log, metrics.csv, TensorBoard, a progress bar."""
 
 from __future__ import annotations
 
 import csv
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from denskit.files import atomic_write
-from denskit.runtime.progress import duration
+from denskit.runtime.progress import Report, duration, progress_bar, unreported
 from denskit.training.run_folder import RunFolder
 
 _SIGNIFICANT = 7  # digits in metrics.csv
 
 
 class RunLog:
-    """Written by the first process; the others are given one that is ``silent``."""
+    """The log of the first process; ``silent`` in the others."""
 
     def __init__(self, folder: RunFolder, *, total_steps: int, first_step: int, silent: bool) -> None:
         self.folder = folder
         self.silent = silent
         self._total, self._first = total_steps, first_step
         self._console = Console(highlight=False)
-        self._progress: Progress | None = None
+        self._bar: Report = unreported
+        self._note = ""  # beside the bar
+        self._open = ExitStack()
 
     def __enter__(self) -> Self:
         if self.silent:
             return self
-        # imported here, since it takes longer than all the rest of the package
+        # imported here, since it takes longer than the rest of the package
         from torch.utils.tensorboard import SummaryWriter
 
-        self._text: TextIO = self.folder.log.open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(self.folder.path / "tensorboard"), purge_step=self._first)
-        self._header = _forget_later_rows(self.folder, self._first)
-        if self._console.is_terminal:
-            self._progress = Progress(
-                TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("{task.fields[note]}"),
-                TimeElapsedColumn(), TimeRemainingColumn(), console=self._console,
-            )  # fmt: skip
-            self._bar = self._progress.add_task("train", total=self._total, completed=self._first, note="")
-            self._progress.start()
+        self._text = self._open.enter_context(self.folder.log.open("a", encoding="utf-8"))
+        board = SummaryWriter(str(self.folder.path / "tensorboard"), purge_step=self._first)
+        self._board = self._open.enter_context(board)
+        self._header = _drop_later_rows(self.folder, self._first)
+        self._bar = self._open.enter_context(progress_bar(self._console))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.silent:
-            return
-        if self._progress is not None:
-            self._progress.stop()
-        if error is not None and not isinstance(error, SystemExit):
+        if error is not None and not self.silent and not isinstance(error, SystemExit):
             self._text.write(f"{_now()}  stopped: {error}\n")
-        self._text.close()
-        self._board.close()
+        self._open.close()
 
     def say(self, line: str) -> None:
-        """One line to the terminal and to train.log."""
+        """A line in the terminal and in train.log."""
         if self.silent:
             return
         style = "bold yellow" if line.startswith("warning") else None
@@ -69,8 +61,7 @@ class RunLog:
 
     def advance(self, step: int) -> None:
         """Move the progress bar."""
-        if self._progress is not None:
-            self._progress.update(self._bar, completed=step)
+        self._bar(step, f"step {step}/{self._total}{self._note}", self._total)
 
     def row(self, values: Mapping[str, float | int]) -> None:
         """A row of metrics.csv and of TensorBoard; ``values`` has "step", and new names become new columns."""
@@ -80,12 +71,12 @@ class RunLog:
         for name, value in values.items():
             if name != "step":
                 self._board.add_scalar(name.replace("_", "/", 1), value, int(values["step"]))
-        if self._progress is not None and "train_forces_mae_meV_per_A" in values:
-            self._progress.update(self._bar, note=f"train forces {values['train_forces_mae_meV_per_A']:.1f} meV/Å")
+        if "train_forces_mae_meV_per_A" in values:
+            self._note = f", train forces {values['train_forces_mae_meV_per_A']:.1f} meV/Å"
 
 
 def metrics_line(values: Mapping[str, float | int], total_steps: int) -> str:
-    """A row as a person reads it: step, errors in meV and meV/Å, learning rate, speed, time left, memory."""
+    """A row as one line: step, errors (meV, meV/Å), learning rate, speed, time left, memory."""
     parts = [f"step {values['step']}/{total_steps}", f"epoch {values['epoch']}"]
     if "train_loss" in values:
         parts.append(f"loss {values['train_loss']:.4f}")
@@ -93,8 +84,8 @@ def metrics_line(values: Mapping[str, float | int], total_steps: int) -> str:
         relative = values.get(f"{split}_forces_mae_relative_to_zero")
         zero = "" if relative is None else f" ({relative:.{2 if relative < 10 else 0}f} of predicting zero)"
         errors = [
-            f"{what} {values[name]:.2f} {unit}"
-            for what, name, unit in (
+            f"{label} {values[name]:.2f} {unit}"
+            for label, name, unit in (
                 ("energy", f"{split}_energy_mae_meV", "meV"),
                 ("forces", f"{split}_forces_mae_meV_per_A", f"meV/Å{zero}"),
                 ("stress", f"{split}_stress_mae_meV_per_A3", "meV/Å^3"),
@@ -123,7 +114,7 @@ def _now() -> str:
 
 
 def _append_row(folder: RunFolder, values: Mapping[str, float | int], header: list[str]) -> list[str]:
-    """Append a row; when it has a new column the file is written anew with it.  The header, perhaps longer."""
+    """Append a row, or rewrite the file for a row with new columns; returns the header."""
     cells = {
         name: str(value) if isinstance(value, int) else f"{value:.{_SIGNIFICANT}g}" for name, value in values.items()
     }
@@ -137,8 +128,8 @@ def _append_row(folder: RunFolder, values: Mapping[str, float | int], header: li
     return header
 
 
-def _forget_later_rows(folder: RunFolder, first_step: int) -> list[str]:
-    """Drop the rows after the checkpoint that a run continues from: those steps are done again.  The header."""
+def _drop_later_rows(folder: RunFolder, first_step: int) -> list[str]:
+    """Drop the rows after the checkpoint of a resumed run, whose steps are repeated; returns the header."""
     if not folder.metrics.exists():
         return []
     header, rows = _read(folder)

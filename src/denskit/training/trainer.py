@@ -27,12 +27,7 @@ from denskit.runtime.progress import duration
 from denskit.tasks import build_task
 from denskit.tasks.metrics import Metrics, measure
 from denskit.training.batch_loss import batch_loss
-from denskit.training.checkpoint import (
-    Checkpoint,
-    cannot_write,
-    check_resumable,
-    save_checkpoint,
-)
+from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, cannot_write, save_checkpoint
 from denskit.training.checks import verdict_on
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
 from denskit.training.optimizer import Gradients, Precision, WeightAverage, build_optimizer, set_learning_rate
@@ -110,7 +105,8 @@ class Trainer:
 
     def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
         """Take over the state of a checkpoint; the settings that changed since."""
-        changes = check_resumable(checkpoint, self.config.document(), len(self.data.train))
+        now = self.config.document() | {"training structures": len(self.data.train)}
+        changes = self.folder.require_same(checkpoint.record, now, MAY_CHANGE)
         self.force_field.load_state_dict(checkpoint.weights)
         self.optimizer.load_state_dict(checkpoint.optimizer)
         if self.average is not None:

@@ -51,7 +51,7 @@ def test_what_goes_in_comes_out(mixed: list[System], shard: ShardFile) -> None:
     for record, system in enumerate(mixed):
         same(system, shard[record])
         assert shard[record].index == record
-    assert shard.sizes().tolist() == [len(system) for system in mixed]
+    assert shard.sizes.tolist() == [len(system) for system in mixed]
     with pytest.raises(IndexError, match="record 9 of"):
         shard[9]
 

@@ -17,7 +17,7 @@ from denskit.cli import app
 from denskit.models import ForceField
 from denskit.models.model_file import save_model
 from denskit.simulation.dynamics import DynamicsSettings
-from denskit.simulation.dynamics.folder import Plan, molecular_dynamics
+from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics
 from denskit.simulation.dynamics.restart import Restart
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
@@ -44,10 +44,10 @@ def committee(models: list[ForceField]) -> Potential:
     return Potential(models)
 
 
-def plan(folder: Path, steps: int, **changes: object) -> Plan:
+def plan(folder: Path, steps: int, **changes: object) -> DynamicsPlan:
     settings = DynamicsSettings(temperature=300.0, timestep=0.25)
     every = {"frame_every": 10, "statistics_every": 10, "restart_every": 10}
-    return Plan(settings=settings, steps=steps, folder=folder, bonds=False, **(every | changes))
+    return DynamicsPlan(settings=settings, steps=steps, folder=folder, bonds=False, **(every | changes))
 
 
 def rows(folder: Path) -> list[dict[str, str]]:

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from contract.variants import build
 from denskit.cli import app
 from denskit.simulation.dynamics import DynamicsSettings
-from denskit.simulation.dynamics.folder import Plan, molecular_dynamics, warnings_of
+from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics, warnings_of
 from denskit.simulation.dynamics.recorders import TrajectoryWriter
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
@@ -38,9 +38,9 @@ def potential() -> Potential:
     return Potential(trained())
 
 
-def plan(folder: Path, steps: int, **settings: object) -> Plan:
+def plan(folder: Path, steps: int, **settings: object) -> DynamicsPlan:
     chosen = {"temperature": 300.0, "timestep": 0.25} | settings
-    return Plan(
+    return DynamicsPlan(
         settings=DynamicsSettings.model_validate(chosen), steps=steps, folder=folder, bonds=False, frame_every=4,
         statistics_every=3, restart_every=5,
     )  # fmt: skip
@@ -126,7 +126,7 @@ def test_files_say_what_happened(potential: Potential, tmp_path: Path) -> None:
 def test_unstable_runs_end_and_the_others_go_on(tmp_path: Path) -> None:
     """Nothing holds the molecules together, so they lose their bonds one after the other."""
     settings = DynamicsSettings(temperature=1000.0, timestep=0.25)
-    chosen = Plan(settings=settings, steps=80, folder=tmp_path, statistics_every=1)
+    chosen = DynamicsPlan(settings=settings, steps=80, folder=tmp_path, statistics_every=1)
     outcome = molecular_dynamics(Potential(nearly_free()), STRUCTURES, chosen)
     assert len({failure.step for failure in outcome.failures}) > 1
     for failure in outcome.failures:
@@ -142,25 +142,25 @@ def test_unstable_runs_end_and_the_others_go_on(tmp_path: Path) -> None:
 
 def test_what_cannot_be_resumed_is_refused(potential: Potential, tmp_path: Path) -> None:
     molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 5))
-    with pytest.raises(ValueError, match="has a simulation already"):
+    with pytest.raises(ValueError, match="holds a simulation; continue it with --resume"):
         molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 9))
-    with pytest.raises(ValueError, match="temperature was 300.0, now 310.0"):
+    with pytest.raises(ValueError, match="another simulation:\n  temperature: 300.0 then, 310.0 now\n"):
         molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 9, temperature=310.0), resume=True)
-    with pytest.raises(ValueError, match="other simulation: numbers of structures"):
+    with pytest.raises(ValueError, match=r"another simulation:\n(  \w+: sha256 .*\n)+  n_atoms: "):
         molecular_dynamics(potential, STRUCTURES[:2], plan(tmp_path, 9), resume=True)
     other = Potential(build("envelope_no_attention", torch.float64))
-    with pytest.raises(ValueError, match="other simulation: models"):
+    with pytest.raises(ValueError, match="another simulation:\n  models: sha256 "):
         molecular_dynamics(other, STRUCTURES, plan(tmp_path, 9), resume=True)
     for name, change in (
-        ("elements", lambda atoms: atoms.numbers.__setitem__(0, 7)),
+        ("atomic_numbers", lambda atoms: atoms.numbers.__setitem__(0, 7)),
         ("positions", lambda atoms: atoms.positions.__setitem__((2, 0), 0.9)),
-        ("cells", lambda atoms: atoms.set_cell([9, 9, 9])),
-        ("periodic directions", lambda atoms: atoms.set_pbc([0, 0, 1])),
-        ("fixed atoms", lambda atoms: atoms.set_constraint(FixAtoms([1]))),
+        ("cell", lambda atoms: atoms.set_cell([9, 9, 9])),
+        ("pbc", lambda atoms: atoms.set_pbc([0, 0, 1])),
+        ("fixed", lambda atoms: atoms.set_constraint(FixAtoms([1]))),
     ):
         changed = [atoms.copy() for atoms in STRUCTURES]
         change(changed[2])
-        with pytest.raises(ValueError, match=f"other simulation: {name}"):
+        with pytest.raises(ValueError, match=f"another simulation:\n  {name}: sha256 .*... then, sha256 "):
             molecular_dynamics(potential, changed, plan(tmp_path, 9), resume=True)
     assert rows(tmp_path)[-1]["step"] == "3"  # nothing was changed
     (tmp_path / "statistics.csv").write_text("")
@@ -175,9 +175,7 @@ def test_resume_where_nothing_is_begins(potential: Potential, tmp_path: Path) ->
     assert said == [f"{tmp_path / 'new'} holds no simulation yet: starting from the beginning"]
     (tmp_path / "new" / "restart.safetensors").unlink()
     for resume in (False, True):  # what somebody may still want is not written over
-        with pytest.raises(
-            ValueError, match=r"has statistics.csv, summary.json, trajectory_00.* but no restart.safetensors"
-        ):
+        with pytest.raises(ValueError, match="is not empty and holds no simulation to continue"):
             molecular_dynamics(potential, STRUCTURES, plan(tmp_path / "new", 6), say=said.append, resume=resume)
 
 
@@ -226,14 +224,14 @@ def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0, result.output
     assert "0.0015 ps (step 6)" in result.output
     assert len(rows(tmp_path / "run")) == 2 * 7
-    assert "going on from step 3 of" in result.output
+    assert "continuing from step 3 of" in result.output
     monkeypatch.setattr(TrajectoryWriter, "__call__", lambda writer, state: signal.raise_signal(signal.SIGINT))
     result = CliRunner().invoke(app, [*common, "--steps", "9", "--resume", "--frame-every", "7"])
     assert result.exit_code == 130, result.output
-    assert "interrupted at 0.00175 ps (step 7): go on with --resume" in result.output
+    assert "interrupted at 0.00175 ps (step 7): continue with --resume" in result.output
     for wrong, message in (
-        (["--steps", "3", "--time", "1"], "either --steps N or --time PS"),
-        ([], "either --steps N or --time PS"),
+        (["--steps", "3", "--time", "1"], "give the length of the simulation: --steps N or --time PS"),
+        ([], "give the length of the simulation: --steps N or --time PS"),
         (["--time", "-1"], "less than a time step"),
         (["--steps", "3", "--index", "7"], "cannot read frames 7"),
     ):

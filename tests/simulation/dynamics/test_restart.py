@@ -51,5 +51,5 @@ def test_what_is_no_restart_file_is_named(tmp_path: Path, damage: str) -> None:
     save_file(tensors, path, notes)
     if damage == "no safetensors":
         path.write_bytes(b"{}")
-    with pytest.raises(ValueError, match=r"restart.safetensors is (not a saved simulation|no restart file)"):
+    with pytest.raises(ValueError, match=r"restart.safetensors is (damaged|no saved simulation|no restart file)"):
         Restart.load(path)

@@ -16,7 +16,7 @@ from ase.filters import FrechetCellFilter
 from denskit.simulation.relaxation import PROTOCOLS, RelaxationSettings, Relaxer
 from denskit.simulation.relaxation.cells import CellRelaxation
 from denskit.simulation.relaxation.optimizers import FIRE, LBFGS
-from denskit.simulation.relaxation.results import Frame
+from denskit.simulation.relaxation.results import Snapshot
 from simulation.morse import Morse, MorseCalculator, cluster, system_of
 
 from tolerances import EXACT64, SAME_PATH64
@@ -64,8 +64,8 @@ def path_of_ase(
 
 def paths(
     structures: list[ase.Atoms], potential: Morse, settings: RelaxationSettings, batch_atoms: int
-) -> list[list[Frame]]:
-    frames: list[list[Frame]] = [[] for _ in structures]
+) -> list[list[Snapshot]]:
+    frames: list[list[Snapshot]] = [[] for _ in structures]
     relaxer = Relaxer(
         potential,
         [system_of(atoms) for atoms in structures],
@@ -167,10 +167,10 @@ def test_unknown_strain_is_refused() -> None:
 
 def test_dot_ignores_other_systems() -> None:
     """This makes a result independent of the batch."""
-    from denskit.simulation.relaxation.ragged import Ragged
+    from denskit.simulation.state import RowState
 
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(60, 3, dtype=torch.float64, generator=generator)
-    together = Ragged(torch.tensor([10, 30, 20])).dot(values, values)
-    alone = Ragged(torch.tensor([30])).dot(values[10:40], values[10:40])
+    together = RowState(counts=torch.tensor([10, 30, 20])).dot(values, values)
+    alone = RowState(counts=torch.tensor([30])).dot(values[10:40], values[10:40])
     assert float(together[1]) == pytest.approx(float(alone[0]), rel=EXACT64)

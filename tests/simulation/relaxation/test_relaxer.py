@@ -66,7 +66,7 @@ def test_converged_structures_leave_and_others_enter() -> None:
     while not relaxer.done:
         seen += [relaxed.index for relaxed in relaxer.step()]
         if relaxer.running is not None:
-            inside.append(frozenset(relaxer.running.geometry.systems["index"].tolist()))
+            inside.append(frozenset(relaxer.running.index.tolist()))
             assert int(relaxer.running.n_atoms.sum()) <= 10
     assert sorted(seen) == list(range(len(SIZES)))
     assert len(set(inside)) > 3

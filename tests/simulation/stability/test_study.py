@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from ase.build import molecule
 
 from denskit.batch import System
+from denskit.runtime.work_folder import read_state, write_state
 from denskit.simulation.distributions import h_of_r_error, histogram_of
 from denskit.simulation.potential import Potential
 from denskit.simulation.stability.protocol import Reference, StudySettings
@@ -68,12 +70,12 @@ def test_simulations_fall_apart_one_by_one(whole: Study) -> None:
         assert failure.check == "bonds" and failure.reason.startswith("bond ")
         assert failure.step % HOT.every == 0
         assert study.stability[failure.replica] == failure.time == failure.step / 1000
-    frames = study.records.histogram.counts.sum(1) // 3  # three pairs a frame
+    steps = study.series.histogram.counts.sum(1) // 3  # three pairs a frame
     for replica, stable in enumerate(study.stability):
         ended = any(failure.replica == replica for failure in study.failures)
-        assert frames[replica] == round(stable * 1000 / HOT.every) + (0 if ended else 1)
-        temperatures = np.array(study.records.temperature)[:, replica]
-        assert np.isfinite(temperatures).sum() == frames[replica]
+        assert steps[replica] == round(stable * 1000 / HOT.every) + (0 if ended else 1)
+        temperatures = np.array(study.series.temperature)[:, replica]
+        assert np.isfinite(temperatures).sum() == steps[replica]
     assert json.loads(json.dumps(study.summary()))["stability_ps"]["mean"] == pytest.approx(np.mean(study.stability))
 
 
@@ -82,20 +84,21 @@ def test_h_of_r_is_that_of_the_frames_before_the_instability(potential: Potentia
     study = run_study(potential, reference, settings)
     # frames 0 and 5; frame 0 is the reference's first
     first = histogram_of(reference.positions[:1])
-    last = study.records.histogram.counts[0] - first.counts[0]
+    last = study.series.histogram.counts[0] - first.counts[0]
     assert last.sum() == 3 and not torch.equal(last, first.counts[0])
-    wanted = h_of_r_error(study.records.histogram.h_of_r(), histogram_of(reference.positions).h_of_r())
+    wanted = h_of_r_error(study.series.histogram.h_of_r(), histogram_of(reference.positions).h_of_r())
     assert study.h_of_r_errors() == [wanted]
-    assert study.drift == [] and "nve_score" not in study.summary()
+    assert study.conservation is None and "nve_score" not in study.summary()
 
 
 def test_replicas_do_what_each_does_alone(potential: Potential, reference: Reference, whole: Study) -> None:
     three = whole
     one = run_study(potential, reference, HOT.model_copy(update={"seeds": 1}))
     assert one.stability == three.stability[:1]
-    assert one.drift == pytest.approx(three.drift[:1], rel=1e-6)
-    found = [row[0] for row in three.records.temperature]
-    alone = [row[0] for row in one.records.temperature]
+    assert one.conservation is not None and three.conservation is not None
+    assert one.conservation.drift == pytest.approx(three.conservation.drift[:1], rel=1e-6)
+    found = [row[0] for row in three.series.temperature]
+    alone = [row[0] for row in one.series.temperature]
     assert alone == pytest.approx(found[: len(alone)], rel=1e-9, nan_ok=True)
 
 
@@ -103,15 +106,15 @@ def test_a_stopped_study_goes_on_and_a_finished_one_can_be_made_longer(
     potential: Potential, reference: Reference, whole: Study, tmp_path: Path
 ) -> None:
     asked = iter(range(100))
-    stopped = run_study(potential, reference, HOT, folder=tmp_path, stop=lambda: next(asked) >= 13)
+    stopped = run_study(potential, reference, HOT, folder=tmp_path, resume=True, stop=lambda: next(asked) >= 13)
     assert stopped.simulated == 0.013
-    told: list[tuple[str, float, float]] = []
-    again = run_study(potential, reference, HOT, folder=tmp_path, progress=lambda *now: told.append(now))
+    told: list[tuple[float, str, float]] = []
+    again = run_study(potential, reference, HOT, folder=tmp_path, resume=True, progress=lambda *now: told.append(now))
     assert again.summary() == whole.summary()
-    assert np.array_equal(again.records.temperature, whole.records.temperature, equal_nan=True)
-    assert told[0] == ("stability", 0.015, 0.04) and told[-1] == ("energy drift", 0.02, 0.02)
+    assert np.array_equal(again.series.temperature, whole.series.temperature, equal_nan=True)
+    assert told[0] == (0.015, "stability, 0.01 ps", 0.04) and told[-1] == (0.02, "energy drift, 0.02 ps", 0.02)
     longer = HOT.model_copy(update={"length": 0.045})
-    assert run_study(potential, reference, longer, folder=tmp_path).stability[0] >= whole.stability[0]
+    assert run_study(potential, reference, longer, folder=tmp_path, resume=True).stability[0] >= whole.stability[0]
 
 
 @pytest.mark.parametrize("stop_at", [0, 10])
@@ -119,10 +122,10 @@ def test_a_study_stopped_at_a_frame_counts_it_once(
     potential: Potential, reference: Reference, whole: Study, tmp_path: Path, stop_at: int
 ) -> None:
     asked = iter(range(100))
-    run_study(potential, reference, HOT, folder=tmp_path, stop=lambda: next(asked) >= stop_at)
-    again = run_study(potential, reference, HOT, folder=tmp_path)
-    assert again.records.time == whole.records.time
-    assert torch.equal(again.records.histogram.counts, whole.records.histogram.counts)
+    run_study(potential, reference, HOT, folder=tmp_path, resume=True, stop=lambda: next(asked) >= stop_at)
+    again = run_study(potential, reference, HOT, folder=tmp_path, resume=True)
+    assert again.series.time == whole.series.time
+    assert torch.equal(again.series.histogram.counts, whole.series.histogram.counts)
 
 
 def test_failures_are_told_once_however_often_a_study_is_saved(
@@ -130,24 +133,44 @@ def test_failures_are_told_once_however_often_a_study_is_saved(
 ) -> None:
     assert whole.failures[0].step < HOT.steps(HOT.length)
     monkeypatch.setattr("denskit.simulation.stability.study.CHUNK", 5)
-    assert run_study(potential, reference, HOT, folder=tmp_path).summary() == whole.summary()
-    assert run_study(potential, reference, HOT, folder=tmp_path).summary() == whole.summary()
+    assert run_study(potential, reference, HOT, folder=tmp_path, resume=True).summary() == whole.summary()
+    assert run_study(potential, reference, HOT, folder=tmp_path, resume=True).summary() == whole.summary()
 
 
 def test_another_study_in_the_folder_is_refused(potential: Potential, reference: Reference, tmp_path: Path) -> None:
     short = HOT.model_copy(update={"length": 0.002, "nve": 0.0})
-    run_study(potential, reference, short, folder=tmp_path)
-    with pytest.raises(ValueError, match=f"{STATE_FILE} is of another study"):
-        run_study(potential, reference, short.model_copy(update={"seed": 1}), folder=tmp_path)
-    (tmp_path / STATE_FILE).write_bytes(b"no state")
-    with pytest.raises(ValueError, match="is not a saved simulation, or it is damaged"):
+    run_study(potential, reference, short, folder=tmp_path, resume=True)
+    with pytest.raises(ValueError, match="holds another study:\n  protocol.seed: 0 then, 1 now"):
+        run_study(potential, reference, short.model_copy(update={"seed": 1}), folder=tmp_path, resume=True)
+    with pytest.raises(ValueError, match="holds a study; continue it with --resume"):
         run_study(potential, reference, short, folder=tmp_path)
+    (tmp_path / STATE_FILE).write_bytes(b"no state")
+    with pytest.raises(ValueError, match="is damaged, or no saved state"):
+        run_study(potential, reference, short, folder=tmp_path, resume=True)
+
+
+def test_the_study_of_an_earlier_version_goes_on(potential: Potential, reference: Reference, tmp_path: Path) -> None:
+    """Its state has one hash of protocol, reference and weights in place of the record."""
+    short = HOT.model_copy(update={"length": 0.002, "nve": 0.0})
+    run_study(potential, reference, short, folder=tmp_path)
+    tensors, header = read_state(tmp_path / STATE_FILE)
+    del header["notes"]["record"]
+    digest = hashlib.sha256(short.model_dump_json(exclude={"length"}).encode())
+    digest.update(reference.first.atomic_numbers.tobytes() + reference.positions.tobytes())
+    for tensor in potential.models[0].state_dict().values():
+        digest.update(tensor.numpy().tobytes())
+    header["notes"]["study"] = digest.hexdigest()
+    write_state(tmp_path / STATE_FILE, tensors, header)
+    with pytest.raises(ValueError, match="holds another study:\n  sha256: "):
+        run_study(potential, reference, short.model_copy(update={"seed": 1}), folder=tmp_path, resume=True)
+    longer = short.model_copy(update={"length": 0.004})
+    assert run_study(potential, reference, longer, folder=tmp_path, resume=True).simulated == 0.004
 
 
 def test_references_that_cannot_be_used() -> None:
-    with pytest.raises(ValueError, match="frames.xyz has no frames"):
+    with pytest.raises(ValueError, match="frames.xyz has no structures"):
         Reference.of(Frames([]))
-    with pytest.raises(ValueError, match="frames.xyz: frame 1 is another molecule"):
+    with pytest.raises(ValueError, match="frames.xyz: structure 1 is another molecule"):
         Reference.of(Frames([molecule("H2O"), molecule("CH4")]))
     with pytest.raises(ValueError, match="frames.xyz is periodic"):
         Reference.of(Frames([ase.Atoms("H2", cell=[5, 5, 5], pbc=True)]))
@@ -158,11 +181,13 @@ def test_the_energy_drift_is_that_of_the_protocol_when_a_study_is_made_longer(
 ) -> None:
     """Measured over 5 steps at first (shorter than the interval between energies), then over all 20."""
     mild = HOT.model_copy(update={"seeds": 1, "temperature": 50.0, "length": 0.005})
-    first = run_study(potential, reference, mild, folder=tmp_path)
+    first = run_study(potential, reference, mild, folder=tmp_path, resume=True)
     longer = mild.model_copy(update={"length": 0.02})
-    again = run_study(potential, reference, longer, folder=tmp_path)
-    assert len(first.drift) == len(again.drift) == 1 and first.drift != again.drift
-    assert run_study(potential, reference, longer).drift == again.drift
+    again = run_study(potential, reference, longer, folder=tmp_path, resume=True)
+    assert first.conservation is not None and again.conservation is not None
+    drift = again.conservation.drift
+    assert len(first.conservation.drift) == len(drift) == 1 and first.conservation.drift != drift
+    assert run_study(potential, reference, longer).conservation == again.conservation
 
 
 def test_a_study_is_at_least_one_step_long() -> None:

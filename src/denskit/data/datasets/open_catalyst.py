@@ -12,10 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from denskit.data.base import Source
+from denskit.data.base import Source, evenly
 from denskit.data.config import DataConfig
 from denskit.data.loading import SAMPLE, WEIGHTED, LoadedData, load_files
-from denskit.data.records import sample
 
 TOTAL = 20.0  # eV: adsorption energies are within some eV of 0, total energies of slabs hundreds below
 
@@ -60,7 +59,7 @@ def load_oc22(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED)
 
 def _typical_energy(source: Source) -> float | None:
     """Median size of the energies of a few structures, in eV."""
-    energies = [abs(system.energy) for system in sample(source, SAMPLE) if system.energy is not None]
+    energies = [abs(system.energy) for system in evenly(source, SAMPLE) if system.energy is not None]
     return float(np.median(energies)) if energies else None
 
 

@@ -1,4 +1,4 @@
-"""What looks wrong with structures and their labels: one small check for each thing, over a sample of the structures.
+"""Checks of structures and their labels, each a small function over a sample of the structures.
 
 A check gets a :class:`Sample` and yields findings: a *problem* spoils a training, a *note* is worth knowing.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
-from denskit.data.inspection import forces, geometry, labels, stress, work
+from denskit.data.inspection import energy_consistency, forces, geometry, labels, stress
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.overview import Inspection, overview
 from denskit.data.inspection.sample import Sample, sample_of
@@ -20,7 +20,7 @@ from denskit.data.readers.formats import open_unchecked
 
 __all__ = ["CHECKS", "Finding", "Inspection", "Sample", "findings_of", "inspect_file"]
 
-SAMPLE = 1000  # structures looked at where they are read one by one
+SAMPLE = 1000  # structures looked at in sources that are not in memory
 CHECKS: tuple[Callable[[Sample], Iterator[Finding]], ...] = (
     geometry.few,
     geometry.unsearchable,
@@ -30,8 +30,8 @@ CHECKS: tuple[Callable[[Sample], Iterator[Finding]], ...] = (
     labels.absent,
     labels.not_finite,
     labels.constant,
-    work.energies_and_forces,
-    work.energies_and_stress,
+    energy_consistency.energies_and_forces,
+    energy_consistency.energies_and_stress,
     forces.unit,
     forces.zero,
     forces.large,
@@ -43,31 +43,28 @@ CHECKS: tuple[Callable[[Sample], Iterator[Finding]], ...] = (
     geometry.fixed,
     geometry.single_atoms,
     geometry.one_trajectory,
-    work.nothing_compared,
+    energy_consistency.nothing_compared,
 )
 
 
 def inspect_file(path: str | Path, config: DataConfig | None = None) -> Inspection:
-    """Read a file and describe it; what is wrong with its frames is listed, not raised.
+    """Read a file and describe it; defects of its frames are listed, not raised.
 
-    Raises FileNotFoundError, and ValueError for a file of which nothing can be read or used.
+    Raises FileNotFoundError, and ValueError for a file without a usable structure.
     """
     source, notes = open_unchecked(path, config or DataConfig())
     sample, findings = sample_of(source, SAMPLE)
     with np.errstate(all="ignore"):
-        return overview(path, sample, notes, _sorted(findings + _checked(sample)))
+        return overview(path, sample, notes, _checked(sample, findings))
 
 
 def findings_of(source: Source) -> list[Finding]:
-    """What is found in a source of structures, problems first.  Raises ValueError where none can be read."""
-    sample, findings = sample_of(source, SAMPLE)
-    return _sorted(findings + _checked(sample))
+    """The findings about a source, problems first.  Raises ValueError where no structure can be read."""
+    return _checked(*sample_of(source, SAMPLE))
 
 
-def _checked(sample: Sample) -> list[Finding]:
-    with np.errstate(all="ignore"):  # labels may be 1e300: what is not finite agrees with nothing
-        return _sorted([finding for check in CHECKS for finding in check(sample)])
-
-
-def _sorted(findings: list[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda finding: finding.severity != "problem")
+def _checked(sample: Sample, findings: list[Finding]) -> list[Finding]:
+    """The findings and those of all checks, problems first."""
+    with np.errstate(all="ignore"):  # labels may be 1e300: comparisons with inf and NaN are False
+        found = findings + [finding for check in CHECKS for finding in check(sample)]
+    return sorted(found, key=lambda finding: finding.severity != "problem")

@@ -7,19 +7,20 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from denskit.data.base import collate
+from denskit.data.base import collate, spaced
 from denskit.data.inspection.finding import Finding
+from denskit.data.inspection.pairs import lattices, wrapped
 from denskit.data.inspection.sample import Sample
 from denskit.geometry.neighbors import build_neighbors
 from denskit.units import BOHR, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 LARGE, ABSURD = 50.0, 500.0  # eV/Å
-NET, DRIFT = 0.05, 0.01  # of the forces' rms, per atom: something is missing; converged loosely
+NET, DRIFT = 0.05, 0.01  # net force an atom, of the forces' rms: something is missing; loosely converged
 LEAST_DRIFT = 0.004  # eV/Å
-LARGE_RMS = 8.0  # eV/Å, of half of the frames; molecules at 500 K have about 1, liquids at 3000 K about 2
+LARGE_RMS = 8.0  # eV/Å, of half of the structures; molecules at 500 K have about 1, liquids at 3000 K about 2
 SYMMETRIC = 0.002  # of the distances' sum: how far an atom may be from a centre of its neighbours
-LOOKED_AT = 300  # frames
-# Bonds of H to C, N and O: force constants are 25 to 50 eV/Å^2 whatever the molecule
+MOST = 1000  # structures that are looked at
+# Bonds of H to C, N and O: force constants are 25 to 50 eV/Å^2 in all molecules
 STIFFNESS = 33.0  # eV/Å^2
 BONDED = 1.3  # Å
 FEWEST = 20  # bonds, whose lengths deviate by more than
@@ -34,93 +35,72 @@ _UNITS = {
 
 
 def zero(sample: Sample) -> Iterator[Finding]:
-    """All forces of a frame zero, though its atoms are at no symmetric sites."""
-    frames = sample.frames
-    still = np.flatnonzero(frames.has["forces"] & (sample.force_rms == 0) & (frames.n_atoms > 1))
-    looked_at = still[np.unique(np.linspace(0, len(still) - 1, min(LOOKED_AT, len(still))).astype(np.int64))]
-    wrong = np.array([place for place in looked_at if not _symmetric(sample, int(place))], dtype=np.int64)
+    """All forces of a structure zero, though its atoms are at no symmetric sites."""
+    still = np.flatnonzero((sample.force_rms == 0) & (sample.structures.sizes > 1))
+    still = still[spaced(len(still), MOST)]
+    wrong = np.array([place for place in still.tolist() if not _symmetric(sample, place)], dtype=np.int64)
     if len(wrong):
-        yield sample.finding(
-            "problem",
-            f"all forces are zero in {len(wrong)} of {len(looked_at)} frames looked at, which have no such symmetry",
-            "forces were not computed, or set to zero",
-            "Remove these frames, or name the right field: data.forces_key=KEY",
-            of=wrong,
-        )
+        found = f"all forces are zero in {len(wrong)} of {len(still)} frames looked at, which have no such symmetry"
+        advice = "Remove these frames, or name the right field: data.forces_key=KEY"
+        yield sample.finding("problem", found, "forces were not computed, or set to zero", advice, of=wrong)
 
 
 def _symmetric(sample: Sample, place: int) -> bool:
     """Whether every atom is in the middle of its neighbours, so that symmetry may allow no force."""
-    batch, _ = collate([sample.frames[place]], torch.float64)
+    batch, _ = collate([sample.structures[place]], torch.float64)
     try:
         batch = build_neighbors(batch, 5.0)
-    except ValueError:  # named by another check
+    except ValueError:  # another check names it
         return True
     source, target = batch.built_edges.index
     vectors = batch.edge_vectors()
-    near = torch.exp(-vectors.norm(dim=1)) * batch.atomic_numbers[source]  # elements make a difference
-    sums, lengths = torch.zeros(len(batch.positions), 3).double(), torch.full((len(batch.positions),), 1e-12).double()
-    sums.index_add_(0, target, vectors * near[:, None])
-    lengths.index_add_(0, target, vectors.norm(dim=1) * near)
+    distances = vectors.norm(dim=1)
+    near = torch.exp(-distances) * batch.atomic_numbers[source]  # elements make a difference
+    sums = torch.zeros_like(batch.positions).index_add(0, target, vectors * near[:, None])
+    lengths = sums.new_full((len(sums),), 1e-12).index_add(0, target, distances * near)
     return bool((sums.norm(dim=1) < SYMMETRIC * lengths).all())
 
 
 def large(sample: Sample) -> Iterator[Finding]:
     """Forces beyond those of structures near equilibrium."""
-    largest = sample.largest_force
-    if (largest > ABSURD).any():
-        yield sample.finding(
-            "problem",
-            f"forces up to {largest.max():.3g} eV/Å",
-            "exploded structures, or calculations that did not converge",
-            "Remove these frames",
-            of=largest > ABSURD,
-        )
-    some = (largest > LARGE) & (largest <= ABSURD)
-    if some.any():
-        yield sample.finding(
-            "note",
-            f"forces up to {largest[some].max():.3g} eV/Å",
-            "structures far from equilibrium, which may dominate the loss",
-            of=some,
-        )
+    largest = np.nan_to_num(sample.largest_force)
+    absurd, some = largest > ABSURD, (largest > LARGE) & (largest <= ABSURD)
+    means = "exploded structures, or calculations that did not converge"
+    found = f"forces up to {largest.max():.3g} eV/Å"
+    yield from sample.marked(absurd, "problem", found, means, "Remove these frames")
+    found = f"forces up to {largest[some].max(initial=0):.3g} eV/Å"
+    yield from sample.marked(some, "note", found, "structures far from equilibrium, which may dominate the loss")
 
 
 def unbalanced(sample: Sample) -> Iterator[Finding]:
     """Forces that do not add up to zero."""
-    frames = sample.frames
-    has, counts = frames.has["forces"], frames.n_atoms
-    held = frames.fixed & ~frames.forces.any(axis=1)
-    zeroed = has & (np.add.reduceat(held, frames.starts[:-1]) > 0)
-    if zeroed.any():
-        found = f"forces on fixed atoms are zero in {zeroed.sum()} frames"
-        means = "constraints were applied to the forces; fixed atoms count in no loss and no metric"
-        yield sample.finding("note", found, means, of=zeroed)
-    net = np.linalg.norm(np.add.reduceat(frames.forces, frames.starts[:-1]), axis=1) / counts
-    net = np.where(has & ~zeroed & (counts > 1), net, 0.0)
+    structures, has = sample.structures, sample.structures.has["forces"]
+    held = structures.fixed & ~structures.forces.any(axis=1)
+    zeroed = has & np.logical_or.reduceat(held, structures.starts[:-1])
+    found = f"forces on fixed atoms are zero in {zeroed.sum()} frames"
+    means = "constraints were applied to the forces; fixed atoms count in no loss and no metric"
+    yield from sample.marked(zeroed, "note", found, means)
+    net = np.linalg.norm(np.add.reduceat(structures.forces, structures.starts[:-1]), axis=1) / structures.sizes
+    net = np.where(has & ~zeroed & (structures.sizes > 1), net, 0.0)
     rms = np.sqrt(np.mean(sample.force_rms[has] ** 2)) if has.any() else 0.0
     lost, drift = net > NET * rms, net > max(DRIFT * rms, LEAST_DRIFT)
     if lost.any():
-        yield sample.finding(
-            "problem",
-            f"forces do not add up to zero, up to {net.max():.3g} eV/Å an atom",
-            "some are missing or were set to zero, or an outer field acts; without one no force field can fit them",
-            "Look at how the forces were computed and written",
-            of=lost,
-        )
-    elif drift.any():
+        found = f"forces do not add up to zero, up to {net.max():.3g} eV/Å an atom"
+        means = "some are missing or were set to zero, or an outer field acts; without one no force field can fit them"
+        yield sample.finding("problem", found, means, "Look at how the forces were computed and written", of=lost)
+    else:
         found = f"forces do not quite add up to zero, up to {net.max():.3g} eV/Å an atom"
-        yield sample.finding("note", found, "loosely converged calculations", of=drift)
+        yield from sample.marked(drift, "note", found, "loosely converged calculations")
 
 
 def unit(sample: Sample) -> Iterator[Finding]:
     """The unit by bonds to hydrogen, which are as stiff in all molecules; else by the forces' size."""
-    stiffness = bond_stiffness(sample)
-    median = float(np.median(sample.force_rms[sample.frames.has["forces"]])) if sample.frames.has["forces"].any() else 0
+    stiffness, has = bond_stiffness(sample), sample.structures.has["forces"]
     if stiffness is not None:
         likely = min({**_UNITS, "": 1.0}.items(), key=lambda item: abs(np.log(stiffness / STIFFNESS / item[1])))[0]
         found = f"bonds to H have a force constant of {stiffness:.3g} eV/Å^2 (20 to 50 in all molecules)"
     else:
+        median = float(np.median(sample.force_rms[has])) if has.any() else 0.0
         likely = next(iter(_UNITS)) if median > LARGE_RMS else ""
         found = f"half of the frames have forces of more than {median:.3g} eV/Å (rms)"
     if likely:
@@ -129,16 +109,16 @@ def unit(sample: Sample) -> Iterator[Finding]:
 
 
 def bond_stiffness(sample: Sample) -> float | None:
-    """Force constant (eV/Å^2) of bonds from H to C, N or O, from lengths and forces; None where they do not say.
+    """Force constant (eV/Å^2) of bonds from H to C, N or O, from lengths and forces; None without a clear trend.
 
     On a hydrogen atom at distance d from the atom that it is bound to, the force along the bond is about -k (d - d0).
     """
-    frames = sample.frames
-    chosen = np.unique(np.linspace(0, len(frames) - 1, min(LOOKED_AT, len(frames)), dtype=np.int64))
-    bonds = [_bonds(sample, int(place)) for place in chosen if frames.has["forces"][place]]
+    structures = sample.structures
+    chosen = [place for place in spaced(len(structures), MOST).tolist() if structures.has["forces"][place]]
+    bonds = np.concatenate([np.zeros((0, 3)), *(_bonds(sample, place) for place in chosen)])
     found, counts = [], []
     for element in (6, 7, 8):
-        lengths, forces = np.concatenate([rows[rows[:, 0] == element] for rows in (*bonds, np.zeros((0, 3)))]).T[1:]
+        lengths, forces = bonds[bonds[:, 0] == element].T[1:]
         if len(lengths) < FEWEST or lengths.std() < SPREAD or forces.std() == 0:
             continue
         if np.corrcoef(lengths, forces)[0, 1] < TREND:
@@ -148,17 +128,17 @@ def bond_stiffness(sample: Sample) -> float | None:
 
 
 def _bonds(sample: Sample, place: int) -> np.ndarray:
-    """Bonds [M, 3] of hydrogen in a frame: the other element, length (Å), force on H along the bond (eV/Å)."""
-    system = sample.frames[place]
+    """Bonds [M, 3] of hydrogen in a structure: the other element, length (Å), force on H along the bond (eV/Å)."""
+    system = sample.structures[place]
     assert system.forces is not None
     hydrogen = np.flatnonzero(system.atomic_numbers == 1)
     others = np.flatnonzero(np.isin(system.atomic_numbers, (6, 7, 8)))
     if not len(hydrogen) or not len(others):
         return np.zeros((0, 3))
-    vectors = sample.wrapped(place, system.positions[hydrogen][:, None] - system.positions[others])
+    vectors = system.positions[hydrogen][:, None] - system.positions[others]
+    vectors = wrapped(vectors, lattices(system.cell[None], system.pbc), system.pbc)
     lengths = np.linalg.norm(vectors, axis=2)
-    nearest = lengths.argmin(axis=1)
-    rows = np.arange(len(hydrogen))
+    nearest, rows = lengths.argmin(axis=1), np.arange(len(hydrogen))
     length = lengths[rows, nearest]
     along = (system.forces[hydrogen] * vectors[rows, nearest]).sum(axis=1) / np.maximum(length, 1e-3)
     table = np.stack([system.atomic_numbers[others[nearest]], length, along], axis=1)

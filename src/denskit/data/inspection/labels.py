@@ -1,4 +1,4 @@
-"""Labels that are absent, constant, zero, or fall into groups that the structures do not explain."""
+"""Labels that are absent, constant, or fall into groups that the structures do not explain."""
 
 from __future__ import annotations
 
@@ -6,60 +6,65 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from denskit.data.frames import LABELS
+from denskit.data.inspection.energy_consistency import with_forces
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.sample import Sample
-from denskit.data.inspection.work import with_forces
+from denskit.data.structure_arrays import LABELS
 from denskit.units import HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 SCATTER = 3.0  # eV an atom, around a sum over the elements: cohesion varies by less
-FAR, BEYOND = 3.0, 10.0  # eV an atom from that sum: as free atoms may be; more than any cohesion
+FAR, BEYOND = 3.0, 10.0  # eV an atom from that sum: possible for free atoms; more than any cohesion
 DEVIATIONS = 12.0  # robust ones, at least
+_PLACEHOLDER = ("a placeholder, no label", "Look at how the file was written")
+_MASK = "Remove these frames, or let the label count in no loss: data.missing=mask"
 
 
 def absent(sample: Sample) -> Iterator[Finding]:
-    """Labels that some or all frames lack."""
-    frames = sample.frames
-    seen = f"; fields of the file: {', '.join(frames.keys)}" if frames.keys else ""
-    if not (frames.has["energy"].any() or frames.has["forces"].any()):
+    """Labels that some or all structures lack."""
+    structures, has = sample.structures, sample.structures.has
+    seen = f"; fields of the file: {', '.join(structures.keys)}" if structures.keys else ""
+    if not (has["energy"].any() or has["forces"].any()):
         name = "If one of these fields is a label, name it: data.energy_key=KEY data.forces_key=KEY" if seen else ""
         yield sample.finding("note", f"no frame has energy or forces{seen}", "nothing to train on", name)
         return
     for label in ("energy", "forces"):
-        lacking = ~frames.has[label] & ~sample.not_finite[label]
+        lacking = ~has[label] & ~sample.not_finite[label]
         if lacking.all():
             advice = f"Name the field with data.{label}_key=KEY, or train without: task.{label}_weight=0"
             yield sample.finding("problem", f"no frame has {label}{seen}", "training wants both", advice)
-        elif lacking.any():
-            advice = "Remove these frames, or let the label count in no loss: data.missing=mask"
-            found = f"{label} absent in {lacking.sum()} of {len(frames)} frames"
-            yield sample.finding("problem", found, "training refuses them", advice, of=lacking)
-    stress = frames.has["stress"]
-    if stress.any() and not stress.all():
-        found = f"stress absent in {(~stress).sum()} of {len(frames)} frames"
+        else:
+            found = f"{label} absent in {lacking.sum()} of {len(structures)} frames"
+            yield from sample.marked(lacking, "problem", found, "training refuses them", _MASK)
+    if has["stress"].any() and not has["stress"].all():
+        found = f"stress absent in {(~has['stress']).sum()} of {len(structures)} frames"
         yield sample.finding("note", found, "these count in no loss of the stress")
 
 
+def not_finite(sample: Sample) -> Iterator[Finding]:
+    """Labels that are NaN or infinite; the sample counts them as absent."""
+    for label in LABELS:
+        found = f"{label} is NaN or infinite"
+        yield from sample.marked(sample.not_finite[label], "problem", found, "a calculation that failed", _MASK)
+
+
 def constant(sample: Sample) -> Iterator[Finding]:
-    """One value as the label of all frames."""
-    frames = sample.frames
-    advice = "Look at how the file was written"
-    energy = frames.energy[frames.has["energy"]]
+    """One value as the label of all structures."""
+    structures = sample.structures
+    energy, stress = structures.energy[structures.has["energy"]], structures.stress[structures.has["stress"]]
     if len(energy) > 2 and np.ptp(energy) == 0:
-        yield sample.finding("problem", f"all energies are {energy[0]:g} eV", "a placeholder, no label", advice)
-    stress = frames.stress[frames.has["stress"]]
+        yield sample.finding("problem", f"all energies are {energy[0]:g} eV", *_PLACEHOLDER)
     if len(stress) > 2 and not stress.any():
-        yield sample.finding("problem", "all stresses are zero", "a placeholder, no label", advice)
+        yield sample.finding("problem", "all stresses are zero", *_PLACEHOLDER)
 
 
 def energy_groups(sample: Sample) -> Iterator[Finding]:
-    """Energies of one composition in two groups, though the frames of both are alike."""
+    """Energies of one composition in two groups, though the structures of both are alike."""
     compared = with_forces(sample)
     if compared is not None and compared.clear and not compared.fine and abs(np.log(abs(compared.factor))) > 0.5:
-        return  # all energies are on another scale, which is said already
+        return  # all energies are on another scale: another finding
     if not sample.splits:
         return
-    energy = sample.frames.energy
+    energy = sample.structures.energy
     medians = np.array([[np.median(energy[few]), np.median(energy[many])] for few, many in sample.splits])
     yield sample.finding(
         "problem",
@@ -71,7 +76,7 @@ def energy_groups(sample: Sample) -> Iterator[Finding]:
 
 
 def _mixture(ratio: float) -> str:
-    """Which unit the factor between two groups of labels is, if it is one."""
+    """The unit that explains the factor between two groups of labels; empty where none does."""
     for name, unit in {"kcal/mol": KCAL_PER_MOL, "kJ/mol": KJ_PER_MOL, "Hartree": HARTREE}.items():
         if ratio > 0 and abs(abs(np.log(ratio)) - abs(np.log(unit))) < np.log(1.1):
             return f"some of them in {name}, the others in eV"
@@ -80,15 +85,15 @@ def _mixture(ratio: float) -> str:
 
 def energy_sums(sample: Sample) -> Iterator[Finding]:
     """Energies far from a sum over the elements (a robust linear fit), as of other methods and units."""
-    frames = sample.frames
-    has = np.flatnonzero(frames.has["energy"])
-    elements, places = np.unique(frames.atomic_numbers, return_inverse=True)
+    structures = sample.structures
+    has = np.flatnonzero(structures.has["energy"])
+    elements, places = np.unique(structures.atomic_numbers, return_inverse=True)
     if len(has) < 3 * len(elements) + 6 or len(sample.groups) < 2:
         return
-    share = np.zeros((len(frames), len(elements)))
-    np.add.at(share, (np.repeat(np.arange(len(frames)), frames.n_atoms), places), 1)
-    share /= frames.n_atoms[:, None]
-    left, deviation = _robust_fit(share[has], frames.energy[has] / frames.n_atoms[has])
+    share = np.zeros((len(structures), len(elements)))
+    np.add.at(share, (np.repeat(np.arange(len(structures)), structures.sizes), places), 1)
+    share /= structures.sizes[:, None]
+    left, deviation = _robust_fit(share[has], structures.energy[has] / structures.sizes[has])
     if deviation > SCATTER:
         yield sample.finding(
             "problem",
@@ -98,15 +103,13 @@ def energy_sums(sample: Sample) -> Iterator[Finding]:
         )
         return
     far = np.abs(left) > max(FAR, DEVIATIONS * deviation)
-    if far.any():
-        beyond = np.abs(left).max() > BEYOND
-        yield sample.finding(
-            "problem" if beyond else "note",
-            f"energies up to {np.abs(left).max():.3g} eV an atom from a sum over the elements (others {deviation:.2g})",
-            "wrong labels, or another method or unit" if beyond else "free atoms and torn bonds, or wrong labels",
-            "Remove these frames, or correct their energies" if beyond else "",
-            of=has[far],
-        )
+    largest = np.abs(left).max()
+    found = f"energies up to {largest:.3g} eV an atom from a sum over the elements (others {deviation:.2g})"
+    if far.any() and largest > BEYOND:
+        means = "wrong labels, or another method or unit"
+        yield sample.finding("problem", found, means, "Remove these frames, or correct their energies", of=has[far])
+    elif far.any():
+        yield sample.finding("note", found, "free atoms and torn bonds, or wrong labels", of=has[far])
 
 
 def _robust_fit(shares: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, float]:
@@ -117,12 +120,3 @@ def _robust_fit(shares: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, flo
         weights = np.sqrt(1 / np.maximum(1, np.abs(left) / (1.5 * deviation + 1e-9)))
         left = values - shares @ np.linalg.lstsq(weights[:, None] * shares, weights * values)[0]
     return left, deviation
-
-
-def not_finite(sample: Sample) -> Iterator[Finding]:
-    """Labels that are NaN or infinite; the sample counts them as absent."""
-    for label in LABELS:
-        bad = sample.not_finite[label]
-        if bad.any():
-            advice = "Remove these frames, or let the label count in no loss: data.missing=mask"
-            yield sample.finding("problem", f"{label} is NaN or infinite", "a calculation that failed", advice, of=bad)

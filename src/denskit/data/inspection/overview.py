@@ -1,4 +1,4 @@
-"""What a file of structures contains, in numbers."""
+"""The contents of a file of structures in numbers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 from ase.data import chemical_symbols
 
-from denskit.data.frames import LABELS
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.sample import Sample
+from denskit.data.structure_arrays import LABELS
 
 Range = tuple[float, float, float]  # smallest, mean, largest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """A file's content in eV, Å, eV/Å and eV/Å^3, and what was found in it."""
+    """A file's contents in eV, Å, eV/Å and eV/Å^3, and its findings."""
 
     file: str
     frames: int
-    looked_at: int  # frames; the numbers below are theirs
+    looked_at: int  # frames; all numbers below are theirs
     notes: list[str]  # units and fields
     elements: dict[str, int]  # atoms of each element
     compositions: int
@@ -44,7 +44,7 @@ class Inspection:
 
     @property
     def problems(self) -> list[Finding]:
-        """The findings that are no mere notes."""
+        """The findings that are no notes."""
         return [finding for finding in self.findings if finding.severity == "problem"]
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,33 +53,31 @@ class Inspection:
 
 
 def overview(path: str | Path, sample: Sample, notes: list[str], findings: list[Finding]) -> Inspection:
-    """The numbers of a sample, beside what was found."""
-    frames, has = sample.frames, sample.frames.has
-    symbols, counts = np.unique(frames.atomic_numbers, return_counts=True)
-    forces = frames.forces[np.repeat(has["forces"], frames.n_atoms)]
-    stress, energy = frames.stress[has["stress"]], frames.energy[has["energy"]]
+    """The numbers of a sample, beside its findings."""
+    structures, has = sample.structures, sample.structures.has
+    symbols, counts = np.unique(structures.atomic_numbers, return_counts=True)
+    forces = structures.forces[np.repeat(has["forces"], structures.sizes)]
+    stress, energy = structures.stress[has["stress"]], structures.energy[has["energy"]]
     closest = sample.nearest.distance.min(initial=np.inf)
     return Inspection(
         file=str(path),
         frames=sample.total,
-        looked_at=len(frames),
+        looked_at=len(structures),
         notes=notes,
         elements={chemical_symbols[z]: int(count) for z, count in zip(symbols, counts, strict=True)},
-        compositions=len({np.sort(frames.atomic_numbers[a:b]).tobytes() for a, b in pairwise(frames.starts)}),
-        atoms=_range(frames.n_atoms),
-        periodicity=dict(
-            Counter("".join("xyz"[axis] for axis in range(3) if row[axis]) or "none" for row in frames.pbc)
-        ),
-        fixed_atoms=int(frames.fixed.sum()),
+        compositions=len({np.sort(structures.atomic_numbers[a:b]).tobytes() for a, b in pairwise(structures.starts)}),
+        atoms=_range(structures.sizes),
+        periodicity=dict(Counter("".join(np.array(list("xyz"))[row]) or "none" for row in structures.pbc)),
+        fixed_atoms=int(structures.fixed.sum()),
         labels={label: int(has[label].sum()) for label in LABELS},
         energy=_range(energy) if len(energy) else None,
-        energy_per_atom=_range(energy / frames.n_atoms[has["energy"]]) if len(energy) else None,
+        energy_per_atom=_range(energy / structures.sizes[has["energy"]]) if len(energy) else None,
         energy_std=_std_within(sample) if len(energy) else None,
         force_rms=float(np.sqrt((forces**2).mean())) if len(forces) else None,
         force_max=float(np.linalg.norm(forces, axis=1).max()) if len(forces) else None,
         stress_rms=float(np.sqrt((stress**2).mean())) if len(stress) else None,
         closest=float(closest) if np.isfinite(closest) else None,
-        searched=len(np.unique(sample.nearest.frame)),
+        searched=len(np.unique(sample.nearest.place)),
         findings=findings,
     )
 
@@ -90,9 +88,9 @@ def _range(values: np.ndarray) -> Range:
 
 def _std_within(sample: Sample) -> float:
     """Deviation of the energies from the mean of their composition."""
-    frames = sample.frames
+    structures = sample.structures
     left = []
     for group in sample.groups:
-        energy = frames.energy[group[frames.has["energy"][group]]]
+        energy = structures.energy[group[structures.has["energy"][group]]]
         left.append(energy - energy.mean() if len(energy) else energy)
     return float(np.sqrt((np.concatenate(left) ** 2).mean()))

@@ -1,6 +1,6 @@
-"""Pairs of frames that differ by little: between them the energy must change as forces and stress say.
+"""Pairs of structures that differ by little: between them the energy must change as forces and stress say.
 
-For two frames a, b of the same atoms (trapezoid rule; exact in a harmonic potential)
+For two structures a, b of the same atoms (trapezoid rule; exact in a harmonic potential)
 
     E_b - E_a  =  - 1/2 (F_a + F_b) . dx  +  1/2 (V_a s_a + V_b s_b) : e
 
@@ -16,20 +16,21 @@ from dataclasses import dataclass, fields
 import numpy as np
 from scipy.spatial import cKDTree
 
-from denskit.data.frames import Frames
+from denskit.data.base import spaced_pairs
+from denskit.data.structure_arrays import StructureArrays
 
 NEAR = 1.0  # Å, largest displacement of an atom
 STRAINED = 0.06  # largest component of a strain
 UNSTRAINED = 1e-6  # smaller components are rounding
-SAME = 1e-4  # Å: nearer frames are twins
-MOST = 4000  # frames of one composition, and pairs in all, that are looked at
-NEIGHBORS = 3  # nearest frames of each frame
-DISTANCES = 24  # by which near frames are found
+SAME = 1e-4  # Å: nearer structures are twins
+MOST = 4000  # structures of one composition, and pairs in all, that are looked at
+NEIGHBORS = 3  # nearest structures of each frame
+DISTANCES = 24  # by which near structures are found
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """P pairs of near frames, with both energies and forces."""
+    """P pairs of near structures, with both energies and forces."""
 
     first: np.ndarray  # [P] place in the sample
     second: np.ndarray  # [P]
@@ -47,51 +48,45 @@ class Pairs:
         return Pairs(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-def pairs_of(frames: Frames, groups: Sequence[np.ndarray]) -> Pairs:
-    """Neighbours in the file and nearest frames of the same atoms; at most ``MOST``, one group after the other."""
-    labelled = frames.has["energy"] & frames.has["forces"]
+def pairs_of(structures: StructureArrays, groups: Sequence[np.ndarray]) -> Pairs:
+    """Neighbours in the file and nearest structures of the same atoms; at most ``MOST``, one group after the other."""
+    labelled = structures.has["energy"] & structures.has["forces"]
     found: list[list[np.ndarray]] = [[np.zeros(0, np.int64)] * 2 + [np.zeros(0)] * 8]
     count = 0
     for group in groups:
-        chosen = _evenly(group[labelled[group]])
+        chosen = group[labelled[group]]
+        chosen = chosen[spaced_pairs(len(chosen), MOST)]
         if len(chosen) < 2 or count > MOST:
             continue
-        columns = _pairs(frames, chosen)
+        columns = _pairs(structures, chosen)
         count += len(columns[0])
         found.append(columns)
     return Pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
-def _evenly(group: np.ndarray) -> np.ndarray:
-    """At most ``MOST`` frames, evenly spaced pairs of neighbours."""
-    if len(group) <= MOST:
-        return group
-    begin = np.linspace(0, len(group) - 2, MOST // 2).astype(np.int64)
-    return group[np.unique(np.concatenate([begin, begin + 1]))]
-
-
-def _pairs(frames: Frames, group: np.ndarray) -> list[np.ndarray]:
-    """The columns of :class:`Pairs` for frames of the same atoms."""
-    atoms = frames.starts[group][:, None] + np.arange(frames.n_atoms[group[0]])
-    positions, forces = frames.positions[atoms], frames.forces[atoms]  # [G, n, 3]
-    pbc = frames.pbc[group[0]]
-    lattice = lattices(frames.cell[group], pbc)
+def _pairs(structures: StructureArrays, group: np.ndarray) -> list[np.ndarray]:
+    """The columns of :class:`Pairs` for structures of the same atoms."""
+    atoms = structures.atom_rows(group)
+    positions, forces = structures.positions[atoms], structures.forces[atoms]  # [G, n, 3]
+    pbc = structures.pbc[group[0]]
+    lattice = lattices(structures.cell[group], pbc)
     first, second = _candidates(fingerprints(positions, lattice, pbc))
-    fixed = frames.fixed[atoms]
+    fixed = structures.fixed[atoms]
     moved, turned, strain = _displacements(positions, forces, fixed, lattice, pbc, first, second)
     unknown = fixed & ~forces.any(axis=2)  # [G, n] constraints have set these forces to zero
     told = ~(unknown[first] & (np.linalg.norm(moved, axis=2) > SAME)).any(axis=1)
     push = [-(f * moved).sum(axis=(1, 2)) for f in (forces[first], turned)]
     stretch = np.abs(strain).max(axis=(1, 2))
     volume = np.abs(np.linalg.det(lattice)) * pbc.all()
-    virial = volume[:, None, None] * np.where(frames.has["stress"][group, None, None], frames.stress[group], np.nan)
+    stress = np.where(structures.has["stress"][group, None, None], structures.stress[group], np.nan)
+    virial = volume[:, None, None] * stress
     pull = [np.where(stretch < UNSTRAINED, 0, (v * strain).sum(axis=(1, 2))) for v in (virial[first], virial[second])]
     distance = np.linalg.norm(moved, axis=2).max(axis=1)
     near = told & (distance < NEAR) & (stretch < STRAINED) & ((distance > SAME) | (stretch > UNSTRAINED))
     columns = {
         "first": group[first],
         "second": group[second],
-        "rise": frames.energy[group[second]] - frames.energy[group[first]],
+        "rise": structures.energy[group[second]] - structures.energy[group[first]],
         "by_forces": (push[0] + push[1]) / 2,
         "by_stress": (pull[0] + pull[1]) / 2,
         "forces_blur": np.abs(push[0] - push[1]),
@@ -112,20 +107,20 @@ def lattices(cells: np.ndarray, pbc: np.ndarray) -> np.ndarray:
     return rows
 
 
-def _wrapped(vectors: np.ndarray, lattice: np.ndarray, pbc: np.ndarray) -> np.ndarray:
-    """Vectors [P, n, 3] to the nearest image; exact for those short against the cell [P, 3, 3]."""
+def wrapped(vectors: np.ndarray, lattice: np.ndarray, pbc: np.ndarray) -> np.ndarray:
+    """Vectors [P, n, 3] to the nearest image; exact for vectors short against the cell [P, 3, 3]."""
+    if not pbc.any():
+        return vectors
     scaled = vectors @ np.linalg.inv(lattice)
     scaled[..., pbc] -= np.round(scaled[..., pbc])
     return scaled @ lattice
 
 
 def fingerprints(positions: np.ndarray, lattice: np.ndarray, pbc: np.ndarray) -> np.ndarray:
-    """Numbers [G, M] (Å) that are nearly the same for frames that are nearly the same: some distances, and the cell."""
+    """Numbers [G, M] (Å) that are nearly the same for similar structures: some distances, and the cell."""
     one, other = np.triu_indices(positions.shape[1], k=1)
     some = np.random.default_rng(0).permutation(len(one))[:DISTANCES]
-    apart = positions[:, one[some]] - positions[:, other[some]]
-    if pbc.any():
-        apart = _wrapped(apart, lattice, pbc)
+    apart = wrapped(positions[:, one[some]] - positions[:, other[some]], lattice, pbc)
     cells = lattice[:, pbc].reshape(len(lattice), -1)
     return np.concatenate([np.linalg.norm(apart, axis=2), cells], axis=1)
 
@@ -161,9 +156,8 @@ def _displacements(
         return other @ turn - one, forces[second] @ turn, np.zeros((len(first), 3, 3))
     stretch = np.linalg.solve(lattice[first], lattice[second])
     strain = (stretch + stretch.transpose(0, 2, 1)) / 2 - np.eye(3)
-    moved = _wrapped(positions[second] - positions[first] @ stretch, lattice[second], pbc)
-    still = fixed[first] | ~fixed[first].any(
-        axis=1, keepdims=True
-    )  # a common shift means nothing: of fixed atoms, if any
+    moved = wrapped(positions[second] - positions[first] @ stretch, lattice[second], pbc)
+    # a common shift means nothing: it is that of the fixed atoms, if any
+    still = fixed[first] | ~fixed[first].any(axis=1, keepdims=True)
     shift = (moved * still[:, :, None]).sum(axis=1) / still.sum(axis=1)[:, None]
     return moved - shift[:, None], forces[second], strain

@@ -1,21 +1,21 @@
-"""The structures that are looked at: all of a file in memory, or a part of a large source."""
+"""The structures that the checks look at: all of a file in memory, or a part of a large source."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 
-from denskit.batch import MAX_ATOMIC_NUMBER, System
-from denskit.data.base import Source, Subset
-from denskit.data.frames import LABELS, Frames, mask_not_finite
-from denskit.data.inspection.finding import Finding
+from denskit.batch import System
+from denskit.data.base import Source, spaced_pairs
+from denskit.data.inspection.energy_groups import energy_split
+from denskit.data.inspection.finding import Finding, Severity
 from denskit.data.inspection.nearest import Nearest, nearest_of
 from denskit.data.inspection.pairs import Pairs, lattices, pairs_of
-from denskit.data.inspection.split import energy_split
+from denskit.data.structure_arrays import StructureArrays, geometry_defects
 
 OUTSIDE = 1e6  # Å: coordinates beyond are those of an exploded simulation
 UNREADABLE = 5  # records whose errors are shown
@@ -23,67 +23,58 @@ UNREADABLE = 5  # records whose errors are shown
 
 @dataclass(frozen=True)
 class Sample:
-    """Structures that can be looked at, with what several checks need of them."""
+    """Structures of sound geometry, and quantities that several checks need."""
 
-    frames: Frames  # labels that are not finite count as absent
+    structures: StructureArrays  # labels that are not finite count as absent
     index: np.ndarray  # [B] their numbers in the source
     total: int  # structures of the source
-    not_finite: dict[str, np.ndarray]  # [B] bool of each label: it is there, but NaN or infinite
+    not_finite: dict[str, np.ndarray]  # label -> [B] bool, it is NaN or infinite
 
     @cached_property
     def force_rms(self) -> np.ndarray:
-        """Of each frame's force components [B], eV/Å; NaN without forces."""
-        mean = np.add.reduceat((self.frames.forces**2).mean(axis=1), self.frames.starts[:-1]) / self.frames.n_atoms
-        return np.where(self.frames.has["forces"], np.sqrt(mean), np.nan)
+        """Root mean square of each structure's force components [B], eV/Å; NaN without forces."""
+        held = self.structures
+        mean = np.add.reduceat((held.forces**2).mean(axis=1), held.starts[:-1]) / held.sizes
+        return np.where(held.has["forces"], np.sqrt(mean), np.nan)
 
     @cached_property
     def largest_force(self) -> np.ndarray:
-        """Norm of each frame's largest force [B], eV/Å; NaN without forces."""
-        norms = np.linalg.norm(self.frames.forces, axis=1)
-        return np.where(self.frames.has["forces"], np.maximum.reduceat(norms, self.frames.starts[:-1]), np.nan)
+        """Norm of each structure's largest force [B], eV/Å; NaN without forces."""
+        norms = np.linalg.norm(self.structures.forces, axis=1)
+        largest = np.maximum.reduceat(norms, self.structures.starts[:-1])
+        return np.where(self.structures.has["forces"], largest, np.nan)
 
     @cached_property
     def gaps(self) -> np.ndarray:
-        """Largest gap (Å) between the atoms of each frame [B] along its open directions."""
-        frames, gaps = self.frames, np.zeros(len(self.frames))
+        """Largest gap (Å) between the atoms of each structure [B] along its open directions."""
+        held, gaps = self.structures, np.zeros(len(self.structures))
         for group in self.groups:
-            pbc = frames.pbc[group[0]]
-            atoms = frames.starts[group][:, None] + np.arange(frames.n_atoms[group[0]])
-            across = lattices(frames.cell[group], pbc)[:, ~pbc]  # unit vectors
-            heights = np.sort(frames.positions[atoms] @ across.transpose(0, 2, 1), axis=1)
+            pbc = held.pbc[group[0]]
+            across = lattices(held.cell[group], pbc)[:, ~pbc]  # unit vectors
+            heights = np.sort(held.positions[held.atom_rows(group)] @ across.transpose(0, 2, 1), axis=1)
             gaps[group] = np.diff(heights, axis=1).max(axis=(1, 2), initial=0.0)
         return gaps
 
-    def wrapped(self, place: int, vectors: np.ndarray) -> np.ndarray:
-        """Vectors [..., 3] (Å) in a frame to the nearest image (exact where they are short against the cell)."""
-        pbc = self.frames.pbc[place]
-        if not pbc.any():
-            return vectors
-        lattice = lattices(self.frames.cell[place][None], pbc)[0]
-        scaled = vectors @ np.linalg.inv(lattice)
-        scaled[..., pbc] -= np.round(scaled[..., pbc])
-        return scaled @ lattice
-
     @cached_property
     def groups(self) -> list[np.ndarray]:
-        """Frames with the same atoms in the same order and the same periodic directions, largest group first."""
-        kinds: dict[bytes, list[int]] = {}
-        for place, (begin, end) in enumerate(pairwise(self.frames.starts)):
-            atoms = self.frames.atomic_numbers[begin:end].tobytes()
-            kinds.setdefault(atoms + self.frames.pbc[place].tobytes(), []).append(place)
+        """Structures with the same atoms in the same order and the same periodic directions, largest group first."""
+        held, kinds = self.structures, dict[bytes, list[int]]()
+        for place, (begin, end) in enumerate(pairwise(held.starts)):
+            kind = held.atomic_numbers[begin:end].tobytes() + held.pbc[place].tobytes()
+            kinds.setdefault(kind, []).append(place)
         return sorted((np.array(group) for group in kinds.values()), key=len, reverse=True)
 
     @cached_property
     def splits(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Frames of one composition whose energies fall into two groups without a reason: the smaller, the larger."""
-        found = (energy_split(self.frames, group) for group in self.groups)
+        """Structures of one composition with energies in two groups without a reason: the smaller, the larger."""
+        found = (energy_split(self.structures, group) for group in self.groups)
         return [split for split in found if split is not None]
 
     @cached_property
     def pairs(self) -> Pairs:
-        """Pairs of frames that differ by little, of one group of energies."""
-        pairs = pairs_of(self.frames, self.groups)
-        odd = np.zeros(len(self.frames), dtype=bool)
+        """Pairs of near structures, both of one group of energies."""
+        pairs = pairs_of(self.structures, self.groups)
+        odd = np.zeros(len(self.structures), dtype=bool)
         for few, _ in self.splits:
             odd[few] = True
         return pairs.take(odd[pairs.first] == odd[pairs.second])
@@ -91,96 +82,72 @@ class Sample:
     @cached_property
     def nearest(self) -> Nearest:
         """Distances of atoms to their nearest neighbours."""
-        return nearest_of(self.frames)
+        return nearest_of(self.structures)
 
     def finding(
-        self,
-        severity: Literal["problem", "note"],
-        found: str,
-        means: str = "",
-        advice: str = "",
-        *,
-        of: np.ndarray | None = None,
+        self, severity: Severity, found: str, means: str = "", advice: str = "", *, of: np.ndarray | None = None
     ) -> Finding:
-        """A finding about the frames ``of``: places in the sample, or a mask."""
+        """A finding about the structures ``of``: places in the sample, or a mask."""
         places = np.zeros(0, dtype=np.int64) if of is None else np.flatnonzero(of) if of.dtype == bool else of
         frames = tuple(int(number) for number in np.sort(self.index[places]))
         return Finding(severity=severity, found=found, means=means, advice=advice, frames=frames)
 
+    def marked(
+        self, mask: np.ndarray, severity: Severity, found: str, means: str = "", advice: str = ""
+    ) -> Iterator[Finding]:
+        """A finding about the structures where ``mask`` [B] is True, if there are any."""
+        if mask.any():
+            yield self.finding(severity, found, means, advice, of=mask)
+
 
 def sample_of(source: Source, count: int) -> tuple[Sample, list[Finding]]:
-    """At most ``count`` structures of a source (all of a file in memory), and what is wrong with those set aside.
+    """At most ``count`` structures of a source (all of a file in memory), and findings about those set aside.
 
     Evenly spaced pairs of neighbours, so that frames of one trajectory can be compared.
     Raises ValueError where no structure can be read.
     """
-    if isinstance(source, Frames):
+    if isinstance(source, StructureArrays):
         return _sound(source, np.arange(len(source)), len(source))
-    if isinstance(source, Subset):
-        source = Subset(source.source, np.sort(source.indices), source.name)
-    begin = np.linspace(0, max(len(source) - 2, 0), max(count // 2, 1)).astype(np.int64)
-    places = np.unique(np.concatenate([begin, begin + 1]))
-    chosen = np.arange(len(source)) if len(source) <= count else places[places < len(source)]
+    source = source.in_file_order()
+    chosen = spaced_pairs(len(source), count)
     systems: list[System] = []
     errors: list[str] = []
-    for place in chosen:
+    for place in chosen.tolist():
         try:
-            systems.append(source[int(place)])
+            systems.append(source[place])
         except ValueError as error:
             errors.append(str(error))
     if not systems:
         raise ValueError(errors[0])
     systems.sort(key=lambda system: system.index)
+    index = np.array([system.index for system in systems])
+    sample, broken = _sound(StructureArrays.from_systems(systems, name=source.name), index, len(source))
     findings = [Finding(severity="problem", found=error) for error in errors[:UNREADABLE]]
     if len(errors) > UNREADABLE:
         findings.append(Finding(severity="problem", found=f"{len(errors)} records in all that cannot be used"))
-    index = np.array([system.index for system in systems])
-    sample, broken = _sound(Frames.from_systems(systems, name=source.name), index, len(source))
     if len(chosen) < len(source):
         part = f"{len(chosen):,} of {len(source):,} structures were looked at, evenly spaced"
         findings.append(Finding(severity="note", found=part))
     return sample, findings + broken
 
 
-def _sound(frames: Frames, index: np.ndarray, total: int) -> tuple[Sample, list[Finding]]:
-    """The frames whose geometry means something, and what is wrong with the others."""
-    wrong = _wrong_geometry(frames)
+def _sound(structures: StructureArrays, index: np.ndarray, total: int) -> tuple[Sample, list[Finding]]:
+    """The structures of sound geometry, and findings about the others."""
+    wrong = geometry_defects(structures)
+    bad = np.logical_or.reduce([np.zeros(len(structures), dtype=bool), *wrong.values()])
+    inside = structures.all_atoms((np.abs(structures.positions) < OUTSIDE).all(axis=1))
+    outside = ~bad & ~(inside & (np.abs(structures.cell) < OUTSIDE).all(axis=(1, 2)))
+    if outside.any():
+        wrong[f"coordinates beyond {OUTSIDE:g} Å, as of an exploded simulation"] = outside
     findings = [
         Finding(severity="problem", found=words, advice="Remove these frames", frames=tuple(index[mask].tolist()))
         for words, mask in wrong.items()
     ]
-    bad = np.logical_or.reduce([np.zeros(len(frames), dtype=bool), *wrong.values()])
-    if bad.all():
-        raise ValueError(f"{frames.name}: no frame can be used. {findings[0]}")
-    if bad.any():
-        sound = Frames.from_systems((frames[int(place)] for place in np.flatnonzero(~bad)), name=frames.name)
-        frames, index = replace(sound, keys=frames.keys), index[~bad]
-    finite, _ = mask_not_finite(frames, "mask")
-    lost = {label: frames.has[label] & ~finite.has[label] for label in LABELS}
-    return Sample(finite, index, total, lost), findings
-
-
-def _wrong_geometry(frames: Frames) -> dict[str, np.ndarray]:
-    """Masks [B] of frames that no model can use, by what is wrong."""
-    empty = frames.n_atoms == 0
-    starts = frames.starts[:-1][~empty]
-
-    def every(rows: np.ndarray) -> np.ndarray:
-        """Whether a condition on atoms holds for all atoms of each frame."""
-        held = np.ones(len(frames), dtype=bool)
-        held[~empty] = np.logical_and.reduceat(rows, starts)
-        return held
-
-    finite = every(np.isfinite(frames.positions).all(axis=1)) & np.isfinite(frames.cell).all(axis=(1, 2))
-    inside = every((np.abs(frames.positions) < OUTSIDE).all(axis=1)) & (np.abs(frames.cell) < OUTSIDE).all(axis=(1, 2))
-    known = every((frames.atomic_numbers >= 1) & (frames.atomic_numbers <= MAX_ATOMIC_NUMBER))
-    lattice = np.where(frames.pbc[:, :, None] & (finite & inside)[:, None, None], frames.cell, 0)
-    flat = np.linalg.matrix_rank(lattice, tol=1e-6) < frames.pbc.sum(axis=1)
-    found = {
-        "no atoms": empty,
-        "positions or cell are NaN or infinite": ~finite,
-        f"coordinates beyond {OUTSIDE:g} Å, as of an exploded simulation": finite & ~inside,
-        f"atomic numbers outside 1 to {MAX_ATOMIC_NUMBER}": ~known,
-        "periodic directions without independent cell vectors": finite & inside & flat,
-    }
-    return {words: mask for words, mask in found.items() if mask.any()}
+    sound = np.flatnonzero(~(bad | outside))
+    if not len(sound):
+        raise ValueError(f"{structures.name}: no frame can be used. {findings[0]}")
+    if len(sound) < len(structures):
+        kept = StructureArrays.from_systems((structures[place] for place in sound.tolist()), name=structures.name)
+        structures, index = replace(kept, keys=structures.keys), index[sound]
+    lost = structures.not_finite()
+    return Sample(structures.without_labels(lost), index, total, lost), findings

@@ -22,8 +22,8 @@ from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
 from denskit.data.config import ENERGY_UNITS, DataConfig
-from denskit.data.frames import Frames
 from denskit.data.readers.npz import SPELLINGS
+from denskit.data.structure_arrays import StructureArrays
 from denskit.reading.budget import PACKED, Lines, Unreadable, naming
 
 EXTXYZ = (".xyz", ".extxyz")
@@ -37,17 +37,17 @@ NAMES = {
 GEOMETRY = {"numbers", "positions", "tags", "momenta", "masses", "initial_magmoms", "initial_charges"}
 
 
-def read_ase(path: Path, config: DataConfig) -> tuple[Frames, list[str]]:
+def read_ase(path: Path, config: DataConfig) -> tuple[StructureArrays, list[str]]:
     """All frames of a file that ASE reads, and which fields were used.
 
-    Frames are read one by one into arrays; no list of Atoms is kept.  Forces are those of the calculator, without
+    Structures are read one by one into arrays; no list of Atoms is kept.  Forces are those of the calculator, without
     constraints applied; atoms held by FixAtoms are ``fixed``.  Raises ValueError, naming file and frame.
     """
     reader = _Reader(path, config)
-    frames = Frames.from_systems(reader.systems(), name=str(path))
+    structures = StructureArrays.from_systems(reader.systems(), name=str(path))
     keys = tuple(sorted(reader.seen))
     reader.refuse_mixed_names()
-    return replace(frames, keys=keys, denoise=config.origin != "md"), reader.messages()
+    return replace(structures, keys=keys, denoise=config.origin != "md"), reader.messages()
 
 
 def read_atoms(path: Path) -> Iterator[ase.Atoms]:

@@ -7,7 +7,6 @@ constraints has no fixed atoms.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,17 @@ import numpy as np
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
+from denskit.data.base import Shard
 from denskit.data.readers.lmdb import LmdbFile
 from denskit.reading.budget import naming
 from denskit.reading.documents import inflate_json
 
 
-class AseLmdbShard:
+class AseLmdbShard(Shard):
     """One ``.aselmdb`` file.  Raises ValueError naming the file and the record."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self.file = LmdbFile(path)
         following = self._json("nextid")
         deleted = self._json("deleted_ids") or []
@@ -40,11 +41,6 @@ class AseLmdbShard:
         if len(self.ids) == 0:
             raise ValueError(f"{path} has no rows")
 
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.file.path
-
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -56,13 +52,9 @@ class AseLmdbShard:
         with naming(where, "is no row of structures"):
             return _system(row)
 
-    def __iter__(self) -> Iterator[System]:
-        return (self[record] for record in range(len(self)))
-
-    def fields(self, record: int) -> dict[str, Any]:
-        """What the user wrote beside the structure: key-value pairs and data."""
-        row = self._json(str(self.ids[record]))
-        return {**(row.get("data") or {}), **(row.get("key_value_pairs") or {})}
+    def fields(self, index: int) -> dict[str, Any]:
+        """The row's data and key-value pairs."""
+        return _fields(self._json(str(self.ids[index])))
 
     def _json(self, key: str) -> Any:
         raw = self.file.get(key)
@@ -79,10 +71,14 @@ def _array(value: dict[str, Any]) -> Any:
     return np.array(numbers, dtype=dtype).reshape(shape)
 
 
+def _fields(row: dict[str, Any]) -> dict[str, Any]:
+    return {**(row.get("data") or {}), **(row.get("key_value_pairs") or {})}
+
+
 def _system(row: dict[str, Any]) -> System:
     positions = np.asarray(row["positions"], dtype=np.float64).reshape(-1, 3)
     n = len(positions)
-    named = {**(row.get("data") or {}), **(row.get("key_value_pairs") or {})}
+    named = _fields(row)
     energy, forces, stress, fid = row.get("energy"), row.get("forces"), row.get("stress"), named.get("fid")
     if stress is not None:
         stress = np.asarray(stress, dtype=np.float64)

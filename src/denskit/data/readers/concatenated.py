@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from denskit.data.config import ENERGY_UNITS, DataConfig
-from denskit.data.frames import Frames
+from denskit.data.structure_arrays import StructureArrays
 
 NAMES = {
     "natoms": ("natoms",),
@@ -35,8 +35,10 @@ NAMES = {
 }
 
 
-def read_concatenated(arrays: dict[str, np.ndarray], path: Path, config: DataConfig) -> tuple[Frames, list[str]]:
-    """Frames of the arrays of the npz file ``path``, in eV and Å, and what was found out about them.
+def read_concatenated(
+    arrays: dict[str, np.ndarray], path: Path, config: DataConfig
+) -> tuple[StructureArrays, list[str]]:
+    """The structures of the npz file ``path``, in eV and Å, and messages about units and absent arrays.
 
     Raises ValueError, naming the file and the array, for arrays that are missing or do not fit each other.
     """
@@ -46,27 +48,23 @@ def read_concatenated(arrays: dict[str, np.ndarray], path: Path, config: DataCon
         raise ValueError(
             f"{path}: natoms is {natoms.dtype} of shape {natoms.shape}; wanted positive integers, one a frame"
         )
-    starts = np.concatenate([[0], np.cumsum(natoms, dtype=np.int64)])
-    frames, atoms = len(natoms), int(starts[-1])
+    frames, atoms = len(natoms), int(natoms.sum())
     unit = ENERGY_UNITS["eV" if config.units == "auto" else config.units]
     energy, forces = reader.label("energy", (frames,)), reader.label("forces", (atoms, 3))
     cell = reader.numbers("cell", (frames, 3, 3), np.zeros((frames, 3, 3)))
     groups = reader.words(config.group_key or "sid", frames, required=config.group_key is not None)
     fids = reader.find("fid")
-    labels = {"energy": energy is not None, "forces": forces is not None, "stress": False}
-    built = Frames(
+    structures = StructureArrays.of(
         name=str(path),
-        starts=starts,
+        sizes=natoms,
         positions=reader.numbers("pos", (atoms, 3)),
         atomic_numbers=reader.numbers("z", (atoms,)).astype(np.int64),
         cell=cell,
         pbc=reader.numbers("pbc", (frames, 3), (cell != 0).any(axis=2)).astype(bool),
         fixed=reader.numbers("fixed", (atoms,), np.zeros(atoms)).astype(bool),
         tags=reader.numbers("tags", (atoms,), np.zeros(atoms)).astype(np.int64),
-        energy=np.full(frames, np.nan) if energy is None else energy * unit,
-        forces=np.full((atoms, 3), np.nan) if forces is None else forces * unit,
-        stress=np.full((frames, 3, 3), np.nan),
-        has={label: np.full(frames, present) for label, present in labels.items()},
+        energy=None if energy is None else energy * unit,
+        forces=None if forces is None else forces * unit,
         groups=groups,
         keys=tuple(sorted(arrays)),
         sids=reader.words("sid", frames, required=False),
@@ -76,7 +74,7 @@ def read_concatenated(arrays: dict[str, np.ndarray], path: Path, config: DataCon
     absent = [name for name in ("fixed", "tags") if reader.find(name) is None]
     unit_text = "eV" if config.units == "auto" else f"{config.units}, converted to eV (data.units)"
     message = f"{path}: {frames} concatenated frames; energies in {unit_text}, lengths in Å"
-    return built, [message + (f"; no {' and no '.join(absent)} in the file: zeros" if absent else "")]
+    return structures, [message + (f"; no {' and no '.join(absent)} in the file: zeros" if absent else "")]
 
 
 class _Reader:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from denskit.data.base import Shard
 from denskit.data.config import DataConfig
-from denskit.data.frames import Frames
 from denskit.data.readers.ase_files import read_ase
 from denskit.data.readers.aselmdb import AseLmdbShard
 from denskit.data.readers.npz import read_npz
 from denskit.data.readers.oc20 import LmdbShard, PickledList
 from denskit.data.readers.raw_oc20 import RawPair, text_of
 from denskit.data.readers.shards import INDEX, open_shards
-from denskit.data.records import Records, Rules, Shard, sizes_beside
+from denskit.data.records import Records, Rules, sizes_beside
 from denskit.data.references import system_references
+from denskit.data.structure_arrays import StructureArrays
 
 # Endings of files that are shards, and what reads one.
 SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
@@ -28,11 +29,11 @@ SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
 _KEYS = ("energy_key", "forces_key", "stress_key", "group_key")
 
 
-def open_unchecked(path: str | Path, config: DataConfig) -> tuple[Frames | Records, list[str]]:
-    """The structures of a file or of a folder of shards, and what was found out.
+def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArrays | Records, list[str]]:
+    """The structures of a file or of a folder of shards, and messages for the log.
 
-    Those in memory (``Frames``) are as the file has them, with whatever is wrong with them; records of shards are
-    checked when they are read.  Raises FileNotFoundError, and ValueError for what cannot be read.
+    Arrays in memory are unchecked, defects included; records of shards are checked when they are read.
+    Raises FileNotFoundError, and ValueError for a file that cannot be read.
     """
     path = Path(path).expanduser()
     if path.is_dir():
@@ -88,14 +89,14 @@ def _records(path: Path, files: list[Path], ending: str, config: DataConfig) -> 
     sizes = sizes_beside(path if whole else path.parent, count, whole=whole)
     where = f"{len(shards)} files *{ending}" if whole else "one file"
     said = f"{path}: {count} structures in {where}, read as they are used; energies in eV, lengths in Å"
-    return Records(str(path), shards, rules, sizes), [said]
+    return Records(str(path), shards, sizes, rules), [said]
 
 
 def _folder(path: Path, config: DataConfig) -> tuple[Records, list[str]]:
     """A folder that ``denskit data convert`` wrote."""
     shards, sizes = open_shards(path)
     said = f"{path}: {len(sizes)} structures in {len(shards)} shards, read as they are used"
-    return Records(str(path), shards, _rules(path, ".safetensors", config), sizes), [said]
+    return Records(str(path), shards, sizes, _rules(path, ".safetensors", config)), [said]
 
 
 def _rules(path: Path, ending: str, config: DataConfig) -> Rules:

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from denskit.data.config import ENERGY_UNITS, DataConfig
-from denskit.data.frames import Frames
 from denskit.data.readers.concatenated import read_concatenated
+from denskit.data.structure_arrays import StructureArrays
 from denskit.reading.arrays import read_npz as read_arrays
 from denskit.units import BOHR
 
@@ -33,7 +33,7 @@ FORMS = (
 )
 
 
-def read_npz(path: Path, config: DataConfig) -> tuple[Frames, list[str]]:
+def read_npz(path: Path, config: DataConfig) -> tuple[StructureArrays, list[str]]:
     """All frames of an npz file in eV and Å, and what was found out about its units.
 
     Raises ValueError, naming the file, when it is truncated, of another form or of inconsistent shapes.
@@ -53,8 +53,7 @@ def read_npz(path: Path, config: DataConfig) -> tuple[Frames, list[str]]:
     energy_unit, length_unit, message = _units(arrays, config, path)
     positions = _array(arrays, form["positions"], path, (None, None, 3)) * length_unit
     count, n = positions.shape[:2]
-    labels = {"energy": np.full(count, np.nan), "forces": np.full((count, n, 3), np.nan)}
-    present = {"energy": False, "forces": False, "stress": False}
+    labels: dict[str, np.ndarray] = {}
     for label, shape, factor in (
         ("energy", (count,), energy_unit),
         ("forces", (count, n, 3), energy_unit / length_unit),
@@ -62,29 +61,25 @@ def read_npz(path: Path, config: DataConfig) -> tuple[Frames, list[str]]:
         key = getattr(config, f"{label}_key") or form[label]
         if key in arrays:
             labels[label] = _array(arrays, key, path, shape) * factor
-            present[label] = True
         elif getattr(config, f"{label}_key"):
             raise ValueError(f"{path} has no array {key} (data.{label}_key); it has {seen}")
+    if "forces" in labels:
+        labels["forces"] = labels["forces"].reshape(-1, 3)
     numbers = _array(arrays, form["atomic_numbers"], path, (n,)).astype(np.int64)
     cell, periodic = _lattice(arrays, path, length_unit)
-    frames = Frames(
+    structures = StructureArrays.of(
         name=str(path),
-        starts=np.arange(count + 1, dtype=np.int64) * n,
+        sizes=np.full(count, n),
         positions=positions.reshape(-1, 3),
         atomic_numbers=np.tile(numbers, count),
         cell=np.broadcast_to(cell, (count, 3, 3)),
         pbc=np.full((count, 3), periodic),
-        fixed=np.zeros(count * n, dtype=bool),
-        tags=np.zeros(count * n, dtype=np.int64),
-        energy=labels["energy"],
-        forces=labels["forces"].reshape(-1, 3),
-        stress=np.full((count, 3, 3), np.nan),
-        has={label: np.full(count, found) for label, found in present.items()},
         groups=_groups(arrays, config, path, count),
         keys=tuple(sorted(arrays)),
         denoise=config.origin != "md",
+        **labels,
     )
-    return frames, [f"{path}: {message}"]
+    return structures, [f"{path}: {message}"]
 
 
 def _array(arrays: dict[str, np.ndarray], key: str, path: Path, shape: tuple[int | None, ...]) -> np.ndarray:

@@ -7,13 +7,13 @@ periodic in three directions, whether they say so or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from denskit.batch import System
+from denskit.data.base import Shard
 from denskit.data.config import FixedFrom
 from denskit.data.readers.lmdb import LmdbFile
 from denskit.data.readers.unpickle import load_attributes, load_list, load_value
@@ -21,13 +21,14 @@ from denskit.data.readers.unpickle import load_attributes, load_list, load_value
 SUBSURFACE = 0  # the tag of atoms that OC20's relaxations hold
 
 
-class LmdbShard:
+class LmdbShard(Shard):
     """One ``*.lmdb`` file in the published layout: keys "0", "1", ... and perhaps ``length``.
 
     Raises ValueError where the file has fewer records than it says.
     """
 
     def __init__(self, path: Path, fixed: FixedFrom) -> None:
+        self.path = path
         self.file = LmdbFile(path)
         self.fixed = fixed
         stored = self.file.get("length")
@@ -40,11 +41,6 @@ class LmdbShard:
         if self._length == 0:
             raise ValueError(f"{path} has no records")
 
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.file.path
-
     def __len__(self) -> int:
         return self._length
 
@@ -55,11 +51,8 @@ class LmdbShard:
             raise ValueError(f"{where} is missing, though the file has {len(self)} records")
         return system_of(load_attributes(raw, where), where, self.fixed)
 
-    def __iter__(self) -> Iterator[System]:
-        return (self[record] for record in range(len(self)))
 
-
-class PickledList:
+class PickledList(Shard):
     """A ``.pkl`` file with a list of the same objects, decoded at once and kept.  Raises ValueError."""
 
     def __init__(self, path: Path, fixed: FixedFrom) -> None:
@@ -74,9 +67,6 @@ class PickledList:
 
     def __getitem__(self, record: int) -> System:
         return self._systems[record]
-
-    def __iter__(self) -> Iterator[System]:
-        return iter(self._systems)
 
 
 def system_of(attributes: dict[str, Any], where: str, fixed: FixedFrom) -> System:

@@ -13,6 +13,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,7 @@ import numpy as np
 from ase.data import atomic_numbers
 
 from denskit.batch import System
+from denskit.data.base import Shard
 from denskit.files import atomic_write, cache_folder, locked
 from denskit.reading.arrays import read_mapped
 from denskit.reading.budget import Lines, naming
@@ -28,7 +30,7 @@ Energies = Literal["referenced", "total"]
 _WIDTHS = {"species": 1, "pos": 3, "move_mask": 1, "tags": 1, "forces": 3}
 
 
-class RawPair:
+class RawPair(Shard):
     """One file of frames with its text.  Raises FileNotFoundError where the text is missing, ValueError."""
 
     def __init__(self, path: Path, energies: Energies) -> None:
@@ -53,10 +55,12 @@ class RawPair:
             raw = file.read(int(starts[record + 1] - starts[record]))
         return self._system(raw.split(b"\n"), record)
 
-    def __iter__(self) -> Iterator[System]:
+    def iterate(self, begin: int = 0, end: int | None = None) -> Iterator[System]:
+        """The structures ``begin`` to ``end - 1``, read from the beginning of the file; nothing is unpacked."""
         with Lines(self.path) as file:
-            for record, (_, lines) in enumerate(self._frames(file)):
-                yield self._system(lines, record)
+            for record, (_, lines) in enumerate(islice(self._frames(file), end)):
+                if record >= begin:
+                    yield self._system(lines, record)
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_lines", "_starts")}

@@ -34,6 +34,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from denskit.batch import System
+from denskit.data.base import Shard
 from denskit.files import atomic_write
 from denskit.reading.arrays import read_mapped
 from denskit.reading.budget import naming
@@ -95,7 +96,7 @@ def _narrow(name: str, values: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class ShardFile:
+class ShardFile(Shard):
     """The structures of one shard, decoded one at a time.
 
     May be pickled, used after a fork and by several threads.  Errors, ValueError, name the file and the record.
@@ -113,6 +114,7 @@ class ShardFile:
             raise IndexError(f"record {record} of {self.path}, which has {self.count}")
         return _open(self.path, self.size, self.count).system(record)
 
+    @property
     def sizes(self) -> np.ndarray:
         """Atoms of each structure [n] int64."""
         return np.diff(_open(self.path, self.size, self.count).rows("starts", 0, self.count + 1))

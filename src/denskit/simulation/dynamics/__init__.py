@@ -1,5 +1,6 @@
-"""Molecular dynamics, and the observers that say when a run has become unstable."""
+"""Molecular dynamics, and observers that find unstable systems."""
 
-from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, DynamicsSettings, EnergyModel, State
+from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, State
+from denskit.simulation.dynamics.settings import DynamicsSettings
 
-__all__ = ["BrokenSystems", "Dynamics", "DynamicsSettings", "EnergyModel", "State"]
+__all__ = ["BrokenSystems", "Dynamics", "DynamicsSettings", "State"]

@@ -1,4 +1,4 @@
-"""How far the models of a committee disagree along a simulation, and which systems that leaves uncertain."""
+"""Disagreement of the models of a committee along a simulation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNCERTAIN = "uncertain"  # name of the criterion in reports
 
 
 def spread_of_atoms(state: State) -> Tensor:
-    """The length [N] (eV/Å) of each atom's deviation of forces: turning the system does not change it.
+    """Norm [N] (eV/Å) of the standard deviation of the force on each atom over the models, invariant to rotations.
 
     The model deviation of Zhang et al. (Comput. Phys. Commun. 253, 107206), but with n - 1 models in the denominator.
     """
@@ -22,13 +22,13 @@ def spread_of_atoms(state: State) -> Tensor:
 
 
 def spread_of(state: State) -> Tensor:
-    """The spread [B] (eV/Å) of the atom of each system on which the models disagree most."""
+    """The largest spread [B] (eV/Å) of an atom of each system."""
     found = spread_of_atoms(state)
     return found.new_zeros(state.batch.num_systems).scatter_reduce(0, state.batch.system_index, found, "amax")
 
 
 def uncertain(state: State, limit: float) -> list[Instability]:
-    """The systems on which models disagree by more than ``limit`` (eV/Å), and about which atom most."""
+    """The systems on which models disagree by more than ``limit`` (eV/Å), with the atom of the largest spread."""
     atoms, found = spread_of_atoms(state), []
     for system in (spread_of(state) > limit).nonzero()[:, 0].tolist():
         own = state.batch.system_index == system

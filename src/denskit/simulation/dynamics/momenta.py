@@ -1,4 +1,4 @@
-"""Masses, momenta and temperatures of batches: eV, Å, fs, K; masses in eV fs^2/Å^2, momenta in eV fs/Å."""
+"""Masses, momenta and degrees of freedom of batches: masses in eV fs^2/Å^2, momenta in eV fs/Å."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def thermal_momenta(batch: Batch, masses: Tensor, keys: Tensor, temperature: flo
     """Momenta [N, 3] drawn from the Maxwell-Boltzmann distribution, without a total momentum.
 
     Args:
-        batch: fixed atoms get none, and a system with fixed atoms keeps its total momentum.
+        batch: fixed atoms get zero, and a system with fixed atoms keeps its total momentum.
         masses: [N] eV fs^2/Å^2.
-        keys: [B] int64, the source of each system's draws.
+        keys: [B] int64, of the random numbers.
         temperature: K.
-        rotation: False also takes the angular momentum off molecules (systems without periodicity and fixed atoms).
+        rotation: False also removes the angular momentum of molecules (neither periodic nor with fixed atoms).
     """
     component = torch.arange(3, device=keys.device)
     draws = normal(keys[batch.system_index][:, None], Use.MOMENTA, atom_numbers(batch)[:, None], component)
@@ -48,13 +48,13 @@ def thermal_momenta(batch: Batch, masses: Tensor, keys: Tensor, temperature: flo
 
 
 def degrees_of_freedom(batch: Batch, masses: Tensor, *, momentum: bool, rotation: bool) -> Tensor:
-    """Degrees of freedom [B] (float64): 3 a free atom, less those that a conserved momentum takes away.
+    """Degrees of freedom [B] (float64): 3 a free atom, minus those of conserved momenta.
 
     Args:
-        batch: where there are fixed atoms, nothing is conserved.
+        batch: with fixed atoms, no momentum is conserved.
         masses: [N].
-        momentum: whether the total momentum moves freely (a Langevin bath pushes it); False: it stays 0.
-        rotation: whether molecules turn freely; False: their angular momentum stays 0.
+        momentum: whether the total momentum changes (by Langevin noise); False: it stays 0.
+        rotation: whether molecules have angular momentum; False: it stays 0.
 
     Raises:
         ValueError: A system without any degree of freedom.
@@ -73,7 +73,7 @@ def degrees_of_freedom(batch: Batch, masses: Tensor, *, momentum: bool, rotation
 
 
 def _floating(batch: Batch) -> Tensor:
-    """Systems [B] that nothing holds in place."""
+    """Systems [B] without fixed atoms."""
     return batch.sum_over_atoms(batch.fixed.double()) == 0
 
 
@@ -96,7 +96,7 @@ def _inertia(batch: Batch, masses: Tensor, positions: Tensor) -> Tensor:
 
 
 def _axes(inertia: Tensor) -> Tensor:
-    """About how many axes [B] a body can turn: 3, of a linear molecule 2, of an atom 0."""
+    """Rotational axes [B]: 3, of a linear molecule 2, of an atom 0."""
     moments = torch.linalg.eigvalsh(inertia)
     return (moments > 1e-6 * moments[:, -1:].clamp(min=1e-300)).double().sum(-1)
 
@@ -105,7 +105,7 @@ def _without_rotation(batch: Batch, masses: Tensor, momenta: Tensor) -> Tensor:
     r = _relative(batch, masses, batch.positions)
     angular = batch.sum_over_atoms(torch.linalg.cross(r, momenta))
     inertia = _inertia(batch, masses, batch.positions)
-    # a linear molecule has no moment about its axis: the pseudo-inverse leaves that one out
+    # a linear molecule has no moment about its axis, which the pseudo-inverse leaves out
     omega = (torch.linalg.pinv(inertia, rtol=1e-6, hermitian=True) @ angular[:, :, None])[:, :, 0]
     omega = torch.where(_molecule(batch)[:, None], omega, 0.0)[batch.system_index]
     return momenta - masses[:, None] * torch.linalg.cross(omega, r)

@@ -1,14 +1,15 @@
-"""When a simulation has gone wrong: observers that look at running systems and say which one broke, and how.
+"""Observers that find unstable systems in a simulation.
 
-Bonds as in Fu et al. (2023), "Forces are not Enough"; not finite, too hot and left alone as in MLIPAudit.  An observer
-looks at a whole batch at once; all that is in order costs one synchronisation.
+Broken bonds as in Fu et al. (2023), "Forces are not Enough"; positions that are not finite, temperature and isolated
+atoms as in MLIPAudit.  An observer looks at a whole batch at once; without a finding it costs one synchronisation.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,58 +21,59 @@ from denskit.geometry.lattice import LARGEST
 from denskit.geometry.neighbors import build_neighbors, dense_neighbors
 
 BOND_TOLERANCE = 0.5  # Å
-BOND_SKIN = 0.3  # Å on every covalent radius, what ASE's NeighborList adds, with which the benchmark finds bonds
+BOND_SKIN = 0.3  # Å on every covalent radius: the skin of ASE's NeighborList, by which the benchmark finds bonds
 HEATING = 10_000.0  # K above the target
-REACH = 5.0  # Å within which bonds are looked for
+REACH = 5.0  # Å, cutoff of the search for bonds
 ALONE = 2.5  # Å
-DENSE = 500  # atoms of a molecule up to which all its pairs are looked at
+DENSE = 500  # atoms of a molecule up to which all pairs are searched
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instability:
-    """What went wrong in one system."""
+    """One unstable system."""
 
-    system: int  # its place in the batch that was looked at
+    system: int  # place in the batch
     check: str  # name of the observer
     reason: str
 
 
-class Observer(Protocol):
+class Observer(ABC):
     """One criterion of stability, for the systems of a batch."""
 
-    @property
-    def name(self) -> str:
-        """Names the criterion in reports."""
-        ...
+    check: ClassVar[str]  # name of the criterion in reports
 
-    def unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
-        """Which systems [B] are broken, from positions (not wrapped into the cell) and temperatures [B] (K)."""
-        ...
+    @abstractmethod
+    def _unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
+        """Unstable systems [B], by positions (not wrapped into the cell) and temperature [B] (K)."""
 
-    def reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
-        """What is wrong with an unstable system, in words."""
-        ...
+    @abstractmethod
+    def _reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
+        """The reason for an unstable system; atoms are counted from 0 in their system."""
+
+    def look(self, batch: Batch, temperature: Tensor) -> list[Instability]:
+        """The unstable systems, by positions (not wrapped into the cell) and temperature [B] (K)."""
+        systems = self._unstable(batch, temperature).nonzero()[:, 0].tolist()
+        return [
+            Instability(system=system, check=self.check, reason=self._reason(batch, temperature, system))
+            for system in systems
+        ]
 
     def select(self, keep: Tensor) -> Observer:
-        """The observer of the systems where ``keep`` [B] is True, to go with :func:`denskit.batch.select`."""
-        ...
+        """The observer of the systems where ``keep`` [B] is True, as :func:`denskit.batch.select` keeps them."""
+        return self
 
 
 def look(observers: Sequence[Observer], batch: Batch, temperature: Tensor) -> list[Instability]:
-    """All that is wrong now, by observer and system; empty when all is well."""
-    return [
-        Instability(system=system, check=observer.name, reason=observer.reason(batch, temperature, system))
-        for observer in observers
-        for system in observer.unstable(batch, temperature).nonzero()[:, 0].tolist()
-    ]
+    """All unstable systems, by observer and system."""
+    return [found for observer in observers for found in observer.look(batch, temperature)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bonds:
-    """The bonds of all systems of a batch, and what their lengths should be."""
+    """The bonds of all systems of a batch, with their mean lengths."""
 
     pairs: Tensor  # [2, M] atoms, counted from 0 in their system
-    shift: Tensor  # [M, 3] cells between them, for positions that are not wrapped
+    shift: Tensor  # [M, 3] cell shifts of the second atom, for positions that are not wrapped
     system: Tensor  # [M]
     mean: Tensor  # [M] Å, float64
 
@@ -83,7 +85,7 @@ class Bonds:
         return torch.linalg.vector_norm(positions[other] + offset - positions[one], dim=-1)
 
     def with_means(self, batch: Batch, reference: np.ndarray) -> Bonds:
-        """Mean lengths from reference frames [F, n, 3] (Å) of the molecule of which all systems are replicas.
+        """With mean lengths of reference structures [F, n, 3] (Å) of the molecule that all systems are replicas of.
 
         Raises ValueError where the reference has another number of atoms.
         """
@@ -91,10 +93,10 @@ class Bonds:
         if not bool((batch.n_atoms == n).all()):
             raise ValueError(
                 f"the reference has {n} atoms and the simulated systems have {sorted(set(batch.n_atoms.tolist()))}; "
-                f"give frames of the same molecule"
+                "give structures of the same molecule"
             )
-        frames = torch.from_numpy(reference).to(self.mean)
-        apart = frames[:, self.pairs[0]] - frames[:, self.pairs[1]]
+        positions = torch.from_numpy(reference).to(self.mean)
+        apart = positions[:, self.pairs[0]] - positions[:, self.pairs[1]]
         return replace(self, mean=torch.linalg.vector_norm(apart, dim=-1).mean(0))
 
     def select(self, keep: Tensor) -> Bonds:
@@ -105,10 +107,10 @@ class Bonds:
 
 
 def find_bonds(batch: Batch) -> Bonds:
-    """The bonds of a first frame: atoms nearer than their covalent radii (ASE's) and 0.3 Å each.
+    """The bonds of a structure: pairs nearer than the sum of their covalent radii (of ASE) plus 0.3 Å each.
 
-    Expected lengths are those of the frame itself; :meth:`Bonds.with_means` takes them from a reference.  Raises
-    ValueError as :func:`build_neighbors` does.
+    Mean lengths are those of the structure; :meth:`Bonds.with_means` takes them from a reference.  Raises ValueError as
+    :func:`build_neighbors`.
     """
     radii = torch.from_numpy(covalent_radii).to(batch.positions.device)[batch.atomic_numbers] + BOND_SKIN
     near = build_neighbors(batch, max(REACH, 2 * float(radii.max())))
@@ -121,22 +123,19 @@ def find_bonds(batch: Batch) -> Bonds:
     return replace(bonds, mean=bonds.lengths(batch))
 
 
-class BondStability:
-    """Unstable when a bond is more than 0.5 Å longer or shorter than its mean length (or not a number)."""
+@dataclass(frozen=True)
+class BondStability(Observer):
+    """Unstable when a bond is more than 0.5 Å longer or shorter than its mean length, or NaN."""
 
-    name = "bonds"
+    bonds: Bonds
+    check = "bonds"
 
-    def __init__(self, bonds: Bonds, tolerance: float = BOND_TOLERANCE) -> None:
-        self.bonds, self.tolerance = bonds, tolerance
-
-    def unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
-        """Which systems [B] have a broken bond."""
-        broken = ~((self.bonds.lengths(batch) - self.bonds.mean).abs() <= self.tolerance)
+    def _unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
+        broken = ~((self.bonds.lengths(batch) - self.bonds.mean).abs() <= BOND_TOLERANCE)
         count = torch.zeros(batch.num_systems, dtype=torch.int64, device=broken.device)
         return count.index_add(0, self.bonds.system, broken.long()) > 0
 
-    def reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
-        """Names the bond that is farthest off, its atoms numbered from 0 in their system."""
+    def _reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
         lengths = self.bonds.lengths(batch)
         off = torch.where(self.bonds.system == system, (lengths - self.bonds.mean).abs().nan_to_num(torch.inf), -1)
         worst = int(off.argmax())
@@ -146,72 +145,55 @@ class BondStability:
         return f"bond {one}-{other} is {lengths[worst]:.2f} Å long, its mean is {self.bonds.mean[worst]:.2f} Å"
 
     def select(self, keep: Tensor) -> BondStability:
-        """For the systems where ``keep`` [B] is True."""
-        return BondStability(self.bonds.select(keep), self.tolerance)
+        """The observer of the systems where ``keep`` [B] is True."""
+        return BondStability(self.bonds.select(keep))
 
 
-@dataclass(frozen=True)
-class Finite:
-    """Unstable when a position is not a number or infinite."""
+class Finite(Observer):
+    """Unstable when a position is NaN or infinite."""
 
-    name: str = "finite"
+    check = "finite"
 
-    def unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
-        """Which systems [B] have such a position."""
+    def _unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
         return _any_atom(batch, ~batch.positions.isfinite().all(-1))
 
-    def reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
-        """In words."""
+    def _reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
         return "positions are not finite"
 
-    def select(self, keep: Tensor) -> Self:
-        """The same: there is nothing of single systems in it."""
-        return self
-
 
 @dataclass(frozen=True)
-class NotTooHot:
-    """Unstable when the temperature is more than 10,000 K above the target (or not a number)."""
+class NotTooHot(Observer):
+    """Unstable when the temperature is more than 10,000 K above the target, or NaN."""
 
     target: float  # K
-    name: str = "temperature"
+    check = "temperature"
 
-    def unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
-        """Which systems [B] are too hot."""
+    def _unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
         return ~(temperature <= self.target + HEATING)
 
-    def reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
-        """In words."""
+    def _reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
         return f"temperature is {float(temperature[system]):.0f} K, more than {HEATING:.0f} K above {self.target:.0f} K"
 
-    def select(self, keep: Tensor) -> Self:
-        """The same: there is nothing of single systems in it."""
-        return self
 
+class NotAlone(Observer):
+    """Unstable when an atom is more than 2.5 Å from all others, or NaN: for molecules and liquids, not metals.
 
-@dataclass(frozen=True)
-class NotAlone:
-    """Unstable when an atom is more than 2.5 Å from all others (or nowhere): for molecules and liquids, not metals."""
+    Systems of one atom are never unstable.
+    """
 
-    name: str = "alone"
+    check = "alone"
 
-    def unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
-        """Which systems [B] have lost an atom; a single atom in no cell has nothing to lose."""
+    def _unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
         return _any_atom(batch, self._alone(batch) & (batch.n_atoms > 1)[batch.system_index])
 
-    def reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
-        """Names the first such atom, counted from 0 in its system."""
+    def _reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
         atom = int((self._alone(batch) & (batch.system_index == system)).nonzero()[0])
         symbol = chemical_symbols[int(batch.atomic_numbers[atom])]
         return f"atom {symbol}{atom - int(batch.n_atoms[:system].sum())} is more than {ALONE} Å from all others"
 
-    def select(self, keep: Tensor) -> Self:
-        """The same: there is nothing of single systems in it."""
-        return self
-
     @staticmethod
     def _alone(batch: Batch) -> Tensor:
-        """Which atoms [N] are alone; all atoms of a system that flew too far apart for a neighbour list."""
+        """Isolated atoms [N]; all atoms of a system too far apart for a neighbour list."""
         far = batch.positions.new_full((batch.num_systems, 3), -torch.inf)
         index = batch.system_index[:, None].expand(-1, 3)
         high = far.scatter_reduce(0, index, batch.positions, "amax")
@@ -220,7 +202,7 @@ class NotAlone:
         atoms = sane[batch.system_index]
         alone = ~atoms
         if bool(sane.any()):
-            # all pairs also where two atoms are at one place, which the list of cells refuses
+            # dense: also for two atoms at one place, which the cell list refuses
             dense = not batch.pbc.any() and int(batch.n_atoms.max()) <= DENSE
             near = (dense_neighbors if dense else build_neighbors)(select(batch, sane), ALONE).built_edges
             target = near.index[1] if near.mask is None else near.index[1][near.mask]
@@ -229,5 +211,5 @@ class NotAlone:
 
 
 def _any_atom(batch: Batch, wrong: Tensor) -> Tensor:
-    """Which systems [B] have an atom where ``wrong`` [N] is True."""
+    """Systems [B] with an atom where ``wrong`` [N] is True."""
     return batch.sum_over_atoms(wrong.long()) > 0

@@ -1,4 +1,4 @@
-"""What a running simulation writes down: trajectories (extxyz) and statistics (CSV)."""
+"""Recorders of a simulation: trajectories (extxyz) and statistics (CSV)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SPREAD_COLUMNS = ("energy_std_eV", "max_forces_std_eV_per_A")  # of committees
 
 
 def snapshots(state: State, time: float) -> list[ase.Atoms]:
-    """The systems as ASE's atoms, with momenta, energies and forces; ``time`` (ps) and the replica in ``info``.
+    """The systems as ASE atoms with momenta, energy and forces; ``time`` (ps) and the replica in ``info``.
 
-    Of a committee also ``energy_std`` (eV) and the largest spread of forces (eV/Å) there, and the array ``forces_std``.
+    Of a committee, also ``energy_std`` (eV) and ``max_forces_std`` (eV/Å) in ``info``, ``forces_std`` in ``arrays``.
     """
     momenta = (state.momenta / AMU / ase.units.fs).cpu().numpy()  # ASE: sqrt(amu eV)
     forces, energy = state.forces.cpu().numpy(), state.energy.tolist()
@@ -48,7 +48,7 @@ def snapshots(state: State, time: float) -> list[ase.Atoms]:
 
 @dataclass(frozen=True)
 class TrajectoryWriter:
-    """Appends every system to ``trajectory_<replica>.extxyz``: positions as they move, not wrapped into the cell."""
+    """Appends every system to ``trajectory_<replica>.extxyz``; positions are not wrapped into the cell."""
 
     folder: Path
     timestep: float  # fs
@@ -62,7 +62,7 @@ class TrajectoryWriter:
 
 @dataclass(frozen=True)
 class UncertainWriter:
-    """Appends to a file (extxyz) the systems on which the models of a committee disagree by more than ``limit``."""
+    """Appends the systems on which the models of a committee disagree by more than ``limit`` to an extxyz file."""
 
     path: Path
     timestep: float  # fs
@@ -72,19 +72,19 @@ class UncertainWriter:
         """Write one frame of each such system."""
         beyond = spread_of(state) > self.limit
         if bool(beyond.any()):
-            frames = snapshots(state.select(beyond), state.step * self.timestep / 1000)
-            ase.io.write(self.path, frames, format="extxyz", append=True)
+            found = snapshots(state.select(beyond), state.step * self.timestep / 1000)
+            ase.io.write(self.path, found, format="extxyz", append=True)
 
 
 @dataclass(frozen=True)
 class StatisticsWriter:
-    """Appends a line of each system to ``statistics.csv``."""
+    """Appends a line for each system to ``statistics.csv``."""
 
     path: Path
     dynamics: Dynamics
 
     def __call__(self, state: State) -> None:
-        """Write one line of each system; the drift is that of the conserved quantity since step 0."""
+        """Write one line for each system; the drift is that of the conserved quantity since step 0."""
         conserved = self.dynamics.conserved(state)
         drift = 1000 * (conserved - state.conserved_at_start) / state.batch.n_atoms
         kinetic = state.kinetic

@@ -1,10 +1,10 @@
-"""Cells that relax together with their atoms: what ASE calls a Frechet cell filter, for many systems at once.
+"""Relaxation of cells together with their atoms: the Frechet cell filter of ASE, for many systems at once.
 
 The coordinates of a system of n atoms are its atoms' positions in the undeformed cell and n U, where F = exp(U) is the
 deformation gradient: cell = cell_0 F^T, positions = x F^T.  Their forces are f F for the atoms, and
--(1/n) dH/dU for the cell, with the enthalpy H = E + p V; they vanish exactly where the atoms' forces and the stress do
-(Tadmor et al., Phys. Rev. B 59, 235 (1999), for the coordinates; the logarithm makes moves independent of the strain
-already there).
+-(1/n) dH/dU for the cell, with the enthalpy H = E + p V; they vanish exactly where the forces on atoms and the
+stress vanish (coordinates of Tadmor et al., Phys. Rev. B 59, 235 (1999); the logarithm makes moves independent of the
+present strain).
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ _PLACES = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
 
 
 class CellRelaxation(BaseModel):
-    """Which deformations of a cell relax, and against which pressure."""
+    """The strains of a cell that relax, and the pressure on it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    strains: tuple[str, ...] = Field(
-        VOIGT, description="components of the strain that may change, of xx yy zz yz xz xy"
-    )
-    hydrostatic: bool = Field(False, description="only the volume changes, not the shape")
-    pressure: float = Field(0.0, description="eV/Å^3, outside the cell; positive presses it together")
+    strains: tuple[str, ...] = Field(VOIGT, description="free components of the strain, of xx yy zz yz xz xy")
+    hydrostatic: bool = Field(False, description="the volume relaxes, the shape does not")
+    pressure: float = Field(0.0, description="eV/Å^3, external; positive compresses")
 
     @classmethod
     def from_name(cls, name: str, pressure: float = 0.0) -> CellRelaxation:
@@ -43,7 +41,7 @@ class CellRelaxation(BaseModel):
         return cls(strains=strains, pressure=pressure)
 
     def mask(self, like: Tensor) -> Tensor:
-        """1 where a component of the strain is free, else 0: [3, 3], in the dtype and on the device of ``like``."""
+        """Mask [3, 3] of the free components of the strain, in the dtype and on the device of ``like``."""
         mask = like.new_zeros(3, 3)
         for strain, (i, j) in zip(VOIGT, _PLACES, strict=True):
             if strain in self.strains:
@@ -51,9 +49,9 @@ class CellRelaxation(BaseModel):
         return mask
 
     def forces(self, scaled: Tensor, stress: Tensor, cell: Tensor, n_atoms: Tensor) -> Tensor:
-        """Forces [B, 3, 3] (eV/Å) on the coordinates n U, ``scaled`` [B, 3, 3], from stresses [B, 3, 3] in cells.
+        """Forces [B, 3, 3] (eV/Å) on the coordinates n U, ``scaled`` [B, 3, 3], from the stress [B, 3, 3] (eV/Å^3).
 
-        cell: [B, 3, 3] Å, the deformed cells.  n_atoms: [B].
+        cell: [B, 3, 3] Å, deformed.  n_atoms: [B].
         """
         identity = torch.eye(3, dtype=stress.dtype, device=stress.device)
         virial = -torch.linalg.det(cell).abs()[:, None, None] * (stress + self.pressure * identity)

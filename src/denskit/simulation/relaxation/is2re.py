@@ -11,25 +11,24 @@ import numpy as np
 from denskit.batch import System
 from denskit.files import atomic_write
 from denskit.geometry.lattice import nearest_image
-from denskit.simulation.relaxation.relaxer import Structures
 from denskit.simulation.relaxation.results import Relaxed
+from denskit.simulation.state import Structures
 
 ENERGY_THRESHOLD = 0.02  # eV, of EwT
 THRESHOLDS = np.arange(0.01, 0.5, 0.001)  # Å, of ADwT
 
 
 def first_frames(frames: Iterable[System]) -> list[System]:
-    """The first frame of each relaxation in a trajectory source, its last frame as the reference.
+    """The first frame of each relaxation in a trajectory file, with the last frame as the reference.
 
-    Relaxations are told apart by ``sid``, their frames ordered by ``fid``.  Where the last frame has an energy, it is
-    the ``relaxed_energy``; its positions are the ``relaxed_positions``.  Raises ValueError for frames without sid or
-    fid.
+    Frames of one ``sid`` belong to one relaxation and are ordered by ``fid``.  ``relaxed_energy`` (perhaps None) and
+    ``relaxed_positions`` are those of the last frame.  Raises ValueError for frames without sid or fid.
     """
     first: dict[str, System] = {}
     last: dict[str, System] = {}
     for frame in frames:
         if not frame.sid or frame.fid is None:
-            raise ValueError(f"frame {frame.index} has no sid or no fid: which relaxation it belongs to is not known")
+            raise ValueError(f"frame {frame.index} has no sid or no fid, so its relaxation is not known")
         if frame.sid not in first or frame.fid < _number(first[frame.sid]):
             first[frame.sid] = frame
         if frame.sid not in last or frame.fid > _number(last[frame.sid]):
@@ -41,13 +40,13 @@ def first_frames(frames: Iterable[System]) -> list[System]:
 
 
 def errors(results: Iterable[Relaxed], source: Structures) -> dict[str, float]:
-    """Errors against the references that the source has; empty where it has none.
+    """Errors against the relaxed references of the source; empty for a source without references.
 
     ``energy_mae_meV``; ``energy_within_threshold``, the share of structures with an error below 0.02 eV (EwT);
-    ``distance_mean_A``, the mean over structures of the mean distance of free atoms from where they belong, images
-    counted as the same place; ``distance_within_threshold``, the share below a threshold, averaged over thresholds
-    from 0.01 to 0.5 Å (ADwT).  ``references`` structures were compared; one without an energy counts in
-    ``without_energy`` and as outside every threshold, but in no mean.
+    ``distance_mean_A``, the mean over structures of the mean distance of free atoms from their relaxed positions
+    (nearest images); ``distance_within_threshold``, the share below a threshold, averaged over thresholds from 0.01 to
+    0.5 Å (ADwT).  ``references`` counts the structures compared; one without an energy counts in ``without_energy`` and
+    as outside every threshold, but in no mean.
     """
     energy, distance = [], []
     for relaxed in results:
@@ -76,8 +75,8 @@ def write_submission(results: Iterable[Relaxed], source: Structures, folder: Pat
     """Write ``is2re.npz`` (ids, energy) and ``is2rs.npz`` (ids, pos, chunk_idx) in the published layout, float32.
 
     Rows are sorted by id as text; ``chunk_idx`` are the cumulative numbers of atoms without the last, all atoms
-    counted.  Returns the structures that have no energy, or could not be read, and are left out; a server wants all.
-    Raises ValueError for structures without a sid, or two of one.
+    counted.  Returns the structures that are left out because they have no energy or could not be read; a server wants
+    all.  Raises ValueError for structures without a sid, or two with the same.
     """
     left_out = []
     rows: dict[str, tuple[float | None, np.ndarray]] = {}

@@ -1,58 +1,77 @@
 """FIRE and L-BFGS for many systems at once, each as if it were alone.
 
-An optimizer is a pure function: ``step(state, positions, forces)`` gives the moves of all rows and the next state.
-Inner products and step lengths are those of each system, so a result does not depend on what else is in the batch.
-What a system lacks (a history, because it has just entered) is zero, so systems of any age step together.
+An optimizer is a pure function: ``step(state, positions, forces)`` returns the moves of all rows and the next state.
+Inner products and step lengths are those of each system, so results do not depend on the other systems of the batch.
+The history of a system that has just entered is zero, so systems of any age step together.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
-from denskit.simulation.relaxation.ragged import Ragged
+from denskit.settings import Settings
+from denskit.simulation.state import RowState
 
 
-class _Optimizer(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+@dataclass(frozen=True, kw_only=True)
+class LBFGSMemory(RowState):
+    """The state of L-BFGS."""
+
+    by_row = frozenset({"before", "forces_before", "s", "y"})
+
+    before: Tensor  # [R, 3] Å
+    forces_before: Tensor  # [R, 3] eV/Å
+    s: Tensor  # [R, memory, 3] Å, newest first
+    y: Tensor  # [R, memory, 3] eV/Å
+    rho: Tensor  # [B, memory] 1 / (y . s)
+    pairs: Tensor  # [B] so far; -1: no evaluation yet
 
 
-class LBFGS(_Optimizer):
+@dataclass(frozen=True, kw_only=True)
+class FIREMemory(RowState):
+    """The state of FIRE."""
+
+    by_row = frozenset({"velocity"})
+
+    velocity: Tensor  # [R, 3]
+    dt: Tensor  # [B]
+    a: Tensor  # [B]
+    downhill: Tensor  # [B] steps since the last one uphill; -1: no step yet
+
+
+class LBFGS(Settings):
     """L-BFGS without line search (Nocedal, Math. Comp. 35, 773 (1980)); the defaults are those of ASE's ``LBFGS``.
 
     Two-loop recursion on the last ``memory`` pairs s = r - r_before, y = f_before - f, from the inverse Hessian
     1 / ``alpha``.  A system's step is shortened so that its longest row is at most ``maxstep``, then multiplied by
-    ``damping``.  A pair with y . s = 0, which ASE divides by, is left out.
+    ``damping``.  A pair with y . s = 0, by which ASE divides, is left out.
     """
 
     name: Literal["lbfgs"] = "lbfgs"
     maxstep: float = Field(0.2, gt=0, description="Å, longest move of an atom, before damping")
-    memory: int = Field(100, ge=1, description="pairs of moves and changes of forces that are kept")
-    damping: float = Field(1.0, gt=0, description="factor of each move")
-    alpha: float = Field(70.0, gt=0, description="eV/Å^2, first guess of the Hessian")
+    memory: int = Field(100, ge=1, description="pairs of moves and force changes in the history")
+    damping: float = Field(1.0, gt=0, description="factor of every move")
+    alpha: float = Field(70.0, gt=0, description="eV/Å^2, initial Hessian")
 
-    def start(self, like: Ragged) -> Ragged:
-        """The state of systems that have not moved yet; ``like`` gives their rows."""
-        count, rows, device = like.num_systems, len(like.system), like.counts.device
-        zeros = torch.zeros(rows, 3, dtype=torch.float64, device=device)
-        history = torch.zeros(rows, self.memory, 3, dtype=torch.float64, device=device)
-        return Ragged(
-            like.counts,
-            {"before": zeros, "forces_before": zeros, "s": history, "y": history},
-            {
-                "pairs": torch.full((count,), -1, device=device),  # -1: nothing to make a pair with yet
-                "rho": torch.zeros(count, self.memory, dtype=torch.float64, device=device),
-            },
-        )
+    Memory: ClassVar = LBFGSMemory
 
-    def step(self, state: Ragged, positions: Tensor, forces: Tensor) -> tuple[Tensor, Ragged]:
+    def start(self, counts: Tensor) -> LBFGSMemory:
+        """The state of systems before their first move, with ``counts`` [B] rows."""
+        systems, rows = len(counts), int(counts.sum())
+        zeros, history = torch.zeros(rows, 3).double(), torch.zeros(rows, self.memory, 3).double()
+        rho, pairs = torch.zeros(systems, self.memory).double(), torch.full((systems,), -1)
+        return LBFGSMemory(counts=counts, before=zeros, forces_before=zeros, s=history, y=history, rho=rho, pairs=pairs)
+
+    def step(self, state: LBFGSMemory, positions: Tensor, forces: Tensor) -> tuple[Tensor, LBFGSMemory]:
         """Moves [R, 3] in Å from positions [R, 3] and forces [R, 3] (float64), and the next state."""
         state = self._remember(state, positions, forces)
-        s, y, rho = state.rows["s"], state.rows["y"], state.systems["rho"]
-        depth = min(self.memory, max(int(state.systems["pairs"].max()), 0))
+        s, y, rho = state.s, state.y, state.rho
+        depth = min(self.memory, max(int(state.pairs.max()), 0))
         factors = []
         q = -forces
         for k in range(depth):  # newest pair first
@@ -66,59 +85,52 @@ class LBFGS(_Optimizer):
         scale = torch.where(longest >= self.maxstep, self.maxstep / longest, 1.0)
         return -z * state.spread(scale) * self.damping, state
 
-    def _remember(self, state: Ragged, positions: Tensor, forces: Tensor) -> Ragged:
-        """The state with the pair of the last move put in front of the others."""
-        pairs = state.systems["pairs"] + 1
+    def _remember(self, state: LBFGSMemory, positions: Tensor, forces: Tensor) -> LBFGSMemory:
+        """The state with the pair of the last move in front of the others."""
+        pairs = state.pairs + 1
         moved = state.spread(pairs > 0)
-        s = torch.where(moved, positions - state.rows["before"], 0.0)
-        y = torch.where(moved, state.rows["forces_before"] - forces, 0.0)
+        s = torch.where(moved, positions - state.before, 0.0)
+        y = torch.where(moved, state.forces_before - forces, 0.0)
         curvature = state.dot(y, s)
         rho = torch.where(curvature != 0, 1 / torch.where(curvature != 0, curvature, 1.0), 0.0)
-        return state.having(
-            rows={
-                "before": positions,
-                "forces_before": forces,
-                "s": torch.cat([s[:, None], state.rows["s"][:, :-1]], dim=1),
-                "y": torch.cat([y[:, None], state.rows["y"][:, :-1]], dim=1),
-            },
-            systems={"pairs": pairs, "rho": torch.cat([rho[:, None], state.systems["rho"][:, :-1]], dim=1)},
+        return LBFGSMemory(
+            counts=state.counts,
+            before=positions,
+            forces_before=forces,
+            s=torch.cat([s[:, None], state.s[:, :-1]], dim=1),
+            y=torch.cat([y[:, None], state.y[:, :-1]], dim=1),
+            rho=torch.cat([rho[:, None], state.rho[:, :-1]], dim=1),
+            pairs=pairs,
         )
 
 
-class FIRE(_Optimizer):
+class FIRE(Settings):
     """FIRE (Bitzek et al., Phys. Rev. Lett. 97, 170201 (2006)) as in ASE, with ASE's parameters.
 
-    ``maxstep`` bounds the norm of a system's whole move, as there.
+    ``maxstep`` bounds the norm of the whole move of a system, as in ASE.
     """
 
     name: Literal["fire"] = "fire"
-    maxstep: float = Field(0.2, gt=0, description="Å, longest move of a system in all its coordinates")
-    dt: float = Field(0.1, gt=0, description="first time step, in units in which masses are 1")
+    maxstep: float = Field(0.2, gt=0, description="Å, largest norm of the move of a system, over all its coordinates")
+    dt: float = Field(0.1, gt=0, description="initial time step, in units in which masses are 1")
     dtmax: float = Field(1.0, gt=0, description="largest time step")
     n_min: int = Field(5, ge=0, description="steps downhill before the time step grows")
-    f_inc: float = Field(1.1, ge=1, description="factor by which the time step grows")
-    f_dec: float = Field(0.5, gt=0, le=1, description="factor by which it shrinks after a step uphill")
-    a_start: float = Field(0.1, ge=0, le=1, description="how much velocities turn towards the forces, at first")
-    f_a: float = Field(0.99, gt=0, le=1, description="factor by which that shrinks")
+    f_inc: float = Field(1.1, ge=1, description="growth of the time step")
+    f_dec: float = Field(0.5, gt=0, le=1, description="factor of the time step after a step uphill")
+    a_start: float = Field(0.1, ge=0, le=1, description="initial mixing of velocities with forces")
+    f_a: float = Field(0.99, gt=0, le=1, description="factor by which the mixing shrinks")
 
-    def start(self, like: Ragged) -> Ragged:
-        """The state of systems that have not moved yet; ``like`` gives their rows."""
-        count, device = like.num_systems, like.counts.device
-        numbers = {"dtype": torch.float64, "device": device}
-        return Ragged(
-            like.counts,
-            {"velocity": torch.zeros(len(like.system), 3, **numbers)},  # type: ignore[call-overload]
-            {
-                "dt": torch.full((count,), self.dt, **numbers),  # type: ignore[call-overload]
-                "a": torch.full((count,), self.a_start, **numbers),  # type: ignore[call-overload]
-                "downhill": torch.full((count,), -1, device=device),  # steps since the last one uphill; -1: no step yet
-            },
-        )
+    Memory: ClassVar = FIREMemory
 
-    def step(self, state: Ragged, positions: Tensor, forces: Tensor) -> tuple[Tensor, Ragged]:
+    def start(self, counts: Tensor) -> FIREMemory:
+        """The state of systems before their first move, with ``counts`` [B] rows."""
+        ones, velocity = torch.ones(len(counts)).double(), torch.zeros(int(counts.sum()), 3).double()
+        downhill = torch.full((len(counts),), -1)
+        return FIREMemory(counts=counts, velocity=velocity, dt=self.dt * ones, a=self.a_start * ones, downhill=downhill)
+
+    def step(self, state: FIREMemory, positions: Tensor, forces: Tensor) -> tuple[Tensor, FIREMemory]:
         """Moves [R, 3] in Å from positions [R, 3] and forces [R, 3] (float64), and the next state."""
-        velocity, dt, a = state.rows["velocity"], state.systems["dt"], state.systems["a"]
-        since = state.systems["downhill"]
+        velocity, dt, a, since = state.velocity, state.dt, state.a, state.downhill
         started = since >= 0
         down = started & (state.dot(forces, velocity) > 0)
         up = started & ~down
@@ -135,7 +147,7 @@ class FIRE(_Optimizer):
         norm = state.dot(move, move).sqrt()
         move = torch.where(state.spread(norm > self.maxstep), self.maxstep * move / state.spread(norm), move)
         since = torch.where(down, since + 1, 0)
-        return move, state.having(rows={"velocity": velocity}, systems={"dt": dt, "a": a, "downhill": since})
+        return move, replace(state, velocity=velocity, dt=dt, a=a, downhill=since)
 
 
 Optimizer = Annotated[LBFGS | FIRE, Field(discriminator="name")]

@@ -1,74 +1,41 @@
-"""Relaxation of many structures at once: those that are done leave the batch, new ones take their place.
+"""Relaxation of many structures at once: finished structures leave the batch, waiting ones take their place.
 
-Every structure is relaxed as if it were alone: forces on fixed atoms are zero, inner products, step lengths and
-convergence are its own.  Coordinates and histories are in float64, whatever the model's precision.
+Every structure is relaxed as if it were alone: forces on fixed atoms are zero; inner products, step lengths and
+convergence are those of the structure.  Coordinates and histories are float64 for models of any precision.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from denskit.batch import Batch, System, select
+from denskit.batch import Batch, select
 from denskit.runtime.memory import out_of_memory
-from denskit.simulation.potential import Evaluation
-from denskit.simulation.relaxation.results import Frame, Relaxed, exploded, refused, to_numpy, unevaluated
+from denskit.simulation.potential import EnergyAndForces, Evaluation
+from denskit.simulation.relaxation.results import Relaxed, Snapshot, exploded, refused, to_numpy, unevaluated
 from denskit.simulation.relaxation.running import Running
 from denskit.simulation.relaxation.settings import RelaxationSettings
-
-
-class EnergyAndForces(Protocol):
-    """What a relaxation needs of a potential; :class:`denskit.simulation.potential.Potential` is one."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        ...
-
-    @property
-    def stress(self) -> bool:
-        """Whether evaluations have stresses."""
-        ...
-
-    def __call__(self, batch: Batch) -> Evaluation:
-        """Evaluate structures.  ValueError: one of them cannot be evaluated."""
-        ...
-
-    def broken(self, batch: Batch) -> Tensor:
-        """Which systems [B] cannot be evaluated."""
-        ...
-
-    def check_elements(self, system: System) -> None:
-        """ValueError: an element that it does not know."""
-        ...
-
-
-class Structures(Protocol):
-    """Structures by position: any source of data, or a list."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> System: ...
+from denskit.simulation.state import Structures
 
 
 class Relaxer:
     """Relaxes all structures of a source, as many at a time as ``batch_atoms`` atoms allow (at least one).
 
     Each :meth:`step` evaluates the structures under way once and moves them once.  Running out of memory halves the
-    batch; what had to leave waits with its coordinates and history, and goes on from there.
+    batch; the structures that leave it continue later from their coordinates and histories.
 
     Args:
         potential: energies and forces; stress too, where cells relax.
         source: the structures.
         settings: optimizer, convergence, cells.
         batch_atoms: atoms evaluated at once.
-        say: told what a user should know while it runs.
-        observe: given every evaluated geometry, for trajectories.
+        say: gets messages for the user.
+        observe: gets every evaluated geometry, for trajectories.
 
     Raises:
         ValueError: Cells are to relax, and the potential has no stress.
@@ -82,7 +49,7 @@ class Relaxer:
         *,
         batch_atoms: int = 1000,
         say: Callable[[str], None] = lambda text: None,
-        observe: Callable[[Frame], None] | None = None,
+        observe: Callable[[Snapshot], None] | None = None,
     ) -> None:
         if settings.cell is not None and not potential.stress:
             raise ValueError("cells relax by their stress, and this potential gives none: use a model with stress")
@@ -97,27 +64,26 @@ class Relaxer:
         self.waiting: deque[int] = deque(range(len(source)))
 
     def restore(self, finished: Collection[int], running: Running | None) -> None:
-        """Go on where another run was: without what it finished, and from its coordinates and histories."""
+        """Continue another run: skip its finished structures, resume those under way."""
         under_way: set[int] = set()
         if running is not None:
-            index = running.geometry.systems["index"]
-            kept = running.select(~torch.isin(index, torch.tensor(sorted(finished), dtype=index.dtype)))
-            self.suspended = _apart(kept)
-            under_way = set(kept.geometry.systems["index"].tolist())
+            kept = running.select(~torch.isin(running.index, torch.tensor(sorted(finished), dtype=torch.int64)))
+            self.suspended = deque(kept.apart())
+            under_way = set(kept.index.tolist())
         self.waiting = deque(i for i in range(len(self.source)) if i not in finished and i not in under_way)
 
     @property
     def done(self) -> bool:
-        """Nothing is left to do."""
+        """Whether all structures are finished."""
         return self.running is None and not self.suspended and not self.waiting
 
     def under_way(self) -> Running | None:
-        """All structures that have begun and are not done, on the CPU: what :meth:`restore` takes."""
+        """All structures that have begun and are not finished, on the CPU, as :meth:`restore` takes them."""
         parts = [*([] if self.running is None else [self.running.to("cpu")]), *self.suspended]
         return Running.join(parts) if parts else None
 
     def step(self) -> list[Relaxed]:
-        """Evaluate and move all structures under way once; the structures that are done with it."""
+        """Evaluate and move all structures under way once; returns the structures that finished."""
         entering, turned_away = self._entering()
         if self.running is None and not entering:
             return turned_away
@@ -131,11 +97,11 @@ class Relaxer:
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-        # outside the handler: the error's traceback, which holds the memory, is gone here
+        # outside the handler: the traceback, which holds the memory, is gone here
         return turned_away + self._halve(entering)
 
     def _entering(self) -> tuple[list[Running], list[Relaxed]]:
-        """What fills the batch up, from what was suspended, then from the source; and what is refused."""
+        """Structures that fill up the batch, suspended ones first, and results of refused structures."""
         atoms = 0 if self.running is None else int(self.running.n_atoms.sum())
         entering: list[Running] = []
         turned_away: list[Relaxed] = []
@@ -152,10 +118,10 @@ class Relaxer:
         return entering, turned_away
 
     def _begin(self, index: int) -> Running | Relaxed:
-        """A structure before its first move, or why it is not begun."""
+        """A structure before its first move, or the reason for refusing it."""
         try:
             system = self.source[index]
-        except ValueError as error:  # a record that cannot be read is no reason to stop
+        except ValueError as error:  # an unreadable record does not stop the others
             return refused(index, None, "refused", str(error))
         with_cell = self.settings.cell is not None
         if with_cell and not system.pbc.all():
@@ -171,111 +137,79 @@ class Relaxer:
 
     def _advance(self, running: Running) -> list[Relaxed]:
         batch = running.batch()
-        failures = self._failures(batch)
-        if failures:
-            failed = torch.zeros(running.num_systems, dtype=torch.bool)
-            failed[list(failures)] = True
-            lost = self._lost(running, failures)
-            self.running = _or_none(running.select(~failed.to(batch.positions.device)))
-            return lost
+        broken = self.potential.broken(batch)
+        if bool(broken.any()):
+            self.running = _or_none(running.select(~broken))
+            return self._lost(running, batch, broken)
         evaluation = self.potential(batch)
         forces = running.forces(batch, evaluation, self.settings.cell)
-        longest = running.geometry.longest(forces)
+        longest = running.longest(forces)
         sound = torch.isfinite(evaluation.energy) & torch.isfinite(longest)
         converged = longest < self.settings.fmax
-        done = ~sound | converged | (running.geometry.systems["moves"] >= self.settings.steps)
+        done = ~sound | converged | (running.moves >= self.settings.steps)
 
         kept = running.select(~done) if bool(done.any()) else running
         if kept.num_systems:
-            own = (~done)[running.geometry.system]
-            move, memory = self.settings.optimizer.step(kept.optimizer, kept.geometry.rows["x"], forces[own])
+            optimizer: Any = self.settings.optimizer  # with its own class of memory
+            own = (~done)[running.system_index]
+            move, memory = optimizer.step(kept.memory, kept.coordinates, forces[own])
             kept = kept.moved(move, memory, evaluation.energy[~done])
         # all is computed: from here on nothing can run out of memory half-way
         if self.observe is not None:
-            self._show(running, batch, evaluation, sound)
+            for place in sound.nonzero()[:, 0].tolist():
+                self.observe(_snapshot(running, batch, evaluation, place))
         finished = self._finished(running, batch, evaluation, longest, done)
         self.running = _or_none(kept)
         return finished
 
-    def _failures(self, batch: Batch) -> dict[int, str]:
-        """Why systems of a batch, by their place, cannot be evaluated."""
-        failures = {}
-        for place in self.potential.broken(batch).nonzero()[:, 0].tolist():
-            only = torch.arange(batch.num_systems, device=batch.positions.device) == place
+    def _lost(self, running: Running, batch: Batch, broken: Tensor) -> list[Relaxed]:
+        """Results of the ``broken`` [B] structures, whose present coordinates cannot be evaluated."""
+        lost = []
+        for place in broken.nonzero()[:, 0].tolist():
+            only = torch.arange(batch.num_systems, device=broken.device) == place
+            reason = "its atoms are too near each other or too far apart"
             try:
                 self.potential(select(batch, only))
-                failures[place] = "its atoms are too near each other or too far apart"
             except ValueError as error:
-                failures[place] = str(error).removeprefix("System 0 of the batch: ")
-        return failures
-
-    def _lost(self, running: Running, failures: dict[int, str]) -> list[Relaxed]:
-        """Reports of structures whose present coordinates cannot be evaluated."""
-        lost = []
-        for place, reason in failures.items():
-            only = torch.arange(running.num_systems, device=running.geometry.counts.device) == place
+                reason = str(error).removeprefix("System 0 of the batch: ")
             lost.append(exploded(running.select(only), reason))
         return lost
 
     def _finished(
         self, running: Running, batch: Batch, evaluation: Evaluation, longest: Tensor, done: Tensor
     ) -> list[Relaxed]:
+        """Results of the structures that are ``done`` [B]; ``longest`` [B] eV/Å are their longest forces."""
         results = []
-        start, _ = running.positions_and_cell("start")
+        start, _ = running.positions_and_cell(running.start)
         for place in done.nonzero()[:, 0].tolist():
-            only = torch.arange(running.num_systems, device=done.device) == place
-            energy, fmax = float(evaluation.energy[place]), float(longest[place])
-            if not (np.isfinite(energy) and np.isfinite(fmax)):
+            snapshot, fmax = _snapshot(running, batch, evaluation, place), float(longest[place])
+            if not (np.isfinite(snapshot.energy) and np.isfinite(fmax)):
+                only = torch.arange(running.num_systems, device=done.device) == place
                 results.append(exploded(running.select(only), "its energy or forces are not finite numbers"))
                 continue
-            atoms = only[batch.system_index]
-            positions = batch.positions[atoms]
+            atoms = batch.system_index == place
             results.append(
                 Relaxed(
-                    index=int(running.geometry.systems["index"][place]),
+                    **vars(snapshot),
                     status="converged" if fmax < self.settings.fmax else "not_converged",
                     message="",
-                    moves=int(running.geometry.systems["moves"][place]),
-                    energy=energy,
                     fmax=fmax,
-                    positions=to_numpy(positions),
-                    cell=to_numpy(batch.cell[place]),
-                    forces=to_numpy(evaluation.forces[atoms]),
                     stress=None if evaluation.stress is None else to_numpy(evaluation.stress[place]),
-                    moved=float(torch.linalg.vector_norm(positions - start[atoms], dim=-1).max()),
+                    moved=float(torch.linalg.vector_norm(batch.positions[atoms] - start[atoms], dim=-1).max()),
                 )
             )
         return results
 
-    def _show(self, running: Running, batch: Batch, evaluation: Evaluation, sound: Tensor) -> None:
-        assert self.observe is not None
-        sizes = batch.n_atoms.tolist()
-        positions = [to_numpy(part) for part in batch.positions.split(sizes)]
-        forces = [to_numpy(part) for part in evaluation.forces.split(sizes)]
-        cells, energies = to_numpy(batch.cell), evaluation.energy.tolist()
-        moves, index = (running.geometry.systems[name].tolist() for name in ("moves", "index"))
-        for place in sound.nonzero()[:, 0].tolist():
-            self.observe(
-                Frame(
-                    index=index[place],
-                    moves=moves[place],
-                    energy=energies[place],
-                    forces=forces[place],
-                    positions=positions[place],
-                    cell=cells[place],
-                )
-            )
-
     def _halve(self, entering: list[Running]) -> list[Relaxed]:
-        """After memory ran out: all structures wait on the CPU, and batches are half as large from now on."""
-        running = [] if self.running is None else list(_apart(self.running.to("cpu")))
+        """Suspend all structures after memory ran out, and halve the size of batches."""
+        running = [] if self.running is None else list(self.running.to("cpu").apart())
         self.running = None
         if self.potential.device.type == "cuda":
             torch.cuda.empty_cache()
         batch = [*running, *entering]
         atoms = sum(int(part.n_atoms.sum()) for part in batch)
         if len(batch) == 1:
-            return [unevaluated(batch[0], "x", "out_of_memory", f"out of memory with its {atoms} atoms alone")]
+            return [unevaluated(batch[0], "out_of_memory", f"out of memory with its {atoms} atoms alone")]
         self.suspended.extendleft(reversed(batch))
         self.batch_atoms = max(atoms // 2, 1)
         self.say(
@@ -287,12 +221,12 @@ class Relaxer:
 
 def relax(
     potential: EnergyAndForces,
-    structures: Structures | Sequence[System],
+    structures: Structures,
     settings: RelaxationSettings | None = None,
     *,
     batch_atoms: int = 1000,
 ) -> list[Relaxed]:
-    """Relax structures in memory; the results in the order of the structures.  See :class:`Relaxer`."""
+    """Relax structures in memory; results in the order of the structures.  See :class:`Relaxer`."""
     relaxer = Relaxer(potential, structures, settings or RelaxationSettings(), batch_atoms=batch_atoms)
     results: list[Relaxed] = []
     while not relaxer.done:
@@ -300,9 +234,17 @@ def relax(
     return sorted(results, key=lambda relaxed: relaxed.index)
 
 
-def _apart(running: Running) -> deque[Running]:
-    places = torch.arange(running.num_systems)
-    return deque(running.select(places == place) for place in range(running.num_systems))
+def _snapshot(running: Running, batch: Batch, evaluation: Evaluation, place: int) -> Snapshot:
+    """The evaluated geometry of the structure at ``place`` in the batch."""
+    atoms = batch.system_index == place
+    return Snapshot(
+        index=int(running.index[place]),
+        moves=int(running.moves[place]),
+        energy=float(evaluation.energy[place]),
+        forces=to_numpy(evaluation.forces[atoms]),
+        positions=to_numpy(batch.positions[atoms]),
+        cell=to_numpy(batch.cell[place]),
+    )
 
 
 def _or_none(running: Running) -> Running | None:

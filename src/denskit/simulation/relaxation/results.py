@@ -1,8 +1,8 @@
-"""What comes out of a relaxation, structure by structure."""
+"""Results of a relaxation, structure by structure."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -17,23 +17,23 @@ Status = Literal["converged", "not_converged", "exploded", "refused", "unknown_e
 
 @dataclass(frozen=True, kw_only=True)
 class Relaxed:
-    """What became of one structure (numpy, float64)."""
+    """The result of one structure (numpy, float64)."""
 
-    index: int  # place in the source
+    index: int  # in the source
     status: Status
-    message: str  # why, where it is neither converged nor out of steps
+    message: str  # the reason of any status but "converged" and "not_converged"
     moves: int
-    energy: float | None  # eV, at these positions; None where they were never evaluated
+    energy: float | None  # eV, at these positions; None: never evaluated
     fmax: float | None  # eV/Å, longest force on a free atom or (per atom) on the cell
-    positions: np.ndarray  # [n, 3] Å; those of the last sound evaluation, if it exploded
+    positions: np.ndarray  # [n, 3] Å; of the last sound evaluation, if the structure exploded
     cell: np.ndarray  # [3, 3] Å
     forces: np.ndarray | None = None  # [n, 3] eV/Å, on fixed atoms too
     stress: np.ndarray | None = None  # [3, 3] eV/Å^3
-    moved: float = 0.0  # Å, how far the atom is from its start that is farthest
+    moved: float = 0.0  # Å, largest distance of an atom from its start
 
     @property
     def sound(self) -> bool:
-        """It ended as a relaxation should: converged, or with its steps used up."""
+        """Whether it ended regularly: converged, or after the last allowed move."""
         return self.status in ("converged", "not_converged")
 
     def to_dict(self) -> dict[str, Any]:
@@ -42,15 +42,15 @@ class Relaxed:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """What :meth:`to_dict` made."""
+        """From :meth:`to_dict`."""
         shapes = {"positions": (-1, 3), "cell": (3, 3), "forces": (-1, 3), "stress": (3, 3)}
         arrays = {n: np.array(values[n], dtype=float).reshape(s) for n, s in shapes.items() if values[n] is not None}
         return cls(**{**values, **arrays})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
-    """One evaluated geometry on the way."""
+class Snapshot:
+    """One evaluated geometry of a trajectory."""
 
     index: int
     moves: int
@@ -61,7 +61,7 @@ class Frame:
 
 
 def refused(index: int, system: System | None, status: Status, message: str) -> Relaxed:
-    """Report of a structure that was not begun; None: it could not even be read."""
+    """The result of a structure that was not begun; ``system`` None: it could not be read."""
     return Relaxed(
         index=index,
         status=status,
@@ -75,24 +75,24 @@ def refused(index: int, system: System | None, status: Status, message: str) -> 
 
 
 def exploded(running: Running, reason: str) -> Relaxed:
-    """Report of the one structure in ``running``, whose last sound coordinates are the previous ones."""
-    moves = int(running.geometry.systems["moves"][0])
-    if not moves:
-        return unevaluated(running, "previous", "refused", f"as given, {reason}")
-    return unevaluated(running, "previous", "exploded", f"after {moves} moves {reason}")
+    """The result of the one structure in ``running``, whose present coordinates cannot be evaluated."""
+    moves, energy = int(running.moves[0]), float(running.energy[0])
+    status: Status = "exploded" if moves else "refused"
+    message = f"after {moves} moves {reason}" if moves else f"as given, {reason}"
+    result = unevaluated(replace(running, coordinates=running.previous), status, message)
+    return replace(result, energy=energy if np.isfinite(energy) else None)
 
 
-def unevaluated(running: Running, coordinates: str, status: Status, message: str) -> Relaxed:
-    """Report of the one structure in ``running`` at its coordinates "x" or "previous"."""
-    energy = float(running.geometry.systems["energy"][0])
-    positions, cell = running.positions_and_cell(coordinates)
-    start, _ = running.positions_and_cell("start")
+def unevaluated(running: Running, status: Status, message: str) -> Relaxed:
+    """The result of the one structure in ``running`` at its present coordinates, without an energy."""
+    positions, cell = running.positions_and_cell(running.coordinates)
+    start, _ = running.positions_and_cell(running.start)
     return Relaxed(
-        index=int(running.geometry.systems["index"][0]),
+        index=int(running.index[0]),
         status=status,
         message=message,
-        moves=int(running.geometry.systems["moves"][0]),
-        energy=energy if coordinates == "previous" and np.isfinite(energy) else None,
+        moves=int(running.moves[0]),
+        energy=None,
         fmax=None,
         positions=to_numpy(positions),
         cell=to_numpy(cell[0]),

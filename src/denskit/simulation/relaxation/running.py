@@ -1,34 +1,47 @@
-"""The structures that a relaxation works on at the moment: their coordinates, and the optimizer's memory of them."""
+"""The structures under way in a relaxation: their coordinates, and the optimizer's memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from denskit.batch import Batch, System
+from denskit.runtime.work_folder import below
 from denskit.simulation.potential import Evaluation
 from denskit.simulation.relaxation.cells import CellRelaxation, deformation
 from denskit.simulation.relaxation.optimizers import FIRE, LBFGS
-from denskit.simulation.relaxation.ragged import Ragged
+from denskit.simulation.state import RowState, tensors_of
+
+_OLD_NAMES = {"x": "coordinates", "number": "atomic_numbers", "tag": "tags"}  # in files of earlier versions
 
 
-@dataclass(frozen=True)
-class Running:
-    """B structures under way, all in float64.
+@dataclass(frozen=True, kw_only=True)
+class Running(RowState):
+    """B structures under way, in float64.
 
-    ``geometry``: rows are the atoms, and behind those of each system, where its cell relaxes, the three rows of its
-    deformation (see ``cells.py``).  Rows "x" [R, 3] coordinates, "previous" those of the last sound evaluation, "start"
-    the first ones; "number", "fixed", "tag", "is_cell" [R].  Systems "index" [B] place in the source, "moves" [B] made
-    so far, "energy" [B] of the last sound evaluation (NaN before), "cell" [B, 3, 3] the undeformed one, "pbc" [B, 3].
-    ``optimizer``: what the optimizer remembers, with the same rows.
+    The R rows of a system are its atoms and, where its cell relaxes, the three rows of its deformation (``cells.py``).
     """
 
-    geometry: Ragged
-    optimizer: Ragged
+    by_row = frozenset({"coordinates", "previous", "start", "atomic_numbers", "fixed", "tags", "is_cell"})
+
+    coordinates: Tensor  # [R, 3]
+    previous: Tensor  # [R, 3], of the last sound evaluation
+    start: Tensor  # [R, 3]
+    atomic_numbers: Tensor  # [R]
+    fixed: Tensor  # [R] bool
+    tags: Tensor  # [R]
+    is_cell: Tensor  # [R] bool
+    index: Tensor  # [B] in the source
+    moves: Tensor  # [B] so far
+    energy: Tensor  # [B] eV, of the last sound evaluation; NaN before it
+    cell: Tensor  # [B, 3, 3] Å, undeformed
+    pbc: Tensor  # [B, 3] bool
+    memory: RowState  # of the optimizer
     with_cell: bool  # cells relax, too
 
     @classmethod
@@ -39,107 +52,104 @@ class Running:
         def padded(values: np.ndarray) -> Tensor:
             return torch.from_numpy(np.concatenate([values, np.zeros((extra, *values.shape[1:]), values.dtype)]))
 
-        x = padded(system.positions.astype(np.float64))
-        geometry = Ragged(
-            torch.tensor([n + extra]),
-            {
-                "x": x,
-                "previous": x,
-                "start": x,
-                "number": padded(system.atomic_numbers),
-                "fixed": padded(system.fixed),
-                "tag": padded(system.tags),
-                "is_cell": torch.arange(n + extra) >= n,
-            },
-            {
-                "index": torch.tensor([index]),
-                "moves": torch.tensor([0]),
-                "energy": torch.tensor([torch.nan], dtype=torch.float64),
-                "cell": torch.from_numpy(system.cell.astype(np.float64))[None],
-                "pbc": torch.from_numpy(np.array(system.pbc))[None],
-            },
+        coordinates, counts = padded(system.positions.astype(np.float64)), torch.tensor([n + extra])
+        return cls(
+            counts=counts,
+            coordinates=coordinates,
+            previous=coordinates,
+            start=coordinates,
+            atomic_numbers=padded(system.atomic_numbers),
+            fixed=padded(system.fixed),
+            tags=padded(system.tags),
+            is_cell=torch.arange(n + extra) >= n,
+            index=torch.tensor([index]),
+            moves=torch.tensor([0]),
+            energy=torch.tensor([torch.nan], dtype=torch.float64),
+            cell=torch.from_numpy(system.cell.astype(np.float64))[None],
+            pbc=torch.from_numpy(np.array(system.pbc))[None],
+            memory=optimizer.start(counts),
+            with_cell=with_cell,
         )
-        return cls(geometry, optimizer.start(geometry), with_cell)
-
-    @property
-    def num_systems(self) -> int:
-        """B."""
-        return self.geometry.num_systems
 
     @property
     def n_atoms(self) -> Tensor:
         """Atoms of each system [B]."""
-        return self.geometry.counts - 3 * self.with_cell
+        return self.counts - 3 * self.with_cell
 
-    def select(self, keep: Tensor) -> Running:
-        """Only the systems where ``keep`` [B] is True."""
-        return replace(self, geometry=self.geometry.select(keep), optimizer=self.optimizer.select(keep))
+    def apart(self) -> Iterator[Running]:
+        """The systems, one by one."""
+        places = torch.arange(self.num_systems, device=self.counts.device)
+        return (self.select(places == place) for place in range(self.num_systems))
 
-    @staticmethod
-    def join(parts: Sequence[Running]) -> Running:
-        """All systems of the parts, in order."""
-        return Running(
-            Ragged.join([part.geometry for part in parts]),
-            Ragged.join([part.optimizer for part in parts]),
-            parts[0].with_cell,
-        )
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name, for a state file."""
+        return tensors_of(self) | tensors_of(self.memory, "memory.")
 
-    def to(self, device: torch.device | str) -> Running:
-        """Copy on a device."""
-        return replace(self, geometry=self.geometry.to(device), optimizer=self.optimizer.to(device))
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], optimizer: LBFGS | FIRE) -> Running:
+        """From :meth:`tensors`.  Raises TypeError for missing tensors."""
+        own: dict[str, Any] = {_present(name): value for name, value in tensors.items()}
+        memory = optimizer.Memory(**below(own, "memory."))
+        own = {name: value for name, value in own.items() if "." not in name}
+        return cls(**own, memory=memory, with_cell=bool(own["is_cell"].any()))
 
     def batch(self) -> Batch:
-        """The structures as they are now, without edges."""
-        positions, cell = self.positions_and_cell("x")
-        rows, systems, count = self.geometry.rows, self.geometry.systems, self.num_systems
-        device = positions.device
+        """The structures at their present coordinates, without edges."""
+        positions, cell = self.positions_and_cell(self.coordinates)
 
         def atoms(values: Tensor) -> Tensor:
-            # without cells the tensors themselves, not copies: a potential knows by them that it has seen this batch
-            return values[~rows["is_cell"]] if self.with_cell else values
+            # without cells the tensor itself, not a copy: a potential recognises its last batch by these tensors
+            return values[~self.is_cell] if self.with_cell else values
 
         return Batch(
             positions=positions,
-            atomic_numbers=atoms(rows["number"]),
+            atomic_numbers=atoms(self.atomic_numbers),
             cell=cell,
-            pbc=systems["pbc"],
-            system_index=atoms(self.geometry.system),
-            n_atoms=self.n_atoms if self.with_cell else self.geometry.counts,
-            fixed=atoms(rows["fixed"]),
-            tags=atoms(rows["tag"]),
-            denoise=torch.ones(count, dtype=torch.bool, device=device),
-            atom_mask=torch.ones(len(positions), dtype=torch.bool, device=device),
+            pbc=self.pbc,
+            system_index=atoms(self.system_index),
+            n_atoms=self.n_atoms if self.with_cell else self.counts,
+            fixed=atoms(self.fixed),
+            tags=atoms(self.tags),
+            denoise=torch.ones(self.num_systems, dtype=torch.bool, device=positions.device),
+            atom_mask=torch.ones(len(positions), dtype=torch.bool, device=positions.device),
         )
 
-    def positions_and_cell(self, name: str) -> tuple[Tensor, Tensor]:
-        """Positions [N, 3] and cells [B, 3, 3] (Å) of the coordinates ``name``: "x", "previous" or "start"."""
-        rows, cell = self.geometry.rows, self.geometry.systems["cell"]
-        x, is_cell = rows[name], rows["is_cell"]
+    def positions_and_cell(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions [N, 3] and cells [B, 3, 3] (Å) of coordinates [R, 3]."""
         if not self.with_cell:
-            return x, cell
-        gradient = deformation(x[is_cell].reshape(-1, 3, 3), self.n_atoms)
-        at_atoms = gradient[self.geometry.system[~is_cell]]
-        return torch.einsum("nj,nij->ni", x[~is_cell], at_atoms), cell @ gradient.mT
+            return coordinates, self.cell
+        gradient = deformation(coordinates[self.is_cell].reshape(-1, 3, 3), self.n_atoms)
+        at_atoms = gradient[self.system_index[~self.is_cell]]
+        return torch.einsum("nj,nij->ni", coordinates[~self.is_cell], at_atoms), self.cell @ gradient.mT
 
     def forces(self, batch: Batch, evaluation: Evaluation, cell: CellRelaxation | None) -> Tensor:
-        """Forces [R, 3] (eV/Å) on all coordinates; zero on fixed atoms.  batch: :meth:`batch`, that was evaluated."""
+        """Forces [R, 3] (eV/Å) on all coordinates, zero on fixed atoms; ``batch`` is the evaluated :meth:`batch`."""
         free = torch.where(batch.fixed[:, None], 0.0, evaluation.forces)
         if cell is None or not self.with_cell:
             return free
         assert evaluation.stress is not None
-        is_cell = self.geometry.rows["is_cell"]
-        scaled = self.geometry.rows["x"][is_cell].reshape(-1, 3, 3)
+        scaled = self.coordinates[self.is_cell].reshape(-1, 3, 3)
         gradient = deformation(scaled, self.n_atoms)
-        forces = torch.zeros_like(self.geometry.rows["x"])
-        forces[~is_cell] = torch.einsum("ni,nij->nj", free, gradient[batch.system_index])
-        forces[is_cell] = cell.forces(scaled, evaluation.stress, batch.cell, self.n_atoms).reshape(-1, 3)
+        forces = torch.zeros_like(self.coordinates)
+        forces[~self.is_cell] = torch.einsum("ni,nij->nj", free, gradient[batch.system_index])
+        forces[self.is_cell] = cell.forces(scaled, evaluation.stress, batch.cell, self.n_atoms).reshape(-1, 3)
         return forces
 
-    def moved(self, move: Tensor, optimizer: Ragged, energy: Tensor) -> Running:
-        """One move [R, 3] (Å) later; energy: [B] eV, before it."""
-        x = self.geometry.rows["x"]
-        geometry = self.geometry.having(
-            rows={"x": x + move, "previous": x},
-            systems={"moves": self.geometry.systems["moves"] + 1, "energy": energy},
+    def moved(self, move: Tensor, memory: RowState, energy: Tensor) -> Running:
+        """The structures after one move [R, 3] (Å); energy: [B] eV, before the move."""
+        coordinates = self.coordinates
+        return replace(
+            self,
+            coordinates=coordinates + move,
+            previous=coordinates,
+            moves=self.moves + 1,
+            energy=energy,
+            memory=memory,
         )
-        return replace(self, geometry=geometry, optimizer=optimizer)
+
+
+def _present(name: str) -> str:
+    """The present name of a tensor; earlier versions had ``geometry/rows/x`` and ``optimizer/systems/rho``."""
+    part, _, rest = name.partition("/")
+    last = rest.rpartition("/")[2] or name
+    return f"memory.{last}" if part == "optimizer" else _OLD_NAMES.get(last, last)

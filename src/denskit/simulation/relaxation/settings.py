@@ -1,4 +1,4 @@
-"""How to relax, and the published protocols."""
+"""Settings of a relaxation, and the published protocols."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from denskit.simulation.relaxation.optimizers import LBFGS, Optimizer
 
 
 class RelaxationSettings(BaseModel):
-    """How to relax: the optimizer, when to stop, and whether cells relax."""
+    """Optimizer, convergence and cells of a relaxation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     optimizer: Optimizer = Field(default_factory=LBFGS)
-    fmax: float = Field(0.05, ge=0, description="eV/Å: converged when no atom's force is this long; 0: never")
-    steps: int = Field(500, ge=0, description="largest number of moves of a structure")
-    cell: CellRelaxation | None = Field(None, description="None: cells stay as they are")
+    fmax: float = Field(0.05, ge=0, description="eV/Å: converged when the forces on all atoms are smaller; 0: never")
+    steps: int = Field(500, ge=0, description="maximum number of moves of a structure")
+    cell: CellRelaxation | None = Field(None, description="None: cells are fixed")
 
 
-# As published for relaxed energies of OC20: the first in papers until 2024, the second in OCP since May 2024.  The
-# first counts 300 evaluations, which are 299 moves.
+# Published for relaxed energies of OC20: the first in papers until 2024 (300 evaluations are 299 moves), the second in
+# OCP since May 2024.
 PROTOCOLS = {
     "oc20-2021": RelaxationSettings(
         optimizer=LBFGS(memory=50, maxstep=0.04, damping=1.0, alpha=70.0), fmax=0.0, steps=299

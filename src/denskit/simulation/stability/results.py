@@ -1,4 +1,4 @@
-"""What a simulation study keeps of its simulations, and the measures made of it."""
+"""Time series of a stability study, and the measures made of them."""
 
 from __future__ import annotations
 
@@ -16,41 +16,42 @@ from denskit.simulation.dynamics.loop import Failure
 from denskit.simulation.dynamics.observers import Finite, NotAlone, NotTooHot, look
 from denskit.simulation.stability.protocol import StudySettings
 
+_KEPT = ("time", "temperature", "energy", "alarms")
+
 
 @dataclass(kw_only=True)
-class Records:
-    """What is kept of S simulations, frame by frame; NaN where one has ended."""
+class Series:
+    """Time series of S simulations; NaN after a simulation has ended.  Called as a recorder of all stable systems."""
 
     settings: StudySettings
     histogram: DistanceHistogram
-    time: list[float] = field(default_factory=list)  # ps
-    temperature: list[list[float]] = field(default_factory=list)  # [frames][S] K
-    energy: list[list[float]] = field(default_factory=list)  # [frames][S] eV, potential
+    time: list[float] = field(default_factory=list)  # [T] ps
+    temperature: list[list[float]] = field(default_factory=list)  # [T][S] K
+    energy: list[list[float]] = field(default_factory=list)  # [T][S] eV, potential
     alarms: dict[str, dict[str, float]] = field(default_factory=dict)  # check -> simulation -> ps of its first alarm
 
     def __call__(self, state: State) -> None:
-        """Record a frame of all simulations that are stable."""
+        """Record a step."""
         self.histogram.add(state.batch.positions.reshape(state.batch.num_systems, -1, 3), state.replicas)
         self.time.append(state.step * self.settings.timestep / 1000)
         self.temperature.append(self._row(state, state.temperature))
         self.energy.append(self._row(state, state.energy))
-        # what MLIPAudit looks at beside the bonds is reported, but ends nothing
+        # the other checks of MLIPAudit are reported, but end no simulation
         checks = (Finite(), NotTooHot(self.settings.temperature), NotAlone())
         for alarm in look(checks, state.batch, state.temperature):
             replica = str(int(state.replicas[alarm.system]))
             self.alarms.setdefault(alarm.check, {}).setdefault(replica, self.time[-1])
 
     def notes(self) -> dict[str, Any]:
-        """All but the histogram, as JSON can hold it."""
-        return {"time": self.time, "temperature": self.temperature, "energy": self.energy, "alarms": self.alarms}
+        """Everything but the histogram, as JSON."""
+        return {name: getattr(self, name) for name in _KEPT}
 
     @classmethod
     def restored(cls, settings: StudySettings, notes: dict[str, Any], counts: Tensor) -> Self:
         """From :meth:`notes` and the counts of the histogram."""
         histogram = DistanceHistogram(settings.seeds, counts.device)
         histogram.counts.copy_(counts)
-        names = ("time", "temperature", "energy", "alarms")
-        return cls(settings=settings, histogram=histogram, **{name: notes[name] for name in names})
+        return cls(settings=settings, histogram=histogram, **{name: notes[name] for name in _KEPT})
 
     def _row(self, state: State, values: Tensor) -> list[float]:
         row = np.full(self.settings.seeds, np.nan)
@@ -58,49 +59,57 @@ class Records:
         return row.tolist()
 
 
+@dataclass(frozen=True)
+class Conservation:
+    """Energy conservation of simulations without a thermostat, of those that stay stable."""
+
+    length: float  # ps
+    drift: list[float]  # eV an atom and ps
+    score: list[float]  # of MLIPAudit
+
+
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Results; lists are over the simulations."""
+    """Results of a stability study; lists are over the simulations."""
 
     settings: StudySettings
-    simulated: float  # ps, how far the simulations that are still stable have come
+    simulated: float  # ps reached by the simulations that are still stable
     failures: tuple[Failure, ...]
-    records: Records
+    series: Series
     reference: DistanceHistogram
     interrupted: bool
-    drift: list[float]  # eV an atom and ps, without a thermostat; empty where it was not measured
-    nve_score: list[float]
+    conservation: Conservation | None  # None: not measured
 
     @property
     def stability(self) -> list[float]:
-        """Ps until a bond broke; the length simulated where none did."""
+        """Ps until a bond broke; the simulated length where none did."""
         ended = {failure.replica: failure.time for failure in self.failures}
         return [ended.get(replica, self.simulated) for replica in range(self.settings.seeds)]
 
     def h_of_r_errors(self) -> list[float]:
-        """Errors of h(r) as published, over the frames before the instability."""
-        wanted, found = self.reference.h_of_r(), self.records.histogram
+        """Published errors of h(r), over the steps before the instability."""
+        wanted, found = self.reference.h_of_r(), self.series.histogram
         return [h_of_r_error(found.h_of_r(replica), wanted) for replica in range(self.settings.seeds)]
 
     def wasserstein(self) -> list[float]:
-        """Clipped Wasserstein-1 distances in Å of the same distances."""
-        return [self.records.histogram.wasserstein(self.reference, replica) for replica in range(self.settings.seeds)]
+        """Clipped Wasserstein-1 distances (Å) of the same distributions."""
+        return [self.series.histogram.wasserstein(self.reference, replica) for replica in range(self.settings.seeds)]
 
     def summary(self) -> dict[str, Any]:
-        """All of it as JSON can hold it; each measure with mean, spread and the values of all simulations."""
+        """All results as JSON; each measure with mean, spread and the values of all simulations."""
         measures = {
             "stability_ps": self.stability,
             "h_of_r_error": self.h_of_r_errors(),
             "h_of_r_wasserstein_A": self.wasserstein(),
-            "nve_drift_eV_per_atom_ps": self.drift,
-            "nve_score": self.nve_score,
+            "nve_drift_eV_per_atom_ps": self.conservation.drift if self.conservation else [],
+            "nve_score": self.conservation.score if self.conservation else [],
         }
         return {
             "protocol": self.settings.model_dump(),
             "simulated_ps": self.simulated,
             **{name: spread(values) for name, values in measures.items() if values},
             "unstable": [asdict(failure) for failure in self.failures],
-            "other_alarms_ps": self.records.alarms,
+            "other_alarms_ps": self.series.alarms,
         }
 
 

@@ -1,7 +1,6 @@
-"""The simulation study: how long simulations stay stable, and how true their structure is to the reference.
+"""The stability study: time until simulations become unstable, and the error of their structure.
 
-The DeNS paper compares its models with it (its table of simulation-based results).  The simulations of all seeds run
-side by side, as replicas in one batch.
+Simulation-based results of the DeNS paper.  The simulations of all seeds run side by side in one batch.
 """
 
 from __future__ import annotations
@@ -9,16 +8,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from denskit.batch import Batch
 from denskit.data.base import collate
-from denskit.files import locked
+from denskit.runtime.progress import Report, unreported
+from denskit.runtime.work_folder import WorkFolder
 from denskit.simulation.distributions import DistanceHistogram, histogram_of
 from denskit.simulation.dynamics import Dynamics, State
 from denskit.simulation.dynamics.conservation import energy_drift, nve_score
@@ -27,57 +28,11 @@ from denskit.simulation.dynamics.observers import BondStability, find_bonds
 from denskit.simulation.dynamics.restart import load_state, save_state
 from denskit.simulation.potential import Potential
 from denskit.simulation.stability.protocol import Reference, StudySettings
-from denskit.simulation.stability.results import Records, Study
+from denskit.simulation.stability.results import Conservation, Series, Study
 
-Progress = Callable[[str, float, float], None]  # what is simulated, ps done, ps in all
-CHUNK = 1000  # steps between two savings
-NVE_EVERY = 10  # steps between two energies of the run without a thermostat
+CHUNK = 1000  # steps between two saves
+NVE_EVERY = 10  # steps between two energies without a thermostat
 STATE_FILE = "study.safetensors"
-
-
-@dataclass(frozen=True)
-class Conservation:
-    """How runs without a thermostat conserve energy, of those that survive."""
-
-    length: float  # ps
-    drift: list[float]  # eV an atom and ps
-    score: list[float]  # MLIPAudit's
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Saved:
-    """A study as it is kept in a file."""
-
-    state: State
-    records: Records
-    failures: tuple[Failure, ...]
-    conservation: Conservation | None  # None: not measured yet
-
-    def write(self, path: Path, identity: str) -> None:
-        notes = {
-            "study": identity,
-            "failures": [asdict(failure) for failure in self.failures],
-            "conservation": None if self.conservation is None else asdict(self.conservation),
-            **self.records.notes(),
-        }
-        save_state(path, self.state, notes, {"counts": self.records.histogram.counts})
-
-    @classmethod
-    def read(cls, path: Path, identity: str, settings: StudySettings, device: torch.device) -> _Saved:
-        state, notes, extra = load_state(path, device)
-        if notes.get("study") != identity:
-            raise ValueError(
-                f"{path} is of another study: the model, the reference or the protocol is not the same. "
-                "Give another folder, or remove this file to begin anew"
-            )
-        records = Records.restored(settings, notes, extra["counts"])
-        found = notes.get("conservation")
-        return cls(
-            state=state,
-            records=records,
-            failures=tuple(Failure(**failure) for failure in notes["failures"]),
-            conservation=None if found is None else Conservation(**found),
-        )
 
 
 def run_study(
@@ -86,133 +41,153 @@ def run_study(
     settings: StudySettings,
     *,
     folder: Path | None = None,
-    progress: Progress = lambda what, done, total: None,
+    resume: bool = False,
+    progress: Report = unreported,
     stop: Callable[[], bool] = lambda: False,
 ) -> Study:
-    """Simulate a molecule from the reference's first frame, and judge by the reference.
+    """Simulate a molecule from the first structure of the reference, and compare with the reference.
 
     Args:
         potential: of the model.
-        reference: frames of the molecule.
+        reference: structures of the molecule.
         settings: the protocol.
-        folder: where ``study.safetensors`` is kept, from which an interrupted study goes on; None: nothing is kept.
-        progress: told at every frame.
-        stop: asked before each step whether to end here; the results are then those so far.
+        folder: keeps ``study.safetensors``, from which an interrupted study continues; None: nothing is kept.
+        resume: continue the study in the folder; a finished one may continue to a larger ``length``.
+        progress: called with the simulated ps at every snapshot.
+        stop: asked before each step whether to end; the study then has the results so far.
 
-    Raises ValueError where the folder holds another study, another process is at work on this one, or the model does
-    not know an element.
+    Raises ValueError for a folder with other work or in use, and for elements that the model does not know.
     """
-    start, _ = collate([reference.first] * settings.seeds, torch.float64)
-    start = start.to(potential.device)
-    identity = _identity(potential, reference, settings)
-    dynamics = Dynamics(potential, settings.dynamics("nvt"))
-    path = folder / STATE_FILE if folder else None
-    with locked(folder) if folder else nullcontext():
-        resumed = path is not None and path.is_file()
-        if path and resumed:
-            saved = _Saved.read(path, identity, settings, potential.device)
-        else:
-            records = Records(settings=settings, histogram=DistanceHistogram(settings.seeds, potential.device))
-            saved = _Saved(state=dynamics.start(start), records=records, failures=(), conservation=None)
-        simulation = _simulation(dynamics, saved, reference, start, settings, progress, resumed)
-
-        def save(conservation: Conservation | None) -> _Saved:
-            now = replace(saved, state=simulation.state, failures=simulation.failures, conservation=conservation)
-            if path:
-                now.write(path, identity)
-            return now
-
-        total, interrupted = settings.steps(settings.length), False
-        while simulation.state.step < total and simulation.state.batch.num_systems and not interrupted:
-            interrupted = simulation.run(min(simulation.state.step + CHUNK, total), stop).interrupted
-            saved = save(saved.conservation)
-        length = min(settings.nve, settings.length)
-        if length and not interrupted and (saved.conservation is None or saved.conservation.length != length):
-            conservation = _conservation(potential, start, settings, length, progress, stop)
-            interrupted = conservation is None
-            saved = save(conservation)
+    work = None if folder is None else WorkFolder(folder, "study", STATE_FILE)
+    with nullcontext(False) if work is None else work.opened(resume=resume) as continues:
+        simulations = _Simulations(potential, reference, settings, work, progress, stop)
+        if continues:
+            simulations.load()
+        interrupted = simulations.run() or simulations.measure_conservation()
     return Study(
         settings=settings,
-        simulated=saved.state.step * settings.timestep / 1000,
-        failures=saved.failures,
-        records=saved.records,
+        simulated=simulations.simulation.state.step * settings.timestep / 1000,
+        failures=simulations.simulation.failures,
+        series=simulations.series,
         reference=histogram_of(reference.positions),
         interrupted=interrupted,
-        drift=saved.conservation.drift if saved.conservation else [],
-        nve_score=saved.conservation.score if saved.conservation else [],
+        conservation=simulations.conservation,
     )
 
 
-def _simulation(
-    dynamics: Dynamics,
-    saved: _Saved,
-    reference: Reference,
-    start: Batch,
-    settings: StudySettings,
-    progress: Progress,
-    resumed: bool,
-) -> Simulation:
-    def show(now: State) -> None:
-        progress("stability", now.step * settings.timestep / 1000, settings.length)
+class _Simulations:
+    """The simulations of a study and their state file."""
 
-    bonds = BondStability(find_bonds(start).with_means(start, reference.positions))
-    return Simulation(
-        dynamics=dynamics,
-        state=saved.state,
-        observers=[bonds.select(_present(saved.state, settings.seeds))],
-        look_every=settings.every,
-        recorders=[(settings.every, saved.records), (settings.every, show)],
-        failures=saved.failures,
-        seen=resumed,  # the frame of the saved state is in the records
-    )
+    def __init__(
+        self,
+        potential: Potential,
+        reference: Reference,
+        settings: StudySettings,
+        work: WorkFolder | None,
+        progress: Report,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.potential, self.reference, self.settings = potential, reference, settings
+        self.work, self.progress, self.stop = work, progress, stop
+        start, _ = collate([reference.first] * settings.seeds, torch.float64)
+        self.start: Batch = start.to(potential.device)
+        self.series = Series(settings=settings, histogram=DistanceHistogram(settings.seeds, potential.device))
+        self.conservation: Conservation | None = None
+        dynamics = Dynamics(potential, settings.dynamics("nvt"))
+        bonds = find_bonds(self.start).with_means(self.start, reference.positions)
+        self.simulation = Simulation(
+            dynamics=dynamics,
+            state=dynamics.start(self.start),
+            observers=[BondStability(bonds)],
+            look_every=settings.every,
+            recorders=[(settings.every, self._record)],
+        )
 
+    def run(self) -> bool:
+        """Simulate to the end; whether the simulations were interrupted."""
+        total, simulation = self.settings.steps(self.settings.length), self.simulation
+        while simulation.state.step < total and simulation.state.batch.num_systems:
+            interrupted = simulation.run(min(simulation.state.step + CHUNK, total), self.stop).interrupted
+            self._save()
+            if interrupted:
+                return True
+        return False
 
-def _present(state: State, count: int) -> Tensor:
-    """Which simulations [S] are still in the state."""
-    present = torch.zeros(count, dtype=torch.bool, device=state.replicas.device)
-    present[state.replicas] = True
-    return present
+    def measure_conservation(self) -> bool:
+        """Drift and NVE score without a thermostat, unless they are known; whether the simulations were interrupted."""
+        settings, length = self.settings, min(self.settings.nve, self.settings.length)
+        if not length or (self.conservation is not None and self.conservation.length == length):
+            return False
+        dynamics = Dynamics(self.potential, settings.dynamics("nve"))
+        series: dict[int, list[tuple[float, float, float]]] = {}
 
+        def record(state: State) -> None:
+            time = state.step * settings.timestep / 1000
+            rows = zip(state.replicas.tolist(), dynamics.conserved(state).tolist(), state.kinetic.tolist(), strict=True)
+            for replica, total, kinetic in rows:
+                series.setdefault(replica, []).append((time, total, kinetic))
+            self.progress(time, f"energy drift, {time:.2f} ps", length)
 
-def _identity(potential: Potential, reference: Reference, settings: StudySettings) -> str:
-    """A hash of all that a study depends on, but its length: a finished one may be made longer."""
-    digest = hashlib.sha256(settings.model_dump_json(exclude={"length"}).encode())
-    digest.update(reference.first.atomic_numbers.tobytes())
-    digest.update(reference.positions.tobytes())
-    for model in potential.models:
-        for tensor in model.state_dict().values():
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+        steps = max(1, settings.steps(length))
+        recorders = [(min(NVE_EVERY, steps), record)]
+        simulation = Simulation(dynamics=dynamics, state=dynamics.start(self.start), recorders=recorders)
+        outcome = simulation.run(steps, self.stop)
+        if outcome.interrupted:
+            return True
+        found = [np.array(series[replica]).T for replica in outcome.state.replicas.tolist()]
+        n_atoms = int(self.start.n_atoms[0])
+        self.conservation = Conservation(
+            length=length,
+            drift=[energy_drift(time, total, n_atoms) for time, total, _ in found],
+            score=[nve_score(time, total, kinetic) for time, total, kinetic in found],
+        )
+        self._save()
+        return False
 
+    def load(self) -> None:
+        """Continue from the state file."""
+        assert self.work is not None
+        state, notes, extra = load_state(self.work.marker, self.potential.device)
+        if "record" in notes:
+            self.work.require_same(notes["record"], self._work_record)
+        else:  # of an earlier version
+            self.work.require_same({"sha256": notes.get("study")}, {"sha256": self._sha256_of_work()})
+        self.series = Series.restored(self.settings, notes, extra["counts"])
+        self.conservation = notes["conservation"] and Conservation(**notes["conservation"])
+        present = torch.isin(torch.arange(self.settings.seeds, device=state.replicas.device), state.replicas)
+        self.simulation.state = state
+        self.simulation.observers = [observer.select(present) for observer in self.simulation.observers]
+        self.simulation.failures = tuple(Failure(**failure) for failure in notes["failures"])
+        self.simulation.seen = True  # the series has the step of the saved state
 
-def _conservation(
-    potential: Potential,
-    start: Batch,
-    settings: StudySettings,
-    length: float,
-    progress: Progress,
-    stop: Callable[[], bool],
-) -> Conservation | None:
-    """Drift and NVE score of every simulation that survives ``length`` ps without a thermostat; None: stopped."""
-    dynamics = Dynamics(potential, settings.dynamics("nve"))
-    series: dict[int, list[tuple[float, float, float]]] = {}
+    def _save(self) -> None:
+        if self.work is None:
+            return
+        notes = {
+            "record": self._work_record,
+            "failures": [asdict(failure) for failure in self.simulation.failures],
+            "conservation": self.conservation and asdict(self.conservation),
+            **self.series.notes(),
+        }
+        save_state(self.work.marker, self.simulation.state, notes, {"counts": self.series.histogram.counts})
 
-    def record(state: State) -> None:
-        time = state.step * settings.timestep / 1000
-        rows = zip(state.replicas.tolist(), dynamics.conserved(state).tolist(), state.kinetic.tolist(), strict=True)
-        for replica, total, kinetic in rows:
-            series.setdefault(replica, []).append((time, total, kinetic))
-        progress("energy drift", time, length)
+    def _record(self, state: State) -> None:
+        self.series(state)
+        time = state.step * self.settings.timestep / 1000
+        self.progress(time, f"stability, {time:.2f} ps", self.settings.length)
 
-    steps = max(1, settings.steps(length))
-    recorders = [(min(NVE_EVERY, steps), record)]
-    outcome = Simulation(dynamics=dynamics, state=dynamics.start(start), recorders=recorders).run(steps, stop)
-    if outcome.interrupted:
-        return None
-    found = [np.array(series[replica]).T for replica in outcome.state.replicas.tolist()]
-    n_atoms = int(start.n_atoms[0])
-    return Conservation(
-        length=length,
-        drift=[energy_drift(time, total, n_atoms) for time, total, _ in found],
-        score=[nve_score(time, total, kinetic) for time, total, kinetic in found],
-    )
+    @cached_property
+    def _work_record(self) -> dict[str, Any]:
+        """Everything that a study depends on but its length: a finished study may be made longer."""
+        reference = self.reference.first.atomic_numbers.tobytes() + self.reference.positions.tobytes()
+        return {
+            "protocol": self.settings.model_dump(exclude={"length"}),
+            "reference": hashlib.sha256(reference).hexdigest(),
+            "models": self.potential.weights_sha256(),
+        }
+
+    def _sha256_of_work(self) -> str:
+        """The same as one hash, as earlier versions kept it."""
+        protocol = self.settings.model_dump_json(exclude={"length"}).encode()
+        numbers, positions = self.reference.first.atomic_numbers.tobytes(), self.reference.positions.tobytes()
+        return self.potential.weights_sha256(protocol + numbers + positions)

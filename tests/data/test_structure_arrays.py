@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from denskit.batch import System
-from denskit.data.frames import Frames, check
+from denskit.data.structure_arrays import StructureArrays
 
 
-def _many(system: System, count: int) -> Frames:
-    return Frames.from_systems([replace(system, index=index) for index in range(count)], name="mine.npz")
+def _many(system: System, count: int) -> StructureArrays:
+    return StructureArrays.from_systems([replace(system, index=index) for index in range(count)], name="mine.npz")
 
 
-def _with(frames: Frames, name: str, where: object, value: float) -> Frames:
+def _with(frames: StructureArrays, name: str, where: object, value: float) -> StructureArrays:
     array = getattr(frames, name).copy()
     array[where] = value
     return replace(frames, **{name: array})
 
 
-def _alone(frames: Frames, label: str, indices: list[int]) -> Frames:
+def _alone(frames: StructureArrays, label: str, indices: list[int]) -> StructureArrays:
     """The label taken from some frames."""
     has = frames.has[label].copy()
     has[indices] = False
@@ -29,8 +29,8 @@ def _alone(frames: Frames, label: str, indices: list[int]) -> Frames:
 
 
 def test_good_frames_pass_unchanged(systems: dict[str, System]) -> None:
-    frames = Frames.from_systems(systems.values(), name="all")
-    checked, messages = check(frames, required=("energy", "forces"), missing="error")
+    frames = StructureArrays.from_systems(systems.values(), name="all")
+    checked, messages = frames.checked(required=("energy", "forces"), missing="error")
     assert messages == []
     np.testing.assert_array_equal(checked.forces, frames.forces)
 
@@ -41,8 +41,8 @@ def test_labels_that_are_not_finite(systems: dict[str, System], label: str, wher
     ethanol = replace(systems["ethanol"], stress=np.eye(3))
     frames = _with(_many(ethanol, 5), label, where, value)
     with pytest.raises(ValueError, match=rf"mine.npz: {label} is NaN or infinite in frame 3.*data.missing=mask"):
-        check(frames, required=(), missing="error")
-    masked, messages = check(frames, required=("energy", "forces"), missing="mask")
+        frames.checked(required=(), missing="error")
+    masked, messages = frames.checked(required=("energy", "forces"), missing="mask")
     assert np.flatnonzero(~masked.has[label]).tolist() == [3]
     assert getattr(masked[3], label) is None
     assert getattr(masked[2], label) is not None
@@ -52,9 +52,9 @@ def test_labels_that_are_not_finite(systems: dict[str, System], label: str, wher
 def test_frames_without_weighted_labels(systems: dict[str, System]) -> None:
     frames = replace(_alone(_many(systems["water"], 5), "forces", [1, 4]), keys=("energy", "note"))
     with pytest.raises(ValueError, match=r"2 of 5 frames have no forces: frames 1, 4 .*: energy, note. .*data.missing"):
-        check(frames, required=("energy", "forces"), missing="error")
-    check(frames, required=("energy",), missing="error")  # nobody weights forces
-    masked, messages = check(frames, required=("energy", "forces"), missing="mask")
+        frames.checked(required=("energy", "forces"), missing="error")
+    frames.checked(required=("energy",), missing="error")  # nobody weights forces
+    masked, messages = frames.checked(required=("energy", "forces"), missing="mask")
     assert masked[1].forces is None
     assert "2 of 5 frames have no forces" in messages[0]
 
@@ -62,7 +62,7 @@ def test_frames_without_weighted_labels(systems: dict[str, System]) -> None:
 def test_a_label_that_no_frame_has_cannot_be_masked(systems: dict[str, System]) -> None:
     frames = _alone(_many(systems["water"], 2), "forces", [0, 1])
     with pytest.raises(ValueError, match=r"no frame has forces.*data.forces_key=KEY"):
-        check(frames, required=("forces",), missing="mask")
+        frames.checked(required=("forces",), missing="mask")
 
 
 @pytest.mark.parametrize("name", ["ethanol", "copper", "slab", "triclinic"])
@@ -71,11 +71,13 @@ def test_two_atoms_at_one_place(systems: dict[str, System], name: str) -> None:
     positions = system.positions.copy()
     positions[1] = positions[0] + [3e-4, -2e-4, 1e-4]
     bad = replace(system, positions=positions)
-    frames = Frames.from_systems([system, bad, system], name="mine.npz")
+    frames = StructureArrays.from_systems([system, bad, system], name="mine.npz")
     with pytest.raises(ValueError, match=r"mine.npz: atoms \d and \d of frame 1 .* are at one place"):
-        check(frames, required=(), missing="mask")
+        frames.checked(required=(), missing="mask")
     positions[1] = positions[0] + [3e-3, -2e-3, 1e-3]
-    check(Frames.from_systems([replace(system, positions=positions)], name="mine.npz"), required=(), missing="mask")
+    StructureArrays.from_systems([replace(system, positions=positions)], name="mine.npz").checked(
+        required=(), missing="mask"
+    )
 
 
 def test_an_atom_on_the_image_of_another(systems: dict[str, System]) -> None:
@@ -84,28 +86,30 @@ def test_an_atom_on_the_image_of_another(systems: dict[str, System]) -> None:
         positions = system.positions.copy()
         positions[1] = positions[0] + np.array(shift) @ system.cell + 2e-4
         with pytest.raises(ValueError, match="at one place"):
-            check(Frames.from_systems([replace(system, positions=positions)], name="x"), required=(), missing="error")
+            StructureArrays.from_systems([replace(system, positions=positions)], name="x").checked(
+                required=(), missing="error"
+            )
     slab = systems["slab"]  # not periodic along z: there an image is no neighbour
     tall = replace(slab, cell=slab.cell + np.diag([0.0, 0.0, 40.0]))
     positions = tall.positions.copy()
     positions[1] = positions[0] + tall.cell[2]
-    check(Frames.from_systems([replace(tall, positions=positions)], name="x"), required=(), missing="error")
+    StructureArrays.from_systems([replace(tall, positions=positions)], name="x").checked(required=(), missing="error")
 
 
 def test_bad_geometry(systems: dict[str, System]) -> None:
     frames = _many(systems["water"], 4)
     with pytest.raises(ValueError, match="positions or cell are NaN or infinite in frame 2"):
-        check(_with(frames, "positions", (7, 0), np.nan), required=(), missing="mask")
+        _with(frames, "positions", (7, 0), np.nan).checked(required=(), missing="mask")
     with pytest.raises(ValueError, match="atomic numbers outside 1 to 118 in frame 1"):
-        check(_with(frames, "atomic_numbers", 4, 0), required=(), missing="mask")
+        _with(frames, "atomic_numbers", 4, 0).checked(required=(), missing="mask")
     with pytest.raises(ValueError, match="cell vectors are zero or linearly dependent in frames 0, 1, 2, 3"):
-        check(replace(frames, pbc=np.ones((4, 3), dtype=bool)), required=(), missing="mask")
+        replace(frames, pbc=np.ones((4, 3), dtype=bool)).checked(required=(), missing="mask")
     nothing = replace(systems["water"], positions=np.zeros((0, 3)), atomic_numbers=np.zeros(0, dtype=np.int64),
                       fixed=np.zeros(0, dtype=bool), tags=np.zeros(0, dtype=np.int64), forces=None)  # fmt: skip
     with pytest.raises(ValueError, match="no atoms in frame 1"):
-        check(Frames.from_systems([systems["water"], nothing], name="x"), required=(), missing="mask")
+        StructureArrays.from_systems([systems["water"], nothing], name="x").checked(required=(), missing="mask")
 
 
 def test_no_frames() -> None:
     with pytest.raises(ValueError, match="mine.npz has no frames"):
-        Frames.from_systems([], name="mine.npz")
+        StructureArrays.from_systems([], name="mine.npz")

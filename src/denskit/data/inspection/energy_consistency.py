@@ -1,4 +1,4 @@
-"""Energies against forces and stress: between near frames one must follow from the other, in sign and in unit."""
+"""Energies against forces and stress: between near structures their changes must agree, in sign and in unit."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from denskit.data.base import spaced
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.meanings import FORCES_MEAN, STRESS_MEANS, Meanings, meaning, reversed_in_sign
 from denskit.data.inspection.pairs import UNSTRAINED, Pairs
 from denskit.data.inspection.sample import Sample
 
-FEWEST = 6  # pairs, to say anything
-MOST = 300  # pairs that are compared
+FEWEST = 6  # pairs for a comparison
+MOST = 300  # pairs for a comparison
 CLOSE = 0.3  # Å: up to here the trapezoid rule holds to a few per cent
-ENOUGH = 30  # pairs that close, beyond which no others are taken
-SLACK = 0.2  # of the prediction and of its blur: within this, and more, sound pairs agree
+ENOUGH = 30  # pairs that close; only with fewer are others taken
+SLACK = 0.2  # of the prediction and of its blur: sound pairs agree within this
 ROUNDING = 1e-3  # eV
-LEFT = 0.25  # of the energies' deviation: more must not be left when forces and stress are fitted together
+LEFT = 0.25  # of the energies' deviation: the largest residual of a fit of forces and stress together
 CERTAIN = 8.0  # standard errors of a fitted factor
-SAME_CAUSE = 1.2  # two factors that differ by less
+SAME_CAUSE = 1.2  # two factors that differ by less have one cause
 SHARE = 0.7  # of the pairs agree where one factor explains them
 CORRELATED = 0.7
-FINE, ROUGHLY = (0.72, 1.38), (0.3, 3.0)  # predicted over found, where nothing is wrong: near frames, others
+FINE, ROUGHLY = (0.72, 1.38), (0.3, 3.0)  # predicted over found in sound data: near structures, others
 NEAR = 0.4  # Å, of half of the pairs
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How the changes of the energy over pairs of near frames compare with those predicted."""
+    """Changes of the energy over pairs of near structures, against the predicted ones."""
 
     pairs: Pairs
     factor: float  # predicted over found, robust against wrong pairs
@@ -43,13 +44,13 @@ class Comparison:
 
     @property
     def fine(self) -> bool:
-        """And it is one, as well as pairs at this distance can say."""
+        """That factor is 1, within the accuracy of pairs at this distance."""
         lowest, highest = FINE if self.near else ROUGHLY
         return self.clear and lowest < self.factor < highest
 
     @property
     def near(self) -> bool:
-        """The pairs are so near that they must agree."""
+        """The pairs are so near that sound ones agree."""
         return bool(np.median(self.pairs.distance) < NEAR)
 
     @property
@@ -59,8 +60,8 @@ class Comparison:
 
 
 def compare(pairs: Pairs, rise: np.ndarray, work: np.ndarray, blur: np.ndarray) -> Comparison | None:
-    """Changes of the energy found (``rise``) with those predicted (``work``), eV [P]; ``blur``: what the prediction
-    leaves out is a part of this, eV [P].  None for too few pairs, and where nothing is predicted or found."""
+    """Compare changes ``rise`` [P] of the energy with predictions ``work`` [P], both eV; ``blur`` [P]: scale of their
+    errors.  None for too few pairs, and where nothing is predicted or found."""
     usable = np.isfinite(rise + work + blur) & (np.abs(work) > 1e-9)
     pairs, rise, work, blur = pairs.take(usable), rise[usable], work[usable], blur[usable]
     if len(rise) < FEWEST or rise.std() == 0:
@@ -76,18 +77,18 @@ def compare(pairs: Pairs, rise: np.ndarray, work: np.ndarray, blur: np.ndarray) 
 
 
 def with_forces(sample: Sample) -> Comparison | None:
-    """Energies with forces, over pairs with the same cell; where there are none, together with the stress."""
+    """Energies with forces, over pairs with the same cell; without such pairs, together with the stress."""
     pairs = sample.pairs
     pairs = pairs.take((pairs.strain < UNSTRAINED) & (np.abs(pairs.by_forces) > 1e-6))
     order = np.argsort(pairs.distance)
     close = int((pairs.distance < CLOSE).sum())
-    order = order[:close] if close >= ENOUGH else order[:ENOUGH]
-    pairs = pairs.take(order[np.linspace(0, len(order) - 1, min(MOST, len(order))).astype(np.int64)])
+    order = order[: max(close, ENOUGH)]
+    pairs = pairs.take(order[spaced(len(order), MOST)])
     return compare(pairs, pairs.rise, pairs.by_forces, pairs.forces_blur) or _together(_strained(sample))[0]
 
 
 def with_stress(sample: Sample, forces: Comparison | None) -> Comparison | None:
-    """Energies with stress, over pairs in different cells, less what forces do (``forces``: :func:`with_forces`)."""
+    """Energies with stress, over pairs in different cells, less the work of ``forces`` (:func:`with_forces`)."""
     pairs = _strained(sample)
     if forces is None or not forces.clear or (forces.pairs.strain > UNSTRAINED).any():
         return _together(pairs)[1]
@@ -102,7 +103,7 @@ def _strained(sample: Sample) -> Pairs:
 
 
 def _together(pairs: Pairs) -> tuple[Comparison | None, Comparison | None]:
-    """Energies with forces and stress at once, by least squares; None for what does not show in the energies."""
+    """Energies with forces and stress at once, by least squares; None where the energies do not show one of them."""
     work = np.stack([pairs.by_forces, pairs.by_stress], axis=1)
     sizes = np.sqrt((work**2).mean(axis=0)) if len(work) >= 2 * FEWEST else np.zeros(2)
     shown = sizes > 1e-6
@@ -118,14 +119,13 @@ def _together(pairs: Pairs) -> tuple[Comparison | None, Comparison | None]:
     errors[shown] = left.std() * np.sqrt(np.diag(np.linalg.pinv(scaled.T @ scaled))) / sizes[shown]
     found: list[Comparison | None] = [None, None]
     for one in np.flatnonzero(np.abs(slopes) > CERTAIN * errors):
-        rest = left + work[:, one] * slopes[one]
-        agree = np.ones(len(left), dtype=bool)
-        found[one] = Comparison(pairs, 1 / slopes[one], float(np.corrcoef(rest, work[:, one])[0, 1]), agree)
+        correlation = float(np.corrcoef(left + work[:, one] * slopes[one], work[:, one])[0, 1])
+        found[one] = Comparison(pairs, 1 / slopes[one], correlation, agree=np.ones(len(left), dtype=bool))
     return found[0], found[1]
 
 
 def energies_and_forces(sample: Sample) -> Iterator[Finding]:
-    """The energy must change by -F.dx between near frames: signs, units and single wrong labels."""
+    """The energy must change by -F.dx between near structures: signs, units and single wrong labels."""
     found = with_forces(sample)
     if found is None:
         return
@@ -136,7 +136,7 @@ def energies_and_forces(sample: Sample) -> Iterator[Finding]:
             f"energies do not change as forces say, by {off:.3g} eV (median) in {(~found.agree).sum()} of {found.told}",
             "energies and forces of different structures, methods or units",
             "Compare the labels of these frames with the calculations",
-            of=_wrong_frames(found),
+            of=_disagreeing(found),
         )
     elif found.clear and not found.fine:
         means, advice = meaning(found.factor, {**FORCES_MEAN, **_per_atom(sample, found)})
@@ -144,24 +144,20 @@ def energies_and_forces(sample: Sample) -> Iterator[Finding]:
             means = "the forces have the wrong sign (gradients?)" + (f", and {means}" if means else "")
             advice = reversed_in_sign(advice, "forces")
         yield sample.finding("problem", f"-F.dx is {found.factor:.3g} times dE over {found.told}", means, advice)
-    elif found.near and len(wrong := _wrong_frames(found)):
-        yield sample.finding(
-            "problem",
-            "energies do not change as forces say between these and near frames",
-            "energies or forces of other structures, methods or units, or not converged",
-            "Remove these frames, or compute them again",
-            of=wrong,
-        )
+    elif found.near and len(wrong := _disagreeing(found)):
+        told = "energies do not change as forces say between these and near frames"
+        means = "energies or forces of other structures, methods or units, or not converged"
+        yield sample.finding("problem", told, means, "Remove these frames, or compute them again", of=wrong)
 
 
 def energies_and_stress(sample: Sample) -> Iterator[Finding]:
-    """The energy must change by V s : e between near frames in different cells: sign and unit of the stress."""
+    """The energy must change by V s : e between near structures in different cells: sign and unit of the stress."""
     forces = with_forces(sample)
     found = with_stress(sample, forces)
     if found is None or not found.clear or found.fine:
         return
     if forces is not None and not forces.fine and 1 / SAME_CAUSE < found.factor / forces.factor < SAME_CAUSE:
-        return  # both show that the energies are wrong, which is said once
+        return  # the energies are wrong, which the forces have shown already
     volume = float(np.median(found.pairs.volume))
     virial = ("it is a virial, not divided by the volume", "Give it a name with virial in it, or divide it")
     means, advice = meaning(found.factor, {**STRESS_MEANS, volume: virial})
@@ -173,25 +169,25 @@ def energies_and_stress(sample: Sample) -> Iterator[Finding]:
 
 
 def nothing_compared(sample: Sample) -> Iterator[Finding]:
-    """Without near frames, signs and units of forces and stress are not checked."""
-    labelled = sample.frames.has["energy"] & sample.frames.has["forces"]
+    """Without near structures, signs and units of forces and stress are not checked."""
+    labelled = sample.structures.has["energy"] & sample.structures.has["forces"]
     if labelled.sum() > 1 and with_forces(sample) is None and with_stress(sample, None) is None:
         found = "no frames are near enough to compare energies with forces"
         yield sample.finding("note", found, "signs and units were judged by sizes alone")
 
 
-def _wrong_frames(found: Comparison) -> np.ndarray:
-    """Frames [W] of two pairs or more, none of which agrees."""
+def _disagreeing(found: Comparison) -> np.ndarray:
+    """Structures [W] of two pairs or more, none of which agrees."""
     both = np.concatenate([found.pairs.first, found.pairs.second])
-    frames, inverse, counts = np.unique(both, return_inverse=True, return_counts=True)
+    places, inverse, counts = np.unique(both, return_inverse=True, return_counts=True)
     good = np.bincount(inverse, weights=np.tile(found.agree, 2))
-    return frames[(good == 0) & (counts >= 2)]
+    return places[(good == 0) & (counts >= 2)]
 
 
 def _per_atom(sample: Sample, found: Comparison) -> Meanings:
-    """The factor that energies per atom would give, if energies times the numbers of atoms agree with the forces."""
+    """The factor of energies per atom, if energies times the numbers of atoms agree with the forces."""
     pairs = found.pairs
-    total = compare(pairs, pairs.rise * sample.frames.n_atoms[pairs.first], pairs.by_forces, pairs.forces_blur)
+    total = compare(pairs, pairs.rise * sample.structures.sizes[pairs.first], pairs.by_forces, pairs.forces_blur)
     if total is None or not total.clear:
         return {}
     means = ("the energies are per atom, not total", "Multiply the energies of the file by the numbers of atoms")

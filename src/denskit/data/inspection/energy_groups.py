@@ -1,0 +1,47 @@
+"""Energies of one composition that fall into two groups which the geometries do not explain."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.spatial import cKDTree
+
+from denskit.data.base import spaced
+from denskit.data.inspection.pairs import fingerprints, lattices
+from denskit.data.structure_arrays import StructureArrays
+
+FEWEST = 6  # structures of one composition that can form groups
+GAP = 0.1  # eV an atom between groups, and
+WIDTHS = 10.0  # standard deviations of the wider group
+CROSSING = 0.2  # share of the smaller group that lies among the larger, where geometry does not divide them:
+ALIKE = 3.0  # times the distance within the larger group
+MOST = 2000  # structures of each group that are compared
+
+
+def energy_split(structures: StructureArrays, group: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """The smaller and the larger part of a ``group`` [G] of structures of one composition; None for one group."""
+    group = group[structures.has["energy"][group]]
+    if len(group) < FEWEST:
+        return None
+    values = structures.energy[group] / structures.sizes[group[0]]
+    order = np.argsort(values)
+    gaps = np.diff(values[order])
+    cut = int(gaps.argmax()) + 1
+    low, high = order[:cut], order[cut:]
+    if gaps[cut - 1] < max(GAP, WIDTHS * max(values[low].std(), values[high].std())):
+        return None
+    few, many = (low, high) if len(low) < len(high) else (high, low)
+    return (group[few], group[many]) if _crossing(structures, group[few], group[many]) >= CROSSING else None
+
+
+def _crossing(structures: StructureArrays, few: np.ndarray, many: np.ndarray) -> float:
+    """Share of ``few`` whose nearest structure is one of ``many``, as near as these are to each other."""
+    few, many = few[spaced(len(few), MOST)], many[spaced(len(many), MOST)]
+    group = np.concatenate([few, many])
+    pbc = structures.pbc[group[0]]
+    positions = structures.positions[structures.atom_rows(group)]
+    prints = fingerprints(positions, lattices(structures.cell[group], pbc), pbc)
+    distances, near = cKDTree(prints).query(prints, k=2)
+    itself = near[:, 0] == np.arange(len(group))  # a twin may come first
+    nearest, distance = np.where(itself, near[:, 1], near[:, 0]), np.where(itself, distances[:, 1], distances[:, 0])
+    alike = distance[: len(few)] <= ALIKE * np.median(distance[len(few) :])
+    return float(((nearest[: len(few)] >= len(few)) & alike).mean())
