@@ -82,7 +82,7 @@ def update(candidates: Candidates, batch: Batch) -> None:
     """What a step does between two searches: are the edges complete, and which are within the cutoff."""
     assert candidates.hold(batch)
     keep = candidates.within(candidates.squared_distances(batch.positions), SMALL.cutoff, None, True)
-    candidates.batch.edge_index.index_select(1, keep.nonzero()[:, 0])
+    candidates.batch.built_edges.index.index_select(1, keep.nonzero()[:, 0])
 
 
 def label(kernels: str, setting: str) -> str:
@@ -111,9 +111,9 @@ def times(sizes: list[int], chunks: list[str], kernels: list[str], work: str, tu
             for what, step in [*works.items()] * max(1, 10 // size):
                 spent = seconds(step)
                 if turn >= 0:
-                    found.setdefault((size, what), []).append(1e6 * spent / batch.edge_index.shape[1])
+                    found.setdefault((size, what), []).append(1e6 * spent / batch.num_edges)
     return [
-        {"atoms": batches[size].num_atoms, "edges": batches[size].edge_index.shape[1], "what": what,
+        {"atoms": batches[size].num_atoms, "edges": batches[size].num_edges, "what": what,
          "min_us": min(values), "median_us": statistics.median(values)}
         for (size, what), values in found.items()
     ]  # fmt: skip
@@ -131,7 +131,7 @@ def memory(size: int, chunk: str, kernels: str, work: str) -> None:
     evaluate(model, SMALL.with_neighbors(liquid(min(REPEATS))), chunk)  # libraries and compiled kernels
     before = peak()
     evaluate(model, batch, chunk)
-    print(json.dumps({"edges": batch.edge_index.shape[1], "what": label(kernels, chunk), "MiB": peak() - before}))
+    print(json.dumps({"edges": batch.num_edges, "what": label(kernels, chunk), "MiB": peak() - before}))
 
 
 def memories(sizes: list[int], chunks: list[str], kernels: list[str], shared: list[str]) -> list[dict[str, object]]:

@@ -60,7 +60,7 @@ MUTATIONS = [
         mistake="forces encoded on uncorrupted atoms",
         file=DENS,
         before="encoded = noise_mask[:, None] & self.config.force_encoding",
-        after="encoded = free_atoms(batch)[:, None] & self.config.force_encoding",
+        after="encoded = batch.free_atoms[:, None] & self.config.force_encoding",
         test=_T + "test_forces_of_uncorrupted_atoms_are_not_encoded",
     ),
     Mutation(
@@ -81,8 +81,8 @@ MUTATIONS = [
     Mutation(
         mistake="edges built before the corruption",
         file=CORRUPTION,
-        before="        edge_index=None,\n        edge_shift=None,\n        edge_mask=None,\n",
-        after="",
+        before="displacement, edges=None)",
+        after="displacement)",
         test=_T + "test_edges_belong_to_the_corrupted_positions",
     ),
     Mutation(
@@ -116,16 +116,16 @@ MUTATIONS = [
     Mutation(
         mistake="fixed atoms corrupted",
         file=DENS,
-        before="        drawn = free_atoms(batch)\n",
+        before="        drawn = batch.free_atoms\n",
         after="        drawn = batch.atom_mask\n",
         test=_T + "test_probability_one_and_ratio_one_corrupt_every_free_atom",
     ),
     Mutation(
         mistake="exclusion ignored",
         file=DENS,
-        before="            chosen = chosen & allows(batch, targets, drawn)\n",
-        after="            chosen = chosen | (allows(batch, targets, drawn) & False)\n",
-        test="tests/tasks/test_exclusion.py::test_the_settings_reach_the_corruption",
+        before="chosen = chosen & self._allowed(batch, targets, drawn)",
+        after="chosen = chosen | (self._allowed(batch, targets, drawn) & False)",
+        test="tests/tasks/test_dens_exclusion.py::test_the_settings_reach_the_corruption",
     ),
     Mutation(
         mistake="draws depend on the place in the batch",
@@ -145,7 +145,7 @@ MUTATIONS = [
         mistake="noise scored on all atoms",
         file=CORRUPTION,
         before="        scored=prepared.noise_mask,\n",
-        after="        scored=free_atoms(prepared.batch),\n",
+        after="        scored=batch.free_atoms,\n",
         test=_L + "test_published_loss_of_the_worked_example",
     ),
     Mutation(
@@ -158,7 +158,7 @@ MUTATIONS = [
     Mutation(
         mistake="forces of fixed atoms scored",
         file=LABELS,
-        before="existing = targets.forces_mask & free_atoms(batch)",
+        before="existing = targets.forces_mask & batch.free_atoms",
         after="existing = targets.forces_mask",
         test=_L + "test_published_loss_of_the_worked_example",
     ),
@@ -186,14 +186,14 @@ MUTATIONS = [
     Mutation(
         mistake="paper's loss divided by the scored atoms",
         file=LOSSES,
-        before="atoms = count_atoms(existing, batch)",
-        after="atoms = count_atoms(scored, batch)",
+        before="atoms = batch.count_atoms(existing)",
+        after="atoms = batch.count_atoms(scored)",
         test=_L + "test_paper_loss_of_the_worked_example",
     ),
     Mutation(
         mistake="force errors of fixed atoms in the metrics",
         file=METRICS,
-        before="atoms = targets.forces_mask & free_atoms(batch)\n        mask = atoms[:, None].expand_as(forces)",
+        before="atoms = targets.forces_mask & batch.free_atoms\n        mask = atoms[:, None].expand_as(forces)",
         after="atoms = targets.forces_mask\n        mask = atoms[:, None].expand_as(forces)",
         test=_M + "test_metrics_of_the_worked_example",
     ),
@@ -228,15 +228,15 @@ MUTATIONS = [
     Mutation(
         mistake="Noisy Nodes: fixed atoms displaced",
         file=NOISY_NODES,
-        before="noise_mask = free_atoms(batch) &",
+        before="noise_mask = batch.free_atoms &",
         after="noise_mask = batch.atom_mask &",
         test=_N + "test_every_free_atom_is_displaced_and_no_force_is_shown",
     ),
     Mutation(
         mistake="Noisy Nodes: labels of corrupted structures not scored",
         file=NOISY_NODES,
-        before="forces_scored=prepared.batch.atom_mask,",
-        after="forces_scored=~prepared.noise_mask,",
+        before="label_terms(self.config, prediction, prepared)",
+        after="label_terms(self.config, prediction, prepared, forces_scored=~prepared.noise_mask)",
         test=_N + "test_all_labels_are_scored_and_stay_those_of_the_original",
     ),
 ]

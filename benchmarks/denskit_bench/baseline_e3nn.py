@@ -250,9 +250,8 @@ class EquiformerE3NN(nn.Module):
         ``force_input`` [N, 3] is encoded as published (zero on atoms that were not corrupted); the bias of the
         encoding is added without it too.  ``create_graph`` keeps the graph of the forces for a training step.
         """
-        assert batch.edge_index is not None, "build neighbours first"
         positions = batch.positions.detach().requires_grad_()
-        source, target = batch.edge_index
+        source, target = batch.built_edges.index
         vectors = positions.index_select(0, source) - positions.index_select(0, target)
         harmonics = o3.spherical_harmonics(self.harmonics, vectors, normalize=True, normalization="component")
         edges = Edges(source, target, harmonics, self.rbf(vectors.norm(dim=1)))

@@ -72,11 +72,10 @@ def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
     contestants = build_contestants(job, sides, torch.float32)
     device = torch.device(job.device)
     batch = next(iter(contestants.values())).prepared.batch
-    assert batch.edge_index is not None
     meeting = Meeting(
         contenders={side: Own(one.step, device, one.module) for side, one in contestants.items()},
         agreement=compare(job, contestants) if len(contestants) == 2 and job.work != "dens" else None,
-        facts={"atoms": batch.num_atoms, "edges": batch.edge_index.shape[1], "structures": job.batch},
+        facts={"atoms": batch.num_atoms, "edges": batch.num_edges, "structures": job.batch},
     )
     return meeting
 

@@ -72,9 +72,8 @@ def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
         widths = np.sqrt(one.get_masses() * ase.units.kB * TEMPERATURE)
         one.set_momenta(generator.normal(size=(len(one), 3)) * widths[:, None])
     config = config_of(job)
-    edges = build_neighbors(batch_of(atoms), config.cutoff).edge_index
-    assert edges is not None
-    facts = {"atoms": sum(map(len, atoms)), "edges": edges.shape[1], "structures": job.batch}
+    edges = build_neighbors(batch_of(atoms), config.cutoff).num_edges
+    facts = {"atoms": sum(map(len, atoms)), "edges": edges, "structures": job.batch}
     meeting = Meeting(facts=facts)
     if job.against in ELSEWHERE:
         _among_calculators(job, sides, atoms, meeting)

@@ -26,8 +26,7 @@ def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
     atoms = structures(job.system, job.batch)
     batch = batch_of(atoms)
     found = config.with_neighbors(batch)
-    assert found.edge_index is not None
-    facts = {"atoms": batch.num_atoms, "edges": found.edge_index.shape[1], "structures": job.batch}
+    facts = {"atoms": batch.num_atoms, "edges": found.num_edges, "structures": job.batch}
     work: dict[Side, Callable[[], object]] = {
         "ours": lambda: config.with_neighbors(batch),
         "theirs": lambda: [edges_of_ase(one, config) for one in atoms],
@@ -63,9 +62,8 @@ def _numbered(parts: list[np.ndarray]) -> Iterator[tuple[int, ...]]:
 
 def _edges(batch: Batch) -> Iterator[tuple[int, ...]]:
     """System, target, source and shift of every edge, atoms counted in their system."""
-    assert batch.edge_index is not None and batch.edge_shift is not None
-    source, target = batch.edge_index
+    source, target = batch.built_edges.index
     system = batch.system_index[target]
     first = (batch.n_atoms.cumsum(0) - batch.n_atoms)[system]
-    rows = torch.column_stack([system, target - first, source - first, batch.edge_shift.long()])
+    rows = torch.column_stack([system, target - first, source - first, batch.built_edges.shift.long()])
     yield from map(tuple, rows.tolist())

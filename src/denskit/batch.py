@@ -71,11 +71,20 @@ class _Tensors:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Edges(_Tensors):
+    """The neighbour list of a batch.  Padding edges have ``mask`` False and join an atom to itself with zero shift."""
+
+    index: Tensor  # [2, E] int64, row 0 source j (neighbour), row 1 target i (centre)
+    shift: Tensor  # [E, 3] int64, cell shifts of the source
+    mask: Tensor | None = None  # [E] bool, True for real edges; None: all are
+    pairs: Tensor | None = None  # [E/2, 2] int64, rows of each edge and its reverse; None: models search for them
+
+
+@dataclass(frozen=True, kw_only=True)
 class Batch(_Tensors):
     """Many structures as one graph.  No labels: a model never sees them.
 
-    Padding atoms have ``atom_mask`` False and belong to the last system; padding edges have ``edge_mask`` False and
-    join an atom to itself with zero shift.  ``None`` edges mean that neighbours were not built yet.
+    Padding atoms have ``atom_mask`` False and belong to the last system.
     """
 
     positions: Tensor  # [N, 3] Å
@@ -88,10 +97,7 @@ class Batch(_Tensors):
     tags: Tensor  # [N] int64
     denoise: Tensor  # [B] bool, False: never corrupted by DeNS
     atom_mask: Tensor  # [N] bool, True for real atoms
-    edge_index: Tensor | None = None  # [2, E] int64, row 0 source j (neighbour), row 1 target i (centre)
-    edge_shift: Tensor | None = None  # [E, 3] int64, cell shifts of the source
-    edge_mask: Tensor | None = None  # [E] bool, True for real edges; None: all are
-    edge_pairs: Tensor | None = None  # [E/2, 2] int64, rows of each edge and its reverse; None: models look themselves
+    edges: Edges | None = None  # None: neighbours were not built yet
 
     @property
     def num_systems(self) -> int:
@@ -103,16 +109,40 @@ class Batch(_Tensors):
         """N, padding included."""
         return self.positions.shape[0]
 
+    @property
+    def num_edges(self) -> int:
+        """E, padding included; 0 before neighbours are built."""
+        return 0 if self.edges is None else self.edges.index.shape[1]
+
+    @property
+    def built_edges(self) -> Edges:
+        """The edges; ValueError before neighbours are built."""
+        if self.edges is None:
+            raise ValueError(
+                "the batch has no edges; build its neighbours first, with model.config.with_neighbors(batch) or "
+                "denskit.geometry.neighbors.build_neighbors(batch, cutoff)"
+            )
+        return self.edges
+
     def sum_over_atoms(self, values: Tensor) -> Tensor:
         """Sums [B, ...] over the atoms of each system of values [N, ...]."""
         return values.new_zeros(self.num_systems, *values.shape[1:]).index_add(0, self.system_index, values)
 
+    @property
+    def free_atoms(self) -> Tensor:
+        """Atoms [N] bool that are real and not fixed: tasks corrupt them, and losses and metrics count their forces."""
+        return self.atom_mask & ~self.fixed
+
+    def count_atoms(self, mask: Tensor) -> Tensor:
+        """Number [B] int64 of each system's atoms in a mask [N] bool."""
+        return self.sum_over_atoms(mask.to(self.n_atoms.dtype))
+
     def edge_vectors(self) -> Tensor:
         """Vectors [E, 3] (Å) from target to source, r_j + shift @ cell - r_i, differentiable in positions and cell."""
-        assert self.edge_index is not None and self.edge_shift is not None, "build neighbours first"
-        source, target = self.edge_index
+        edges = self.built_edges
+        source, target = edges.index
         vectors = self.positions[source] - self.positions[target]
-        shift = self.edge_shift.to(vectors.dtype)
+        shift = edges.shift.to(vectors.dtype)
         return vectors + torch.einsum("ei,eij->ej", shift, self.cell[self.system_index[target]])
 
 

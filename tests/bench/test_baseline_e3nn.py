@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from denskit.batch import Batch
+from denskit.batch import Batch, Edges
 
 from tolerances import REFERENCE64
 
@@ -41,6 +41,7 @@ class Case:
         system, place = self.tensor("in/batch"), self.tensor(positions)
         count, atoms = int(system.max()) + 1, len(system)
         near = (torch.cdist(place, place) < self.info["hyper_parameters"]["max_radius"]) & (system[:, None] == system)
+        index = (near & ~torch.eye(atoms, dtype=torch.bool)).nonzero().T.contiguous()
         return Batch(
             positions=place,
             atomic_numbers=self.tensor("in/atomic_numbers"),
@@ -52,7 +53,7 @@ class Case:
             tags=torch.zeros(atoms, dtype=torch.int64),
             denoise=torch.ones(count, dtype=torch.bool),
             atom_mask=torch.ones(atoms, dtype=torch.bool),
-            edge_index=(near & ~torch.eye(atoms, dtype=torch.bool)).nonzero().T.contiguous(),
+            edges=Edges(index=index, shift=index.new_zeros(index.shape[1], 3)),
         )
 
 

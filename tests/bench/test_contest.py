@@ -75,7 +75,7 @@ def test_the_batch_has_corrupted_atoms_and_atoms_left_alone() -> None:
     prepared = ours(TRAIN, torch.float32).prepared
     assert prepared.noise_mask.any()
     assert not prepared.noise_mask.all()
-    assert prepared.batch.edge_index.shape == (2, 2 * 9 * 8)  # ethanol lies within 5 Å
+    assert prepared.batch.num_edges == 2 * 9 * 8  # ethanol lies within 5 Å
     assert prepared.batch.positions.dtype == prepared.targets.energy.dtype == torch.float32
 
 
@@ -84,7 +84,7 @@ def test_edges_belong_to_the_positions_that_the_models_see(work: Work) -> None:
     prepared = ours(Job(work=work, model="equiformer_small", system="aspirin", batch=8, dens=True)).prepared
     assert prepared.noise_mask.any() == (work == "train")
     again = build_neighbors(prepared.batch, 5.0)
-    assert torch.equal(prepared.batch.edge_index, again.edge_index)
+    assert torch.equal(prepared.batch.built_edges.index, again.built_edges.index)
     assert prepared.batch.edge_vectors().norm(dim=1).max() < 5.0
 
 

@@ -304,7 +304,7 @@ class TestPadding:
             build_neighbors(plain, force_field.cutoff),
             dense_neighbors(padded, force_field.cutoff),
         ]
-        assert bool((~batches[1].edge_mask).any())
+        assert bool((~batches[1].edges.mask).any())
         outputs, gradients = [], []
         for batch in batches:
             given = None if forces is None else forces[: batch.num_atoms]
@@ -425,7 +425,7 @@ class TestSmoothness:
         for gap, tolerance in ((1e-1, 1e-1), (1e-2, 1e-3), (1e-3, 1e-5), (1e-5, 1e-5), (1e-6, 1e-5)):
             pair = molecule([[0, 0, 0], [0, 0, force_field.cutoff - gap]], [6, 8])
             batch = batch_of([pair], force_field)
-            assert batch.edge_index is not None and batch.edge_index.shape[1] == 2
+            assert batch.num_edges == 2
             out = force_field(batch, None, for_molecules(force_field))
             assert float((out["energy"] - single).detach().abs()) <= tolerance * float(single.detach().abs())
             assert float(out["forces"].detach().abs().max()) <= 10 * tolerance

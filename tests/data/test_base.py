@@ -17,7 +17,7 @@ def test_collate_concatenates_structures_and_their_labels(systems: dict[str, Sys
     sizes = [len(system) for system in chosen]
     assert batch.n_atoms.tolist() == sizes
     assert batch.system_index.tolist() == np.repeat([0, 1, 2], sizes).tolist()
-    assert batch.edge_index is None
+    assert batch.edges is None
     assert batch.atom_mask.all()
     assert batch.denoise.tolist() == [True, True, True]
     for row, (system, begin) in enumerate(zip(chosen, np.cumsum([0, *sizes]), strict=False)):

@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from contract.variants import build
-from denskit.batch import Batch, System
+from denskit.batch import Batch, Edges, System
 from denskit.data.base import collate
 from denskit.geometry.edge_pairs import edge_pairs, pair_of_edge, to_edges
 from denskit.geometry.neighbors import build_neighbors
@@ -24,25 +24,25 @@ def batch(systems: dict[str, System]) -> Batch:
 
 def test_every_edge_has_its_reverse(batch: Batch) -> None:
     pairs = edge_pairs(batch)
-    assert pairs is not None and batch.edge_index is not None and batch.edge_shift is not None
+    assert pairs is not None
+    index, shift = batch.built_edges.index, batch.built_edges.shift
     first, second = pairs.unbind(1)
-    assert sorted(pairs.view(-1).tolist()) == list(range(batch.edge_index.shape[1]))
-    assert torch.equal(batch.edge_index[:, first], batch.edge_index[:, second].flip(0))
-    assert torch.equal(batch.edge_shift[first], -batch.edge_shift[second])
-    assert bool((batch.edge_index[0] == batch.edge_index[1]).any()), "no atom neighbours its own image here"
+    assert sorted(pairs.view(-1).tolist()) == list(range(batch.num_edges))
+    assert torch.equal(index[:, first], index[:, second].flip(0))
+    assert torch.equal(shift[first], -shift[second])
+    assert bool((index[0] == index[1]).any()), "no atom neighbours its own image here"
     pair = pair_of_edge(pairs)
     assert torch.equal(pairs[pair].eq(torch.arange(len(pair))[:, None]).sum(1), torch.ones(len(pair), dtype=torch.long))
 
 
 def test_what_is_not_in_pairs_is_left_alone(batch: Batch, systems: dict[str, System]) -> None:
-    assert batch.edge_index is not None and batch.edge_shift is not None
-    index, shift = batch.edge_index, batch.edge_shift
-    assert edge_pairs(replace(batch, edge_index=index[:, 2:], edge_shift=shift[2:])) is None
-    assert edge_pairs(replace(batch, edge_index=index.flip(1), edge_shift=shift.flip(0))) is None
-    assert edge_pairs(replace(batch, edge_index=index[:, :0], edge_shift=shift[:0])) is None
+    index, shift = batch.built_edges.index, batch.built_edges.shift
+    assert edge_pairs(replace(batch, edges=Edges(index=index[:, 2:], shift=shift[2:]))) is None
+    assert edge_pairs(replace(batch, edges=Edges(index=index.flip(1), shift=shift.flip(0)))) is None
+    assert edge_pairs(replace(batch, edges=Edges(index=index[:, :0], shift=shift[:0]))) is None
     last = index.new_full((2, 2), batch.num_atoms - 1)  # padding
-    padded = replace(batch, edge_index=torch.cat((index, last), 1), edge_shift=torch.cat((shift, shift[:2] * 0)))
-    assert edge_pairs(padded) is None
+    padded = Edges(index=torch.cat((index, last), 1), shift=torch.cat((shift, shift[:2] * 0)))
+    assert edge_pairs(replace(batch, edges=padded)) is None
     nearest = build_neighbors(collate([systems["ethanol"]], torch.float64)[0], 4.0, max_neighbors=2)
     assert edge_pairs(nearest) is None
 

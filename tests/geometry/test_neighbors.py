@@ -51,9 +51,9 @@ def cluster(n: int, seed: int, width: float = 5.0) -> ase.Atoms:
 
 def edge_list(batch: Batch) -> list[Edge]:
     """Real edges in the order of the batch."""
-    assert batch.edge_index is not None and batch.edge_shift is not None
-    rows = torch.cat([batch.edge_index.T, batch.edge_shift], dim=1)
-    real = slice(None) if batch.edge_mask is None else batch.edge_mask
+    edges = batch.built_edges
+    rows = torch.cat([edges.index.T, edges.shift], dim=1)
+    real = slice(None) if edges.mask is None else edges.mask
     return [tuple(row) for row in rows[real].tolist()]
 
 
@@ -85,7 +85,6 @@ def test_vectors_and_order(systems: dict[str, System]) -> None:
     """The vector points from target to source within the cutoff; edges are sorted by target, source, shift."""
     atoms = as_atoms(systems["triclinic"])
     batch = build_neighbors(make_batch(atoms), 5.0)
-    assert batch.edge_index is not None
     target, source, shift, vector = neighbor_list("ijSD", atoms, 5.0)
     order = np.lexsort((*shift.T[::-1], source, target))
     assert edge_list(batch) == [(source[k], target[k], *shift[k]) for k in order]
@@ -117,16 +116,15 @@ def test_padding_atoms_have_no_edges() -> None:
 @pytest.mark.parametrize("build", [build_neighbors, dense_neighbors])
 def test_no_edges_at_all(build) -> None:  # type: ignore[no-untyped-def]
     batch = build(make_batch(ase.Atoms("H"), ase.Atoms("H", positions=[[0.0, 0.0, 1.0]])), 5.0)
-    assert batch.edge_index.shape == (2, 0) and batch.edge_index.dtype == torch.int64
-    assert batch.edge_shift.shape == (0, 3)
-    assert batch.edge_mask is None if build is build_neighbors else batch.edge_mask.shape == (0,)
+    assert batch.edges.index.shape == (2, 0) and batch.edges.index.dtype == torch.int64
+    assert batch.edges.shift.shape == (0, 3)
+    assert batch.edges.mask is None if build is build_neighbors else batch.edges.mask.shape == (0,)
     assert batch.edge_vectors().shape == (0, 3)
 
 
 def distances_by_target(batch: Batch) -> list[np.ndarray]:
-    assert batch.edge_index is not None
     distance = batch.edge_vectors().norm(dim=1).numpy()
-    target = batch.edge_index[1].numpy()
+    target = batch.built_edges.index[1].numpy()
     return [np.sort(distance[target == i]) for i in range(batch.num_atoms)]
 
 
@@ -242,10 +240,11 @@ def test_dense_equals_cell_list(systems: dict[str, System], dtype: torch.dtype) 
     for cutoff in (1.5, 3.0, 5.0):
         dense = dense_neighbors(batch, cutoff)
         assert edge_list(dense) == edge_list(build_neighbors(batch, cutoff))
-        assert dense.edge_index is not None and dense.edge_mask is not None
-        assert dense.edge_index.shape == (2, 5 * 12 * 11)
-        assert bool((dense.edge_index[1].diff() >= 0).all())
-        padding = dense.edge_index[:, ~dense.edge_mask]
+        edges = dense.built_edges
+        assert edges.mask is not None
+        assert edges.index.shape == (2, 5 * 12 * 11)
+        assert bool((edges.index[1].diff() >= 0).all())
+        padding = edges.index[:, ~edges.mask]
         assert padding.shape[1] > 0 and torch.equal(padding[0], padding[1])
 
 

@@ -16,7 +16,7 @@ from ase.build import molecule
 from torch import Tensor
 
 from contract.variants import VARIANTS, build
-from denskit.batch import Batch, System
+from denskit.batch import Batch, Edges, System
 from denskit.data.base import collate
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models import ForceField
@@ -44,17 +44,13 @@ def batch(systems: dict[str, System]) -> Batch:
         forces=None,
     )
     found = build_neighbors(collate([lonely, systems["slab"], systems["water"]], torch.float64)[0], 3.0)
-    assert found.edge_index is not None and found.edge_shift is not None
+    edges = found.built_edges
     last = torch.full((2, 5), found.num_atoms - 1)
-    mask = torch.ones(found.edge_index.shape[1] + 5, dtype=torch.bool)
+    mask = torch.ones(found.num_edges + 5, dtype=torch.bool)
     mask[-5:] = False
     mask[3] = False
-    return replace(
-        found,
-        edge_index=torch.cat((found.edge_index, last), 1),
-        edge_shift=torch.cat((found.edge_shift, found.edge_shift.new_zeros(5, 3))),
-        edge_mask=mask,
-    )
+    index, shift = torch.cat((edges.index, last), 1), torch.cat((edges.shift, edges.shift.new_zeros(5, 3)))
+    return replace(found, edges=Edges(index=index, shift=shift, mask=mask))
 
 
 def force_input_for(force_field: ForceField, batch: Batch) -> Tensor | None:
@@ -142,9 +138,9 @@ def test_blocks_computed_again_change_nothing(name: str, batch: Batch) -> None:
 
 
 def test_groups_partition_edges_and_atoms(batch: Batch) -> None:
-    assert batch.edge_index is not None
-    source, target = batch.edge_index
-    groups = edge_groups(batch.edge_index, batch.num_atoms, 50)
+    index = batch.built_edges.index
+    source, target = index
+    groups = edge_groups(index, batch.num_atoms, 50)
     degree = int(torch.bincount(target).max())
     assert len(groups) == 3
     for group in groups:
@@ -163,15 +159,11 @@ def test_groups_partition_edges_and_atoms(batch: Batch) -> None:
 def test_edges_in_any_order_are_refused(batch: Batch) -> None:
     force_field = build("envelope", torch.float64)
     force_field.execution = Execution(edge_chunk=10)
-    assert batch.edge_index is not None and batch.edge_shift is not None and batch.edge_mask is not None
-    turned = replace(
-        batch,
-        edge_index=batch.edge_index.flip(1),
-        edge_shift=batch.edge_shift.flip(0),
-        edge_mask=batch.edge_mask.flip(0),
-    )
-    with pytest.raises(ValueError, match=r"not sorted by target.*sort edge_index"):
-        force_field.predict(turned)
+    edges = batch.built_edges
+    assert edges.mask is not None
+    turned = Edges(index=edges.index.flip(1), shift=edges.shift.flip(0), mask=edges.mask.flip(0))
+    with pytest.raises(ValueError, match=r"not sorted by target.*sort index"):
+        force_field.predict(replace(batch, edges=turned))
 
 
 PEAK = """
@@ -190,7 +182,7 @@ def evaluate(repeats):
     batch = model.config.with_neighbors(batch_of([atoms]).to(dtype=torch.float32))
     out = model(batch)
     out["forces"].square().sum().backward()
-    return batch.edge_index.shape[1]
+    return batch.num_edges
 def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
 model.train()

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from denskit.batch import Batch, Prepared, Targets
+from denskit.batch import Batch, Edges, Prepared, Targets
 from denskit.geometry.edge_frame import EdgeFrames, m_major, wigner_d
 from denskit.models import MODELS, ForceField, build_force_field
 from denskit.models.published_checkpoint import Checkpoint, Importer
@@ -72,8 +72,7 @@ class Case:
             tags=arrays["in/tags"],
             denoise=torch.ones(systems, dtype=torch.bool),
             atom_mask=torch.ones(atoms, dtype=torch.bool),
-            edge_index=torch.stack((source, target)),
-            edge_shift=shift.long(),
+            edges=Edges(index=torch.stack((source, target)), shift=shift.long()),
         )
 
     def frames(self, name: str) -> EdgeFrames:

@@ -143,7 +143,6 @@ def compare_gradients(force_field: ForceField, oracle: Oracle) -> None:
 def test_degree_is_the_number_of_edges_into_an_atom() -> None:
     """The oracle's cases would prove little if all atoms had as many neighbours."""
     batch = molecules()
-    assert batch.edge_index is not None
-    degrees = torch.bincount(batch.edge_index[1], minlength=batch.num_atoms)
+    degrees = torch.bincount(batch.built_edges.index[1], minlength=batch.num_atoms)
     assert degrees.unique().tolist() == sorted(set(degrees.tolist())) and len(degrees.unique()) >= 5
     assert int(degrees[-1]) == 0

@@ -57,7 +57,7 @@ class Morse:
         squared = moved.edge_vectors().square().sum(-1)
         pair = self.depth * ((1 - torch.exp(-2 * (squared.sqrt() - self.r0))) ** 2 - 1)
         pair = pair * (1 - squared / CUTOFF**2).clamp(min=0) ** 3 / 2
-        energies = torch.zeros(batch.num_atoms, dtype=torch.float64).index_add(0, found.edge_index[1], pair)
+        energies = torch.zeros(batch.num_atoms, dtype=torch.float64).index_add(0, found.built_edges.index[1], pair)
         energy = torch.zeros(batch.num_systems, dtype=torch.float64).index_add(0, batch.system_index, energies)
         gradient, virial = torch.autograd.grad(energy.sum(), [positions, strain])
         volume = batch.cell.det().abs()

@@ -140,7 +140,8 @@ def test_direct_forces_are_exported_too(tmp_path: Path) -> None:
     export_model(model, path)
     batch = build_neighbors(batch_of([molecule("CH4")]), 4.0)
     program = torch.export.load(path).module()
-    found = program(batch.positions, batch.atomic_numbers, batch.cell[0], batch.edge_index, batch.edge_shift)
+    edges = batch.built_edges
+    found = program(batch.positions, batch.atomic_numbers, batch.cell[0], edges.index, edges.shift)
     assert torch.allclose(found[2], model.predict(batch)["forces"], rtol=0, atol=ORACLE64)
 
 

@@ -88,15 +88,13 @@ def test_edges_belong_to_the_corrupted_positions() -> None:
     batch = make_batch([6, 5, 7])
     stale = build_neighbors(batch, 4.0)
     prepared = prepared_by(replace_config(ALWAYS, sigma=1.0), stale, make_targets(batch))
-    assert prepared.batch.edge_index is None
-    assert prepared.batch.edge_shift is None
-    assert prepared.batch.edge_mask is None
+    assert prepared.batch.edges is None
     fresh = build_neighbors(prepared.batch, 4.0)
     distance = torch.cdist(prepared.batch.positions, prepared.batch.positions)
     same = batch.system_index[:, None] == batch.system_index[None, :]
     expected = torch.nonzero((distance < 4.0) & same & ~torch.eye(batch.num_atoms, dtype=torch.bool))
-    assert set(map(tuple, fresh.edge_index.T.tolist())) == set(map(tuple, expected.tolist()))
-    assert set(map(tuple, fresh.edge_index.T.tolist())) != set(map(tuple, stale.edge_index.T.tolist()))
+    assert set(map(tuple, fresh.built_edges.index.T.tolist())) == set(map(tuple, expected.tolist()))
+    assert set(map(tuple, fresh.built_edges.index.T.tolist())) != set(map(tuple, stale.built_edges.index.T.tolist()))
 
 
 def test_energy_of_corrupted_structures_is_not_scored_when_switched_off() -> None:

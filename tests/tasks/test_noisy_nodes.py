@@ -44,7 +44,7 @@ def test_every_free_atom_is_displaced_and_no_force_is_shown() -> None:
     assert torch.equal(moved.bool().any(-1), expected)
     torch.testing.assert_close(moved, CONFIG.sigma * prepared.noise, rtol=1e-12, atol=1e-12)
     assert not prepared.force_input.any()
-    assert prepared.batch.edge_index is None
+    assert prepared.batch.edges is None
 
 
 def test_noise_is_standard_normal_and_that_of_dens() -> None:
@@ -111,7 +111,7 @@ def test_prepare_is_pure_and_the_same_in_any_batch() -> None:
     whole = NoisyNodes(CONFIG).prepare(batch, targets, keys, 0.0)
     for name, value in (tensors(batch) | tensors(targets)).items():
         torch.testing.assert_close(value, before[name], rtol=0, atol=0, equal_nan=True)
-    bare = replace(batch, edge_index=None, edge_shift=None, edge_mask=None)
+    bare = replace(batch, edges=None)
     order = [2, 0, 3]
     part = NoisyNodes(CONFIG).prepare(*select_systems(bare, targets, order), keys[order], 0.0)
     rows = torch.cat([torch.nonzero(batch.system_index == system)[:, 0] for system in order])

@@ -16,8 +16,8 @@ from denskit.data.config import SplitConfig
 from denskit.evaluation.evaluate import evaluate
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
+from denskit.models.prediction import batches
 from denskit.runtime.processes import join_processes
-from denskit.tasks.measure import batches
 from denskit.training.config import RunConfig, load_config
 from denskit.training.run import train
 from denskit.training.trainer import Trainer

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 
 from denskit.analysis.plots import Pair
 from denskit.data.base import Source, evenly
 from denskit.data.config import FixedFrom
 from denskit.evaluation.evaluate import load_force_field, source_of
 from denskit.models.base import ForceField
-from denskit.tasks.measure import batches, of_each
+from denskit.models.prediction import predict_each
 
 
 @dataclass(frozen=True)
@@ -26,17 +25,15 @@ class Predictions:
     forces: Pair | None  # [n, 3] eV/Å, free atoms
 
 
-@torch.no_grad()
 def predictions(force_field: ForceField, source: Source, *, most: int = 500, batch_size: int = 32) -> Predictions:
     """Predict structures of ``source``, evenly chosen where there are more than ``most``."""
     energy: list[tuple[float, float]] = []
     forces: list[Pair] = []
-    for systems, batch, _ in batches(force_field, evenly(source, most), batch_size):
-        for system, found in zip(systems, of_each(systems, force_field.predict(batch)), strict=True):
-            if system.energy is not None:
-                energy.append((system.energy, found["energy"]))
-            if system.forces is not None:
-                forces.append((system.forces[~system.fixed], found["forces"][~system.fixed]))
+    for system, found in predict_each(force_field, evenly(source, most), batch_size):
+        if system.energy is not None:
+            energy.append((system.energy, found["energy"]))
+        if system.forces is not None:
+            forces.append((system.forces[~system.fixed], found["forces"][~system.fixed]))
     energies = np.array(energy).reshape(-1, 2).T
     return Predictions(
         energy=(energies[0], energies[1]) if energy else None,

@@ -46,7 +46,7 @@ def bench(
     from denskit.data.base import evenly
     from denskit.evaluation.evaluate import load_force_field, source_of
     from denskit.models.execution import Execution
-    from denskit.tasks.measure import batches
+    from denskit.models.prediction import batches
     from denskit.training.run_folder import RunFolder
 
     if threads is not None:
@@ -57,13 +57,12 @@ def bench(
     place = parameters[0].device
     source = evenly(source_of(model, file, "test"), batch_size)
     _, batch, _ = next(batches(force_field, source, batch_size))
-    assert batch.edge_index is not None
     used = force_field.backbone.choose_kernels(force_field.execution, place)
     typer.echo(
         f"{force_field.config.name}, {sum(part.numel() for part in parameters):,} parameters; {place}, "
         f"{torch.get_num_threads()} threads, kernels {used}"
     )
-    typer.echo(f"{batch.num_systems} structures, {batch.num_atoms} atoms, {batch.edge_index.shape[1]} edges")
+    typer.echo(f"{batch.num_systems} structures, {batch.num_atoms} atoms, {batch.num_edges} edges")
 
     def predict() -> None:
         with torch.no_grad():

@@ -17,9 +17,9 @@ import torch
 from denskit.batch import Batch, Targets
 from denskit.evaluation.evaluate import load_force_field, source_of
 from denskit.models.base import ForceField
+from denskit.models.prediction import batches
 from denskit.random import keys_for
 from denskit.tasks import DenoisingConfig, DeNSConfig, NoisyNodesConfig, Task, build_task
-from denskit.tasks.measure import batches
 from denskit.tasks.metrics import Metrics
 from denskit.training.config import load_config
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import ase.io
-import torch
 
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source
@@ -18,9 +17,10 @@ from denskit.data.writing import Originals, predicted
 from denskit.files import atomic_write, new_file
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
+from denskit.models.prediction import predict_each
 from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes
-from denskit.tasks.measure import batches, measure, of_each
+from denskit.tasks.metrics import measure
 from denskit.training.config import load_config
 from denskit.training.run_folder import RunFolder, model_file
 
@@ -114,10 +114,9 @@ def predict(
     force_field = load_force_field(model, None, device)
     source, _ = read_file(file, reading(model, file, fixed))
     original = Originals(file, source)
-    with torch.no_grad(), atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as frames:
-        for systems, batch, _ in batches(force_field, source, batch_size):
-            for system, results in zip(systems, of_each(systems, force_field.predict(batch)), strict=True):
-                ase.io.write(frames, predicted(original(system), system, results), format="extxyz")
+    with atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as frames:
+        for system, results in predict_each(force_field, source, batch_size):
+            ase.io.write(frames, predicted(original(system), system, results), format="extxyz")
     return len(source)
 
 

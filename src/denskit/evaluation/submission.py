@@ -21,10 +21,10 @@ from denskit.data.config import FixedFrom
 from denskit.evaluation.evaluate import Model, load_force_field, source_of
 from denskit.files import atomic_write, new_file
 from denskit.models.base import ForceField
+from denskit.models.prediction import batches
 from denskit.reading.arrays import read_npz
 from denskit.runtime.memory import memory_named
 from denskit.runtime.processes import Processes
-from denskit.tasks.measure import batches
 
 Layout = Literal["evalai", "leaderboard"]
 Arrays = dict[str, np.ndarray]

@@ -23,15 +23,15 @@ def edge_pairs(batch: Batch) -> Tensor | None:
     That is: on a GPU, in a traced graph, for edges that are not sorted as ``build_neighbors`` leaves them, that are not
     in pairs (max_neighbors, padding), and for huge batches.
     """
-    if batch.edge_pairs is not None:
-        return batch.edge_pairs
+    edges = batch.built_edges
+    if edges.pairs is not None:
+        return edges.pairs
     if batch.positions.device.type != "cpu" or _traced():
         return None
-    assert batch.edge_index is not None and batch.edge_shift is not None, "build neighbours first"
-    source, target = batch.edge_index
-    shift, edges = batch.edge_shift, len(source)
+    source, target = edges.index
+    shift, count = edges.shift, len(source)
     limit = 1 << (SHIFT_BITS - 1)
-    if edges == 0 or edges % 2 or batch.num_atoms >= 1 << ATOM_BITS or int(shift.abs().max()) >= limit:
+    if count == 0 or count % 2 or batch.num_atoms >= 1 << ATOM_BITS or int(shift.abs().max()) >= limit:
         return None
     places = torch.tensor([1 << 2 * SHIFT_BITS, 1 << SHIFT_BITS, 1])
     atoms = 1 << 3 * SHIFT_BITS
@@ -41,7 +41,7 @@ def edge_pairs(batch: Batch) -> Tensor | None:
     if not bool((key[1:] > key[:-1]).all()) or not torch.equal(wanted[order], key):
         return None
     # the reverse of edge order[k] is edge k
-    rows = torch.arange(edges)
+    rows = torch.arange(count)
     reverse = torch.empty_like(order).scatter_(0, order, rows)
     first = (rows < reverse).nonzero()[:, 0]
     return torch.stack((first, reverse[first]), 1)

@@ -1,6 +1,6 @@
 """Neighbour lists: which pairs of atoms lie within the cutoff.
 
-Convention (``batch.py``): ``edge_index[0]`` is the source j, ``edge_index[1]`` the target i, and the edge's vector is
+Convention (``batch.py``): ``index[0]`` is the source j, ``index[1]`` the target i, and the edge's vector is
 r_j + shift @ cell - r_i.  Each pair appears in both directions; a pair at exactly the cutoff is left out.  Both
 builders measure distances in float64 from the batch's positions, so they agree on who is inside.
 """
@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 import vesin
-from torch import Tensor
 
-from denskit.batch import Batch
+from denskit.batch import Batch, Edges
 from denskit.geometry.lattice import LARGEST, SAME_PLACE, Box, box_of
 
 TIE = 0.01  # Å^2: OC20's tolerance for neighbours as far as the last one kept
@@ -45,7 +44,7 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
 
     Works for molecules (zero cell), for any mix of periodic directions, for cells smaller than the cutoff (an atom then
     neighbours its own images) and for atoms outside the cell.  Edges are sorted by target, then source, then shift.
-    Padding atoms get none; a batch without any edge is legal (E = 0).  No edge is padding, so ``edge_mask`` is None.
+    Padding atoms get none; a batch without any edge is legal (E = 0).  No edge is padding: ``mask`` is None.
     The result is on the device of the batch.
 
     cutoff: Å.
@@ -78,15 +77,15 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
         edges = _system_edges(rule, positions[atoms], cells[system], pbc[system], name)
         index_parts.append(np.stack([atoms[edges.source], atoms[edges.target]]))
         shift_parts.append(edges.shift)
-    edge_index = torch.from_numpy(np.concatenate(index_parts, axis=1))
-    edge_shift = torch.from_numpy(np.concatenate(shift_parts))
-    return _with_edges(batch, edge_index, edge_shift, None)
+    index = torch.from_numpy(np.concatenate(index_parts, axis=1))
+    found = Edges(index=index, shift=torch.from_numpy(np.concatenate(shift_parts)))
+    return replace(batch, edges=found.to(batch.positions.device))
 
 
 def dense_neighbors(batch: Batch, cutoff: float) -> Batch:
     """The batch with all ordered pairs of atoms inside each molecule, made on the device.
 
-    E = B * M * (M - 1) with M the atoms of the largest molecule, sorted by target, with ``edge_mask`` True where a pair
+    E = B * M * (M - 1) with M the atoms of the largest molecule, sorted by target, with ``mask`` True where a pair
     exists and lies within the cutoff (Å).  The other rows are padding edges: they join an atom to itself.
 
     Real atoms must come before padding atoms.  Atoms at one place are not looked for.
@@ -119,19 +118,8 @@ def dense_neighbors(batch: Batch, cutoff: float) -> Batch:
     source = (start + torch.minimum(source, last)).reshape(-1).clamp(0, batch.num_atoms - 1)
     vector = batch.positions.detach()[source].double() - batch.positions.detach()[target].double()
     mask = exists & (vector.square().sum(-1) < cutoff**2)
-    edge_index = torch.stack([torch.where(mask, source, target), target])
-    return _with_edges(batch, edge_index, edge_index.new_zeros(edge_index.shape[1], 3), mask)
-
-
-def _with_edges(batch: Batch, edge_index: Tensor, edge_shift: Tensor, edge_mask: Tensor | None) -> Batch:
-    device = batch.positions.device
-    return replace(
-        batch,
-        edge_index=edge_index.to(device),
-        edge_shift=edge_shift.to(device),
-        edge_mask=None if edge_mask is None else edge_mask.to(device),
-        edge_pairs=None,
-    )
+    index = torch.stack([torch.where(mask, source, target), target])
+    return replace(batch, edges=Edges(index=index, shift=index.new_zeros(index.shape[1], 3), mask=mask))
 
 
 def _check_cutoff(cutoff: float) -> None:

@@ -89,18 +89,19 @@ class Backbone(nn.Module, ABC):
     def edge_weight(batch: Batch, length: Tensor, envelope: nn.Module | None) -> Tensor | None:
         """How much each edge counts [E]: the envelope at its length (Å), 0 on padding; None where all count fully."""
         weight: Tensor | None = None if envelope is None else envelope(length)
-        if batch.edge_mask is None:
+        mask = batch.built_edges.mask
+        if mask is None:
             return weight
-        mask = batch.edge_mask.to(length.dtype)
+        mask = mask.to(length.dtype)
         return mask if weight is None else weight * mask
 
     @staticmethod
     def edge_vectors(batch: Batch) -> Tensor:
         """Edge vectors [E, 3]; on padding edges the unit vector of y, so that no length is zero."""
-        vectors = batch.edge_vectors()
-        if batch.edge_mask is None:
+        vectors, mask = batch.edge_vectors(), batch.built_edges.mask
+        if mask is None:
             return vectors
-        return torch.where(batch.edge_mask[:, None], vectors, vectors.new_tensor([0.0, 1.0, 0.0]))
+        return torch.where(mask[:, None], vectors, vectors.new_tensor([0.0, 1.0, 0.0]))
 
 
 class ForceField(nn.Module):
@@ -221,7 +222,7 @@ class ForceField(nn.Module):
         if torch.is_inference_mode_enabled():
             raise RuntimeError("forces are gradients: call predict under torch.no_grad(), not torch.inference_mode()")
         self.scaling.check_elements(batch.atomic_numbers[batch.atom_mask].cpu())
-        if batch.edge_index is None:
+        if batch.edges is None:
             batch = self.config.with_neighbors(batch)
         wanted = tuple(name for name in self.outputs() if name != "noise") if outputs is None else outputs
         training = self.training

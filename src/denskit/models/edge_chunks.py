@@ -25,16 +25,16 @@ def groups_of(batch: Batch, size: int | None) -> list[EdgeGroup]:
 
     Raises ValueError for edges that are not sorted by target.
     """
-    assert batch.edge_index is not None, "build neighbours first"
-    target = batch.edge_index[1]
+    index = batch.built_edges.index
+    target = index[1]
     if size is None or len(target) <= size:
         return []
     if bool((target[1:] < target[:-1]).any()):
         raise ValueError(
             "edges are to be divided into groups (edge_chunk), but are not sorted by target, as build_neighbors leaves "
-            "them; sort edge_index, edge_shift and edge_mask by edge_index[1]"
+            "them; sort index, shift and mask of batch.edges by index[1]"
         )
-    groups = edge_groups(batch.edge_index, batch.num_atoms, size)
+    groups = edge_groups(index, batch.num_atoms, size)
     return groups if len(groups) > 1 else []
 
 

@@ -22,11 +22,10 @@ def memory_named(batch: Batch, advice: str) -> Iterator[None]:
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        edges = 0 if batch.edge_index is None else batch.edge_index.shape[1]
         reason = (str(error).strip().splitlines() or ["out of memory"])[0]
         raise ValueError(
-            f"out of memory on a batch of {batch.num_systems} structures with {batch.num_atoms} atoms and {edges} "
-            f"edges: {advice}. (The system said: {reason[:300]})"
+            f"out of memory on a batch of {batch.num_systems} structures with {batch.num_atoms} atoms and "
+            f"{batch.num_edges} edges: {advice}. (The system said: {reason[:300]})"
         ) from error
 
 

@@ -17,7 +17,7 @@ import torch._inductor
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from denskit.batch import Batch
+from denskit.batch import Batch, Edges
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
 from denskit.models.flat_graph import fold
@@ -30,23 +30,22 @@ Inputs = tuple[Tensor, ...]
 
 def padded(batch: Batch, capacity: int) -> Batch:
     """The batch with padding edges up to ``capacity``: from the last atom to itself, masked."""
-    assert batch.edge_index is not None and batch.edge_shift is not None
-    edges = len(batch.edge_shift)
-    missing = capacity - edges
-    assert missing >= 0, (capacity, edges)
-    mask = batch.atom_mask.new_ones(edges) if batch.edge_mask is None else batch.edge_mask
-    last = batch.edge_index.new_full((2, missing), batch.num_atoms - 1)
-    pairs = batch.edge_pairs
+    edges, count = batch.built_edges, batch.num_edges
+    missing = capacity - count
+    assert missing >= 0, (capacity, count)
+    mask = batch.atom_mask.new_ones(count) if edges.mask is None else edges.mask
+    last = edges.index.new_full((2, missing), batch.num_atoms - 1)
+    pairs = edges.pairs
     if pairs is not None:
         assert missing % 2 == 0, "pairs of padding edges"
-        pairs = torch.cat((pairs, torch.arange(edges, capacity, device=pairs.device).view(-1, 2)))
-    return replace(
-        batch,
-        edge_index=torch.cat((batch.edge_index, last), 1),
-        edge_shift=torch.cat((batch.edge_shift, batch.edge_shift.new_zeros(missing, 3))),
-        edge_mask=torch.cat((mask, mask.new_zeros(missing))),
-        edge_pairs=pairs,
+        pairs = torch.cat((pairs, torch.arange(count, capacity, device=pairs.device).view(-1, 2)))
+    padded_edges = Edges(
+        index=torch.cat((edges.index, last), 1),
+        shift=torch.cat((edges.shift, edges.shift.new_zeros(missing, 3))),
+        mask=torch.cat((mask, mask.new_zeros(missing))),
+        pairs=pairs,
     )
+    return replace(batch, edges=padded_edges)
 
 
 class CompiledModel:
@@ -70,10 +69,8 @@ class CompiledModel:
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Outputs in scaled units for a batch with edges."""
-        assert batch.edge_shift is not None, "build neighbours first"
-        edges = len(batch.edge_shift)
-        if edges > self._capacity:
-            self._capacity = -int(-edges * SPARE // MULTIPLE) * MULTIPLE
+        if batch.num_edges > self._capacity:
+            self._capacity = -int(-batch.num_edges * SPARE // MULTIPLE) * MULTIPLE
         inputs = _inputs(padded(batch, self._capacity))
         shapes = tuple(tensor.shape for tensor in inputs)
         if self._graph is None or shapes != self._shapes:
@@ -125,13 +122,15 @@ def library_of(graph: fx.GraphModule, inputs: Inputs) -> Callable[..., Inputs]:
 
 
 def _inputs(batch: Batch) -> Inputs:
-    """All tensors of a padded batch; pairs of edges, which may be unknown, are the last."""
-    values = [getattr(batch, item.name) for item in fields(batch)]
-    return tuple(value for value in values if value is not None)
+    """All tensors of a padded batch and of its edges; pairs of edges, which may be unknown, are the last."""
+    values = [getattr(part, item.name) for part in (batch, batch.built_edges) for item in fields(part)]
+    return tuple(value for value in values if isinstance(value, Tensor))
 
 
 def _batch(inputs: Inputs) -> Batch:
-    return Batch(**{item.name: value for item, value in zip(fields(Batch), inputs, strict=False)})
+    names = [item.name for item in fields(Batch) if item.name != "edges"]
+    of_edges = zip((item.name for item in fields(Edges)), inputs[len(names) :], strict=False)
+    return Batch(**dict(zip(names, inputs, strict=False)), edges=Edges(**dict(of_edges)))
 
 
 def _first_line(error: Exception) -> str:

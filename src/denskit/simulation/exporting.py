@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from denskit.batch import Batch, System
+from denskit.batch import Batch, Edges, System
 from denskit.data.base import collate
 from denskit.files import atomic_write
 from denskit.models.base import ForceField
@@ -118,8 +118,7 @@ class _Program(nn.Module):
             tags=zeros,
             denoise=torch.zeros(1, dtype=torch.bool, device=cell.device),
             atom_mask=yes,
-            edge_index=edge_index,
-            edge_shift=edge_shift,
+            edges=Edges(index=edge_index, shift=edge_shift),
         )
         scaling = self.model.scaling
         out = self.model(batch, outputs=("energies", "forces", "stress") if self.stress else ("energies", "forces"))
@@ -143,8 +142,8 @@ def _example(model: ForceField, count: int) -> tuple[Tensor, ...]:
     )
     batch, _ = collate([system], torch.float64)
     batch = model.config.with_neighbors(batch).to(next(model.parameters()).device)
-    assert batch.edge_index is not None and batch.edge_shift is not None
-    return batch.positions, batch.atomic_numbers, batch.cell[0], batch.edge_index, batch.edge_shift
+    edges = batch.built_edges
+    return batch.positions, batch.atomic_numbers, batch.cell[0], edges.index, edges.shift
 
 
 def _check_agreement(found: tuple[Tensor, ...], wanted: tuple[Tensor, ...], dtype: torch.dtype) -> None:

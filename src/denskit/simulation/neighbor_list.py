@@ -27,9 +27,9 @@ class Candidates:
         """Edges of a batch within cutoff + skin (Å); raises ValueError as :func:`build_neighbors` does."""
         copy = replace(batch, positions=batch.positions.detach().double().clone(), cell=batch.cell.double().clone())
         found = build_neighbors(copy, cutoff + skin)
-        assert found.edge_index is not None and found.edge_shift is not None
-        cell = found.cell[found.system_index[found.edge_index[1]]]
-        offset = torch.einsum("ei,eij->ej", found.edge_shift.double(), cell)
+        edges = found.built_edges
+        cell = found.cell[found.system_index[edges.index[1]]]
+        offset = torch.einsum("ei,eij->ej", edges.shift.double(), cell)
         return cls(batch=found, offset=offset, reach=skin / 2, pairs=edge_pairs(found))
 
     def hold(self, batch: Batch) -> bool:
@@ -46,8 +46,7 @@ class Candidates:
 
     def squared_distances(self, positions: Tensor) -> Tensor:
         """Squared lengths [E] (Å^2) of all candidates at these positions [N, 3], in float64."""
-        assert self.batch.edge_index is not None
-        source, target = self.batch.edge_index
+        source, target = self.batch.built_edges.index
         positions = positions.detach().double()
         vectors = positions.index_select(0, source) - positions.index_select(0, target) + self.offset
         return vectors.square().sum(-1)
@@ -57,8 +56,7 @@ class Candidates:
         inside = squared < cutoff**2
         if max_neighbors is None:
             return inside
-        assert self.batch.edge_index is not None
-        target, atoms = self.batch.edge_index[1], self.batch.num_atoms
+        target, atoms = self.batch.built_edges.index[1], self.batch.num_atoms
         # sorted by target, then distance, then the order of the list: source and shift
         by_distance = torch.where(inside, squared, torch.inf).argsort(stable=True)
         order = by_distance[target[by_distance].argsort(stable=True)]
@@ -85,8 +83,7 @@ class Candidates:
 
     def broken(self, squared: Tensor) -> Tensor:
         """Which systems [B] have two atoms at one place."""
-        assert self.batch.edge_index is not None
-        system = self.batch.system_index[self.batch.edge_index[1]]
+        system = self.batch.system_index[self.batch.built_edges.index[1]]
         count = torch.zeros(self.batch.num_systems, device=squared.device)
         return count.index_add(0, system, (squared < SAME_PLACE**2).to(count.dtype)) > 0
 

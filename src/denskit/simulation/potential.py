@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from denskit.batch import Batch, System
+from denskit.batch import Batch, Edges, System
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution, KernelName
 from denskit.models.model_file import load_model
@@ -170,18 +170,16 @@ class Potential:
 
     def _with_edges(self, batch: Batch, candidates: Candidates, keep: Tensor) -> Batch:
         """The batch with the edges to keep, in the models' dtype, each system's first atom at the origin."""
-        found = candidates.batch
-        assert found.edge_index is not None and found.edge_shift is not None
+        found = candidates.batch.built_edges
         first = batch.n_atoms.cumsum(0) - batch.n_atoms
         origin = batch.positions.index_select(0, first.clamp(max=max(batch.num_atoms - 1, 0)))
         relative = batch.positions - origin.index_select(0, batch.system_index)
         batch = replace(batch, positions=relative.to(self.dtype), cell=batch.cell.to(self.dtype))
         if self._compiled is not None and self.device.type != "cpu":  # counting edges would make the device wait
-            return replace(batch, edge_index=found.edge_index, edge_shift=found.edge_shift, edge_mask=keep)
+            return replace(batch, edges=replace(found, mask=keep))
         rows = keep.nonzero()[:, 0]
-        index, shift = found.edge_index.index_select(1, rows), found.edge_shift.index_select(0, rows)
-        pairs = candidates.pairs_within(keep)
-        return replace(batch, edge_index=index, edge_shift=shift, edge_mask=None, edge_pairs=pairs)
+        index, shift = found.index.index_select(1, rows), found.shift.index_select(0, rows)
+        return replace(batch, edges=Edges(index=index, shift=shift, pairs=candidates.pairs_within(keep)))
 
     def _evaluate(self, number: int, batch: Batch, stress: bool) -> Evaluation:
         model = self.models[number]

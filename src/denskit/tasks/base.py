@@ -1,4 +1,4 @@
-"""What a task is: it prepares a batch before the model sees it, and scores what the model says."""
+"""The contract of a task: prepare a batch before the model sees it, then score the prediction."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
 
-"""Of the host, or [] on the device of a step that is recorded once and repeated."""
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Term:
-    """One term of the loss, not yet averaged, so that micro-batches and processes add up exactly.
+    """One term of the loss as a sum and a count, so that micro-batches and processes add up exactly.
 
-    ``sum`` and ``count`` are added over all of them, each by itself; the loss is the sum over terms of
-    ``weight * sum / max(count, 1)``.  ``count`` comes from masks alone and carries no gradient.  A term with nothing
-    selected has sum 0 and stays connected to the prediction, so that its gradients are zero and not absent.
+    The loss is the sum over terms of ``weight * sum / max(count, 1)``, after sums and counts were added over all
+    micro-batches and processes.  The count comes from masks alone and has no gradient.  A term without selected atoms
+    or structures has sum 0 and stays connected to the prediction, so that its gradients are zero rather than absent.
     """
 
     sum: Tensor  # []
@@ -29,31 +27,31 @@ class Term:
 
     @property
     def mean(self) -> Tensor:
-        """``sum / count`` [], 0 where nothing was counted."""
+        """``sum / count`` [], 0 where the count is 0."""
         return self.sum / self.count.clamp(min=1)
 
 
 def total_loss(terms: Mapping[str, Term]) -> Tensor:
-    """The loss [] of one batch on one process."""
+    """Loss [] of one batch on one process."""
     return torch.stack([term.weight * term.mean for term in terms.values()]).sum()
 
 
 class Task(Protocol):
-    """What to train for.  Stateless: both methods are pure functions of their arguments."""
+    """A training objective.  Stateless: both methods are pure functions of their arguments."""
 
     @property
     def heads(self) -> dict[str, str]:
-        """Heads asked of the model beyond energy, forces and stress, with their irreps: ``{"noise": "1"}``."""
+        """Heads of the model beyond energy, forces and stress, with their irreps: ``{"noise": "1"}``."""
         ...
 
     def prepare(self, batch: Batch, targets: Targets, keys: Tensor, progress: float) -> Prepared:
-        """Make the batch that the model sees, before neighbours are built.
+        """The batch for the model, before neighbours are built; the arguments stay unchanged.
 
         ``targets`` are in eV and Å; ``keys`` [B] int64 are :func:`denskit.random.keys_for`; ``progress`` is the share
-        of the training that is over, in [0, 1].  Arguments are left unchanged.
+        of the training that is over, in [0, 1].
         """
         ...
 
     def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: float) -> dict[str, Term]:
-        """Score a prediction.  ``prediction`` and ``prepared.targets`` are in the model's units (scaled)."""
+        """Terms of the loss.  ``prediction`` and ``prepared.targets`` are in model units."""
         ...

@@ -1,4 +1,4 @@
-"""What tasks that corrupt positions share: the draw, the batch afterwards, and the settings and score of the noise."""
+"""Shared by tasks that corrupt positions: random noise, the corrupted batch, the settings and loss of the noise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from denskit.random import Use, normal
 from denskit.tasks.base import Term
 from denskit.tasks.energy_forces import LossConfig
 from denskit.tasks.losses import LOSSES
-from denskit.tasks.selection import free_atoms
 
 
 class DenoisingConfig(LossConfig):
@@ -31,7 +30,7 @@ class DenoisingConfig(LossConfig):
 
 
 def number_in_system(batch: Batch) -> Tensor:
-    """The number [N] of each atom inside its own system, from 0."""
+    """Number [N] of each atom within its own system, from 0."""
     first = torch.searchsorted(batch.system_index, batch.system_index)  # ascending: the first atom of the same system
     return torch.arange(batch.num_atoms, device=first.device) - first
 
@@ -45,23 +44,17 @@ def draw_noise(batch: Batch, keys: Tensor, noise_mask: Tensor) -> Tensor:
 
 
 def displaced(batch: Batch, displacement: Tensor) -> Batch:
-    """The batch with atoms moved by ``displacement`` [N, 3] Å, without edges: they belong to the positions before."""
-    return replace(
-        batch,
-        positions=batch.positions + displacement,
-        edge_index=None,
-        edge_shift=None,
-        edge_mask=None,
-        edge_pairs=None,
-    )
+    """The batch with atoms moved by ``displacement`` [N, 3] Å, without edges, which belong to the old positions."""
+    return replace(batch, positions=batch.positions + displacement, edges=None)
 
 
 def noise_term(config: DenoisingConfig, noise: Tensor, prepared: Prepared, progress: float) -> Term:
-    """Score predicted ``noise`` [N, 3], in units of sigma, on the corrupted atoms."""
-    total, count = LOSSES[config.loss].over_atoms(
+    """Loss of predicted ``noise`` [N, 3], in units of sigma, on the corrupted atoms."""
+    batch = prepared.batch
+    sums = LOSSES[config.loss].over_atoms(
         noise - prepared.noise,
         scored=prepared.noise_mask,
-        existing=prepared.noise_mask | (free_atoms(prepared.batch) & prepared.targets.forces_mask),
-        batch=prepared.batch,
+        existing=prepared.noise_mask | (batch.free_atoms & prepared.targets.forces_mask),
+        batch=batch,
     )
-    return Term(sum=total, count=count, weight=config.coefficient_at(progress))
+    return Term(*sums, config.coefficient_at(progress))

@@ -1,9 +1,9 @@
 """DeNS: denoising non-equilibrium structures as an auxiliary task (the paper's algorithm 2).
 
-Some structures of a batch are corrupted: noise is added to some of their free atoms.  The model is told the true forces
-of those atoms and must say the noise; of the other atoms it must say the true forces, as ever, and of the structure the
-true energy.  "True" means of the structure before the corruption.  Where the published code does otherwise, and why we
-follow the paper there, is in docs/dens.md.
+Some structures of a batch are corrupted: noise is added to some of their free atoms.  The model gets the true forces
+of these atoms as input and predicts the noise.  For the other atoms it predicts the true forces, for the structure the
+true energy.  "True" refers to the structure before the corruption.  docs/dens.md lists where the published code differs
+from the paper, and why Denskit follows the paper.
 """
 
 from __future__ import annotations
@@ -20,15 +20,6 @@ from denskit.random import Use, uniform
 from denskit.tasks.base import Term
 from denskit.tasks.corruption import DenoisingConfig, displaced, draw_noise, noise_term, number_in_system
 from denskit.tasks.energy_forces import label_terms
-from denskit.tasks.exclusion import (
-    Policy,
-    at_least_atoms,
-    drawn_share_up_to,
-    forces_up_to,
-    has_all_forces,
-    has_consent,
-)
-from denskit.tasks.selection import count_atoms, free_atoms
 
 
 def _sigma(value: float | str) -> float | str:
@@ -45,23 +36,23 @@ class DeNSConfig(DenoisingConfig):
     probability: float = Field(0.25, ge=0, le=1)
     """Probability that a structure is corrupted (the paper's p_DeNS); 0 trains without DeNS."""
     sigma: Annotated[float | str, AfterValidator(_sigma)] = 0.05
-    """Standard deviation of the noise in each direction, in Å; "auto": by the distances between training atoms."""
+    """Standard deviation of the noise in each direction, in Å; "auto": from the distances between training atoms."""
     sigma_end: float | None = Field(None, gt=0)
-    """Where given, the standard deviation moves linearly from sigma to this, in Å, over the training."""
+    """Standard deviation at the end of the training, in Å, reached linearly from sigma; default: sigma throughout."""
     corruption_ratio: float = Field(0.25, gt=0, le=1)
     """Probability that a free atom of a corrupted structure is corrupted (the paper's r_DeNS)."""
     force_encoding: bool = True
-    """False: the model is not told the forces of corrupted atoms (the paper's ablation)."""
+    """False: the model gets no forces of corrupted atoms (the paper's ablation)."""
     energy_on_corrupted: bool = True
     """False: the energy of corrupted structures is not scored (the paper's ablation)."""
     partial: bool = True
-    """False: all free atoms of a chosen structure are corrupted, whatever the ratio (the paper's ablation)."""
+    """False: all free atoms of a chosen structure are corrupted, the ratio is ignored (the paper's ablation)."""
     min_atoms: int | None = Field(None, ge=1)
     """Structures with fewer atoms are never corrupted."""
     max_force: float | None = Field(None, gt=0)
     """Structures with a larger force on a free atom (norm, eV/Å) are never corrupted."""
     max_corrupted_share: float | None = Field(None, gt=0, lt=1)
-    """A structure where more than this share of the free atoms was drawn is left uncorrupted."""
+    """Structures with more than this share of their free atoms drawn are left uncorrupted."""
 
     @model_validator(mode="after")
     def _share_can_be_met(self) -> DeNSConfig:
@@ -85,23 +76,22 @@ class DeNSConfig(DenoisingConfig):
 class DeNS:
     """Train on energy, forces and stress while denoising some structures.
 
-    Corruption (:meth:`prepare`) is drawn per structure and atom from the keys alone, see :mod:`denskit.random`.
+    The corruption of each structure and atom depends on the keys alone, see :mod:`denskit.random`.
     """
 
     def __init__(self, config: DeNSConfig) -> None:
         self.config = config
-        self.policies = _policies(config)
 
     @property
     def heads(self) -> dict[str, str]:
-        """One more vector for each atom."""
+        """A noise vector for each atom."""
         return {"noise": "1"}
 
     def prepare(self, batch: Batch, targets: Targets, keys: Tensor, progress: float) -> Prepared:
         """Corrupt some structures (algorithm 2, lines 7 to 22; see :class:`denskit.tasks.base.Task`).
 
-        Targets stay those of the structures as they were.  The result has no edges: they belong to the positions after
-        the corruption and are built from those.
+        Targets stay those of the original structures.  The result has no edges: neighbours are built from the corrupted
+        positions.
         """
         noise_mask = self._draw_atoms(batch, targets, keys)
         noise = draw_noise(batch, keys, noise_mask)  # [N, 3], in units of sigma
@@ -118,10 +108,10 @@ class DeNS:
     def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: float) -> dict[str, Term]:
         """Terms of the ordinary task and "noise" (algorithm 2, lines 24 to 32; see :class:`denskit.tasks.base.Task`).
 
-        Forces are scored on the atoms that were not corrupted, noise on those that were.  The stress of a corrupted
-        structure is not scored: no label says what its atoms would feel.
+        Forces are scored on uncorrupted atoms, noise on corrupted atoms.  The stress of a corrupted structure is not
+        scored: it has no label.
         """
-        untouched = count_atoms(prepared.noise_mask, prepared.batch) == 0
+        untouched = prepared.batch.count_atoms(prepared.noise_mask) == 0
         terms = label_terms(
             self.config,
             prediction,
@@ -135,22 +125,29 @@ class DeNS:
 
     def _draw_atoms(self, batch: Batch, targets: Targets, keys: Tensor) -> Tensor:
         """Atoms [N] bool to corrupt."""
-        drawn = free_atoms(batch)
+        drawn = batch.free_atoms
         if self.config.partial:
             lots = uniform(keys[batch.system_index], Use.CHOOSE_ATOM, number_in_system(batch))
             drawn = drawn & (lots < self.config.corruption_ratio)
         chosen = uniform(keys, Use.CHOOSE_SYSTEM) < self.config.probability  # [B]
-        for allows in self.policies:
-            chosen = chosen & allows(batch, targets, drawn)
+        chosen = chosen & self._allowed(batch, targets, drawn)
         return drawn & chosen[batch.system_index]
 
+    def _allowed(self, batch: Batch, targets: Targets, drawn: Tensor) -> Tensor:
+        """Structures [B] bool that may be corrupted; ``drawn`` [N] are the atoms drawn for corruption.
 
-def _policies(config: DeNSConfig) -> list[Policy]:
-    policies: list[Policy] = [has_consent, has_all_forces]
-    if config.min_atoms is not None:
-        policies.append(at_least_atoms(config.min_atoms))
-    if config.max_force is not None:
-        policies.append(forces_up_to(config.max_force))
-    if config.max_corrupted_share is not None:
-        policies.append(drawn_share_up_to(config.max_corrupted_share))
-    return policies
+        Excluded are structures with ``denoise`` False (OC20's MD split) and those where a free atom has no force label,
+        which could not be encoded; then those that the settings exclude.
+        """
+        config, free = self.config, batch.free_atoms
+        allowed = batch.denoise & (batch.count_atoms(free & ~targets.forces_mask) == 0)
+        if config.min_atoms is not None:
+            allowed = allowed & (batch.n_atoms >= config.min_atoms)
+        if config.max_force is not None:
+            too_large = torch.linalg.vector_norm(targets.forces, dim=-1) > config.max_force
+            allowed = allowed & (batch.count_atoms(too_large & free & targets.forces_mask) == 0)
+        if config.max_corrupted_share is not None:
+            allowed = allowed & (
+                batch.count_atoms(drawn) <= config.max_corrupted_share * batch.count_atoms(free).double()
+            )
+        return allowed

@@ -1,4 +1,4 @@
-"""The ordinary task: energy, forces and (for crystals) stress of the structures as they are."""
+"""The ordinary task: energy, forces and (for crystals) stress of uncorrupted structures."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
 from denskit.tasks.base import Term
-from denskit.tasks.losses import LOSSES, LossForm, LossName, Sums, zero_unless
-from denskit.tasks.selection import free_atoms
+from denskit.tasks.losses import LOSSES, LossName, zero_unless
 
 
 class LossConfig(BaseModel):
     """Weights and form of the terms that all tasks share.
 
-    A term whose weight is 0 is left out, so its label and its prediction may be absent.
+    A term of weight 0 is left out: its label and its prediction may be absent.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -30,7 +29,7 @@ class LossConfig(BaseModel):
     stress_weight: float = Field(0.0, ge=0)
     """Weight of the stress term: the Frobenius norm of the difference (squared in the form "paper")."""
     energy_loss: Literal["mae", "mae_per_atom"] = "mae"
-    """Energy error of a structure, or the same divided by its number of atoms."""
+    """Energy error of a structure, or that error divided by its number of atoms."""
     loss: LossName = "published"
     """Form of the terms over atoms: "published" (MD17: unsquared norms, mean over the atoms scored), "published_oc20"
     (the same norms, mean over all free atoms) or "paper" (as printed)."""
@@ -39,7 +38,7 @@ class LossConfig(BaseModel):
     def _some_weight(self) -> LossConfig:
         if self.energy_weight == self.forces_weight == self.stress_weight == 0:
             raise ValueError(
-                "task: energy_weight, forces_weight and stress_weight are all 0, so there is nothing to learn; "
+                "task: energy_weight, forces_weight and stress_weight are all 0, so nothing is learned; "
                 "set at least one of them above 0"
             )
         return self
@@ -53,18 +52,18 @@ class EnergyForcesConfig(LossConfig):
 
 
 class EnergyForces:
-    """Train on energy, forces and stress, without corrupting anything."""
+    """Train on energy, forces and stress without corruption."""
 
     def __init__(self, config: EnergyForcesConfig) -> None:
         self.config = config
 
     @property
     def heads(self) -> dict[str, str]:
-        """None: what is predicted anyway suffices."""
+        """No further heads."""
         return {}
 
     def prepare(self, batch: Batch, targets: Targets, keys: Tensor, progress: float) -> Prepared:
-        """The batch as it is (see :class:`denskit.tasks.base.Task`); nothing of the forces is shown to the model."""
+        """The unchanged batch, without force input (see :class:`denskit.tasks.base.Task`)."""
         return Prepared(
             batch=batch,
             targets=targets,
@@ -75,15 +74,7 @@ class EnergyForces:
 
     def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: float) -> dict[str, Term]:
         """Terms "energy", "forces", "stress" with a weight (see :class:`denskit.tasks.base.Task`)."""
-        every_system = torch.ones_like(prepared.targets.energy_mask)
-        return label_terms(
-            self.config,
-            prediction,
-            prepared,
-            energy_scored=every_system,
-            forces_scored=prepared.batch.atom_mask,
-            stress_scored=every_system,
-        )
+        return label_terms(self.config, prediction, prepared)
 
 
 def label_terms(
@@ -91,36 +82,32 @@ def label_terms(
     prediction: Mapping[str, Tensor],
     prepared: Prepared,
     *,
-    energy_scored: Tensor,
-    forces_scored: Tensor,
-    stress_scored: Tensor,
+    energy_scored: Tensor | bool = True,
+    forces_scored: Tensor | bool = True,
+    stress_scored: Tensor | bool = True,
 ) -> dict[str, Term]:
-    """The weighted terms of energy, forces and stress, scored where the given masks ([B], [N], [B]) and the labels say.
+    """Weighted terms of energy, forces and stress in model units.
 
-    Energy is |E - E'| in all forms.  Units are the model's.
+    Scored are structures and atoms that have the label and that the masks ([B], [N], [B]; default all) select.  The
+    energy error is |E - E'| in all forms.
     """
     form, batch, targets = LOSSES[config.loss], prepared.batch, prepared.targets
     terms = {}
     if config.energy_weight > 0:
-        atoms = batch.n_atoms if config.energy_loss == "mae_per_atom" else None
         scored = targets.energy_mask & energy_scored
-        sums = _energy_sums(form, prediction["energy"], targets, scored=scored, atoms=atoms)
-        terms["energy"] = Term(sum=sums[0], count=sums[1], weight=config.energy_weight)
+        error = zero_unless(scored, prediction["energy"] - targets.energy).abs()
+        if config.energy_loss == "mae_per_atom":
+            error = error / batch.n_atoms
+        sums = form.over_systems(error, scored=scored, existing=targets.energy_mask)
+        terms["energy"] = Term(*sums, config.energy_weight)
     if config.forces_weight > 0:
-        existing = targets.forces_mask & free_atoms(batch)
+        existing = targets.forces_mask & batch.free_atoms
         difference = prediction["forces"] - targets.forces
         sums = form.over_atoms(difference, scored=existing & forces_scored, existing=existing, batch=batch)
-        terms["forces"] = Term(sum=sums[0], count=sums[1], weight=config.forces_weight)
+        terms["forces"] = Term(*sums, config.forces_weight)
     if config.stress_weight > 0:
         scored = targets.stress_mask & stress_scored
         difference = zero_unless(scored, prediction["stress"] - targets.stress)
         sums = form.over_systems(form.size(difference.flatten(1)), scored=scored, existing=targets.stress_mask)
-        terms["stress"] = Term(sum=sums[0], count=sums[1], weight=config.stress_weight)
+        terms["stress"] = Term(*sums, config.stress_weight)
     return terms
-
-
-def _energy_sums(form: LossForm, energy: Tensor, targets: Targets, *, scored: Tensor, atoms: Tensor | None) -> Sums:
-    error = zero_unless(scored, energy - targets.energy).abs()
-    if atoms is not None:
-        error = error / atoms
-    return form.over_systems(error, scored=scored, existing=targets.energy_mask)

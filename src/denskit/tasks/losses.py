@@ -1,10 +1,11 @@
-"""The ways to turn differences into loss terms.
+"""Forms of the loss: from differences to the sum and count of a term.
 
-``published`` is what the published MD17 training computes, ``published_oc20`` the published training on OC20 and OC22,
-``paper`` is the equations as printed.  A coefficient belongs to one of them: with p = r = 0.25 the noise term weighs
-about 16 times more in the first than in the others (see docs/dens.md).
-Both are told of every atom and system whether it is *scored* now, and whether it *exists* for this term, that is,
-whether it has the label and may move.  Scored ones are a subset of the existing ones.
+``published`` is the loss of the published MD17 training, ``published_oc20`` that of the published training on OC20 and
+OC22, ``paper`` the printed equations.  A coefficient belongs to one form: with p = r = 0.25 the noise term weighs about
+16 times more in the first than in the others (see docs/dens.md).
+
+An atom or system *exists* for a term when it has the label and may move; it is *scored* when the term counts its error.
+Scored atoms and systems are a subset of the existing ones.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch
-from denskit.tasks.selection import count_atoms
 
 Sums = tuple[Tensor, Tensor]  # (sum [], count []), both of the prediction's dtype
 
 
 class LossForm(ABC):
-    """How differences become a (sum, count)."""
+    """From differences to (sum, count)."""
 
     @abstractmethod
     def size(self, difference: Tensor) -> Tensor:
@@ -57,9 +57,9 @@ class PublishedLoss(LossForm):
 class PublishedOC20Loss(PublishedLoss):
     """Unsquared Euclidean norms of forces and noise under one mean: over all free atoms of the batch.
 
-    Published for OC20 and OC22: each free atom has one norm, of its force error with the weight of the forces, or of
-    its noise error with that of the noise if it was corrupted, and their sum is divided by the number of free atoms.
-    Without corrupted atoms this is :class:`PublishedLoss`.
+    Each free atom has one norm: of its force error with the weight of the forces, or, if it was corrupted, of its noise
+    error with the weight of the noise.  The sum is divided by the number of free atoms.  Without corrupted atoms this
+    is :class:`PublishedLoss`.
     """
 
     def over_atoms(self, difference: Tensor, *, scored: Tensor, existing: Tensor, batch: Batch) -> Sums:
@@ -71,8 +71,8 @@ class PublishedOC20Loss(PublishedLoss):
 class PaperLoss(LossForm):
     """Squared norms; in each structure the sum over scored atoms divided by |S|, then the mean over the structures.
 
-    (The paper's algorithm 2, "Training with DeNS".)  |S| counts the existing atoms of the structure, scored or not: the
-    free atoms that have a label.  A structure without any is not counted.
+    (The paper's algorithm 2, "Training with DeNS".)  |S| counts the existing atoms, scored or not: the free atoms with
+    a label.  A structure without any is not counted.
     """
 
     def size(self, difference: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class PaperLoss(LossForm):
     def over_atoms(self, difference: Tensor, *, scored: Tensor, existing: Tensor, batch: Batch) -> Sums:
         """Count the structures with existing atoms."""
         value = self.size(zero_unless(scored, difference))
-        atoms = count_atoms(existing, batch)  # [B], |S|
+        atoms = batch.count_atoms(existing)  # [B], |S|
         summed = batch.sum_over_atoms(value)  # [B]
         return (summed / atoms.clamp(min=1)).sum(), (atoms > 0).sum().to(value.dtype)
 

@@ -1,8 +1,8 @@
 """Errors in physical units, as sums and counts that add up over batches and processes.
 
-Forces are judged per Cartesian component over free atoms, as the field reports them; cosine, magnitude, EFwT and EwT
-are those of the Open Catalyst Project's evaluation (Chanussot et al. 2021), over the atoms or structures of a whole
-split.  Everything is float64.
+Force errors are per Cartesian component over free atoms, as the field reports them.  Cosine, magnitude, EFwT and EwT
+are those of the Open Catalyst Project's evaluation (Chanussot et al. 2021) over the atoms or structures of a whole
+split.  All sums are float64.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
-from denskit.tasks.selection import count_atoms, free_atoms
+from denskit.data.base import Source
+from denskit.models.base import ForceField
+from denskit.models.prediction import batches
+from denskit.runtime.memory import memory_named
+from denskit.runtime.processes import Processes
 
 MILLI = 1000.0  # meV in one eV
 WITHIN_ENERGY, WITHIN_FORCE = 0.02, 0.03  # eV, eV/Å: thresholds of EwT and EFwT, both strict
-_COSINE_EPS = 1e-8  # eV/Å, as published: shorter vectors have no direction and count as a right angle
+_COSINE_EPS = 1e-8  # eV/Å, as published: shorter vectors have no direction and a cosine of 0
 
 # Sums and their counts, in the order of the state.
 _SLOTS = (
@@ -27,11 +31,11 @@ _SLOTS = (
     "energy_square",  # eV^2
     "energy_absolute_per_atom",  # eV
     "energy_square_per_atom",  # eV^2
-    "energy_absolute_label",  # eV, the error of predicting the reference energy
+    "energy_absolute_label",  # eV, error of the reference energy as prediction
     "forces_count",  # components
     "forces_absolute",  # eV/Å
     "forces_square",  # eV^2/Å^2
-    "forces_absolute_label",  # eV/Å, the error of predicting zero
+    "forces_absolute_label",  # eV/Å, error of zero as prediction
     "atoms_count",  # atoms
     "cosine",
     "magnitude_absolute",  # eV/Å
@@ -41,15 +45,12 @@ _SLOTS = (
     "stress_count",  # components
     "stress_absolute",  # eV/Å^3
     "noise_absolute",  # in units of sigma
-    "noise_absolute_label",  # in units of sigma, the error of predicting zero
+    "noise_absolute_label",  # in units of sigma, error of zero as prediction
 )
 
 
 class Metrics:
-    """Accumulates errors.
-
-    ``state`` [20] float64 is all there is: add those of several processes (``all_reduce``) to merge them.
-    """
+    """Sums of errors.  ``state`` [20] float64 holds them all: adding the states of several processes merges them."""
 
     def __init__(self, device: torch.device | str = "cpu", *, state: Tensor | None = None) -> None:
         self.state = torch.zeros(len(_SLOTS), dtype=torch.float64, device=device) if state is None else state
@@ -61,9 +62,9 @@ class Metrics:
     def update(
         self, prediction: Mapping[str, Tensor], batch: Batch, targets: Targets, mean_energy: Tensor | None = None
     ) -> None:
-        """Add a batch.  ``prediction`` and ``targets`` in eV, eV/Å, eV/Å^3; what is not predicted is not counted.
+        """Add a batch.  ``prediction`` and ``targets`` in eV, eV/Å, eV/Å^3; missing predictions are not counted.
 
-        ``mean_energy`` [B] eV: what energies are without any knowledge of the structure (references of the elements).
+        ``mean_energy`` [B] eV: the reference energy of the elements, a prediction that ignores the structure.
         """
         if "energy" in prediction:
             self._add_energy(prediction["energy"], batch, targets)
@@ -83,7 +84,7 @@ class Metrics:
     def update_noise(self, noise: Tensor, prepared: Prepared) -> None:
         """Add predicted noise [N, 3], in units of sigma, of a corrupted batch: a diagnostic of DeNS.
 
-        It uses the force labels of that batch as inputs, so on a test split it says nothing about a force field.
+        The prediction used the force labels as input: on a test split it does not measure the force field.
         """
         mask = prepared.noise_mask[:, None].expand_as(prepared.noise)
         label = _select(prepared.noise, mask)
@@ -91,7 +92,7 @@ class Metrics:
         self._add(noise_absolute=error.abs().sum(), noise_absolute_label=label.abs().sum())
 
     def summary(self) -> dict[str, float]:
-        """Every metric that something was counted for, named with its unit."""
+        """All metrics with a count above 0, named with their units."""
         sums = dict(zip(_SLOTS, self.state.tolist(), strict=True))
         groups = (_energy_metrics, _forces_metrics, _within_metrics, _stress_metrics, _noise_metrics)
         return {name: value for group in groups for name, value in group(sums).items()}
@@ -110,7 +111,7 @@ class Metrics:
         )
 
     def _add_forces(self, forces: Tensor, batch: Batch, targets: Targets) -> None:
-        atoms = targets.forces_mask & free_atoms(batch)
+        atoms = targets.forces_mask & batch.free_atoms
         mask = atoms[:, None].expand_as(forces)
         predicted, label = _select(forces, mask), _select(targets.forces, mask)
         error = predicted - label
@@ -128,19 +129,43 @@ class Metrics:
 
     def _add_both(self, prediction: Mapping[str, Tensor], batch: Batch, targets: Targets) -> None:
         """EFwT: the energy and every force component of the structure are within their thresholds."""
-        atoms = targets.forces_mask & free_atoms(batch)
+        atoms = targets.forces_mask & batch.free_atoms
         mask = atoms[:, None].expand_as(targets.forces)
         error = (_select(prediction["forces"], mask) - _select(targets.forces, mask)).abs()
         near = (error < WITHIN_FORCE).all(dim=-1)  # a NaN is not near
-        every_force = count_atoms(atoms & ~near, batch) == 0
+        every_force = batch.count_atoms(atoms & ~near) == 0
         energy = _select(prediction["energy"], targets.energy_mask) - _select(targets.energy, targets.energy_mask)
-        judged = targets.energy_mask & (count_atoms(atoms, batch) > 0)
+        judged = targets.energy_mask & (batch.count_atoms(atoms) > 0)
         within = judged & every_force & (energy.abs() < WITHIN_ENERGY)
         self._add(both_count=judged.sum(), both_within=within.sum())
 
     def _add(self, **sums: Tensor) -> None:
         for name, value in sums.items():
             self.state[_SLOTS.index(name)] += value
+
+
+def measure(
+    force_field: ForceField,
+    source: Source,
+    *,
+    batch_size: int,
+    processes: Processes | None = None,
+    advice: str = "lower the batch size",
+) -> Metrics:
+    """Errors of the predictions for all structures of a source, divided among the processes.
+
+    Raises ValueError where a batch does not fit into memory, with ``advice``.
+    """
+    rank, count = (processes.rank, processes.count) if processes else (0, 1)
+    metrics = Metrics(next(force_field.parameters()).device)
+    with torch.no_grad():
+        for _, batch, targets in batches(force_field, source, batch_size, first=rank, step=count):
+            with memory_named(batch, advice):
+                mean = force_field.scaling.reference_energy(batch)
+                metrics.update(force_field.predict(batch), batch, targets, mean)
+    if processes:
+        processes.add(metrics.state)
+    return metrics
 
 
 def _select(value: Tensor, mask: Tensor) -> Tensor:

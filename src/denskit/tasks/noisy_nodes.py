@@ -1,14 +1,14 @@
-"""Noisy Nodes: noise on every input, a node-level target beside the ordinary labels (a rival of DeNS).
+"""Noisy Nodes: noise on every input, with a target for each atom beside the ordinary labels (a rival of DeNS).
 
 J. Godwin, M. Schaarschmidt, A. Gaunt, A. Sanchez-Gonzalez, Y. Rubanova, P. Veličković, J. Kirkpatrick, P. Battaglia,
 "Simple GNN Regularisation for 3D Molecular Property Prediction & Beyond", ICLR 2022.  For every structure:
 
 1. p̃_i = p_i + sigma n_i with n_i from N(0, I) for every free atom i.
-2. The labels stay those of the structure as it was, and all of them are scored.
-3. Each atom also has to say the way to where it belongs: to its relaxed position p*_i where the data have it, else back
-   to p_i.  The target is (p̃_i - p*_i) / sigma or (p̃_i - p_i) / sigma = n_i.
+2. The labels stay those of the original structure, and all of them are scored.
+3. The model also predicts each atom's displacement from its relaxed position p*_i, or from p_i where the data have no
+   relaxed position.  The target is (p̃_i - p*_i) / sigma or (p̃_i - p_i) / sigma = n_i.
 
-The model is told no forces.  Where this differs from published trainings is in docs/dens.md.
+The model gets no forces as input.  docs/dens.md lists the differences from published trainings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from denskit.batch import Batch, Prepared, Targets
 from denskit.tasks.base import Term
 from denskit.tasks.corruption import DenoisingConfig, displaced, draw_noise, noise_term
 from denskit.tasks.energy_forces import label_terms
-from denskit.tasks.selection import free_atoms
 
 
 class NoisyNodesConfig(DenoisingConfig):
@@ -36,27 +35,27 @@ class NoisyNodesConfig(DenoisingConfig):
     """Standard deviation of the noise in each direction, in Å: published are 0.005 (QM9) and 0.3 (IS2RE)."""
 
     def sigma_at(self, progress: float) -> float:
-        """Standard deviation of the noise, Å: always the same."""
+        """Standard deviation of the noise, Å: constant."""
         return self.sigma
 
 
 class NoisyNodes:
-    """Train on all labels of structures that are slightly displaced, and on the way back."""
+    """Train on all labels of slightly displaced structures, and on the displacements."""
 
     def __init__(self, config: NoisyNodesConfig) -> None:
         self.config = config
 
     @property
     def heads(self) -> dict[str, str]:
-        """One more vector for each atom."""
+        """A noise vector for each atom."""
         return {"noise": "1"}
 
     def prepare(self, batch: Batch, targets: Targets, keys: Tensor, progress: float) -> Prepared:
         """Displace all free atoms (see :class:`denskit.tasks.base.Task`).
 
-        Structures whose source says so (``denoise`` False) stay as they are.  Nothing of the forces is shown.
+        Structures with ``denoise`` False stay as they are.  There is no force input.
         """
-        noise_mask = free_atoms(batch) & batch.denoise[batch.system_index]
+        noise_mask = batch.free_atoms & batch.denoise[batch.system_index]
         noise = draw_noise(batch, keys, noise_mask)
         target = noise
         if targets.relaxation is not None and targets.relaxation_mask is not None:
@@ -72,14 +71,6 @@ class NoisyNodes:
 
     def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: float) -> dict[str, Term]:
         """Terms of the ordinary task, all labels scored, and "noise" (see :class:`denskit.tasks.base.Task`)."""
-        every_system = torch.ones_like(prepared.targets.energy_mask)
-        terms = label_terms(
-            self.config,
-            prediction,
-            prepared,
-            energy_scored=every_system,
-            forces_scored=prepared.batch.atom_mask,
-            stress_scored=every_system,
-        )
+        terms = label_terms(self.config, prediction, prepared)
         terms["noise"] = noise_term(self.config, prediction["noise"], prepared, progress)
         return terms

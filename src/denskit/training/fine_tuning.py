@@ -19,10 +19,10 @@ from denskit.data.config import References
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
+from denskit.models.prediction import batches
 from denskit.models.reference_fit import fit_references
 from denskit.models.scaling import Scaling, Statistics, describe, listed
 from denskit.runtime.memory import memory_named
-from denskit.tasks.measure import batches
 from denskit.training.run_folder import model_file
 from denskit.training.settings import FixedScale, RunConfig
 from denskit.training.transfer import start_new_elements, take_weights

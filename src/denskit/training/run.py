@@ -16,7 +16,7 @@ from denskit.files import locked
 from denskit.models.base import SYMMETRIC_SITES
 from denskit.runtime.determinism import use_deterministic_algorithms
 from denskit.runtime.processes import Processes, join_processes
-from denskit.tasks.measure import measure
+from denskit.tasks.metrics import measure
 from denskit.training.auto_sigma import fit_sigma_to_data
 from denskit.training.checkpoint import Checkpoint, full_disk_named, load_checkpoint
 from denskit.training.checks import Planned, warnings_before

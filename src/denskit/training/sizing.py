@@ -62,10 +62,8 @@ def _averages(source: Source, model: ModelConfig) -> dict[str, float]:
     atoms = edges = 0
     for index in chosen:  # one at a time: a few large cells must not fill the memory
         batch, _ = collate([source[int(index)]], torch.float64)
-        built = model.with_neighbors(batch)
-        assert built.edge_index is not None
         atoms += batch.num_atoms
-        edges += built.edge_index.shape[1]
+        edges += model.with_neighbors(batch).num_edges
     return {"average_degree": max(edges / atoms, 1.0), "average_atoms": atoms / len(chosen)}
 
 

@@ -25,8 +25,7 @@ from denskit.runtime.memory import memory_named, peak_memory
 from denskit.runtime.processes import Processes
 from denskit.runtime.progress import duration
 from denskit.tasks import build_task
-from denskit.tasks.measure import measure
-from denskit.tasks.metrics import Metrics
+from denskit.tasks.metrics import Metrics, measure
 from denskit.training.batch_loss import objective
 from denskit.training.checkpoint import (
     Checkpoint,

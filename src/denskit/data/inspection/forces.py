@@ -52,9 +52,9 @@ def _symmetric(sample: Sample, place: int) -> bool:
         batch = build_neighbors(batch, 5.0)
     except ValueError:  # another check names it
         return True
-    assert batch.edge_index is not None
+    source, target = batch.built_edges.index
     vectors = batch.edge_vectors()
-    distances, (source, target) = vectors.norm(dim=1), batch.edge_index
+    distances = vectors.norm(dim=1)
     near = torch.exp(-distances) * batch.atomic_numbers[source]  # elements make a difference
     sums = torch.zeros_like(batch.positions).index_add(0, target, vectors * near[:, None])
     lengths = sums.new_full((len(sums),), 1e-12).index_add(0, target, distances * near)

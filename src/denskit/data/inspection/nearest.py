@@ -44,8 +44,7 @@ def nearest_of(source: Source) -> Nearest:
 def _of_structure(source: Source, place: int) -> tuple[np.ndarray, np.ndarray]:
     batch, _ = collate([source[place]], torch.float64)
     batch = build_neighbors(batch, REACH, max_neighbors=1)
-    assert batch.edge_index is not None
-    neighbor, target = batch.edge_index.numpy()
+    neighbor, target = batch.built_edges.index.numpy()
     numbers = batch.atomic_numbers.numpy()
     distance, ratio = np.full((2, len(numbers)), np.inf)
     distance[target] = batch.edge_vectors().norm(dim=1).numpy()

@@ -201,7 +201,6 @@ class Equiformer(Backbone):
         return EquiformerFeatures(nodes=self.output_dropout(self.norm(x)), graph=graph, batch=batch)
 
     def _graph(self, batch: Batch, frames: EdgeFrames | None, execution: Execution) -> EquiformerGraph:
-        assert batch.edge_index is not None, "build neighbours first"
         groups = groups_of(batch, execution.edge_chunk)
         pairs = None if groups else edge_pairs(batch)
         if groups and frames is None:
@@ -210,7 +209,7 @@ class Equiformer(Backbone):
             frames = frames or self.frames_of(batch, self.config.l_max)
             basis = self.basis(frames.length if pairs is None else frames.length.index_select(0, pairs[:, 0]))
             weight = self.edge_weight(batch, frames.length, self.envelope)
-        source, target = batch.edge_index
+        source, target = batch.built_edges.index
         return EquiformerGraph(
             frames=frames,
             basis=basis,

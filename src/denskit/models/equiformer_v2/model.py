@@ -163,10 +163,9 @@ class EquiformerV2(Backbone):
         return self.config.norm != "rms_norm" and self.config.activation != "s2"
 
     def _graph(self, batch: Batch, frames: EdgeFrames | None, execution: Execution) -> PackedGraph:
-        assert batch.edge_index is not None, "build neighbours first"
         config = self.config
         frames = frames or self.frames_of(batch, config.l_max)
-        source, target = batch.edge_index
+        source, target = batch.built_edges.index
         into = pack_wigner(frames.wigner, config.l_max, config.m_max)
         tables = None
         if self.source_pairs is not None and self.target_pairs is not None:

@@ -97,9 +97,8 @@ class ESCN(Backbone):
         return ESCNFeatures(nodes=nodes, graph=graph, batch=batch, samples=samples, points=self.sphere_points)
 
     def _graph(self, batch: Batch, frames: EdgeFrames | None, execution: Execution) -> ESCNGraph:
-        assert batch.edge_index is not None, "build neighbours first"
         frames = frames or self.frames_of(batch, self.config.l_max)
-        source, target = batch.edge_index
+        source, target = batch.built_edges.index
         return ESCNGraph(
             frames=frames,
             basis=self.basis(frames.length),

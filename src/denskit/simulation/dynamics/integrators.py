@@ -128,9 +128,7 @@ class Dynamics:
             ValueError: A system without degrees of freedom, or one that the potential refuses.
         """
         settings = self.settings
-        batch = replace(
-            batch.to(dtype=torch.float64), edge_index=None, edge_shift=None, edge_mask=None, edge_pairs=None
-        )
+        batch = replace(batch.to(dtype=torch.float64), edges=None)
         device = batch.positions.device
         numbers = torch.arange(batch.num_systems) if replicas is None else torch.tensor(list(replicas))
         numbers = numbers.to(device)

@@ -112,12 +112,11 @@ def find_bonds(batch: Batch) -> Bonds:
     """
     radii = torch.from_numpy(covalent_radii).to(batch.positions.device)[batch.atomic_numbers] + BOND_SKIN
     near = build_neighbors(batch, max(REACH, 2 * float(radii.max())))
-    assert near.edge_index is not None and near.edge_shift is not None
-    other, one = near.edge_index
+    other, one = near.built_edges.index
     bonded = (near.edge_vectors().double().norm(dim=1) < radii[one] + radii[other]) & (one <= other)
     one, other, system = one[bonded], other[bonded], batch.system_index[one[bonded]]
     first = (batch.n_atoms.cumsum(0) - batch.n_atoms)[system]
-    shift = near.edge_shift[bonded].double()
+    shift = near.built_edges.shift[bonded].double()
     bonds = Bonds(pairs=torch.stack([one, other]) - first, shift=shift, system=system, mean=shift.new_zeros(len(one)))
     return replace(bonds, mean=bonds.lengths(batch))
 
@@ -223,9 +222,8 @@ class NotAlone:
         if bool(sane.any()):
             # all pairs also where two atoms are at one place, which the list of cells refuses
             dense = not batch.pbc.any() and int(batch.n_atoms.max()) <= DENSE
-            near = (dense_neighbors if dense else build_neighbors)(select(batch, sane), ALONE)
-            assert near.edge_index is not None
-            target = near.edge_index[1] if near.edge_mask is None else near.edge_index[1][near.edge_mask]
+            near = (dense_neighbors if dense else build_neighbors)(select(batch, sane), ALONE).built_edges
+            target = near.index[1] if near.mask is None else near.index[1][near.mask]
             alone[atoms] = torch.bincount(target, minlength=int(atoms.sum())) == 0
         return alone
 

@@ -1,3 +1,5 @@
+"""Structures that DeNS never corrupts."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -6,15 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from denskit.batch import Batch, Targets
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig
-from denskit.tasks.exclusion import (
-    at_least_atoms,
-    drawn_share_up_to,
-    forces_up_to,
-    has_all_forces,
-    has_consent,
-)
 from tasks.small import make_batch, make_targets
 
 NONE_DRAWN = torch.zeros(12, dtype=torch.bool)
@@ -26,6 +22,10 @@ def atoms(*chosen: int) -> Tensor:
     return mask
 
 
+def allowed(batch: Batch, targets: Targets, drawn: Tensor = NONE_DRAWN, **settings: float) -> list[bool]:
+    return DeNS(DeNSConfig(**settings))._allowed(batch, targets, drawn).tolist()
+
+
 # Three systems: atoms 0 to 3, 4 to 6, 7 to 11.
 BATCH = make_batch([4, 3, 5])
 TARGETS = make_targets(BATCH)
@@ -33,23 +33,23 @@ TARGETS = make_targets(BATCH)
 
 def test_a_protected_structure_is_refused() -> None:
     batch = replace(BATCH, denoise=torch.tensor([True, False, True]))
-    assert has_consent(batch, TARGETS, NONE_DRAWN).tolist() == [True, False, True]
+    assert allowed(batch, TARGETS) == [True, False, True]
 
 
 def test_a_missing_force_refuses_the_structure_unless_the_atom_is_fixed() -> None:
     targets = replace(TARGETS, forces_mask=~atoms(2, 5))
-    assert has_all_forces(BATCH, targets, NONE_DRAWN).tolist() == [False, False, True]
+    assert allowed(BATCH, targets) == [False, False, True]
     batch = replace(BATCH, fixed=atoms(2))
-    assert has_all_forces(batch, targets, NONE_DRAWN).tolist() == [True, False, True]
+    assert allowed(batch, targets) == [True, False, True]
 
 
 def test_padding_atoms_are_not_missing_forces() -> None:
     padded = make_batch([4, 3, 5], padding=2)
-    assert has_all_forces(padded, make_targets(padded), torch.zeros(14, dtype=torch.bool)).all()
+    assert allowed(padded, make_targets(padded), torch.zeros(14, dtype=torch.bool)) == [True, True, True]
 
 
 def test_small_structures_are_refused() -> None:
-    assert at_least_atoms(4)(BATCH, TARGETS, NONE_DRAWN).tolist() == [True, False, True]
+    assert allowed(BATCH, TARGETS, min_atoms=4) == [True, False, True]
 
 
 def test_large_forces_on_free_atoms_refuse_the_structure() -> None:
@@ -57,17 +57,17 @@ def test_large_forces_on_free_atoms_refuse_the_structure() -> None:
     forces[1] = torch.tensor([0.0, 3.0, 4.0])  # length 5
     forces[8] = torch.tensor([0.0, 3.0, 4.1])
     targets = replace(TARGETS, forces=forces)
-    assert forces_up_to(5.0)(BATCH, targets, NONE_DRAWN).tolist() == [True, True, False]
-    assert forces_up_to(4.9)(BATCH, targets, NONE_DRAWN).tolist() == [False, True, False]
-    assert forces_up_to(4.9)(replace(BATCH, fixed=atoms(1)), targets, NONE_DRAWN).tolist() == [True, True, False]
+    assert allowed(BATCH, targets, max_force=5.0) == [True, True, False]
+    assert allowed(BATCH, targets, max_force=4.9) == [False, True, False]
+    assert allowed(replace(BATCH, fixed=atoms(1)), targets, max_force=4.9) == [True, True, False]
 
 
 def test_too_large_a_share_of_the_free_atoms_refuses_the_structure() -> None:
     drawn = atoms(0, 1, 4, 7, 8, 9, 10)  # shares 2/4, 1/3, 4/5
-    assert drawn_share_up_to(0.5)(BATCH, TARGETS, drawn).tolist() == [True, True, False]
-    assert drawn_share_up_to(0.4)(BATCH, TARGETS, drawn).tolist() == [False, True, False]
+    assert allowed(BATCH, TARGETS, drawn, max_corrupted_share=0.5) == [True, True, False]
+    assert allowed(BATCH, TARGETS, drawn, max_corrupted_share=0.4) == [False, True, False]
     fixed = replace(BATCH, fixed=atoms(5))  # 1/2 of the free atoms of the second
-    assert drawn_share_up_to(0.4)(fixed, TARGETS, drawn).tolist() == [False, False, False]
+    assert allowed(fixed, TARGETS, drawn, max_corrupted_share=0.4) == [False, False, False]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""Predictions of a force field for all structures of a source: the one batch loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from denskit.batch import Batch, System, Targets
+from denskit.data.base import Source, collate
+from denskit.models.base import ForceField
+
+MOST_ATOMS = 1000  # in a batch of several structures: the gradient of about 50,000 edges takes 2 GB
+
+
+def batches(
+    force_field: ForceField, source: Source, size: int, *, first: int = 0, step: int = 1, edges: bool = True
+) -> Iterator[tuple[list[System], Batch, Targets]]:
+    """Batches of every ``step``-th structure from ``first``, on the model's device and in its precision.
+
+    A batch has ``size`` structures, or fewer where more would exceed ``MOST_ATOMS`` atoms.
+
+    Raises:
+        ValueError: An element that the model does not know, or a structure without a neighbour list.
+    """
+    parameter = next(force_field.parameters())
+    for systems in _groups((source[index] for index in range(first, len(source), step)), size):
+        for system in systems:
+            force_field.scaling.check_elements(system.atomic_numbers, f"{source.name}, frame {system.index},")
+        batch, targets = collate(systems, parameter.dtype)
+        if edges:
+            try:
+                batch = force_field.config.with_neighbors(batch)
+            except ValueError as error:
+                frames = ", ".join(str(system.index) for system in systems)
+                raise ValueError(f"{source.name}, a batch of frames {frames}: {error}") from None
+        yield systems, batch.to(parameter.device), targets.to(parameter.device)
+
+
+def _groups(systems: Iterable[System], size: int) -> Iterator[list[System]]:
+    group: list[System] = []
+    atoms = 0
+    for system in systems:
+        if group and (len(group) == size or atoms + len(system) > MOST_ATOMS):
+            yield group
+            group, atoms = [], 0
+        group.append(system)
+        atoms += len(system)
+    if group:
+        yield group
+
+
+def predict_each(force_field: ForceField, source: Source, size: int) -> Iterator[tuple[System, dict[str, Any]]]:
+    """Each structure with its predictions: "energy" (eV), "forces" [n, 3] (eV/Å) and "stress" [3, 3] (eV/Å^3).
+
+    The stress is there where the model has one and the structure is periodic in all directions.
+    """
+    for systems, batch, _ in batches(force_field, source, size):
+        with torch.no_grad():
+            found = {name: value.double().cpu() for name, value in force_field.predict(batch).items()}
+        forces = found["forces"].split([len(system) for system in systems])
+        for place, system in enumerate(systems):
+            results = {"energy": float(found["energy"][place]), "forces": forces[place].numpy()}
+            if "stress" in found and system.pbc.all():  # a molecule or a slab has no volume to divide by
+                results["stress"] = found["stress"][place].numpy()
+            yield system, results
