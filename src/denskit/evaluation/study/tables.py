@@ -30,8 +30,7 @@ def text_of_difference(gap: Difference) -> str:
 
 
 def _header(results: Results) -> list[str]:
-    several = len({column.test for column in results.columns}) > 1
-    titles = [column.title(several) for column in results.columns]
+    titles = [column.title(results.several_tests) for column in results.columns]
     gaps = [f"Δ {title}" for title, column in zip(titles, results.columns, strict=True) if column.metric == FORCES]
     said = ["published forces (meV/Å)"] if any(row.published is not None for row in results.rows) else []
     return ["", "variant", "seeds", *titles, *gaps, *said, "minutes", "parameters"]
