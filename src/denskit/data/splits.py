@@ -1,4 +1,4 @@
-"""Dividing the frames of one file into train, valid and test, and keeping the division."""
+"""Splits of one file into train, valid and test, and their files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class Splits:
-    """Frame numbers (int64, counted from 0) of one file's parts, and which file that is."""
+    """Frame numbers (int64, counted from 0) of the parts of one file, and the identity of the file."""
 
     train: np.ndarray
     valid: np.ndarray
@@ -44,9 +44,9 @@ class Splits:
 
     @classmethod
     def load(cls, path: str | Path, *, of: Path) -> Splits:
-        """Read a division of the file ``of``.
+        """Read a split of the file ``of``.
 
-        Raises FileNotFoundError, ValueError when ``path`` is not such a file or was made for other bytes than ``of``'s.
+        Raises FileNotFoundError, and ValueError where ``path`` is no split or belongs to another file.
         """
         path = Path(path)
         if not path.is_file():
@@ -106,7 +106,7 @@ def divide(split: SplitConfig, *, pool: np.ndarray, groups: Sequence[str], seed:
 
 
 def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) -> tuple[int, int, int]:
-    """Numbers of frames of the three parts (see SplitConfig for what None means)."""
+    """Numbers of frames of the three parts."""
 
     def frames(share: int | float) -> int:
         return max(1, round(share * total)) if isinstance(share, float) else share
@@ -148,7 +148,7 @@ def _consecutive(order: np.ndarray, counts: tuple[int, int, int], gap: int) -> l
 def _by_group(
     pool: np.ndarray, groups: Sequence[str], counts: tuple[int, int, int], seed: int, name: str
 ) -> list[np.ndarray]:
-    """Valid and test are filled with whole groups up to their counts; training frames come from the groups left."""
+    """Whole groups for valid and test up to their counts; training frames from the remaining groups."""
     if not groups:
         raise ValueError(f"{name}: a split by group needs data.group_key, the field that names each frame's group")
     labels = np.array([groups[index] for index in pool])

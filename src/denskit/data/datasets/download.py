@@ -1,7 +1,7 @@
 """Fetching the public files of MD17 and rMD17.
 
 A file counts as downloaded when it can be read and holds the molecule that was asked for.  The archive of rMD17 is
-compared with a published checksum; for MD17 none is published, so the checksum of what arrived is written beside it.
+compared with a published checksum; for MD17 none is published, so the checksum of the download is written beside it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def download(name: str, molecule: str, *, say: Say, url: str | None = None) -> P
     """Fetch ``molecule`` of ``name`` (md17 or rmd17) into the cache folder, unless it is there already.
 
     ``url`` replaces the public address (a mirror).  Returns the npz file.  Raises ValueError, leaving nothing behind,
-    for an unknown molecule, without a connection, and for a file that is not what was asked for.
+    for an unknown molecule, without a connection, and for a file of other contents.
     """
     path = molecule_file(name, molecule)
     if path.is_file():

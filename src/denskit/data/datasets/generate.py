@@ -90,7 +90,7 @@ def generate(
 
 
 def write(trajectory: Trajectory, path: str | Path, *, name: str) -> None:
-    """Write ``.npz`` (the sGDML form, positions and forces in float32, energies in float64) or what ASE writes."""
+    """Write ``.npz`` (sGDML form, positions and forces in float32, energies in float64) or a format of ASE."""
     path = Path(path)
     if path.suffix == ".npz":
         with atomic_write(path) as temporary, temporary.open("wb") as file:

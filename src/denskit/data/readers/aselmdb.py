@@ -1,7 +1,7 @@
 """``.aselmdb`` files: ASE databases in an LMDB file, every row compressed JSON.  Read here without their package.
 
-Keys are "1", "2", ... below ``nextid``, less ``deleted_ids``; what is in a row follows ``ase.db.row``.  A row without
-constraints has no fixed atoms.
+Keys are "1", "2", ... below ``nextid``, less ``deleted_ids``; rows follow ``ase.db.row``.  A row without constraints
+has no fixed atoms.
 """
 
 from __future__ import annotations

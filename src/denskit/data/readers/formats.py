@@ -1,4 +1,4 @@
-"""Which reader a file or folder wants.  Small files are read at once; shards are opened and stay where they are."""
+"""The reader of a file or folder.  Small files are read at once; shards are opened, their records stay in the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from denskit.data.records import Records, Rules, sizes_beside
 from denskit.data.references import system_references
 from denskit.data.structure_arrays import StructureArrays
 
-# Endings of files that are shards, and what reads one.
+# Endings of shards, and their readers.
 SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
     ".lmdb": lambda path, config: LmdbShard(path, config.fixed),
     "data.mdb": lambda path, config: LmdbShard(path, config.fixed),
@@ -50,17 +50,17 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArray
 
 
 def is_read_by_ase(path: Path) -> bool:
-    """Whether it is a file that ASE's readers read."""
+    """Whether ASE reads the file."""
     return path.is_file() and _ending(path) is None and path.suffix != ".npz"
 
 
 def are_shards(path: Path) -> bool:
-    """Whether it is a folder of shards, or one of them."""
+    """Whether the path is a folder of shards or one shard."""
     return path.is_dir() or _ending(path) is not None
 
 
 def _ending(path: Path) -> str | None:
-    """What makes a file a shard; an extxyz file is one only with its text beside it."""
+    """The ending of a shard, None for other files; an extxyz file is a shard only with its text beside it."""
     ending = next((ending for ending in SHARDS if path.name.endswith(ending)), None)
     return None if ending == ".extxyz" and text_of(path) is None else ending
 

@@ -1,6 +1,6 @@
 """LMDB files, read one record at a time by plain reads, every page held to its bounds.
 
-The library maps the file into memory and follows what its pages say, so that a damaged page kills the process.  This
+The LMDB library maps the file into memory and trusts its pages, so that a damaged page kills the process.  This
 reader follows the same tree of pages (LMDB 0.9, 64 bit, little-endian; one table without duplicate keys) and raises.
 A page has a header (type, and where the places of its nodes end), those places, and the nodes: branches name a page for
 all keys from theirs on, leaves have the values, and values larger than a page lie on pages of their own.

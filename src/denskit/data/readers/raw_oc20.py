@@ -75,7 +75,7 @@ class RawPair(Shard):
 
     @cached_property
     def _folder(self) -> Path:
-        """Where this file is unpacked: another place when it changes."""
+        """Cache folder of the unpacked file; another one when the file changes."""
         about = self.path.stat()
         key = f"{self.path.resolve()} {about.st_size} {about.st_mtime_ns}"
         return cache_folder() / "oc20_raw" / hashlib.sha256(key.encode()).hexdigest()[:16]
@@ -86,7 +86,7 @@ class RawPair(Shard):
 
     @cached_property
     def _starts(self) -> np.ndarray:
-        """Where each frame begins in the unpacked file, and where the last one ends [frames + 1]."""
+        """Byte offsets of the frames in the unpacked file, and its end [frames + 1]."""
         index = self._folder / "starts.npy"
         if not index.is_file():
             with locked(self._folder, wait=True):  # threads and processes that share the cache unpack it once
@@ -159,7 +159,7 @@ class RawPair(Shard):
 
 
 def text_of(path: Path) -> Path | None:
-    """The text that belongs to a file of frames, if it is there."""
+    """The text file beside a file of frames, if it is there."""
     texts = [path.with_name(_stem(path) + suffix) for suffix in (".txt.xz", ".txt")]
     return next((text for text in texts if text.is_file()), None)
 
