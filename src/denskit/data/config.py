@@ -38,10 +38,9 @@ class SplitConfig(BaseModel):
 
     @model_validator(mode="after")
     def _no_idle_fields(self) -> SplitConfig:
-        if self.file is not None and self.model_fields_set - {"file"}:
-            raise ValueError(
-                f"split.file={self.file} is alone in use; leave out {sorted(self.model_fields_set - {'file'})}"
-            )
+        others = self.model_fields_set - {"file"}
+        if self.file is not None and others:
+            raise ValueError(f"split.file={self.file} is used alone; leave out {sorted(others)}")
         if self.gap and self.mode not in ("blocks", None):
             raise ValueError(f"split.gap={self.gap} acts with split.mode=blocks only, not with {self.mode}")
         if self.seed is not None and self.mode in ("blocks", "published"):
@@ -119,9 +118,7 @@ class DataConfig(BaseModel):
         if isinstance(value, dict):
             unknown = sorted(set(value) - set(atomic_numbers) | set(value) & {"X"})
             if unknown or not value:
-                raise ValueError(
-                    f"references: {unknown or 'nothing'} given where element symbols like H or O are wanted"
-                )
+                raise ValueError(f"references: {unknown or 'nothing'} given; wanted element symbols like H or O")
         elif value is not None and value not in _REFERENCES and not value.endswith((".npz", ".json")):
             raise ValueError(f"references={value}: wanted {', '.join(_REFERENCES)}, energies, or a .npz or .json file")
         return value
@@ -147,9 +144,7 @@ class DataConfig(BaseModel):
         if self.path is not None and self.train is not None:
             raise ValueError(f"give data.path={self.path} or data.train={self.train}, not both")
         if self.path is not None and self.valid is not None:
-            raise ValueError(
-                f"data.path={self.path} is divided by data.split; with data.valid given call it data.train"
-            )
+            raise ValueError(f"data.path={self.path} is split by data.split; with data.valid given call it data.train")
         if self.group_key is not None and self.split.mode not in ("group", None):
             raise ValueError(f"data.group_key={self.group_key} acts with split.mode=group only, not {self.split.mode}")
         if self.valid is not None and self.train is not None and self.split != SplitConfig():

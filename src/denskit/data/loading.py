@@ -80,9 +80,7 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
         messages += [*said, counts]
     else:
         if len(parts) > 1:
-            raise ValueError(
-                f"data.train lists {len(parts)} sources, which data.split cannot divide; give data.valid, too"
-            )
+            raise ValueError(f"data.train lists {len(parts)} sources, which data.split cannot divide; give data.valid")
         path = Path(parts[0].path).expanduser()
         splits, message = _splits(config, source, pool, path, seed)
         messages.append(message)
@@ -126,9 +124,7 @@ def _references_from(path: Path, source: Source) -> tuple[dict[str, float], list
 def _require_other_files(*names: str | None) -> None:
     files = [str(Path(name).expanduser().resolve()) for name in names if name is not None]
     if len(set(files)) < len(files):
-        raise ValueError(
-            f"train, valid and test name one file twice: {', '.join(files)}. Divide it with data.path instead"
-        )
+        raise ValueError(f"train, valid and test name one file twice: {', '.join(files)}. Divide it with data.path")
 
 
 def _splits(config: DataConfig, source: Source, pool: np.ndarray, path: Path, seed: int) -> tuple[Splits, str]:

@@ -159,6 +159,4 @@ def sizes_beside(folder: Path, count: int, *, whole: bool) -> np.ndarray | None:
     if not whole:
         return None
     found = "no natoms" if natoms is None else f"natoms of {natoms.dtype} {natoms.shape}"
-    raise ValueError(
-        f"{path} has {found}; wanted {count} integers, one for each record of the shards. Remove it, or make it anew"
-    )
+    raise ValueError(f"{path} has {found}; wanted {count} integers, one a record. Remove it, or make it anew")

@@ -50,9 +50,7 @@ def system_references(path: Path) -> dict[str, float]:
         return {name.removeprefix("random"): energy for name, energy in _from_json(path).items()}
     values = load_value(path.read_bytes(), str(path))
     if not isinstance(values, dict):
-        raise ValueError(
-            f"{path} holds a {type(values).__name__}; wanted a dict from random<sid> to a reference energy"
-        )
+        raise ValueError(f"{path} holds a {type(values).__name__}; wanted a dict from random<sid> to an energy")
     if not all(isinstance(name, int | str) for name in values):
         raise ValueError(f"{path}: wanted the names of systems, random<sid>, as the keys of its dict")
     return {str(name).removeprefix("random"): _number(value, path, name) for name, value in values.items()}

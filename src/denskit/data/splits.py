@@ -114,9 +114,7 @@ def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) 
     asked = {part: None if (share := getattr(split, part)) is None else frames(share) for part in PARTS}
     if not test:
         if split.test:
-            raise ValueError(
-                f"split.test={split.test} takes test frames from {name}, but data.test names a file for them"
-            )
+            raise ValueError(f"split.test={split.test} divides {name}, but data.test names a file of test frames")
         asked["test"] = 0
     default = max(1, round(0.05 * total))
     valid = default if asked["valid"] is None else asked["valid"]

@@ -81,9 +81,7 @@ def denoise(
                 cell.add(force_field, batch, targets, keys_for(seed, 0, numbers))
             first += len(systems)
     if not all(cell.atoms for cell in cells):
-        raise ValueError(
-            f"{structures.name}: no atom of {len(structures)} structures was drawn for corruption; use more of them"
-        )
+        raise ValueError(f"{structures.name}: no atom of {len(structures)} structures was drawn; use more of them")
     return [cell.recovery() for cell in cells]
 
 
@@ -103,9 +101,7 @@ def _task_and_seed(run: str | Path) -> tuple[Denoises, int]:
     if config is not None and isinstance(config.task, DenoisingConfig):
         return config.task, config.seed
     found = "is no run folder" if config is None else f"was trained with task={config.task.name}"
-    raise ValueError(
-        f"{run} {found}; only the run folder of a training with task=dens or task=noisy_nodes has noise to predict"
-    )
+    raise ValueError(f"{run} {found}; only runs of task=dens or task=noisy_nodes have noise to predict")
 
 
 def _own(task: Denoises) -> tuple[float, float]:

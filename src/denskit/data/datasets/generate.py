@@ -125,9 +125,7 @@ def _molecule(name: str) -> ase.Atoms:
     if formula in g2.names:
         return named_molecule(formula)
     if not Path(name).is_file():
-        raise ValueError(
-            f"{name!r} is neither a file nor a known molecule ({', '.join(NAMES)} or a name of ASE's G2 set)"
-        )
+        raise ValueError(f"{name!r} is neither a file nor a known molecule: {', '.join(NAMES)}, or of ASE's G2 set")
     atoms = ase.io.read(name)
     assert isinstance(atoms, ase.Atoms)
     if atoms.pbc.any():

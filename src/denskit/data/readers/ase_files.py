@@ -145,9 +145,7 @@ class _Reader:
         """ASE's files are in eV; where a frame names another unit, the user must confirm it."""
         said = fields.get("energy_unit")
         if self.config.units == "auto" and said is not None and SPELLINGS.get(str(said).lower()) != "eV":
-            raise ValueError(
-                f"{self.path}, frame {index} says energy_unit={said}; say data.units, as data.units=kcal/mol"
-            )
+            raise ValueError(f"{self.path}, frame {index} says energy_unit={said}; say data.units=UNIT, too")
 
     def _find(self, label: str, fields: dict[str, Any]) -> str | None:
         explicit = getattr(self.config, f"{label}_key")

@@ -33,9 +33,7 @@ def read_concatenated(
         raise ValueError(f"{path}: data.stress_key={config.stress_key}, but concatenated npz files carry no stress")
     named, natoms = NamedArrays(arrays, path), arrays["natoms"]
     if natoms.ndim != 1 or len(natoms) == 0 or natoms.dtype.kind not in "iu" or natoms.min() < 1:
-        raise ValueError(
-            f"{path}: natoms is {natoms.dtype} of shape {natoms.shape}; wanted positive integers, one a frame"
-        )
+        raise ValueError(f"{path}: natoms is {natoms.dtype} of shape {natoms.shape}; wanted positive integers [B]")
     count, atoms = len(natoms), int(natoms.sum())
     unit = ENERGY_UNITS["eV" if config.units == "auto" else config.units]
     energy, forces = (

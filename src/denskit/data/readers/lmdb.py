@@ -53,10 +53,7 @@ class LmdbFile:
             raise ValueError(f"its table is of a kind ({flags:#x}) that is not read")
         needed = (last + 1) * self.page_size
         if self.size < needed:
-            raise Unreadable(
-                f"{self.path} is truncated: it has {self.size} bytes, its {last + 1} pages need {needed}. Copy or "
-                "download it again"
-            )
+            raise Unreadable(f"{self.path} is truncated: it has {self.size} bytes of {needed}. Copy it again")
         self.entries: int = entries
         """Number of keys, special ones included."""
         self._depth, self._root = depth, root

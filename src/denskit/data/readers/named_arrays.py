@@ -37,10 +37,8 @@ class NamedArrays:
         fits = value.ndim == len(shape) and all(w in (None, n) for w, n in zip(shape, value.shape, strict=True))
         if not fits or value.dtype.kind not in "fiub":
             wanted = ", ".join("any" if length is None else str(length) for length in shape)
-            raise ValueError(
-                f"{self.where}: array {name} is {found.dtype} of shape {found.shape}; wanted numbers of shape "
-                f"({wanted})"
-            )
+            was = f"{found.dtype} of shape {found.shape}"
+            raise ValueError(f"{self.where}: array {name} is {was}; wanted numbers of shape ({wanted})")
         return value.astype(np.float64)
 
     def optional(self, *names: str, shape: Shape, key: str | None = None, option: str = "") -> np.ndarray | None:

@@ -82,9 +82,7 @@ def _units(arrays: dict[str, np.ndarray], config: DataConfig, path: Path) -> tup
     length_name = _text(arrays, "r_unit")
     length_unit = 1.0 if length_name is None else LENGTH_UNITS.get(length_name.lower())
     if length_unit is None:
-        raise ValueError(
-            f"{path}: unit of length r_unit={length_name!r} is not known; known: {', '.join(LENGTH_UNITS)}"
-        )
+        raise ValueError(f"{path}: r_unit={length_name!r} is not known; known: {', '.join(LENGTH_UNITS)}")
     said = _text(arrays, "e_unit")
     unit: str
     if config.units != "auto":

@@ -34,11 +34,10 @@ class LmdbShard(Shard):
         self.fixed = fixed
         stored = self.file.get("length")
         self._length = self.file.entries if stored is None else _length(stored, path)
-        if stored is not None and self._length > self.file.entries - 1:
-            raise ValueError(
-                f"{path} says that it has {self._length} records, but holds {self.file.entries - 1}: it was not "
-                "written to its end. Copy or download it again"
-            )
+        held = self.file.entries - (stored is not None)
+        if self._length > held:
+            said = f"{path} says that it has {self._length} records, but holds {held}"
+            raise ValueError(f"{said}: it was not written to its end. Copy or download it again")
         if self._length == 0:
             raise ValueError(f"{path} has no records")
 

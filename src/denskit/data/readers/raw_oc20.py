@@ -38,10 +38,7 @@ class RawPair(Shard):
         self.energies = energies
         text = text_of(path)
         if text is None:
-            raise FileNotFoundError(
-                f"no file {_stem(path)}.txt or .txt.xz beside {path}: it names the frames' systems and "
-                "reference energies"
-            )
+            raise FileNotFoundError(f"no file {_stem(path)}.txt or .txt.xz beside {path}: it names the systems")
         self.text = text
         self._length = len(self._lines)
 
@@ -152,9 +149,7 @@ class RawPair(Shard):
         if total is None or self.energies == "total":
             return None if total is None else float(total)
         if reference is None:
-            raise ValueError(
-                f"{self.text.name} has no reference energy for it; data.energies=total takes energies as they are"
-            )
+            raise ValueError(f"{self.text.name} has no reference energy for it; say data.energies=total to use totals")
         return float(total) - reference
 
 

@@ -131,9 +131,7 @@ def open_shards(folder: Path) -> tuple[tuple[ShardFile, ...], np.ndarray]:
         found = shard.path.stat().st_size if shard.path.is_file() else None
         if found != shard.size:
             state = "is missing" if found is None else f"has {found} bytes"
-            raise ValueError(
-                f"{shard.path} {state}; {folder / INDEX} says {shard.size} bytes. Copy or convert it again"
-            )
+            raise ValueError(f"{shard.path} {state}; {INDEX} says {shard.size} bytes. Copy or convert it again")
     sizes = read_mapped(folder / SIZES)
     if sizes.shape != (index["structures"],) or sizes.dtype != np.int32:
         raise ValueError(f"{folder / SIZES} has {sizes.dtype} {sizes.shape}; wanted int32 ({index['structures']},)")
