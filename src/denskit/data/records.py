@@ -36,7 +36,11 @@ class Rules:
         if system.relaxed_positions is not None and not np.isfinite(system.relaxed_positions).all():
             raise ValueError(f"{where}: a relaxed position is NaN or infinite")
         if self.offsets is not None and (relaxed is not None or labels["energy"] is not None):
-            offset = self._offset(system.sid, where)
+            if system.sid not in self.offsets:
+                raise ValueError(
+                    f"{where}: data.oc20_ref has no reference for system {system.sid or '(without a sid)'}"
+                )
+            offset = self.offsets[system.sid]
             labels["energy"] = None if labels["energy"] is None else labels["energy"] + offset
             relaxed = None if relaxed is None else relaxed + offset
         return replace(system, index=index, denoise=self.denoise and system.denoise, relaxed_energy=relaxed, **labels)
@@ -52,12 +56,6 @@ class Rules:
         if self.missing == "error":
             raise ValueError(f"{where}: {label} is NaN or infinite. Leave it out, or say data.missing=mask")
         return None
-
-    def _offset(self, sid: str, where: str) -> float:
-        assert self.offsets is not None
-        if sid not in self.offsets:
-            raise ValueError(f"{where}: data.oc20_ref has no reference for system {sid or '(without a sid)'}")
-        return self.offsets[sid]
 
 
 def _check_geometry(system: System, where: str) -> None:

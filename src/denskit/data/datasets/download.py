@@ -24,6 +24,7 @@ from denskit.data.readers.npz import read_npz
 from denskit.files import atomic_write, sha256_of
 
 MD17_URL = "http://www.quantum-machine.org/gdml/data/npz/md17_{name}.npz"
+MD17_NAMES = {"benzene": "benzene2017"}  # of the 2017 paper, not of 2018
 RMD17_URL = "https://figshare.com/ndownloader/files/23950376"  # one archive of all ten molecules
 RMD17_SHA256 = "cddeea2ec2c4"  # first 12 hexadecimal digits, as the load-atoms package lists them
 FORMULAS = {
@@ -47,7 +48,7 @@ def download(name: str, molecule: str, *, say: Say, url: str | None = None) -> P
         return path
     with tempfile.TemporaryDirectory() as folder:
         arrived = Path(folder) / ("archive" if name == "rmd17" else path.name)
-        address = url or (RMD17_URL if name == "rmd17" else MD17_URL.format(name=_published_name(molecule)))
+        address = url or (RMD17_URL if name == "rmd17" else MD17_URL.format(name=MD17_NAMES.get(molecule, molecule)))
         say(f"fetching {address}")
         _fetch(address, arrived)
         if name == "rmd17":
@@ -61,10 +62,6 @@ def download(name: str, molecule: str, *, say: Say, url: str | None = None) -> P
     known = "its archive has the published checksum" if name == "rmd17" else "no checksum is published to compare with"
     say(f"{path}, {path.stat().st_size} bytes, sha256 {digest} (noted beside it; {known})")
     return path
-
-
-def _published_name(molecule: str) -> str:
-    return "benzene2017" if molecule == "benzene" else molecule  # the benzene of the 2017 paper, not the 2018 one
 
 
 def _fetch(url: str, path: Path) -> None:
