@@ -56,7 +56,11 @@ def evaluate(
     Raises ValueError for structures without any label, and where a run has no such split.
     """
     force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
-    return _judge(force_field, source_of(model, source, split, fixed), batch_size, processes)
+    structures = source_of(model, source, split, fixed)
+    result = measure(force_field, structures, batch_size=batch_size, processes=processes).summary()
+    if not result:
+        raise ValueError(f"{structures.name}: no energies, forces or stresses to compare with")
+    return result
 
 
 def evaluate_splits(
@@ -78,19 +82,12 @@ def evaluate_splits(
         raise ValueError("a split named 'mean' would hide the mean of the splits; give it another name")
     force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
     results = {
-        name: _judge(force_field, source_of(model, source, name, fixed), batch_size, processes)
+        name: evaluate(force_field, source_of(model, source, name, fixed), batch_size=batch_size, processes=processes)
         for name, source in splits.items()
     }
     shared = [name for name in next(iter(results.values())) if all(name in result for result in results.values())]
     mean = {name: sum(result[name] for result in results.values()) / len(results) for name in shared}
     return {**results, "mean": mean}
-
-
-def _judge(force_field: ForceField, source: Source, batch_size: int, processes: Processes | None) -> dict[str, float]:
-    result = measure(force_field, source, batch_size=batch_size, processes=processes).summary()
-    if not result:
-        raise ValueError(f"{source.name}: no energies, forces or stresses to compare with")
-    return result
 
 
 def predict(
