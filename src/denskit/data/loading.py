@@ -147,8 +147,8 @@ def _check_indices(splits: Splits, source: Source, path: Path) -> None:
     outside = everything[(everything < 0) | (everything >= len(source))]
     if len(outside) or len(np.unique(everything)) < len(everything) or not len(splits.train):
         raise ValueError(
-            f"{path} does not divide the {len(source)} frames of {source.name}: frames outside the file, twice in "
-            "it, or no training frames"
+            f"{path} does not divide the {len(source)} frames of {source.name}: some are outside the file or twice in "
+            "it, or none is for training"
         )
 
 

@@ -121,10 +121,7 @@ def _predict(
 
 def _id(system: System, name: str) -> str:
     if not system.sid or system.fid is None:
-        raise ValueError(
-            f"{name}, frame {system.index}: no sid or fid, from which a submission names its structures; they come "
-            "with OC20's and OC22's files"
-        )
+        raise ValueError(f"{name}, frame {system.index}: no sid or fid, by which submissions name OC20 and OC22 frames")
     return f"{system.sid}_{system.fid}"
 
 

@@ -36,13 +36,8 @@ def read_concatenated(
         raise ValueError(f"{path}: natoms is {natoms.dtype} of shape {natoms.shape}; wanted positive integers [B]")
     count, atoms = len(natoms), int(natoms.sum())
     unit = ENERGY_UNITS["eV" if config.units == "auto" else config.units]
-    energy, forces = (
-        named.optional(*names, shape=shape, key=getattr(config, option), option=f"data.{option}")
-        for names, shape, option in (
-            (("energy", "y"), (count,), "energy_key"),
-            (("forces", "force"), (atoms, 3), "forces_key"),
-        )
-    )
+    energy = named.optional("energy", "y", shape=(count,), key=config.energy_key, option="data.energy_key")
+    forces = named.optional("forces", "force", shape=(atoms, 3), key=config.forces_key, option="data.forces_key")
     cell = named.optional("cell", shape=(count, 3, 3))
     cell = np.zeros((count, 3, 3)) if cell is None else cell
     pbc, fids = named.optional("pbc", shape=(count, 3)), named.optional("fid", shape=(count,))

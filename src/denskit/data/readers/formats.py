@@ -18,7 +18,7 @@ from denskit.data.references import system_references
 from denskit.data.structure_arrays import StructureArrays
 
 # Endings of shards, and their readers.
-SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
+_SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
     ".lmdb": lambda path, config: LmdbShard(path, config.fixed),
     "data.mdb": lambda path, config: LmdbShard(path, config.fixed),
     ".aselmdb": lambda path, config: AseLmdbShard(path),
@@ -61,7 +61,7 @@ def are_shards(path: Path) -> bool:
 
 def _ending(path: Path) -> str | None:
     """The ending of a shard, None for other files; an extxyz file is a shard only with its text beside it."""
-    ending = next((ending for ending in SHARDS if path.name.endswith(ending)), None)
+    ending = next((ending for ending in _SHARDS if path.name.endswith(ending)), None)
     return None if ending == ".extxyz" and text_of(path) is None else ending
 
 
@@ -76,13 +76,13 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
         seen = ", ".join(f"{len(paths)} *{ending}" for ending, paths in found.items()) or "none of them"
         raise ValueError(
             f"{folder} is a folder with {seen}; wanted a file of structures (npz, extxyz, traj, db, ...), or a folder "
-            f"of shards of one kind ({', '.join('*' + ending for ending in SHARDS)})"
+            f"of shards of one kind ({', '.join('*' + ending for ending in _SHARDS)})"
         )
     return next(iter(found.items()))
 
 
 def _records(path: Path, files: list[Path], ending: str, config: DataConfig) -> tuple[Records, list[str]]:
-    shards = tuple(SHARDS[ending](file, config) for file in files)
+    shards = tuple(_SHARDS[ending](file, config) for file in files)
     rules = _rules(path, ending, config)
     whole = path.is_dir()
     count = sum(len(shard) for shard in shards)

@@ -37,10 +37,7 @@ def compare_runs(runs: Sequence[str]) -> Results:
     for name, own, folder in zip(names, settings, folders, strict=True):
         other = next((run.folder for run in found if (run.variant, run.seed) == (name, own["seed"])), folder)
         if other != folder:
-            raise ValueError(
-                f"{other} and {folder} have the same settings and seed {own['seed']}; name them to compare them: "
-                "NAME=FOLDER"
-            )
+            raise ValueError(f"{other} and {folder} have the same settings and seed; give names: NAME=FOLDER")
         header = read_header(model_file(folder))
         errors = _test_errors(folder) if tested else {"validation": header["metadata"]["validation"]}
         found.append(
