@@ -17,7 +17,7 @@ _MOST = 4  # panels in a row
 
 
 def plot_study_results(results: Results, folder: Path) -> list[Path]:
-    """Write the plots of a study as PNG files and return their paths; those against an axis where it has numbers."""
+    """Write the plots of a study as PNG files, one more for each numeric axis; return their paths."""
     written = [_plot_curves(results, folder / "learning_curves.png")]
     axes = list(dict.fromkeys(key for run in results.found for key in run.values))
     for axis in axes:

@@ -46,7 +46,7 @@ class Source(ABC):
         return (self[index] for index in range(begin, len(self) if end is None else end))
 
     def in_file_order(self) -> Self:
-        """The same structures, those of one file in the order of the file."""
+        """The same structures in the order of their file."""
         return self
 
     def group_names(self) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
 
 
 def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, list[str]]:
-    """The training structures of all parts, one behind the other."""
+    """The training structures of all parts in a row, and messages."""
     sources: list[Source] = []
     messages: list[str] = []
     for part in config.parts:

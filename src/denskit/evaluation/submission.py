@@ -44,7 +44,7 @@ def write_submission(
     fixed: FixedFrom | None = None,
     force: bool = False,
 ) -> int:
-    """Predict structures and write them for a server; returns how many different ones there were.
+    """Predict structures and write them for a server; returns the number of different structures.
 
     Args:
         model: a force field, a model file, or a run folder.

@@ -25,7 +25,7 @@ _SHOWN = 300  # letters of another program's message
 
 
 class Unreadable(ValueError):
-    """A file that cannot be read; the message says which one, and where."""
+    """A file that cannot be read; the message names the file and the place."""
 
 
 def allowance(size: int) -> int:

@@ -43,7 +43,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: bytes | str, where: str | Path) -> Any:
-    """The value of a YAML text, as OmegaConf reads it; interpolations stay as they are.  Raises Unreadable."""
+    """The value of a YAML text, as OmegaConf reads it; interpolations stay unresolved.  Raises Unreadable."""
     import yaml
     from omegaconf import OmegaConf
 

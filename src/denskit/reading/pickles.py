@@ -74,7 +74,7 @@ class Machine:
         self.tensors = 0  # bytes of tensors, each counted as if it stood alone, in float64
 
     def load(self) -> Any:
-        """The next pickle's value.  Raises Refused, and nearly anything for a damaged one."""
+        """The next pickle's value.  Raises Refused, and errors of any type for a damaged pickle."""
         self.stack, self.marks, self.memo = [], [], {}
         stack, memo = self.stack, self.memo
         raw, position, operations = self.raw, self.position, _OPERATIONS

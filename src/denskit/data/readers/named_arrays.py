@@ -1,4 +1,4 @@
-"""Arrays by name, held to their shapes: those of an npz file or of a pickled object."""
+"""Arrays by name with checked shapes, of an npz file or of a pickled object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OC20's S2EF downloads as they come: pairs of ``N.extxyz.xz`` and ``N.txt.xz`` (or either unpacked), used as they are.
+"""OC20's S2EF downloads without conversion: pairs of ``N.extxyz.xz`` and ``N.txt.xz``, or either of them unpacked.
 
 Line i of the text belongs to frame i: ``random<sid>,frame<fid>,<reference energy>``.  The frames' energies are totals;
 adsorption energies, which OC20 is trained and scored on, are these less the reference.
