@@ -7,9 +7,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from denskit.analysis.plots import COLOURS, DPI, add_axes, save_figure
+from denskit.analysis.plots import COLOURS, row_of_axes, save_figure
 from denskit.reading.documents import read_json
 
 COLUMNS = (
@@ -113,9 +111,8 @@ def plot_scaling(data: dict[str, Any], output: Path) -> Path:
     over, unit, records = data["over"], data["cost_per"], data["records"]
     sizes = [record.get(over, value) for record, value in zip(records, data["values"], strict=True)]
     panels = [None, unit] if unit else [None]
-    figure = Figure(figsize=(4.6 * len(panels), 3.8), dpi=DPI, layout="constrained")
-    for position, per in enumerate(panels, start=1):
-        axes = add_axes(figure, position, len(panels))
+    figure, row = row_of_axes(len(panels), width=4.6, title=f"{data['job']['work']}, {data['job']['model']}")
+    for axes, per in zip(row, panels, strict=True):
         for side, colour in zip(("ours", "theirs"), cycle(COLOURS), strict=False):
             if side not in records[0]["sides"]:
                 continue
@@ -126,6 +123,4 @@ def plot_scaling(data: dict[str, Any], output: Path) -> Path:
         if over != "l_max" and per is None:
             axes.set(xlim=(0, None))
         axes.legend(frameon=False)
-    job = data["job"]
-    figure.suptitle(f"{job['work']}, {job['model']}", fontsize=11)
     return save_figure(figure, output)

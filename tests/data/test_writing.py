@@ -166,7 +166,7 @@ def test_a_file_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "mine.extxyz", labelled())
     source, _ = read_file(file)
     ase.io.write(file, [molecule("H2O"), molecule("CH4")])
-    with pytest.raises(ValueError, match="frame 0 is not what it was"):
+    with pytest.raises(ValueError, match="frame 0 has changed since it was first read"):
         Originals(file, source)(source[0])
 
 

@@ -109,7 +109,7 @@ def test_what_cannot_be_denoised_says_why(run: Path, tmp_path: Path) -> None:
         denoise(plain)
     with pytest.raises(ValueError, match=r"only .* task=dens or"):
         noise_error(plain)
-    with pytest.raises(ValueError, match=r"is no run folder; only the run folder"):
+    with pytest.raises(ValueError, match=r"is no run folder; only runs of task=dens"):
         denoise(run / "model.safetensors")
     for wrong in ({"sigmas": [0.0]}, {"ratios": [1.5]}, {"ratios": [0.0]}):
         with pytest.raises(ValueError, match="sigma > 0, 0 < ratio <= 1 wanted"):

@@ -6,7 +6,7 @@ Everything is drawn with matplotlib's Agg canvas (no display needed) and labelle
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,9 @@ COLOURS = ("#3b6fb6", "#d1702b", "#3a8f5c", "#8a4fa3", "#b5483f", "#6b6b6b")
 
 
 def read_metrics(path: Path) -> dict[str, np.ndarray]:
-    """Columns of a run's ``metrics.csv`` as float64 arrays of one length; cells that are empty become NaN.
+    """Columns of a run's ``metrics.csv`` as float64 arrays of one length; empty cells are NaN.
 
-    Raises FileNotFoundError where the run wrote none, ValueError where the file has no rows.
+    Raises FileNotFoundError where there is none, ValueError where the file has no rows.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not found; a run folder made by `denskit train` holds metrics.csv")
@@ -37,11 +37,7 @@ def read_metrics(path: Path) -> dict[str, np.ndarray]:
         rows = list(csv.DictReader(stream))
     if not rows:
         raise ValueError(f"{path}: no rows yet; wait for the first logged step")
-    return {name: np.array([_number(row[name]) for row in rows]) for name in rows[0]}
-
-
-def _number(text: str | None) -> float:
-    return float(text) if text else float("nan")
+    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0]}
 
 
 def plot_parity(energy: Pair | None, forces: Pair | None, output: Path, *, title: str = "") -> Path:
@@ -53,10 +49,9 @@ def plot_parity(energy: Pair | None, forces: Pair | None, output: Path, *, title
     if energy is None and forces is None:
         raise ValueError("nothing to draw: the structures have neither energies nor forces as labels")
     panels = [(name, pair) for name, pair in (("energy", energy), ("forces", forces)) if pair is not None]
-    figure = Figure(figsize=(4.4 * len(panels), 4.2), dpi=DPI, layout="constrained")
-    for position, (name, pair) in enumerate(panels, start=1):
-        _draw_parity(add_axes(figure, position, len(panels)), name, {"": pair})
-    figure.suptitle(title, fontsize=11)
+    figure, row = row_of_axes(len(panels), width=4.4, height=4.2, title=title)
+    for axes, (name, pair) in zip(row, panels, strict=True):
+        _draw_parity(axes, name, {"": pair})
     return save_figure(figure, output)
 
 
@@ -66,10 +61,8 @@ def plot_learning_curves(runs: Mapping[str, Path], output: Path) -> Path:
     Validation is drawn full, training (with corrupted structures as they were trained on) thin.  ``runs`` maps labels
     to run folders.  Raises FileNotFoundError and ValueError as :func:`read_metrics`.
     """
-    curves = {label: read_metrics(folder / "metrics.csv") for label, folder in runs.items()}
-    figure = Figure(figsize=(4.6 * len(UNITS), 3.8), dpi=DPI, layout="constrained")
-    for position, name in enumerate(UNITS, start=1):
-        _draw_curves(add_axes(figure, position, len(UNITS)), name, curves)
+    figure, row = row_of_axes(len(UNITS), width=4.6)
+    _draw_curves(row, runs)
     return save_figure(figure, output)
 
 
@@ -78,20 +71,28 @@ def plot_overview(runs: Mapping[str, Path], forces: Mapping[str, Pair], output: 
 
     ``runs`` and ``forces`` have the same labels.  Raises as :func:`read_metrics`.
     """
-    curves = {label: read_metrics(folder / "metrics.csv") for label, folder in runs.items()}
-    figure = Figure(figsize=(13.2, 4.0), dpi=DPI, layout="constrained")
-    for position, name in enumerate(UNITS, start=1):
-        _draw_curves(add_axes(figure, position, 3), name, curves)
-    _draw_parity(add_axes(figure, 3, 3), "forces", forces)
+    figure, row = row_of_axes(3, width=4.4, height=4.0)
+    _draw_curves(row[:2], runs)
+    _draw_parity(row[2], "forces", forces)
     return save_figure(figure, output)
 
 
-def add_axes(figure: Figure, position: int, count: int) -> Axes:
-    """One of ``count`` panels in a row, in the style of all our plots."""
-    axes = figure.add_subplot(1, count, position)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    return axes
+def row_of_axes(count: int, *, width: float, height: float = 3.8, title: str = "") -> tuple[Figure, list[Axes]]:
+    """A figure of ``count`` panels in a row, each ``width`` x ``height`` inches, in the style of all our plots."""
+    figure = Figure(figsize=(count * width, height), dpi=DPI, layout="constrained")
+    row = [figure.add_subplot(1, count, position) for position in range(1, count + 1)]
+    for axes in row:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25, linewidth=0.6)
+    figure.suptitle(title, fontsize=11)
+    return figure, row
+
+
+def plain_ticks(axes: Axes) -> None:
+    """Ticks at 1, 2 and 5 of a logarithmic y axis, as plain numbers."""
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def save_figure(figure: Figure, output: Path) -> Path:
@@ -101,19 +102,19 @@ def save_figure(figure: Figure, output: Path) -> Path:
     return output
 
 
-def _draw_curves(axes: Axes, name: str, curves: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-    for colour, (label, columns) in zip(cycle(COLOURS), curves.items(), strict=False):
-        _draw_curve(axes, columns, f"train_{_COLUMNS[name]}", color=colour, linewidth=0.6, alpha=0.5)
-        _draw_curve(axes, columns, f"valid_{_COLUMNS[name]}", color=colour, label=label, marker=".")
-    axes.set(xlabel="training step", ylabel=f"{name} MAE ({UNITS[name]}; thin: training)", yscale="log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.legend(frameon=False, fontsize=9)
+def _draw_curves(row: Sequence[Axes], runs: Mapping[str, Path]) -> None:
+    curves = {label: read_metrics(folder / "metrics.csv") for label, folder in runs.items()}
+    for axes, name in zip(row, UNITS, strict=True):
+        for colour, (label, columns) in zip(cycle(COLOURS), curves.items(), strict=False):
+            _draw_curve(axes, columns, f"train_{_COLUMNS[name]}", color=colour, linewidth=0.6, alpha=0.5)
+            _draw_curve(axes, columns, f"valid_{_COLUMNS[name]}", color=colour, label=label, marker=".")
+        axes.set(xlabel="training step", ylabel=f"{name} MAE ({UNITS[name]}; thin: training)", yscale="log")
+        plain_ticks(axes)
+        axes.legend(frameon=False, fontsize=9)
 
 
 def _draw_curve(axes: Axes, columns: Mapping[str, np.ndarray], name: str, **style: Any) -> None:
-    """The measured points of a column; a column that the run did not write leaves an empty line."""
+    """The measured points of a column; an absent column leaves an empty line."""
     values = columns.get(name, np.full_like(columns["step"], np.nan))
     measured = np.isfinite(values)
     axes.plot(columns["step"][measured], values[measured], **style)

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from denskit.analysis.plots import Pair
 from denskit.data.base import Source, evenly
 from denskit.data.config import FixedFrom
-from denskit.evaluation.evaluate import load_force_field, source_of
+from denskit.evaluation.evaluate import Kept, load_force_field, source_of
 from denskit.models.base import ForceField
 from denskit.models.prediction import predict_each
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model says beside what the labels say; ``None`` where no structure has the label."""
+    """Labels and predictions; ``None`` where no structure has the label."""
 
     energy: Pair | None  # [B] eV
     forces: Pair | None  # [n, 3] eV/Å, free atoms
 
 
 def predictions(force_field: ForceField, source: Source, *, most: int = 500, batch_size: int = 32) -> Predictions:
-    """Predict structures of ``source``, evenly chosen where there are more than ``most``."""
+    """Predict at most ``most`` structures of ``source``, evenly spaced."""
     energy: list[tuple[float, float]] = []
     forces: list[Pair] = []
     for system, found in predict_each(force_field, evenly(source, most), batch_size):
@@ -35,21 +33,18 @@ def predictions(force_field: ForceField, source: Source, *, most: int = 500, bat
         if system.forces is not None:
             forces.append((system.forces[~system.fixed], found["forces"][~system.fixed]))
     energies = np.array(energy).reshape(-1, 2).T
+    reference, predicted = (np.concatenate(side) for side in zip(*forces, strict=True)) if forces else (None, None)
     return Predictions(
         energy=(energies[0], energies[1]) if energy else None,
-        forces=(_join(forces, lambda pair: pair[0]), _join(forces, lambda pair: pair[1])) if forces else None,
+        forces=None if reference is None or predicted is None else (reference, predicted),
     )
-
-
-def _join(pairs: list[Pair], side: Callable[[Pair], np.ndarray]) -> np.ndarray:
-    return np.concatenate([side(pair) for pair in pairs])
 
 
 def predictions_of(
     model: Path,
     file: str | Path | None = None,
     *,
-    checkpoint: Literal["best", "last"] | None = None,
+    checkpoint: Kept | None = None,
     device: str = "auto",
     fixed: FixedFrom | None = None,
 ) -> Predictions:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from denskit.analysis.plots import COLOURS, DPI, add_axes, save_figure
+from denskit.analysis.plots import COLOURS, row_of_axes, save_figure
 from denskit.simulation.distributions import EDGES
 
 if TYPE_CHECKING:
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 
 def plot_study(study: Study, output: Path, *, title: str = "") -> Path:
     """h(r), temperature (K) and potential energy (eV, from the first frame's) of all simulations of a study, as PNG."""
-    figure = Figure(figsize=(13.2, 4.0), dpi=DPI, layout="constrained")
-    structure, temperature, energy = (add_axes(figure, position, 3) for position in (1, 2, 3))
+    figure, (structure, temperature, energy) = row_of_axes(3, width=4.4, height=4.0, title=title)
     _draw_h_of_r(structure, study)
     records = study.series
     _draw_series(temperature, records.time, np.array(records.temperature), study)
@@ -29,7 +27,6 @@ def plot_study(study: Study, output: Path, *, title: str = "") -> Path:
     potential = np.array(records.energy)
     _draw_series(energy, records.time, potential - potential[:1], study)
     energy.set(ylabel="potential energy less that of the first frame (eV)")
-    figure.suptitle(title, fontsize=11)
     return save_figure(figure, output)
 
 

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
-from denskit.analysis.plots import COLOURS, DPI, add_axes, read_metrics, save_figure
-from denskit.evaluation.study.results import FORCES, METRICS, Column, Found, Results
+from denskit.analysis.plots import COLOURS, plain_ticks, read_metrics, row_of_axes, save_figure
+from denskit.evaluation.study.results import FORCES, METRICS, Column, Found, Results, describe
 
 _MOST = 4  # panels in a row
 
 
 def plot_study_results(results: Results, folder: Path) -> list[Path]:
-    """Write the plots that a study has data for, as PNG files, and return their paths."""
+    """Write the plots of a study as PNG files, one more for each numeric axis; return their paths."""
     written = [_plot_curves(results, folder / "learning_curves.png")]
     axes = list(dict.fromkeys(key for run in results.found for key in run.values))
     for axis in axes:
@@ -33,24 +32,23 @@ def _plot_axis(results: Results, axis: str, output: Path) -> Path:
     columns = [column for column in results.columns if column.metric == FORCES]
     columns += [column for column in results.columns if column.metric != FORCES]
     columns = columns[:_MOST]
-    several = len({column.test for column in results.columns}) > 1
-    figure = Figure(figsize=(4.4 * len(columns), 3.8), dpi=DPI, layout="constrained")
-    for position, column in enumerate(columns, start=1):
-        axes = add_axes(figure, position, len(columns))
+    figure, row = row_of_axes(len(columns), width=4.4, title=results.title)
+    for axes, column in zip(row, columns, strict=True):
         _draw_axis(axes, results, axis, column)
-        axes.set(xlabel=_name(axis), ylabel=f"MAE, {column.title(several)}", xscale="log", yscale="log")
-        _plain_ticks(axes, sorted({run.values[axis] for run in results.found}))
+        axes.set(xlabel=_name(axis), ylabel=f"MAE, {column.title(results.several_tests)}", xscale="log", yscale="log")
+        plain_ticks(axes)
+        values = sorted({run.values[axis] for run in results.found})
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.legend(frameon=False, fontsize=9)
-    figure.suptitle(results.title, fontsize=11)
     return save_figure(figure, output)
 
 
 def _draw_axis(axes: Axes, results: Results, axis: str, column: Column) -> None:
-    others = [{key: value for key, value in row.values.items() if key != axis} for row in results.rows]
     lines: dict[str, list[tuple[float, float, float]]] = {}
-    for row, other in zip(results.rows, others, strict=True):
+    for row in results.rows:
         if column in row.means:
-            rest = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in other.items())
+            rest = describe({key: value for key, value in row.values.items() if key != axis})
             label = f"{row.variant}, {rest}" if rest else row.variant
             mean = row.means[column]
             lines.setdefault(label, []).append((float(row.values[axis]), mean.value, mean.error))
@@ -62,16 +60,14 @@ def _draw_axis(axes: Axes, results: Results, axis: str, column: Column) -> None:
 def _plot_curves(results: Results, output: Path) -> Path:
     """Validation force error over steps, one panel a point: mean over seeds, band from lowest to highest."""
     points = list(dict.fromkeys(run.point for run in results.found))[:_MOST]
-    figure = Figure(figsize=(4.6 * len(points), 3.8), dpi=DPI, layout="constrained")
-    for position, point in enumerate(points, start=1):
-        axes = add_axes(figure, position, len(points))
+    figure, row = row_of_axes(len(points), width=4.6, title=results.title)
+    for axes, point in zip(row, points, strict=True):
         for variant, colour in zip(dict.fromkeys(run.variant for run in results.found), cycle(COLOURS), strict=False):
             runs = [run for run in results.found if run.point == point and run.variant == variant]
             _draw_curve(axes, runs, variant, colour)
         axes.set(xlabel="training step", ylabel=f"validation MAE, {METRICS[FORCES]}", yscale="log", title=point)
-        _plain_ticks(axes)
+        plain_ticks(axes)
         axes.legend(frameon=False, fontsize=9)
-    figure.suptitle(results.title, fontsize=11)
     return save_figure(figure, output)
 
 
@@ -92,12 +88,3 @@ def _draw_curve(axes: Axes, runs: Sequence[Found], label: str, colour: str) -> N
 
 def _name(axis: str) -> str:
     return {"data.split.train": "training frames", "training.max_steps": "training steps"}.get(axis, axis)
-
-
-def _plain_ticks(axes: Axes, values: Sequence[float] | None = None) -> None:
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    if values is not None:
-        axes.set_xticks(list(values), [f"{value:g}" for value in values])
-        axes.xaxis.set_minor_locator(NullLocator())

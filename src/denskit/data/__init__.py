@@ -28,18 +28,17 @@ DATASETS: dict[str, Callable[[DataConfig, int, Sequence[str]], LoadedData]] = {
 }
 
 
-_BELONG = (  # keys, and the datasets that read them
+_BELONG = (  # keys, the datasets that read them
     (("molecule",), ("md17", "rmd17", "embedded")),
     (("fixed", "energies", "oc20_ref"), ("oc20", "oc22")),
 )
 
 
 def load_data(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED) -> LoadedData:
-    """The sources of a run, in eV and Å, and messages that say what was decided.
+    """The sources of a run, in eV and Å, and messages about decisions.
 
-    ``seed`` divides the frames where ``data.split.seed`` is None; ``required``: labels that carry weight in the loss.
-    Raises ValueError for an unknown dataset, for data that cannot be trained on, and for a split that cannot be made;
-    FileNotFoundError.
+    ``seed`` divides the structures where ``data.split.seed`` is None; ``required``: labels with weight in the loss.
+    Raises ValueError for an unknown dataset, data unfit for training and an impossible split; FileNotFoundError.
     """
     if config.name not in DATASETS:
         near = get_close_matches(config.name, DATASETS, n=1)

@@ -46,7 +46,7 @@ class Source(ABC):
         return (self[index] for index in range(begin, len(self) if end is None else end))
 
     def in_file_order(self) -> Self:
-        """The same structures, those of one file in the order of the file."""
+        """The same structures in the order of their file."""
         return self
 
     def group_names(self) -> tuple[str, ...]:
@@ -175,33 +175,28 @@ def collate(systems: Sequence[System], dtype: torch.dtype = torch.float32) -> tu
 
 
 def _targets(systems: Sequence[System], counts: Tensor, dtype: torch.dtype) -> Targets:
-    forces = [np.zeros_like(system.positions) if system.forces is None else system.forces for system in systems]
-    stress = [np.zeros((3, 3)) if system.stress is None else system.stress for system in systems]
-    energy = [0.0 if system.energy is None else system.energy for system in systems]
-    has_forces = torch.tensor([system.forces is not None for system in systems])
-    return Targets(
+    def label(name: str, empty: Callable[[System], Any]) -> tuple[list[Any], Tensor]:
+        values = [getattr(system, name) for system in systems]
+        filled = [empty(system) if value is None else value for value, system in zip(values, systems, strict=True)]
+        return filled, torch.tensor([value is not None for value in values])
+
+    energy, energy_mask = label("energy", lambda system: 0.0)
+    forces, has_forces = label("forces", lambda system: np.zeros_like(system.positions))
+    stress, stress_mask = label("stress", lambda system: np.zeros((3, 3)))
+    ends, has_end = label("relaxed_positions", lambda system: system.positions)
+    targets = Targets(
         energy=torch.tensor(energy, dtype=torch.float64),
         forces=torch.from_numpy(np.concatenate(forces)).to(dtype),
         stress=torch.from_numpy(np.stack(stress)).to(dtype),
-        energy_mask=torch.tensor([system.energy is not None for system in systems]),
+        energy_mask=energy_mask,
         forces_mask=has_forces.repeat_interleave(counts),
-        stress_mask=torch.tensor([system.stress is not None for system in systems]),
-        **_relaxation(systems, counts, dtype),
+        stress_mask=stress_mask,
     )
-
-
-def _relaxation(systems: Sequence[System], counts: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The ways to the relaxed positions, where some structure has these."""
-    has_end = torch.tensor([system.relaxed_positions is not None for system in systems])
     if not has_end.any():
-        return {}
+        return targets
     ways = [
-        np.zeros_like(system.positions)
-        if system.relaxed_positions is None
-        else nearest_image(system.relaxed_positions - system.positions, system.cell, system.pbc)
-        for system in systems
+        nearest_image(end - system.positions, system.cell, system.pbc)
+        for end, system in zip(ends, systems, strict=True)
     ]
-    return {
-        "relaxation": torch.from_numpy(np.concatenate(ways)).to(dtype),
-        "relaxation_mask": has_end.repeat_interleave(counts),
-    }
+    relaxation = torch.from_numpy(np.concatenate(ways)).to(dtype)
+    return replace(targets, relaxation=relaxation, relaxation_mask=has_end.repeat_interleave(counts))

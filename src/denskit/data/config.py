@@ -1,4 +1,4 @@
-"""What a user says about the data."""
+"""Settings of the data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Share = Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, le=1)]
 
 
 class SplitConfig(BaseModel):
-    """How one file is divided.  Shares are counts of frames (``950``) or fractions (``0.9``)."""
+    """Split of one file.  Shares are numbers of frames (``950``) or fractions (``0.9``)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -24,22 +24,23 @@ class SplitConfig(BaseModel):
     """``random`` frames; contiguous ``blocks`` in file order; whole groups (``data.group_key``); ``published``, the
     MD17 split: numpy ``default_rng(1).permutation``, first train, then valid, then test.  None: the dataset's own."""
     train: Share | None = None
-    """Share for training; None: what the others leave."""
+    """Share for training; None: the rest."""
     valid: Share | None = None
     """Share for validation; None: 5 %; 0: none."""
     test: Share | None = None
-    """Share for the final test; None: what the others leave, 5 % where nothing is asked; 0: none."""
+    """Share for the final test; None: the rest, or 5 % without a share for training; 0: none."""
     gap: int = Field(default=0, ge=0)
     """Frames left out between blocks, so that the blocks are less correlated (``blocks`` only)."""
     seed: int | None = None
     """Seed of ``random`` and ``group``; None: the run's seed."""
     file: str | None = None
-    """A split saved by an earlier run (JSON); everything else here must then be left out."""
+    """A split saved by an earlier run (JSON), instead of all other settings here."""
 
     @model_validator(mode="after")
     def _no_idle_fields(self) -> SplitConfig:
-        if self.file is not None and self.model_fields_set - {"file"}:
-            raise ValueError(f"split.file={self.file} says all; leave out {sorted(self.model_fields_set - {'file'})}")
+        others = self.model_fields_set - {"file"}
+        if self.file is not None and others:
+            raise ValueError(f"split.file={self.file} is used alone; leave out {sorted(others)}")
         if self.gap and self.mode not in ("blocks", None):
             raise ValueError(f"split.gap={self.gap} acts with split.mode=blocks only, not with {self.mode}")
         if self.seed is not None and self.mode in ("blocks", "published"):
@@ -63,7 +64,7 @@ class Part(BaseModel):
 
 
 class DataConfig(BaseModel):
-    """Where the structures come from, how they are divided, and how their labels are read."""
+    """Files of structures, their split, and the reading of their labels."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -77,39 +78,39 @@ class DataConfig(BaseModel):
     valid: str | None = None
     """File or folder of validation frames; None: taken from ``path`` or ``train`` by ``split``."""
     test: str | None = None
-    """Of test frames, read by ``evaluate`` only; None: taken from ``path`` or ``train`` by ``split``."""
+    """File or folder of test frames, read by ``evaluate`` only; None: taken from ``path`` or ``train`` by ``split``."""
     split: SplitConfig = SplitConfig()
-    """How ``path`` or ``train`` is divided into the parts that have no file of their own."""
+    """Split of ``path`` or ``train`` into the parts without a file of their own."""
     molecule: str | None = None
     """Molecule of md17, rmd17 or embedded."""
     energy_key: str | None = None
-    """Field that holds the energy; None: ``REF_energy``, else the calculator's ``energy``."""
+    """Field with the energy; None: ``REF_energy``, else the calculator's ``energy``."""
     forces_key: str | None = None
-    """Field that holds the forces; None: ``REF_forces``, else the calculator's ``forces``."""
+    """Field with the forces; None: ``REF_forces``, else the calculator's ``forces``."""
     stress_key: str | None = None
-    """Field that holds the stress (ASE's sign) or, with "virial" in its name, the virial (-stress * volume)."""
+    """Field with the stress (ASE's sign) or, with "virial" in its name, the virial (-stress * volume)."""
     group_key: str | None = None
-    """Field that names a frame's group (system, material); None: ``sid`` where frames have it.  Frames with groups are
-    divided by group unless ``split.mode`` says otherwise."""
+    """Field that names a frame's group (system, material); None: ``sid`` where present.  Frames with groups are
+    divided by group by default."""
     origin: Origin | None = None
-    """What made the frames, as in OC20's All, rattled and MD sets.  ``md``: DeNS never corrupts them, as published."""
+    """Origin of the frames, as in OC20's All, rattled and MD sets.  ``md``: DeNS never corrupts them, as published."""
     units: Literal["auto", "eV", "kcal/mol", "kJ/mol", "Hartree"] = "auto"
-    """Unit of energies, and of forces per Å.  ``auto``: what the file says; npz of one molecule without unit fields
-    kcal/mol, as in the published MD17 and rMD17 files; all else eV."""
+    """Unit of energies, and of forces per Å.  ``auto``: the unit fields of the file; without them
+    kcal/mol for npz of one molecule, as in the published MD17 and rMD17 files, and eV for all others."""
     references: References | str | None = None
-    """Energies of the elements, taken off before training: ``fit`` (on the training frames, per atom), ``isolated``
+    """Energies of the elements, subtracted before training: ``fit`` (on the training frames, per atom), ``isolated``
     (the file's single-atom frames), ``mean`` (one constant a structure), ``none``, ``{H: -13.6, ...}`` in eV, or a file
     of them: ``*.json``, or ``*.npz`` with ``coeff`` by atomic number.  With ``training.init_from`` the default is
-    ``trained``: those of its model.  None: ``fit``; ``mean`` for oc20's adsorption energies."""
+    ``trained``: the references of its model.  None: ``fit``; ``mean`` for oc20's adsorption energies."""
     fixed: FixedFrom = "file"
-    """Which atoms of oc20 and oc22 objects are fixed: those that the ``file`` says (an error where it does not), those
-    with tag 0 (``tags``), or ``none``."""
+    """Fixed atoms of oc20 and oc22 objects: from the ``file`` (an error without them), atoms with tag 0 (``tags``), or
+    ``none``."""
     energies: Literal["referenced", "total"] | None = None
-    """Of OC20's raw downloads (``*.extxyz.xz``): less each frame's reference (None too), or as they are."""
+    """Energies of OC20's raw downloads (``*.extxyz.xz``): less each frame's reference (default), or total."""
     oc20_ref: str | None = None
-    """``oc20_ref.pkl`` or JSON: energies by system that are added to adsorption energies, which makes them totals."""
+    """``oc20_ref.pkl`` or JSON: energies by system, added to adsorption energies to make totals."""
     missing: Literal["error", "mask"] = "error"
-    """Labels that are absent or not finite: an ``error``, or ``mask`` (they count in no loss)."""
+    """Labels that are absent or not finite: an ``error``, or ``mask``: they count in no loss."""
 
     @field_validator("references")
     @classmethod
@@ -117,9 +118,7 @@ class DataConfig(BaseModel):
         if isinstance(value, dict):
             unknown = sorted(set(value) - set(atomic_numbers) | set(value) & {"X"})
             if unknown or not value:
-                raise ValueError(
-                    f"references: {unknown or 'nothing'} given where element symbols like H or O are wanted"
-                )
+                raise ValueError(f"references: {unknown or 'nothing'} given; wanted element symbols like H or O")
         elif value is not None and value not in _REFERENCES and not value.endswith((".npz", ".json")):
             raise ValueError(f"references={value}: wanted {', '.join(_REFERENCES)}, energies, or a .npz or .json file")
         return value
@@ -145,9 +144,7 @@ class DataConfig(BaseModel):
         if self.path is not None and self.train is not None:
             raise ValueError(f"give data.path={self.path} or data.train={self.train}, not both")
         if self.path is not None and self.valid is not None:
-            raise ValueError(
-                f"data.path={self.path} is divided by data.split; with data.valid given call it data.train"
-            )
+            raise ValueError(f"data.path={self.path} is split by data.split; with data.valid given call it data.train")
         if self.group_key is not None and self.split.mode not in ("group", None):
             raise ValueError(f"data.group_key={self.group_key} acts with split.mode=group only, not {self.split.mode}")
         if self.valid is not None and self.train is not None and self.split != SplitConfig():

@@ -1,4 +1,4 @@
-"""From a DataConfig to the three sources: reading files, checking them, dividing them."""
+"""From a DataConfig to the sources of a run: read, check and divide files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from denskit.data.splits import Splits, divide
 from denskit.data.structure_arrays import StructureArrays, numbered
 
 WEIGHTED = ("energy", "forces")
-SAMPLE = 64  # structures of shards looked at before training
+SAMPLE = 64  # structures of shards that are read before training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,17 +30,17 @@ class LoadedData:
     valid: Source | None
     test: Source | None
     splits: Splits | None  # how a file was divided, to be saved beside the run; None: each part is a file of its own
-    messages: list[str]  # what was found and decided, for the log
+    messages: list[str]  # findings and decisions, for the log
     references: References  # for fit_scaling: the config's, ``isolated`` resolved to energies in eV
 
 
 def read_file(
     path: str | Path, config: DataConfig | None = None, *, required: Sequence[str] = ()
 ) -> tuple[StructureArrays | Records, list[str]]:
-    """The structures of a file of any known form, or of a folder of shards, in eV and Å, and what was found out.
+    """The structures of a file of any known form, or of a folder of shards, in eV and Å, and messages.
 
     ``required``: labels that every frame must have ("energy", "forces", "stress"); see ``DataConfig.missing``.  Small
-    files are read and checked at once, records of shards when they are used.
+    files are read and checked at once, records of shards when they are read.
     Raises FileNotFoundError, and ValueError naming the file and the frames (see :meth:`StructureArrays.checked`).
     """
     config = config or DataConfig()
@@ -65,39 +65,36 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
         raise ValueError("no data given: data.path=FILE, data.train=FILE, or data.name=embedded, md17 or rmd17")
     _require_other_files(*(part.path for part in parts), config.valid, config.test)
     source, messages = _read_parts(config, required)
-    pool, references, said_references = _references(source, config)
-    messages += said_references
-    test: Source | None = Lazy(config.test, lambda: _read_test(config, required)) if config.test else None
+    pool, references, said = _references(source, config)
+    messages += said
+    test: Source | None = None
+    if (file := config.test) is not None:
+        test = Lazy(file, lambda: read_file(file, config, required=required)[0])
+    train: Source | None
+    valid: Source | None
+    splits: Splits | None = None
     if config.valid is not None:
         valid, said = read_file(config.valid, config, required=required)
-        messages += [
-            *said,
-            f"{len(pool)} training frames of {source.name}, {len(valid)} validation frames of {valid.name}",
-        ]
         train = source if len(pool) == len(source) else Subset(source, pool, source.name)
-        return LoadedData(train=train, valid=valid, test=test, splits=None, messages=messages, references=references)
-    if len(parts) > 1:
-        raise ValueError(f"data.train lists {len(parts)} sources, which data.split cannot divide; give data.valid, too")
-    path = Path(parts[0].path).expanduser()
-    splits, said_split = _splits(config, source, pool, path, seed)
-    messages.append(said_split)
-    divided = {
-        part: Subset(source, indices, f"{path} ({part})") if len(indices) else None
-        for part, indices in (("train", splits.train), ("valid", splits.valid), ("test", splits.test))
-    }
-    assert divided["train"] is not None
-    return LoadedData(
-        train=divided["train"],
-        valid=divided["valid"],
-        test=divided["test"] if test is None else test,
-        splits=splits,
-        messages=messages,
-        references=references,
-    )
+        counts = f"{len(pool)} training frames of {source.name}, {len(valid)} validation frames of {valid.name}"
+        messages += [*said, counts]
+    else:
+        if len(parts) > 1:
+            raise ValueError(f"data.train lists {len(parts)} sources, which data.split cannot divide; give data.valid")
+        path = Path(parts[0].path).expanduser()
+        splits, message = _splits(config, source, pool, path, seed)
+        messages.append(message)
+        train, valid, held_out = (
+            Subset(source, indices, f"{path} ({part})") if len(indices) else None
+            for part, indices in (("train", splits.train), ("valid", splits.valid), ("test", splits.test))
+        )
+        test = held_out if test is None else test
+    assert train is not None
+    return LoadedData(train=train, valid=valid, test=test, splits=splits, messages=messages, references=references)
 
 
 def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, list[str]]:
-    """The training structures of all parts, one behind the other."""
+    """The training structures of all parts in a row, and messages."""
     sources: list[Source] = []
     messages: list[str] = []
     for part in config.parts:
@@ -111,7 +108,7 @@ def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, li
 
 
 def _references_from(path: Path, source: Source) -> tuple[dict[str, float], list[str]]:
-    """References of a file, and what was left out.  Raises ValueError where the structures need what was left out."""
+    """References of a file, and messages.  Raises ValueError where an element of the structures has none."""
     references, messages = linear_references(path)
     looked_at = evenly(source, None if source.in_memory else SAMPLE)
     elements = np.unique(np.concatenate([system.atomic_numbers for system in looked_at]))
@@ -124,17 +121,10 @@ def _references_from(path: Path, source: Source) -> tuple[dict[str, float], list
     return references, messages
 
 
-def _read_test(config: DataConfig, required: Sequence[str]) -> Source:
-    assert config.test is not None
-    return read_file(config.test, config, required=required)[0]
-
-
 def _require_other_files(*names: str | None) -> None:
     files = [str(Path(name).expanduser().resolve()) for name in names if name is not None]
     if len(set(files)) < len(files):
-        raise ValueError(
-            f"train, valid and test name one file twice: {', '.join(files)}. Divide it with data.path instead"
-        )
+        raise ValueError(f"train, valid and test name one file twice: {', '.join(files)}. Divide it with data.path")
 
 
 def _splits(config: DataConfig, source: Source, pool: np.ndarray, path: Path, seed: int) -> tuple[Splits, str]:
@@ -157,13 +147,13 @@ def _check_indices(splits: Splits, source: Source, path: Path) -> None:
     outside = everything[(everything < 0) | (everything >= len(source))]
     if len(outside) or len(np.unique(everything)) < len(everything) or not len(splits.train):
         raise ValueError(
-            f"{path} does not divide the {len(source)} frames of {source.name}: frames outside the file, twice in "
-            "it, or no training frames"
+            f"{path} does not divide the {len(source)} frames of {source.name}: some are outside the file or twice in "
+            "it, or none is for training"
         )
 
 
 def _references(source: Source, config: DataConfig) -> tuple[np.ndarray, References, list[str]]:
-    """Frames to divide [M], the references, and what was found out about them."""
+    """Structures to divide [M], the references, and messages."""
     everything, wanted = np.arange(len(source)), config.references or "fit"
     if isinstance(wanted, dict) or wanted in ("fit", "mean", "none", "trained"):
         return everything, wanted, []  # type: ignore[return-value]

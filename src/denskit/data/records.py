@@ -1,4 +1,4 @@
-"""Structures that stay in their files: shards, one behind the other, decoded one record at a time."""
+"""Structures that stay in their files: shards in a row, decoded one record at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from denskit.reading.arrays import read_npz
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What is asked of every record, and what is done to it."""
+    """Checks and changes of every record."""
 
     required: tuple[str, ...] = ()  # labels that every record must have
     missing: Missing = "error"  # mask: labels that are absent or not finite count in no loss
@@ -36,7 +36,11 @@ class Rules:
         if system.relaxed_positions is not None and not np.isfinite(system.relaxed_positions).all():
             raise ValueError(f"{where}: a relaxed position is NaN or infinite")
         if self.offsets is not None and (relaxed is not None or labels["energy"] is not None):
-            offset = self._offset(system.sid, where)
+            if system.sid not in self.offsets:
+                raise ValueError(
+                    f"{where}: data.oc20_ref has no reference for system {system.sid or '(without a sid)'}"
+                )
+            offset = self.offsets[system.sid]
             labels["energy"] = None if labels["energy"] is None else labels["energy"] + offset
             relaxed = None if relaxed is None else relaxed + offset
         return replace(system, index=index, denoise=self.denoise and system.denoise, relaxed_energy=relaxed, **labels)
@@ -53,12 +57,6 @@ class Rules:
             raise ValueError(f"{where}: {label} is NaN or infinite. Leave it out, or say data.missing=mask")
         return None
 
-    def _offset(self, sid: str, where: str) -> float:
-        assert self.offsets is not None
-        if sid not in self.offsets:
-            raise ValueError(f"{where}: data.oc20_ref has no reference for system {sid or '(without a sid)'}")
-        return self.offsets[sid]
-
 
 def _check_geometry(system: System, where: str) -> None:
     if len(system) == 0:
@@ -74,7 +72,7 @@ def _check_geometry(system: System, where: str) -> None:
 
 @dataclass(frozen=True)
 class Joined(Source):
-    """Several sources, one behind the other.  ``System.index`` counts through all of them."""
+    """Several sources in a row.  ``System.index`` counts through all of them."""
 
     name: str
     sources: tuple[Source, ...]
@@ -119,7 +117,7 @@ class Joined(Source):
 
 
 def joined(sources: Sequence[Source]) -> Source:
-    """One source of several, one behind the other."""
+    """One source of several in a row."""
     if len(sources) == 1:
         return sources[0]
     sizes = [source.sizes for source in sources if source.sizes is not None]
@@ -140,15 +138,15 @@ class Records(Joined):
         return self.rules.apply(system, f"{source.name}, record {place}", index)
 
     def checked(self, *, required: Sequence[str] = (), missing: Missing = "error") -> tuple[Self, list[str]]:
-        """The records, whose labels are checked like this when they are read, and no messages."""
+        """The records, with these rules for labels when they are read, and no messages."""
         return replace(self, rules=replace(self.rules, required=tuple(required), missing=missing)), []
 
 
 def sizes_beside(folder: Path, count: int, *, whole: bool) -> np.ndarray | None:
-    """``natoms`` [count] of ``metadata.npz`` in a folder of shards, which OCP's ``make_lmdb_sizes.py`` writes; None
-    where there is none.
+    """``natoms`` [count] of ``metadata.npz`` in a folder of shards, as OCP's ``make_lmdb_sizes.py`` writes it;
+    None where it is absent.
 
-    Raises ValueError where it does not fit the folder's shards (``whole``; one shard of several it need not fit).
+    Raises ValueError where it does not fit the shards of a ``whole`` folder; one shard of several may differ.
     """
     path = folder / "metadata.npz"
     if not path.is_file():
@@ -159,6 +157,4 @@ def sizes_beside(folder: Path, count: int, *, whole: bool) -> np.ndarray | None:
     if not whole:
         return None
     found = "no natoms" if natoms is None else f"natoms of {natoms.dtype} {natoms.shape}"
-    raise ValueError(
-        f"{path} has {found}; wanted {count} integers, one for each record of the shards. Remove it, or make it anew"
-    )
+    raise ValueError(f"{path} has {found}; wanted {count} integers, one a record. Remove it, or make it anew")

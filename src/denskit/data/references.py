@@ -1,4 +1,4 @@
-"""Energies to take off or to add: linear references of elements, and OC20's reference energies of systems."""
+"""Reference energies: linear references of elements (subtracted), and OC20's references of systems (added)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from denskit.data.readers.unpickle import load_value
 from denskit.reading.arrays import read_npz
 from denskit.reading.documents import read_json
 
-PLAUSIBLE = 100.0  # eV an atom; a fit to DFT energies gives -15 to 5, where it says nothing it gives 0 or up to 1e10
+PLAUSIBLE = 100.0  # eV an atom; fits to DFT energies give -15 to 5, undetermined rows 0 or up to 1e10
 
 
 def linear_references(path: Path) -> tuple[dict[str, float], list[str]]:
     """Energies of elements in eV from a file: npz with ``coeff`` [100], indexed by atomic number, as published for
     OC22, or JSON ``{"H": -3.4, ...}``.
 
-    The published files are least-squares fits in which elements that did not occur have arbitrary numbers.  Rows that
-    are 0 or beyond ``PLAUSIBLE`` are left out, and the message names them.  Raises FileNotFoundError, ValueError.
+    The published files are least-squares fits with arbitrary numbers for elements that did not occur.  Rows that are 0
+    or beyond ``PLAUSIBLE`` are dropped, and the message names them.  Raises FileNotFoundError, ValueError.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no file {path} (data.references)")
@@ -50,9 +50,7 @@ def system_references(path: Path) -> dict[str, float]:
         return {name.removeprefix("random"): energy for name, energy in _from_json(path).items()}
     values = load_value(path.read_bytes(), str(path))
     if not isinstance(values, dict):
-        raise ValueError(
-            f"{path} holds a {type(values).__name__}; wanted a dict from random<sid> to a reference energy"
-        )
+        raise ValueError(f"{path} holds a {type(values).__name__}; wanted a dict from random<sid> to an energy")
     if not all(isinstance(name, int | str) for name in values):
         raise ValueError(f"{path}: wanted the names of systems, random<sid>, as the keys of its dict")
     return {str(name).removeprefix("random"): _number(value, path, name) for name, value in values.items()}

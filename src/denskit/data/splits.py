@@ -1,4 +1,4 @@
-"""Dividing the frames of one file into train, valid and test, and keeping the division."""
+"""Splits of one file into train, valid and test, and their files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class Splits:
-    """Frame numbers (int64, counted from 0) of one file's parts, and which file that is."""
+    """Frame numbers (int64, counted from 0) of the parts of one file, and the identity of the file."""
 
     train: np.ndarray
     valid: np.ndarray
@@ -44,9 +44,9 @@ class Splits:
 
     @classmethod
     def load(cls, path: str | Path, *, of: Path) -> Splits:
-        """Read a division of the file ``of``.
+        """Read a split of the file ``of``.
 
-        Raises FileNotFoundError, ValueError when ``path`` is not such a file or was made for other bytes than ``of``'s.
+        Raises FileNotFoundError, and ValueError where ``path`` is no split or belongs to another file.
         """
         path = Path(path)
         if not path.is_file():
@@ -55,9 +55,9 @@ class Splits:
             document = read_json(path)
             if document["format"] != "denskit-splits-1":
                 raise KeyError("format")
-            parts = [np.array(document[part], dtype=np.int64).reshape(-1) for part in PARTS]
+            train, valid, test = (np.array(document[part], dtype=np.int64).reshape(-1) for part in PARTS)
             about = {key: str(document[key]) for key in ("file", "sha256", "how")}
-            splits = cls(train=parts[0], valid=parts[1], test=parts[2], size=int(document["size"]), **about)
+            splits = cls(train, valid, test, size=int(document["size"]), **about)
         size, sha256 = identity(of)
         if size != splits.size or sha256 != splits.sha256:
             raise ValueError(
@@ -94,47 +94,35 @@ def divide(split: SplitConfig, *, pool: np.ndarray, groups: Sequence[str], seed:
         }[mode]
     size, sha256 = identity(path)
     sizes = " / ".join(f"{len(part)} {name}" for part, name in zip(parts, PARTS, strict=True))
-    return Splits(
-        train=parts[0],
-        valid=parts[1],
-        test=parts[2],
-        file=path.name,
-        size=size,
-        sha256=sha256,
-        how=f"{sizes} ({how})",
-    )
+    train, valid, held_out = parts
+    return Splits(train, valid, held_out, file=path.name, size=size, sha256=sha256, how=f"{sizes} ({how})")
 
 
 def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) -> tuple[int, int, int]:
-    """Numbers of frames of the three parts (see SplitConfig for what None means)."""
+    """Numbers of frames of the three parts."""
 
-    def frames(share: int | float) -> int:
+    def frames(part: str) -> int | None:
+        share = getattr(split, part)
         return max(1, round(share * total)) if isinstance(share, float) else share
 
-    asked = {part: None if (share := getattr(split, part)) is None else frames(share) for part in PARTS}
-    if not test:
-        if split.test:
-            raise ValueError(
-                f"split.test={split.test} takes test frames from {name}, but data.test names a file for them"
-            )
-        asked["test"] = 0
+    if split.test and not test:
+        raise ValueError(f"split.test={split.test} divides {name}, but data.test names a file for them")
     default = max(1, round(0.05 * total))
-    valid = default if asked["valid"] is None else asked["valid"]
-    held_out = asked["test"]
-    if held_out is None and asked["train"] is None:
+    train, valid, held_out = frames("train"), frames("valid"), frames("test") if test else 0
+    valid = default if valid is None else valid
+    if held_out is None and train is None:
         held_out = default
     gaps = gap * ((valid > 0) + (held_out is None or held_out > 0))
-    room = total - gaps
-    train = room - valid - (held_out or 0) if asked["train"] is None else asked["train"]
-    rest = room - train - valid - (held_out or 0)
-    wanted = f"{max(train, 1)} train + {valid} valid" + (f" + {held_out} test" if held_out is not None else "")
-    if rest < 0 or train < 1:
+    room = total - gaps - valid - (held_out or 0)
+    train = room if train is None else train
+    if room < train or train < 1:
+        wanted = f"{max(train, 1)} train + {valid} valid" + (f" + {held_out} test" if held_out is not None else "")
         between = f" and {gaps} between blocks" if gaps else ""
         raise ValueError(
             f"{name} has {total} frames to divide; {wanted}{between} are wanted. "
             "Ask for fewer, or give valid and test files (data.train, data.valid, data.test)"
         )
-    return train, valid, rest if held_out is None else held_out
+    return train, valid, room - train if held_out is None else held_out
 
 
 def _consecutive(order: np.ndarray, counts: tuple[int, int, int], gap: int) -> list[np.ndarray]:
@@ -148,7 +136,7 @@ def _consecutive(order: np.ndarray, counts: tuple[int, int, int], gap: int) -> l
 def _by_group(
     pool: np.ndarray, groups: Sequence[str], counts: tuple[int, int, int], seed: int, name: str
 ) -> list[np.ndarray]:
-    """Valid and test are filled with whole groups up to their counts; training frames come from the groups left."""
+    """Whole groups for valid and test up to their counts; training frames from the remaining groups."""
     if not groups:
         raise ValueError(f"{name}: a split by group needs data.group_key, the field that names each frame's group")
     labels = np.array([groups[index] for index in pool])

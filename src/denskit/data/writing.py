@@ -1,13 +1,13 @@
-"""Structures on their way to a file: with the fields that their own file has, and what a model says as the results.
+"""Writing structures: the fields of their own file, beside the results of a model.
 
-A structure that is written keeps every ``info`` and ``arrays`` field, the constraints and the results of kinds that no
-model here gives (magnetic moments, charges, dipole), by their names.  ``energy``, ``forces`` and ``stress`` are always
-the model's.  The results that the file has under these names are kept under others:
+A written structure keeps every ``info`` and ``arrays`` field, the constraints and the results of kinds that no model
+here predicts (magnetic moments, charges, dipole).  ``energy``, ``forces`` and ``stress`` are always the model's.
+Results of the file under these names are renamed:
 
 - ``REF_energy``, ``REF_forces``, ``REF_stress``: the labels of this very geometry, in eV, eV/Å, eV/Å^3.  They are
   added where the file has no field of that name, so a labelled file stays labelled when it is read again.
-- ``input_energy``, ...: other results as the file has them (of an earlier model, where ``REF_energy`` is there
-  already; free and atomic energies; of a relaxation all labels, since they belong to the start).
+- ``input_energy``, ...: other results of the file (of an earlier model, where ``REF_energy`` is present already; free
+  and atomic energies; all labels of a relaxation, since they belong to its start).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from denskit.data.readers.ase_files import NAMES, read_atoms
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.structure_arrays import LABELS
 
-# Results of which a model gives its own, or that mean nothing beside its own.
+# Results that a model predicts, or that mean nothing beside its predictions.
 PREDICTED = ("energy", "free_energy", "energies", "forces", "stress", "stresses")
 _OF_ATOMS = ("forces", "energies", "stresses")
 
 
 class Originals:
-    """The structures of a file as it has them, one at a time, asked for in ascending order of ``System.index``.
+    """The structures of a file with all their fields, one at a time in ascending order of ``System.index``.
 
-    Files that ASE reads are read once more, frame by frame; nothing is held in memory.
+    Files for ASE are read again, frame by frame; nothing is held in memory.
     """
 
     def __init__(self, path: str | Path, source: Source) -> None:
@@ -46,7 +46,7 @@ class Originals:
         self._atoms = enumerate(read_atoms(self.path)) if is_read_by_ase(self.path) else None
 
     def __call__(self, system: System) -> ase.Atoms:
-        """The structure with all fields that its file has.  Raises ValueError where the file has it no more."""
+        """The structure with all fields of its file.  Raises ValueError where the file has changed."""
         if self._atoms is None:
             atoms = plain(system)
             atoms.info |= self.source.fields(system.index)
@@ -56,7 +56,7 @@ class Originals:
                 return atoms
             if index == system.index:
                 break
-        raise ValueError(f"{self.path}: frame {system.index} is not what it was at first: the file has changed")
+        raise ValueError(f"{self.path}: frame {system.index} has changed since it was first read")
 
 
 def plain(system: System) -> ase.Atoms:
@@ -86,7 +86,7 @@ def predicted(original: ase.Atoms, system: System, results: Mapping[str, Any]) -
 def relaxed_at(original: ase.Atoms, positions: np.ndarray, cell: np.ndarray, results: Mapping[str, Any]) -> ase.Atoms:
     """The structure at other ``positions`` (Å) and ``cell`` (Å), with a model's results there.
 
-    Its labels become ``input_`` fields, since they are those of the start.  Momenta are left out.
+    Its labels belong to the start and become ``input_`` fields.  Momenta are dropped.
     """
     atoms, taken = _without_results(original)
     for name in (name for names in NAMES.values() for name in names):
@@ -100,7 +100,7 @@ def relaxed_at(original: ase.Atoms, positions: np.ndarray, cell: np.ndarray, res
 
 
 def _without_results(original: ase.Atoms) -> tuple[ase.Atoms, dict[str, Any]]:
-    """A copy without results of the kinds that a model gives, wherever they were, and these."""
+    """A copy without the results that a model predicts, and these results."""
     atoms, taken = original.copy(), {}
     results = {} if original.calc is None else dict(original.calc.results)
     for name in PREDICTED:
@@ -115,7 +115,7 @@ def _finished(atoms: ase.Atoms, taken: Mapping[str, Any], results: Mapping[str, 
     for name, value in taken.items():
         _put(atoms, f"input_{name}", value)
     atoms.calc.results |= {name: value for name, value in results.items() if value is not None}
-    for name, value in atoms.info.items():  # databases hold what ASE drops in extxyz, or writes as a damaged file
+    for name, value in atoms.info.items():  # of databases; ASE drops dicts in extxyz, and newlines damage the file
         if isinstance(value, dict):
             atoms.info[name] = f"_JSON {json.dumps(value, default=np.ndarray.tolist)}"
         elif isinstance(value, str):

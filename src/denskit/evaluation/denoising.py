@@ -1,6 +1,6 @@
-"""How well a model trained with DeNS or Noisy Nodes denoises: a diagnostic of the auxiliary task, not an accuracy.
+"""Denoising error of a model trained with DeNS or Noisy Nodes: a diagnostic of the auxiliary task, not an accuracy.
 
-Force labels of the judged structures are inputs here.  So these numbers must not choose a checkpoint, and say nothing
+Force labels of the judged structures are inputs here.  These numbers must not choose a checkpoint, and say nothing
 about the error of a force field.
 """
 
@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from denskit.batch import Batch, Targets
-from denskit.evaluation.evaluate import load_force_field, source_of
+from denskit.evaluation.evaluate import Kept, Split, load_force_field, source_of
 from denskit.models.base import ForceField
 from denskit.models.prediction import batches
 from denskit.random import keys_for
@@ -25,13 +24,11 @@ from denskit.training.load_config import load_config
 
 _NAME = "noise_error_relative_to_zero"
 Denoises = DeNSConfig | NoisyNodesConfig
-Split = Literal["train", "valid", "test"]
-Checkpoint = Literal["best", "last"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
-    """How well noise of one kind is recovered.  Errors: mean |error| over mean |noise|, so 1 is predicting zero."""
+    """Errors for one kind of noise: mean |error| over mean |noise|, so 1 is predicting zero."""
 
     sigma: float  # Å
     corruption_ratio: float
@@ -47,14 +44,14 @@ def denoise(
     sigmas: Sequence[float] = (),
     ratios: Sequence[float] = (),
     split: Split = "test",
-    checkpoint: Checkpoint | None = None,
+    checkpoint: Kept | None = None,
     device: str = "auto",
     batch_size: int = 32,
 ) -> list[Recovery]:
     """Corrupt structures and predict their noise, for each corruption ratio and sigma.
 
-    A model says noise in units of the sigma that it was trained with, and is not told the sigma of a structure.  So the
-    noise is compared in Å.  All cells of the grid share their random numbers.
+    A model predicts noise in units of its training sigma, and does not know the sigma of a structure: the noise is
+    compared in Å.  All cells of the grid share their random numbers.
 
     Args:
         run: run folder of a training with DeNS or Noisy Nodes (which corrupts all atoms: its only ratio is 1).
@@ -84,30 +81,18 @@ def denoise(
                 cell.add(force_field, batch, targets, keys_for(seed, 0, numbers))
             first += len(systems)
     if not all(cell.atoms for cell in cells):
-        raise ValueError(
-            f"{structures.name}: no atom of {len(structures)} structures was drawn for corruption; use more of them"
-        )
+        raise ValueError(f"{structures.name}: no atom of {len(structures)} structures was drawn; use more of them")
     return [cell.recovery() for cell in cells]
 
 
-def noise_error(
-    run: str | Path,
-    *,
-    split: Split = "test",
-    checkpoint: Checkpoint | None = None,
-    device: str = "auto",
-    batch_size: int = 32,
-) -> dict[str, float]:
-    """:func:`denoise` with the run's own sigma and ratio alone, as named numbers.
+def noise_error(run: str | Path) -> dict[str, float]:
+    """:func:`denoise` on the test split with the run's own sigma and ratio alone, as named numbers.
 
     The first was predicted with force labels of the split as inputs, the second without.  Raises as :func:`denoise`.
     """
     sigma, ratio = _own(_task_and_seed(run)[0])
-    (found,) = denoise(
-        run, None, sigmas=[sigma], ratios=[ratio], split=split, checkpoint=checkpoint, device=device,
-        batch_size=batch_size,
-    )  # fmt: skip
-    informed = {} if found.with_forces is None else {f"{_NAME}_with_{split}_forces": found.with_forces}
+    (found,) = denoise(run, sigmas=[sigma], ratios=[ratio])
+    informed = {} if found.with_forces is None else {f"{_NAME}_with_test_forces": found.with_forces}
     return informed | {f"{_NAME}_without_forces": found.without_forces}
 
 
@@ -116,9 +101,7 @@ def _task_and_seed(run: str | Path) -> tuple[Denoises, int]:
     if config is not None and isinstance(config.task, DenoisingConfig):
         return config.task, config.seed
     found = "is no run folder" if config is None else f"was trained with task={config.task.name}"
-    raise ValueError(
-        f"{run} {found}; only the run folder of a training with task=dens or task=noisy_nodes has noise to predict"
-    )
+    raise ValueError(f"{run} {found}; only runs of task=dens or task=noisy_nodes have noise to predict")
 
 
 def _own(task: Denoises) -> tuple[float, float]:

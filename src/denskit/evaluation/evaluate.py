@@ -1,4 +1,4 @@
-"""Judging a model on labelled structures, and using it on a file.  A model never sees a label here."""
+"""Errors of a model on labelled structures, and predictions for a file.  A model never sees a label here."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder, model_file
 
 Model = ForceField | str | Path
+Split = Literal["train", "valid", "test"]
+Kept = Literal["best", "last"]  # which weights of a run folder
 
 
 def evaluate(
     model: Model,
     source: Source | str | Path | None = None,
     *,
-    split: Literal["train", "valid", "test"] = "test",
-    checkpoint: Literal["best", "last"] | None = None,
+    split: Split = "test",
+    checkpoint: Kept | None = None,
     device: str = "auto",
     batch_size: int = 32,
     processes: Processes | None = None,
@@ -44,24 +46,28 @@ def evaluate(
         model: a force field, a model file, or a run folder.
         source: labelled structures, or a file of them, read with the keys and units of the training data; None: the
             ``split`` of the run's own data.
-        split: which part of the run's data; training itself never reads "test".
-        checkpoint: "best" or "last" of a run folder; None: what the run chose (``training.final``).
+        split: part of the run's data; training itself never reads "test".
+        checkpoint: "best" or "last" of a run folder; None: the run's choice (``training.final``).
         device: "auto", "cpu", "cuda" or "cuda:N"; ignored for a force field, which stays where it is.
         batch_size: structures evaluated at once.
-        processes: those that share the work, each of which calls this (and ``device`` is theirs); None: this alone.
-        fixed: which atoms of OC20 or OC22 objects in a file are fixed; None: as for the training data.
+        processes: the processes that share the work, each of which calls this; their device is used; None: this alone.
+        fixed: source of the fixed atoms of OC20 or OC22 objects in a file; None: as for the training data.
 
     Raises ValueError for structures without any label, and where a run has no such split.
     """
     force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
-    return _judge(force_field, source_of(model, source, split, fixed), batch_size, processes)
+    structures = source_of(model, source, split, fixed)
+    result = measure(force_field, structures, batch_size=batch_size, processes=processes).summary()
+    if not result:
+        raise ValueError(f"{structures.name}: no energies, forces or stresses to compare with")
+    return result
 
 
 def evaluate_splits(
     model: Model,
     splits: Mapping[str, Source | str | Path],
     *,
-    checkpoint: Literal["best", "last"] | None = None,
+    checkpoint: Kept | None = None,
     device: str = "auto",
     batch_size: int = 32,
     processes: Processes | None = None,
@@ -76,19 +82,12 @@ def evaluate_splits(
         raise ValueError("a split named 'mean' would hide the mean of the splits; give it another name")
     force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
     results = {
-        name: _judge(force_field, source_of(model, source, name, fixed), batch_size, processes)
+        name: evaluate(force_field, source_of(model, source, name, fixed), batch_size=batch_size, processes=processes)
         for name, source in splits.items()
     }
     shared = [name for name in next(iter(results.values())) if all(name in result for result in results.values())]
     mean = {name: sum(result[name] for result in results.values()) / len(results) for name in shared}
     return {**results, "mean": mean}
-
-
-def _judge(force_field: ForceField, source: Source, batch_size: int, processes: Processes | None) -> dict[str, float]:
-    result = measure(force_field, source, batch_size=batch_size, processes=processes).summary()
-    if not result:
-        raise ValueError(f"{source.name}: no energies, forces or stresses to compare with")
-    return result
 
 
 def predict(
@@ -120,15 +119,15 @@ def predict(
     return len(source)
 
 
-def load_force_field(model: Model, checkpoint: Literal["best", "last"] | None, device: str) -> ForceField:
-    """The force field that a user means, ready for use."""
+def load_force_field(model: Model, checkpoint: Kept | None, device: str) -> ForceField:
+    """The force field, or that of a model file or run folder, in evaluation mode."""
     if isinstance(model, ForceField):
         return model.eval()
     return load_model(model_file(model, checkpoint), device=choose_device(device))
 
 
 def source_of(model: Model, source: Source | str | Path | None, split: str, fixed: FixedFrom | None = None) -> Source:
-    """The structures to judge a model on: those given, a file of them, or the ``split`` of the run's own data."""
+    """Structures to judge a model on: ``source``, a file of structures, or the ``split`` of the run's own data."""
     if source is None:
         if isinstance(model, ForceField) or not RunFolder(Path(model)).config.is_file():
             raise ValueError("a model alone has no data: say which file, data.test=FILE, or give a run folder")
@@ -143,8 +142,7 @@ def source_of(model: Model, source: Source | str | Path | None, split: str, fixe
 
 
 def reading(model: Model, file: str | Path, fixed: FixedFrom | None = None) -> DataConfig:
-    """How to read a file for a model: with the units, keys and the like that its training data were read with, but
-    fixed atoms as ``fixed`` says, if it does."""
+    """Settings to read a file for a model: units, keys and the like of its training data; ``fixed`` where given."""
     said: dict[str, Any] = {} if fixed is None else {"fixed": fixed}
     if isinstance(model, ForceField):
         return DataConfig(missing="mask", **said)
@@ -159,7 +157,7 @@ def reading(model: Model, file: str | Path, fixed: FixedFrom | None = None) -> D
 
 
 def run_data(run: Path) -> LoadedData:
-    """The data of a run, divided as it was then."""
+    """The data of a run, with its split."""
     config, splits = load_config(run), RunFolder(run).splits
     data = config.data
     if splits.is_file():

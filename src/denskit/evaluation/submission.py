@@ -44,7 +44,7 @@ def write_submission(
     fixed: FixedFrom | None = None,
     force: bool = False,
 ) -> int:
-    """Predict structures and write them for a server; returns how many different ones there were.
+    """Predict structures and write them for a server; returns the number of different structures.
 
     Args:
         model: a force field, a model file, or a run folder.
@@ -54,7 +54,7 @@ def write_submission(
         layout: forces of free atoms, or of all.
         device: "auto", "cpu", "cuda" or "cuda:N".
         batch_size: structures predicted at once.
-        processes: those that share the work, each of which calls this; the first one writes.
+        processes: the processes that share the work, each of which calls this; the first one writes.
         fixed: which atoms of OC20 or OC22 objects are fixed; None: as for the training data.
         force: replace an existing ``output``.
 
@@ -76,10 +76,10 @@ def write_submission(
 
 
 def merge_submissions(files: Mapping[str, str | Path], output: str | Path, *, force: bool = False) -> int:
-    """Merge files of single splits into one with the names of the splits as prefixes; the number of structures.
+    """Merge files of single splits into one with the names of the splits as prefixes; returns the number of structures.
 
     Files of relaxed energies or structures (``ids``, ``energy`` or ``pos``) merge as well.  Raises ValueError for files
-    that are no submission of one split or do not fit together in themselves, where ``output`` exists (and not
+    that are no complete submission of one split, where ``output`` exists (and not
     ``force``) or is one of the files, and FileNotFoundError.
     """
     output = new_file(_npz(output), inputs=files.values(), force=force)
@@ -94,35 +94,26 @@ def merge_submissions(files: Mapping[str, str | Path], output: str | Path, *, fo
 def _predict(
     force_field: ForceField, source: Source, layout: Layout, batch_size: int, processes: Processes | None
 ) -> Arrays:
-    ids: list[str] = []
-    energy: list[np.ndarray] = []
-    forces: list[np.ndarray] = []
+    rows: list[tuple[str, np.float32, np.ndarray]] = []
     rank, count = (processes.rank, processes.count) if processes else (0, 1)
-    with torch.no_grad():
-        for systems, batch, _ in batches(force_field, source, batch_size, first=rank, step=count):
-            ids += [_id(system, source.name) for system in systems]
-            with memory_named(batch, "lower the batch size (--batch-size)"):
-                found = force_field.predict(batch, outputs=("energy", "forces"))
-            energy.append(found["energy"].float().cpu().numpy())
-            chunks = found["forces"].float().cpu().split([len(system) for system in systems])
-            forces += [
-                _shown(chunk.numpy(), system.fixed, layout) for chunk, system in zip(chunks, systems, strict=True)
-            ]
-    gathered = processes.gather((ids, energy, forces)) if processes else [(ids, energy, forces)]
-    return _sorted(
-        [name for part in gathered for name in part[0]],
-        np.concatenate([np.zeros(0, np.float32), *(values for part in gathered for values in part[1])]),
-        [chunk for part in gathered for chunk in part[2]],
-    )
-
-
-def _sorted(ids: list[str], energy: np.ndarray, forces: list[np.ndarray]) -> Arrays:
-    """By id as text, each once."""
-    names, first = np.unique(np.array(ids, dtype=str), return_index=True)
-    chunks = [forces[position] for position in first]
+    for systems, batch, _ in batches(force_field, source, batch_size, first=rank, step=count):
+        with torch.no_grad(), memory_named(batch, "lower the batch size (--batch-size)"):
+            found = force_field.predict(batch, outputs=("energy", "forces"))
+        energies = found["energy"].float().cpu().numpy()
+        forces = found["forces"].float().cpu().split([len(system) for system in systems])
+        rows += [
+            (_id(system, source.name), energy, _shown(chunk.numpy(), system.fixed, layout))
+            for system, energy, chunk in zip(systems, energies, forces, strict=True)
+        ]
+    first: dict[str, tuple[np.float32, np.ndarray]] = {}
+    for part in processes.gather(rows) if processes else [rows]:
+        for name, energy, chunk in part:
+            first.setdefault(name, (energy, chunk))
+    names = sorted(first)  # as text
+    chunks = [first[name][1] for name in names]
     return {
-        "ids": names,
-        "energy": energy[first],
+        "ids": np.array(names, dtype=str),
+        "energy": np.array([first[name][0] for name in names], dtype=np.float32),
         "forces": np.concatenate([np.zeros((0, 3), np.float32), *chunks]),
         "chunk_idx": np.cumsum([len(chunk) for chunk in chunks])[:-1].astype(np.int64),
     }
@@ -130,10 +121,7 @@ def _sorted(ids: list[str], energy: np.ndarray, forces: list[np.ndarray]) -> Arr
 
 def _id(system: System, name: str) -> str:
     if not system.sid or system.fid is None:
-        raise ValueError(
-            f"{name}, frame {system.index}: no sid or fid, from which a submission names its structures; they come "
-            "with OC20's and OC22's files"
-        )
+        raise ValueError(f"{name}, frame {system.index}: no sid or fid, by which submissions name OC20 and OC22 frames")
     return f"{system.sid}_{system.fid}"
 
 
@@ -166,7 +154,7 @@ def _read(path: Path) -> Arrays:
     if unknown or "ids" not in arrays:
         raise ValueError(f"{path} has {', '.join(arrays)}; wanted a submission of one split: {', '.join(_KEYS)}")
     count = len(arrays["ids"])
-    wrong = [f"{len(arrays[key])} {key}" for key in ("energy",) if key in arrays and len(arrays[key]) != count]
+    wrong = [f"{len(arrays['energy'])} energy"] if len(arrays.get("energy", arrays["ids"])) != count else []
     if any(key in arrays for key in _PER_ATOM) and len(arrays.get("chunk_idx", ())) != count - 1:
         wrong.append(f"{len(arrays.get('chunk_idx', ()))} chunk_idx")
     if wrong:

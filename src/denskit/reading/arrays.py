@@ -35,8 +35,10 @@ def read_mapped(path: Path) -> np.ndarray:
 
 
 def check_members(archive: zipfile.ZipFile, path: Path) -> None:
-    """Raise Unreadable if the members of a zip file unpack to more than its allowance.  Whoever reads a member gets no
-    more bytes than its entry says."""
+    """Raise Unreadable if the members of a zip file unpack to more than its allowance.
+
+    Readers of a member get no more bytes than its entry says.
+    """
     members = archive.infolist()
     require_allowed(sum(member.file_size for member in members), path.stat().st_size, path)
     for member in members:

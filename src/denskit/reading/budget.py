@@ -1,8 +1,8 @@
-"""What reading a file may cost, and how an error says where it was.
+"""Limits on the memory that reading a file takes, and errors that name the file.
 
 A small file can ask for very much memory: compressed zeros, a header with huge shapes, a list that holds itself many
-times.  Every reader of files from outside compares what it is about to build with :func:`allowance`.  Time needs no
-limit of its own: all that is read here takes time in proportion to its bytes.
+times.  Every reader of files from outside compares the size of its result with :func:`allowance`.  Time needs no limit
+of its own: it grows in proportion to the bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHOWN = 300  # letters of another program's message
 
 
 class Unreadable(ValueError):
-    """A file that cannot be read; the message says which one, and where."""
+    """A file that cannot be read; the message names the file and the place."""
 
 
 def allowance(size: int) -> int:
@@ -55,9 +55,9 @@ def _expansion() -> float:
 
 @contextmanager
 def naming(where: str | Path, problem: str) -> Iterator[None]:
-    """Turn what a parser raises on bad bytes into Unreadable: ``where``, then ``problem``, then the parser's words.
+    """Turn a parser's errors on bad bytes into Unreadable: ``where``, then ``problem``, then the parser's words.
 
-    Parsers raise nearly anything.  Unreadable passes as it is, and so do errors of the file system.
+    Parsers raise errors of nearly any type.  Unreadable and errors of the file system pass unchanged.
     """
     try:
         yield
@@ -69,7 +69,7 @@ def naming(where: str | Path, problem: str) -> Iterator[None]:
 
 
 def _words(error: Exception) -> str:
-    """What an error says, for people: the type only where it says more than the text."""
+    """An error in words: the type only where the text alone says too little."""
     if isinstance(error, KeyError):
         return f"no {error}"[:_SHOWN]
     text = str(error).strip()[:_SHOWN]
@@ -80,7 +80,7 @@ PACKED: dict[str, Any] = {
     ".xz": lzma.open,
     ".gz": gzip.open,
     ".bz2": bz2.open,
-}  # what opens compressed files, by ending
+}  # ending -> opener of compressed files
 
 
 class Lines:

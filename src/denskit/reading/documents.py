@@ -43,7 +43,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: bytes | str, where: str | Path) -> Any:
-    """The value of a YAML text, as OmegaConf reads it; interpolations stay as they are.  Raises Unreadable."""
+    """The value of a YAML text, as OmegaConf reads it; interpolations stay unresolved.  Raises Unreadable."""
     import yaml
     from omegaconf import OmegaConf
 
@@ -65,7 +65,7 @@ def check_extent(value: Any, size: int, where: str | Path) -> None:
     """Raise Unreadable if ``value``, read from ``size`` bytes, has too many parts or is nested too deep.
 
     Parts are counted as often as they occur.  A few bytes can describe lists that share their parts and have 2^60 of
-    them, which kill whoever walks through.
+    them: a walk through them never ends.
     """
     most = allowance(size) // PART
     parts, pending = 1, [(value, 0)]

@@ -46,7 +46,7 @@ class Refused(pickle.UnpicklingError):
 
 
 class Built:
-    """What a pickle may give a state to, by :meth:`build`."""
+    """Objects whose state a pickle may set, by :meth:`build`."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ class Built:
 class Machine:
     """Runs the pickles that follow one another in ``raw``.
 
-    ``names``: (module, name) -> what it means: a function (machine, *arguments), a class without arguments, a constant.
+    ``names``: (module, name) -> its meaning: a function (machine, *arguments), a class without arguments, a constant.
     ``size``: bytes of the file or record that ``raw`` comes from, which its allowance follows.
     """
 
@@ -74,7 +74,7 @@ class Machine:
         self.tensors = 0  # bytes of tensors, each counted as if it stood alone, in float64
 
     def load(self) -> Any:
-        """The next pickle's value.  Raises Refused, and nearly anything for a damaged one."""
+        """The next pickle's value.  Raises Refused, and errors of any type for a damaged pickle."""
         self.stack, self.marks, self.memo = [], [], {}
         stack, memo = self.stack, self.memo
         raw, position, operations = self.raw, self.position, _OPERATIONS
@@ -105,7 +105,7 @@ class Machine:
         return stack.pop()
 
     def persistent(self, name: Any) -> Any:
-        """What lies outside the pickle under a name."""
+        """An object outside the pickle, by its name."""
         raise pickle.UnpicklingError("it asks for something outside itself")
 
     def read_inner(self, size: int) -> None:
@@ -132,14 +132,14 @@ class Machine:
         return self.raw[begin : self.position - 1].decode()
 
     def since_mark(self) -> list[Any]:
-        """What was pushed since the last mark, taken off."""
+        """Pop all values since the last mark."""
         begin = self.marks.pop()
         items = self.stack[begin:]
         del self.stack[begin:]
         return items
 
     def find(self, module: Any, name: Any) -> None:
-        """Push what a name means.  Raises Refused."""
+        """Push the meaning of a name.  Raises Refused."""
         if type(module) is not str or type(name) is not str:
             raise pickle.UnpicklingError("a name that is no text")
         if (module, name) not in self.names:
@@ -186,7 +186,7 @@ class Machine:
         if isinstance(target, Built):
             target.build(state)
         elif type(target) is not dict:  # an ordered dict's attributes say nothing
-            raise pickle.UnpicklingError("the pickle tries to change what has no state")
+            raise pickle.UnpicklingError("the pickle tries to change an object without state")
 
     def text(self, width: int) -> None:
         """Push a text behind its length."""
@@ -263,11 +263,11 @@ def run(machine: Machine) -> Any:
 
 
 def kind(value: Any) -> str:
-    """A value's type, for messages: what is in it is not printed."""
+    """A value's type, for messages; its contents are not printed."""
     return "an object" if isinstance(value, Built) else f"a {type(value).__name__}"
 
 
-# --- what names mean --------------------------------------------------------------------------------------------------
+# --- meanings of names ------------------------------------------------------------------------------------------------
 
 
 class _DType(Built):
@@ -341,8 +341,8 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def storage_of(name: Any) -> tuple[str, str, int]:
     """Type, key and count of numbers, from the name under which torch keeps a storage outside of a pickle."""
-    what, dtype, key, _device, count = name[:5]
-    if what != "storage" or dtype not in STORAGES.values() or type(key) is not str or type(count) is not int:
+    part, dtype, key, _device, count = name[:5]
+    if part != "storage" or dtype not in STORAGES.values() or type(key) is not str or type(count) is not int:
         raise pickle.UnpicklingError("a tensor's storage is not described as torch does")
     return dtype, key, count
 

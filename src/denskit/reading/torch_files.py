@@ -1,4 +1,4 @@
-"""What ``torch.save`` wrote, read without torch's loader: tensors, numbers, text and plain containers."""
+"""Files of ``torch.save`` read without torch's loader: tensors, numbers, text and plain containers."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_systems_are_divided_as_wholes_by_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "config", "message"),
     [
-        ({"pos": None}, {}, "no array pos or positions; the file has cell, energy"),
+        ({"pos": None}, {}, "no array pos or positions; it has cell, energy"),
         ({"pos": np.zeros((3, 3))}, {}, r"array pos is float64 of shape .3, 3.; wanted numbers of shape .12, 3."),
         ({"energy": np.zeros(3)}, {}, "array energy is float64 of shape .3,."),
         ({"natoms": np.array([3.0, 2, 4, 3])}, {}, "natoms is float64"),

@@ -88,7 +88,7 @@ def test_without_tags_all_are_zero(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pos": None}, " has no pos; it has atomic_numbers, cell"),
+        ({"pos": None}, " has no array pos; it has atomic_numbers, cell"),
         ({"pos": torch.zeros(4, 2)}, "pos is float32 of shape .4, 2."),
         ({"atomic_numbers": torch.ones(3)}, "atomic_numbers is float32 of shape .3,."),
         ({"atomic_numbers": torch.zeros(4)}, "atomic numbers from 0 to 0"),
@@ -180,7 +180,7 @@ def test_lists_of_objects(tmp_path: Path) -> None:
     assert [system.energy for system in source] == [s2ef(0)["y"], s2ef(1)["y"]]
     assert source[1].relaxed_energy == -2.0
     path.write_bytes(pickled([old_object(s2ef(0)), new_object(s2ef(1, pos=None))]))
-    with pytest.raises(ValueError, match="list.pkl, record 1 has no pos"):
+    with pytest.raises(ValueError, match="list.pkl, record 1 has no array pos"):
         read_file(path)
     path.write_bytes(pickled([]))
     with pytest.raises(ValueError, match="empty list"):

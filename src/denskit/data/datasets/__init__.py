@@ -1,1 +1,1 @@
-"""Named datasets: what is particular to them beyond their files."""
+"""Named datasets: their files, splits and conventions."""

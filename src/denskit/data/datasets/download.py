@@ -1,7 +1,7 @@
 """Fetching the public files of MD17 and rMD17.
 
 A file counts as downloaded when it can be read and holds the molecule that was asked for.  The archive of rMD17 is
-compared with a published checksum; for MD17 none is published, so the checksum of what arrived is written beside it.
+compared with a published checksum; for MD17 none is published, so the checksum of the download is written beside it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from denskit.data.readers.npz import read_npz
 from denskit.files import atomic_write, sha256_of
 
 MD17_URL = "http://www.quantum-machine.org/gdml/data/npz/md17_{name}.npz"
+MD17_NAMES = {"benzene": "benzene2017"}  # of the 2017 paper, not of 2018
 RMD17_URL = "https://figshare.com/ndownloader/files/23950376"  # one archive of all ten molecules
 RMD17_SHA256 = "cddeea2ec2c4"  # first 12 hexadecimal digits, as the load-atoms package lists them
 FORMULAS = {
@@ -39,7 +40,7 @@ def download(name: str, molecule: str, *, say: Say, url: str | None = None) -> P
     """Fetch ``molecule`` of ``name`` (md17 or rmd17) into the cache folder, unless it is there already.
 
     ``url`` replaces the public address (a mirror).  Returns the npz file.  Raises ValueError, leaving nothing behind,
-    for an unknown molecule, without a connection, and for a file that is not what was asked for.
+    for an unknown molecule, without a connection, and for a file of other contents.
     """
     path = molecule_file(name, molecule)
     if path.is_file():
@@ -47,7 +48,7 @@ def download(name: str, molecule: str, *, say: Say, url: str | None = None) -> P
         return path
     with tempfile.TemporaryDirectory() as folder:
         arrived = Path(folder) / ("archive" if name == "rmd17" else path.name)
-        address = url or (RMD17_URL if name == "rmd17" else MD17_URL.format(name=_published_name(molecule)))
+        address = url or (RMD17_URL if name == "rmd17" else MD17_URL.format(name=MD17_NAMES.get(molecule, molecule)))
         say(f"fetching {address}")
         _fetch(address, arrived)
         if name == "rmd17":
@@ -63,19 +64,13 @@ def download(name: str, molecule: str, *, say: Say, url: str | None = None) -> P
     return path
 
 
-def _published_name(molecule: str) -> str:
-    return "benzene2017" if molecule == "benzene" else molecule  # the benzene of the 2017 paper, not the 2018 one
-
-
 def _fetch(url: str, path: Path) -> None:
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, path.open("wb") as file:
             shutil.copyfileobj(answer, file)
             length = answer.headers.get("Content-Length")
     except urllib.error.HTTPError as error:
-        raise ValueError(
-            f"{url} answered {error.code} {error.reason}; fetch it by hand and use data.path=FILE"
-        ) from None
+        raise ValueError(f"{url} answered {error.code} {error.reason}; fetch it by hand, use data.path=FILE") from None
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         reason = getattr(error, "reason", error)
         raise ValueError(
@@ -89,10 +84,7 @@ def _fetch(url: str, path: Path) -> None:
 def _compare(archive: Path, url: str) -> None:
     digest = sha256_of(archive)
     if not digest.startswith(RMD17_SHA256):
-        raise ValueError(
-            f"{url} gave {archive.stat().st_size} bytes with sha256 {digest}; the published rMD17 archive "
-            f"has {RMD17_SHA256}..."
-        )
+        raise ValueError(f"{url} gave a file of sha256 {digest}; the published rMD17 archive has {RMD17_SHA256}...")
 
 
 def _extract(archive: Path, name: str, folder: Path, url: str) -> Path:

@@ -21,9 +21,7 @@ def load_embedded(config: DataConfig, seed: int, required: Sequence[str] = WEIGH
     """
     given = [field for field in ("path", "train", "valid") if getattr(config, field) is not None]
     if given:
-        raise ValueError(
-            f"data.name=embedded reads shipped files; data.{given[0]} is for your own, with data.name=file"
-        )
+        raise ValueError(f"data.name=embedded needs no file: data.{given[0]} is for your own, with data.name=file")
     molecule = config.molecule or MOLECULES[0]
     if molecule not in MOLECULES:
         raise ValueError(f"{molecule!r} is not embedded; data.molecule is one of {', '.join(MOLECULES)}")

@@ -90,7 +90,7 @@ def generate(
 
 
 def write(trajectory: Trajectory, path: str | Path, *, name: str) -> None:
-    """Write ``.npz`` (the sGDML form, positions and forces in float32, energies in float64) or what ASE writes."""
+    """Write ``.npz`` (sGDML form, positions and forces in float32, energies in float64) or a format of ASE."""
     path = Path(path)
     if path.suffix == ".npz":
         with atomic_write(path) as temporary, temporary.open("wb") as file:
@@ -125,9 +125,7 @@ def _molecule(name: str) -> ase.Atoms:
     if formula in g2.names:
         return named_molecule(formula)
     if not Path(name).is_file():
-        raise ValueError(
-            f"{name!r} is neither a file nor a known molecule ({', '.join(NAMES)} or a name of ASE's G2 set)"
-        )
+        raise ValueError(f"{name!r} is neither a file nor a known molecule: {', '.join(NAMES)}, or of ASE's G2 set")
     atoms = ase.io.read(name)
     assert isinstance(atoms, ase.Atoms)
     if atoms.pbc.any():

@@ -22,21 +22,15 @@ MOLECULES = {
 }  # fmt: skip
 
 
-def molecule_file(name: str, molecule: str) -> Path:
-    """Where the file of ``molecule`` of ``name`` (md17 or rmd17) lies once downloaded.
+def molecule_file(name: str, molecule: str | None) -> Path:
+    """Path of the downloaded file of ``molecule`` of ``name`` (md17 or rmd17).
 
     Raises ValueError for a molecule that is not in the dataset.
     """
-    require_molecule(name, molecule)
-    return cache_folder() / name / f"{name}_{molecule}.npz"
-
-
-def require_molecule(name: str, molecule: str | None) -> str:
-    """``molecule``, if ``name`` (md17 or rmd17) has it; ValueError otherwise."""
     if molecule is None or molecule not in MOLECULES[name]:
         found = "no molecule given" if molecule is None else f"{molecule!r} is not in {name}"
         raise ValueError(f"{found}; data.molecule is one of {', '.join(MOLECULES[name])}")
-    return molecule
+    return cache_folder() / name / f"{name}_{molecule}.npz"
 
 
 def load_md17(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED) -> LoadedData:
@@ -45,7 +39,7 @@ def load_md17(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED)
     A file in ``data.path`` (or ``data.train``) takes the place of the downloaded one.
     """
     if config.path is None and config.train is None:
-        path = molecule_file(config.name, require_molecule(config.name, config.molecule))
+        path = molecule_file(config.name, config.molecule)
         if not path.is_file():
             raise FileNotFoundError(
                 f"no file {path}. Fetch it with: denskit data download {config.name} {config.molecule}; or give your "

@@ -1,4 +1,4 @@
-"""The datasets ``oc20`` and ``oc22``: what is particular to them beyond their files.
+"""The datasets ``oc20`` and ``oc22``: their energies, references and origins.
 
 OC20 models are trained and scored on adsorption energies (each frame's energy less its reference: mean -0.755 eV,
 standard deviation 2.887 eV); OC22 models on total energies less linear references.  The frames of OC20's MD set are
@@ -22,8 +22,8 @@ TOTAL = 20.0  # eV: adsorption energies are within some eV of 0, total energies 
 def load_oc20(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED) -> LoadedData:
     """OC20 from its LMDB shards, raw downloads or any file, divided by system.
 
-    Says aloud when energies look like totals.  ``data.references=None`` means ``mean`` for adsorption
-    energies and ``fit`` for totals.
+    Warns where energies look like totals.  ``data.references=None`` means ``mean`` for adsorption energies and ``fit``
+    for totals.
     """
     data = load_files(config, seed, required)
     typical = _typical_energy(data.train)

@@ -64,7 +64,7 @@ def findings_of(source: Source) -> list[Finding]:
 
 
 def _checked(sample: Sample, findings: list[Finding]) -> list[Finding]:
-    """The findings and those of all checks, problems first."""
+    """``findings`` and the findings of all checks, problems first."""
     with np.errstate(all="ignore"):  # labels may be 1e300: comparisons with inf and NaN are False
         found = findings + [finding for check in CHECKS for finding in check(sample)]
     return sorted(found, key=lambda finding: finding.severity != "problem")

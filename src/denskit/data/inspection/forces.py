@@ -62,7 +62,7 @@ def _symmetric(sample: Sample, place: int) -> bool:
 
 
 def large(sample: Sample) -> Iterator[Finding]:
-    """Forces beyond those of structures near equilibrium."""
+    """Forces far larger than near equilibrium."""
     largest = np.nan_to_num(sample.largest_force)
     absurd, some = largest > ABSURD, (largest > LARGE) & (largest <= ABSURD)
     means = "exploded structures, or calculations that did not converge"

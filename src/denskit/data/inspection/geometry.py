@@ -58,7 +58,7 @@ def far_away(sample: Sample) -> Iterator[Finding]:
 
 
 def unit_of_length(sample: Sample) -> Iterator[Finding]:
-    """Distances as long as those in Bohr."""
+    """Distances that are too long for Å, as numbers in Bohr are."""
     nearest, structures = sample.nearest, sample.structures
     numbers = structures.atomic_numbers[structures.starts[nearest.place] + nearest.atom]
     bonded = np.isfinite(nearest.ratio) & ~np.isin(numbers, NOBLE_GASES)
@@ -85,7 +85,7 @@ def twins(sample: Sample) -> Iterator[Finding]:
 
 
 def _differ(sample: Sample, one: int, other: int) -> bool:
-    """Whether labels of two structures differ by more than those of unconverged calculations."""
+    """Whether labels of two structures differ by more than in unconverged calculations."""
     first, second = sample.structures[one], sample.structures[other]
     energies = [system.energy for system in (first, second) if system.energy is not None]
     if len(energies) == 2 and abs(energies[0] - energies[1]) > TWIN_ENERGY * len(first):

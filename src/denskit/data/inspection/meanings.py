@@ -50,7 +50,7 @@ STRESS_MEANS: Meanings = {**_ENERGIES_MEAN, **_wrong_unit("stress", "eV/Å^3", _
 
 
 def meaning(factor: float, meanings: Meanings) -> tuple[str, str]:
-    """Meaning of a factor and the remedy: those of the nearest known factor, if it is near."""
+    """Meaning and remedy of the nearest known factor, if one is near."""
     known = {**meanings, 1.0: ("", "")}
     far = {value: abs(np.log(abs(factor) / value)) for value in known}
     likely = sorted((value for value in known if far[value] < _WITHIN), key=far.__getitem__)

@@ -51,21 +51,18 @@ class Pairs:
 def pairs_of(structures: StructureArrays, groups: Sequence[np.ndarray]) -> Pairs:
     """Neighbours in the file and nearest structures of the same atoms; at most ``MOST``, one group after the other."""
     labelled = structures.has["energy"] & structures.has["forces"]
-    found: list[list[np.ndarray]] = [[np.zeros(0, np.int64)] * 2 + [np.zeros(0)] * 8]
-    count = 0
+    found = [Pairs(*[np.zeros(0, np.int64)] * 2, *[np.zeros(0)] * 8)]
     for group in groups:
         chosen = group[labelled[group]]
         chosen = chosen[spaced_pairs(len(chosen), MOST)]
-        if len(chosen) < 2 or count > MOST:
-            continue
-        columns = _pairs(structures, chosen)
-        count += len(columns[0])
-        found.append(columns)
-    return Pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        if len(chosen) >= 2 and sum(len(pairs.first) for pairs in found) <= MOST:
+            found.append(_pairs(structures, chosen))
+    columns = ([getattr(pairs, field.name) for pairs in found] for field in fields(Pairs))
+    return Pairs(*(np.concatenate(column) for column in columns))
 
 
-def _pairs(structures: StructureArrays, group: np.ndarray) -> list[np.ndarray]:
-    """The columns of :class:`Pairs` for structures of the same atoms."""
+def _pairs(structures: StructureArrays, group: np.ndarray) -> Pairs:
+    """Near pairs of structures of the same atoms."""
     atoms = structures.atom_rows(group)
     positions, forces = structures.positions[atoms], structures.forces[atoms]  # [G, n, 3]
     pbc = structures.pbc[group[0]]
@@ -83,19 +80,19 @@ def _pairs(structures: StructureArrays, group: np.ndarray) -> list[np.ndarray]:
     pull = [np.where(stretch < UNSTRAINED, 0, (v * strain).sum(axis=(1, 2))) for v in (virial[first], virial[second])]
     distance = np.linalg.norm(moved, axis=2).max(axis=1)
     near = told & (distance < NEAR) & (stretch < STRAINED) & ((distance > SAME) | (stretch > UNSTRAINED))
-    columns = {
-        "first": group[first],
-        "second": group[second],
-        "rise": structures.energy[group[second]] - structures.energy[group[first]],
-        "by_forces": (push[0] + push[1]) / 2,
-        "by_stress": (pull[0] + pull[1]) / 2,
-        "forces_blur": np.abs(push[0] - push[1]),
-        "stress_blur": np.abs(pull[0] - pull[1]),
-        "distance": distance,
-        "strain": stretch,
-        "volume": volume[first],
-    }
-    return [columns[field.name][near] for field in fields(Pairs)]
+    pairs = Pairs(
+        first=group[first],
+        second=group[second],
+        rise=structures.energy[group[second]] - structures.energy[group[first]],
+        by_forces=(push[0] + push[1]) / 2,
+        by_stress=(pull[0] + pull[1]) / 2,
+        forces_blur=np.abs(push[0] - push[1]),
+        stress_blur=np.abs(pull[0] - pull[1]),
+        distance=distance,
+        strain=stretch,
+        volume=volume[first],
+    )
+    return pairs.take(near)
 
 
 def lattices(cells: np.ndarray, pbc: np.ndarray) -> np.ndarray:

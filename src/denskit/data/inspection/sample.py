@@ -17,7 +17,7 @@ from denskit.data.inspection.nearest import Nearest, nearest_of
 from denskit.data.inspection.pairs import Pairs, lattices, pairs_of
 from denskit.data.structure_arrays import StructureArrays, geometry_defects
 
-OUTSIDE = 1e6  # Å: coordinates beyond are those of an exploded simulation
+OUTSIDE = 1e6  # Å: larger coordinates come from exploded simulations
 UNREADABLE = 5  # records whose errors are shown
 
 
@@ -101,7 +101,7 @@ class Sample:
 
 
 def sample_of(source: Source, count: int) -> tuple[Sample, list[Finding]]:
-    """At most ``count`` structures of a source (all of a file in memory), and findings about those set aside.
+    """At most ``count`` structures of a source (all of a file in memory), and findings about unusable ones.
 
     Evenly spaced pairs of neighbours, so that frames of one trajectory can be compared.
     Raises ValueError where no structure can be read.

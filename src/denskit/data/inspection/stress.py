@@ -19,7 +19,7 @@ _UNITS = {"eV/Å^3": 1.0, "GPa": 1 / GPA, "kbar": 10 / GPA}
 
 
 def unit(sample: Sample) -> Iterator[Finding]:
-    """Stresses as large as those of another unit.
+    """Stresses as large as in another unit.
 
     Forces f on N atoms at distances d make stresses of about f d sqrt(N) / V.
     """

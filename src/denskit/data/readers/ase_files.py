@@ -1,4 +1,4 @@
-"""Everything ASE reads: extxyz, traj, db and more, with the names that users give their labels.
+"""Files for ASE: extxyz, traj, db and more, with the usual names of labels.
 
 Sign and units are ASE's: eV, eV/Å, eV/Å^3, stress = dE/dstrain / volume; a virial is -stress * volume.
 """
@@ -28,7 +28,7 @@ from denskit.reading.budget import PACKED, Lines, Unreadable, naming
 
 EXTXYZ = (".xyz", ".extxyz")
 MOST_COLUMNS = 1000  # of an extxyz file
-# Where a label is looked for, first hit first: what was put aside as a reference before what a calculator left.
+# Fields of a label, first hit first: references before the results of a calculator.
 NAMES = {
     "energy": ("REF_energy", "energy"),
     "forces": ("REF_forces", "forces"),
@@ -38,7 +38,7 @@ GEOMETRY = {"numbers", "positions", "tags", "momenta", "masses", "initial_magmom
 
 
 def read_ase(path: Path, config: DataConfig) -> tuple[StructureArrays, list[str]]:
-    """All frames of a file that ASE reads, and which fields were used.
+    """All frames of a file that ASE reads, and messages about the fields in use.
 
     Structures are read one by one into arrays; no list of Atoms is kept.  Forces are those of the calculator, without
     constraints applied; atoms held by FixAtoms are ``fixed``.  Raises ValueError, naming file and frame.
@@ -90,7 +90,7 @@ def _fields(line: str) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads a file once and remembers what it met."""
+    """Reads a file once and collects the names of its fields."""
 
     def __init__(self, path: Path, config: DataConfig) -> None:
         self.path = path
@@ -109,7 +109,7 @@ class _Reader:
                 atoms = next(iterator, None)
             except Unreadable:
                 raise
-            except Exception as error:  # each of ASE's readers raises what it happens to raise on a bad file
+            except Exception as error:  # ASE's readers raise errors of any type on a bad file
                 where = f"after {index} frames" if index else "at its beginning"
                 raise ValueError(
                     f"{self.path} cannot be read {where}: it is truncated, or not a file of structures that ASE knows "
@@ -126,8 +126,7 @@ class _Reader:
         self.seen.update(set(fields) - GEOMETRY)
         self._require_units(fields, index)
         n = len(atoms)
-        energy = self._label("energy", fields, index, (1,))
-        forces = self._label("forces", fields, index, (n, 3))
+        energy, forces = self._label("energy", fields, index, 1), self._label("forces", fields, index, 3 * n)
         return System(
             positions=np.array(atoms.positions, dtype=np.float64),
             atomic_numbers=np.array(atoms.numbers, dtype=np.int64),
@@ -135,62 +134,52 @@ class _Reader:
             pbc=np.array(atoms.pbc, dtype=bool),
             fixed=self._fixed(atoms),
             tags=np.array(atoms.get_tags(), dtype=np.int64),
-            energy=None if energy is None else float(energy[0]),
-            forces=forces,
+            energy=None if energy is None else energy.item(),
+            forces=None if forces is None else forces.reshape(n, 3),
             stress=self._stress(atoms, fields, index),
             index=index,
             group=self._group(fields, index),
         )
 
     def _require_units(self, fields: dict[str, Any], index: int) -> None:
-        """ASE's files are in eV, except where a frame says otherwise: then the user must say it, too."""
+        """ASE's files are in eV; where a frame names another unit, the user must confirm it."""
         said = fields.get("energy_unit")
         if self.config.units == "auto" and said is not None and SPELLINGS.get(str(said).lower()) != "eV":
-            raise ValueError(
-                f"{self.path}, frame {index} says energy_unit={said}; say data.units, as data.units=kcal/mol"
-            )
+            raise ValueError(f"{self.path}, frame {index} says energy_unit={said}; say data.units=UNIT, too")
 
     def _find(self, label: str, fields: dict[str, Any]) -> str | None:
         explicit = getattr(self.config, f"{label}_key")
-        found = [name for name in ((explicit,) if explicit else NAMES[label]) if name in fields]
-        if not found:
-            return None
-        if len(found) > 1:
-            self.both[label] = f"{found[0]} (not {', '.join(found[1:])})"
-        self.used[label][found[0]] += 1
-        return found[0]
+        return next((name for name in ((explicit,) if explicit else NAMES[label]) if name in fields), None)
 
-    def _label(self, label: str, fields: dict[str, Any], index: int, shape: tuple[int, ...]) -> np.ndarray | None:
+    def _label(self, label: str, fields: dict[str, Any], index: int, *sizes: int) -> np.ndarray | None:
+        """A label in eV and Å, of any shape with one of ``sizes`` numbers."""
         key = self._find(label, fields)
         if key is None:
             return None
-        value = self._numbers(fields[key], key, index)
-        if value.size != np.prod(shape):
-            raise ValueError(
-                f"{self.path}, frame {index}: {key} is of shape {value.shape}; wanted {shape} for the {label}"
-            )
-        return value.reshape(shape) * self.factor
+        others = [name for name in NAMES[label] if name in fields and name != key]
+        if others and getattr(self.config, f"{label}_key") is None:
+            self.both[label] = f"{key} (not {', '.join(others)})"
+        self.used[label][key] += 1
+        where = f"{self.path}, frame {index}: {key}"
+        try:
+            value = np.array(fields[key], dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(f"{where} is {fields[key]!r} where numbers are wanted") from None
+        if value.size not in sizes:
+            wanted = " or ".join(str(size) for size in sizes)
+            raise ValueError(f"{where} is of shape {value.shape}; wanted {wanted} numbers for the {label}")
+        return value * self.factor
 
     def _stress(self, atoms: ase.Atoms, fields: dict[str, Any], index: int) -> np.ndarray | None:
         key = self._find("stress", fields)
-        if key is None:
-            return None
-        if not atoms.pbc.all():
+        if key is not None and not atoms.pbc.all():
             self.ignored["stress of frames that are not periodic in three directions (their volume means nothing)"] += 1
             return None
-        value = self._numbers(fields[key], key, index)
-        if value.size == 6:
-            value = voigt_6_to_full_3x3_stress(value.reshape(6))
-        if value.size != 9:
-            raise ValueError(f"{self.path}, frame {index}: {key} has {value.size} numbers; wanted 3x3, or 6 (Voigt)")
-        sign_and_volume = -1.0 / atoms.cell.volume if "virial" in key.lower() and atoms.cell.volume else 1.0
-        return value.reshape(3, 3) * sign_and_volume * self.factor
-
-    def _numbers(self, value: Any, key: str, index: int) -> np.ndarray:
-        try:
-            return np.array(value, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise ValueError(f"{self.path}, frame {index}: {key} is {value!r} where numbers are wanted") from None
+        value = self._label("stress", fields, index, 9, 6)
+        if key is None or value is None:
+            return None
+        value = voigt_6_to_full_3x3_stress(value.reshape(6)) if value.size == 6 else value.reshape(3, 3)
+        return value * (-1.0 / atoms.cell.volume) if "virial" in key.lower() and atoms.cell.volume else value
 
     def _fixed(self, atoms: ase.Atoms) -> np.ndarray:
         fixed = np.zeros(len(atoms), dtype=bool)
@@ -226,5 +215,5 @@ class _Reader:
         unit = "eV" if self.config.units == "auto" else f"{self.config.units}, converted to eV (data.units)"
         said = [f"{self.path}: {fields or 'no labels'}; energies in {unit}, lengths in Å"]
         said += [f"{self.path}: {label} is {which}" for label, which in self.both.items()]
-        said += [f"{self.path}: ignored {what}, {count} times" for what, count in self.ignored.items()]
+        said += [f"{self.path}: ignored {thing}, {count} times" for thing, count in self.ignored.items()]
         return said

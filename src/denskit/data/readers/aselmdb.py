@@ -1,7 +1,7 @@
 """``.aselmdb`` files: ASE databases in an LMDB file, every row compressed JSON.  Read here without their package.
 
-Keys are "1", "2", ... below ``nextid``, less ``deleted_ids``; what is in a row follows ``ase.db.row``.  A row without
-constraints has no fixed atoms.
+Keys are "1", "2", ... below ``nextid``, less ``deleted_ids``; rows follow ``ase.db.row``.  A row without constraints
+has no fixed atoms.
 """
 
 from __future__ import annotations
@@ -32,11 +32,9 @@ class AseLmdbShard(Shard):
             raise ValueError(f"{path} is no ASE database in LMDB: its key 'nextid' holds {following!r:.99}")
         with naming(path, "is no ASE database in LMDB: its key 'deleted_ids' holds more than integers"):
             gone = np.unique(np.array(deleted, dtype=np.int64))
-        if following - 1 - len(gone) > self.file.entries:
-            raise ValueError(
-                f"{path} says that it has {following - 1 - len(gone)} rows, but holds {self.file.entries} keys: it was "
-                "not written to its end. Copy or download it again"
-            )
+        if (count := following - 1 - len(gone)) > self.file.entries:
+            said = f"{path} says that it has {count} rows, but holds {self.file.entries} keys"
+            raise ValueError(f"{said}: it was not written to its end. Copy or download it again")
         self.ids = np.setdiff1d(np.arange(1, following, dtype=np.int64), gone)
         if len(self.ids) == 0:
             raise ValueError(f"{path} has no rows")

@@ -1,4 +1,4 @@
-"""Which reader a file or folder wants.  Small files are read at once; shards are opened and stay where they are."""
+"""The reader of a file or folder.  Small files are read at once; shards are opened, their records stay in the file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from denskit.data.records import Records, Rules, sizes_beside
 from denskit.data.references import system_references
 from denskit.data.structure_arrays import StructureArrays
 
-# Endings of files that are shards, and what reads one.
-SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
+# Endings of shards, and their readers.
+_SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
     ".lmdb": lambda path, config: LmdbShard(path, config.fixed),
     "data.mdb": lambda path, config: LmdbShard(path, config.fixed),
     ".aselmdb": lambda path, config: AseLmdbShard(path),
@@ -50,18 +50,18 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArray
 
 
 def is_read_by_ase(path: Path) -> bool:
-    """Whether it is a file that ASE's readers read."""
+    """Whether ASE reads the file."""
     return path.is_file() and _ending(path) is None and path.suffix != ".npz"
 
 
 def are_shards(path: Path) -> bool:
-    """Whether it is a folder of shards, or one of them."""
+    """Whether the path is a folder of shards or one shard."""
     return path.is_dir() or _ending(path) is not None
 
 
 def _ending(path: Path) -> str | None:
-    """What makes a file a shard; an extxyz file is one only with its text beside it."""
-    ending = next((ending for ending in SHARDS if path.name.endswith(ending)), None)
+    """The ending of a shard, None for other files; an extxyz file is a shard only with its text beside it."""
+    ending = next((ending for ending in _SHARDS if path.name.endswith(ending)), None)
     return None if ending == ".extxyz" and text_of(path) is None else ending
 
 
@@ -76,13 +76,13 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
         seen = ", ".join(f"{len(paths)} *{ending}" for ending, paths in found.items()) or "none of them"
         raise ValueError(
             f"{folder} is a folder with {seen}; wanted a file of structures (npz, extxyz, traj, db, ...), or a folder "
-            f"of shards of one kind ({', '.join('*' + ending for ending in SHARDS)})"
+            f"of shards of one kind ({', '.join('*' + ending for ending in _SHARDS)})"
         )
     return next(iter(found.items()))
 
 
 def _records(path: Path, files: list[Path], ending: str, config: DataConfig) -> tuple[Records, list[str]]:
-    shards = tuple(SHARDS[ending](file, config) for file in files)
+    shards = tuple(_SHARDS[ending](file, config) for file in files)
     rules = _rules(path, ending, config)
     whole = path.is_dir()
     count = sum(len(shard) for shard in shards)

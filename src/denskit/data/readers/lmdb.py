@@ -1,6 +1,6 @@
 """LMDB files, read one record at a time by plain reads, every page held to its bounds.
 
-The library maps the file into memory and follows what its pages say, so that a damaged page kills the process.  This
+The LMDB library maps the file into memory and trusts its pages, so that a damaged page kills the process.  This
 reader follows the same tree of pages (LMDB 0.9, 64 bit, little-endian; one table without duplicate keys) and raises.
 A page has a header (type, and where the places of its nodes end), those places, and the nodes: branches name a page for
 all keys from theirs on, leaves have the values, and values larger than a page lie on pages of their own.
@@ -53,10 +53,7 @@ class LmdbFile:
             raise ValueError(f"its table is of a kind ({flags:#x}) that is not read")
         needed = (last + 1) * self.page_size
         if self.size < needed:
-            raise Unreadable(
-                f"{self.path} is truncated: it has {self.size} bytes, its {last + 1} pages need {needed}. Copy or "
-                "download it again"
-            )
+            raise Unreadable(f"{self.path} is truncated: it has {self.size} bytes of {needed}. Copy it again")
         self.entries: int = entries
         """Number of keys, special ones included."""
         self._depth, self._root = depth, root

@@ -13,6 +13,7 @@ import numpy as np
 
 from denskit.data.config import ENERGY_UNITS, DataConfig
 from denskit.data.readers.concatenated import read_concatenated
+from denskit.data.readers.named_arrays import NamedArrays
 from denskit.data.structure_arrays import StructureArrays
 from denskit.reading.arrays import read_npz as read_arrays
 from denskit.units import BOHR
@@ -27,84 +28,61 @@ SPELLINGS = {
 LENGTH_UNITS = {name: 1.0 for name in ("ang", "angstrom", "å", "a")} | {
     name: BOHR for name in ("bohr", "a0", "au", "a.u.")
 }
-FORMS = (
-    {"positions": "R", "energy": "E", "forces": "F", "atomic_numbers": "z"},
-    {"positions": "coords", "energy": "energies", "forces": "forces", "atomic_numbers": "nuclear_charges"},
+FORMS = (  # positions, energy, forces, atomic numbers
+    ("R", "E", "F", "z"),
+    ("coords", "energies", "forces", "nuclear_charges"),
 )
 
 
 def read_npz(path: Path, config: DataConfig) -> tuple[StructureArrays, list[str]]:
-    """All frames of an npz file in eV and Å, and what was found out about its units.
+    """The structures of an npz file in eV and Å, and a message about its units.
 
     Raises ValueError, naming the file, when it is truncated, of another form or of inconsistent shapes.
     """
     arrays = read_arrays(path)
     if "natoms" in arrays:
         return read_concatenated(arrays, path, config)
-    seen = ", ".join(sorted(arrays))
-    form = next((form for form in FORMS if form["positions"] in arrays and form["atomic_numbers"] in arrays), None)
+    form = next((form for form in FORMS if form[0] in arrays and form[3] in arrays), None)
     if form is None:
         raise ValueError(
             f"{path}: wanted the arrays R and z (with E, F), or coords and nuclear_charges (with energies, forces), or "
-            f"natoms, pos and z concatenated over the atoms of all frames; the file has {seen}"
+            "natoms, pos and z concatenated over the atoms of all frames; the file has "
+            f"{', '.join(sorted(arrays))}"
         )
     if config.stress_key is not None:
         raise ValueError(f"{path}: data.stress_key={config.stress_key}, but npz files of molecules carry no stress")
     energy_unit, length_unit, message = _units(arrays, config, path)
-    positions = _array(arrays, form["positions"], path, (None, None, 3)) * length_unit
+    named = NamedArrays(arrays, path)
+    positions = named.numbers(form[0], shape=(None, None, 3)) * length_unit
     count, n = positions.shape[:2]
-    labels: dict[str, np.ndarray] = {}
-    for label, shape, factor in (
-        ("energy", (count,), energy_unit),
-        ("forces", (count, n, 3), energy_unit / length_unit),
-    ):
-        key = getattr(config, f"{label}_key") or form[label]
-        if key in arrays:
-            labels[label] = _array(arrays, key, path, shape) * factor
-        elif getattr(config, f"{label}_key"):
-            raise ValueError(f"{path} has no array {key} (data.{label}_key); it has {seen}")
-    if "forces" in labels:
-        labels["forces"] = labels["forces"].reshape(-1, 3)
-    numbers = _array(arrays, form["atomic_numbers"], path, (n,)).astype(np.int64)
-    cell, periodic = _lattice(arrays, path, length_unit)
+    if count == 0:
+        raise ValueError(f"{path} has no frames: array {form[0]} is of shape {positions.shape}")
+    energy = named.optional(form[1], shape=(count,), key=config.energy_key, option="data.energy_key")
+    forces = named.optional(form[2], shape=(count, n, 3), key=config.forces_key, option="data.forces_key")
+    cell = np.zeros((3, 3))
+    if "lattice" in arrays:  # sGDML's lattice vectors are columns; rows here
+        cell = named.numbers("lattice", shape=(3, 3)).T * length_unit
     structures = StructureArrays.of(
         name=str(path),
         sizes=np.full(count, n),
         positions=positions.reshape(-1, 3),
-        atomic_numbers=np.tile(numbers, count),
+        atomic_numbers=np.tile(named.numbers(form[3], shape=(n,)).astype(np.int64), count),
         cell=np.broadcast_to(cell, (count, 3, 3)),
-        pbc=np.full((count, 3), periodic),
-        groups=_groups(arrays, config, path, count),
+        pbc=np.full((count, 3), "lattice" in arrays),
+        energy=None if energy is None else energy * energy_unit,
+        forces=None if forces is None else forces.reshape(-1, 3) * (energy_unit / length_unit),
+        groups=() if config.group_key is None else named.words(config.group_key, count),
         keys=tuple(sorted(arrays)),
         denoise=config.origin != "md",
-        **labels,
     )
     return structures, [f"{path}: {message}"]
-
-
-def _array(arrays: dict[str, np.ndarray], key: str, path: Path, shape: tuple[int | None, ...]) -> np.ndarray:
-    """``arrays[key]`` in float64 with this shape (None: any length); energies may have a trailing axis of one."""
-    array = arrays[key]
-    if len(shape) == 1 and array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    fits = array.ndim == len(shape) and all(w in (None, g) for w, g in zip(shape, array.shape, strict=True))
-    if not fits or array.dtype.kind not in "fiu":
-        wanted = ", ".join("any" if length is None else str(length) for length in shape)
-        raise ValueError(
-            f"{path}: array {key} is {array.dtype} of shape {array.shape}; wanted numbers of shape ({wanted})"
-        )
-    if array.shape[0] == 0:
-        raise ValueError(f"{path} has no frames: array {key} is of shape {array.shape}")
-    return array.astype(np.float64)
 
 
 def _units(arrays: dict[str, np.ndarray], config: DataConfig, path: Path) -> tuple[float, float, str]:
     length_name = _text(arrays, "r_unit")
     length_unit = 1.0 if length_name is None else LENGTH_UNITS.get(length_name.lower())
     if length_unit is None:
-        raise ValueError(
-            f"{path}: unit of length r_unit={length_name!r} is not known; known: {', '.join(LENGTH_UNITS)}"
-        )
+        raise ValueError(f"{path}: r_unit={length_name!r} is not known; known: {', '.join(LENGTH_UNITS)}")
     said = _text(arrays, "e_unit")
     unit: str
     if config.units != "auto":
@@ -126,20 +104,3 @@ def _text(arrays: dict[str, np.ndarray], key: str) -> str | None:
         return None
     value = arrays[key].reshape(-1)[0]
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _lattice(arrays: dict[str, np.ndarray], path: Path, length_unit: float) -> tuple[np.ndarray, bool]:
-    """Cell and periodicity; sGDML's ``lattice`` has the lattice vectors as columns; our cells have them as rows."""
-    if "lattice" not in arrays:
-        return np.zeros((3, 3)), False
-    return _array(arrays, "lattice", path, (3, 3)).T * length_unit, True
-
-
-def _groups(arrays: dict[str, np.ndarray], config: DataConfig, path: Path, count: int) -> tuple[str, ...]:
-    if config.group_key is None:
-        return ()
-    if config.group_key not in arrays or arrays[config.group_key].shape != (count,):
-        raise ValueError(
-            f"{path} has no array {config.group_key} (data.group_key) with one entry for each of {count} frames"
-        )
-    return tuple(str(value) for value in arrays[config.group_key])

@@ -1,4 +1,4 @@
-"""OC20's S2EF downloads as they come: pairs of ``N.extxyz.xz`` and ``N.txt.xz`` (or either unpacked), used as they are.
+"""OC20's S2EF downloads without conversion: pairs of ``N.extxyz.xz`` and ``N.txt.xz``, or either of them unpacked.
 
 Line i of the text belongs to frame i: ``random<sid>,frame<fid>,<reference energy>``.  The frames' energies are totals;
 adsorption energies, which OC20 is trained and scored on, are these less the reference.
@@ -38,10 +38,7 @@ class RawPair(Shard):
         self.energies = energies
         text = text_of(path)
         if text is None:
-            raise FileNotFoundError(
-                f"no file {_stem(path)}.txt or .txt.xz beside {path}: it names the frames' systems and "
-                "reference energies"
-            )
+            raise FileNotFoundError(f"no file {_stem(path)}.txt or .txt.xz beside {path}: it names the systems")
         self.text = text
         self._length = len(self._lines)
 
@@ -75,7 +72,7 @@ class RawPair(Shard):
 
     @cached_property
     def _folder(self) -> Path:
-        """Where this file is unpacked: another place when it changes."""
+        """Cache folder of the unpacked file; another one when the file changes."""
         about = self.path.stat()
         key = f"{self.path.resolve()} {about.st_size} {about.st_mtime_ns}"
         return cache_folder() / "oc20_raw" / hashlib.sha256(key.encode()).hexdigest()[:16]
@@ -86,7 +83,7 @@ class RawPair(Shard):
 
     @cached_property
     def _starts(self) -> np.ndarray:
-        """Where each frame begins in the unpacked file, and where the last one ends [frames + 1]."""
+        """Byte offsets of the frames in the unpacked file, and its end [frames + 1]."""
         index = self._folder / "starts.npy"
         if not index.is_file():
             with locked(self._folder, wait=True):  # threads and processes that share the cache unpack it once
@@ -152,14 +149,12 @@ class RawPair(Shard):
         if total is None or self.energies == "total":
             return None if total is None else float(total)
         if reference is None:
-            raise ValueError(
-                f"{self.text.name} has no reference energy for it; data.energies=total takes energies as they are"
-            )
+            raise ValueError(f"{self.text.name} has no reference energy for it; say data.energies=total to use totals")
         return float(total) - reference
 
 
 def text_of(path: Path) -> Path | None:
-    """The text that belongs to a file of frames, if it is there."""
+    """The text file beside a file of frames, if it is there."""
     texts = [path.with_name(_stem(path) + suffix) for suffix in (".txt.xz", ".txt")]
     return next((text for text in texts if text.is_file()), None)
 

@@ -1,6 +1,6 @@
 """Denskit's own format for many structures: a folder of safetensors files, read one structure at a time.
 
-    FOLDER/index.json                 what is in it: numbers, units, inputs, and each shard's file with its SHA-256
+    FOLDER/index.json                 numbers, units, inputs, and each shard's file with its SHA-256
     FOLDER/sizes.npy                  [B] int32, atoms of each structure; mapped, for balanced batches
     FOLDER/shard-00000.safetensors    structures 0 .. S - 1; every shard but the last has the same number S
 
@@ -15,8 +15,8 @@ each begins.  Lengths in Å, energies in eV, forces in eV/Å, stress in eV/Å^3 
 
 Numbers are kept exactly: F32 and U8 stand only where they lose nothing.  Why this form: safetensors holds plain numbers
 (loading it cannot run code), every language reads it, and the offset of any structure follows from ``starts``, so a
-structure costs a few small reads and no memory, wherever it lies in however much data.  Reads are ``pread`` calls and
-not a mapping of the file, because mapped pages count as memory of the process and these do not.
+structure costs a few small reads and no memory, in data of any size.  Reads are ``pread`` calls and no mapping of the
+file, because mapped pages count as memory of the process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ INDEX, SIZES = "index.json", "sizes.npy"
 OPEN_FILES = 256  # shards kept open at once; processes are commonly allowed 1024 files
 LONGEST_HEADER = 1 << 20  # bytes; ours have about 2,000
 _TYPES = {"F64": np.float64, "F32": np.float32, "I64": np.int64, "U8": np.uint8, "BOOL": np.bool_}
-# Columns by what a row of them is, with the shape of a row.
+# Columns of structures and of atoms, with the shape of a row.
 _OF_STRUCTURES: dict[str, tuple[int, ...]] = {"cell": (3, 3), "pbc": (3,), "denoise": ()}
 _OF_ATOMS: dict[str, tuple[int, ...]] = {"positions": (3,), "atomic_numbers": (), "fixed": (), "tags": ()}
 _LABELS_OF_STRUCTURES: dict[str, tuple[int, ...]] = {"energy": (), "stress": (3, 3), "relaxed_energy": (), "fid": ()}
@@ -55,7 +55,7 @@ LABELS = (*_LABELS_OF_STRUCTURES, *_LABELS_OF_ATOMS)
 
 
 def write_shard(path: Path, systems: Sequence[System]) -> None:
-    """Write structures (at least one) as one shard; the file appears whole or not at all."""
+    """Write structures (at least one) as one shard, atomically."""
     columns: dict[str, np.ndarray] = {"starts": _starts([len(system) for system in systems])}
     for name in _OF_STRUCTURES:
         columns[name] = np.stack([np.asarray(getattr(system, name)) for system in systems])
@@ -85,7 +85,7 @@ def _starts(counts: Sequence[int]) -> np.ndarray:
 
 
 def _narrow(name: str, values: np.ndarray) -> np.ndarray:
-    """The values in the smallest of the types that a column may have and that keeps them exactly."""
+    """The values in the smallest type of the column that keeps them exactly."""
     if name in ("positions", "forces", "relaxed_positions"):
         with np.errstate(over="ignore"):
             small = values.astype(np.float32)
@@ -131,9 +131,7 @@ def open_shards(folder: Path) -> tuple[tuple[ShardFile, ...], np.ndarray]:
         found = shard.path.stat().st_size if shard.path.is_file() else None
         if found != shard.size:
             state = "is missing" if found is None else f"has {found} bytes"
-            raise ValueError(
-                f"{shard.path} {state}; {folder / INDEX} says {shard.size} bytes. Copy or convert it again"
-            )
+            raise ValueError(f"{shard.path} {state}; {INDEX} says {shard.size} bytes. Copy or convert it again")
     sizes = read_mapped(folder / SIZES)
     if sizes.shape != (index["structures"],) or sizes.dtype != np.int32:
         raise ValueError(f"{folder / SIZES} has {sizes.dtype} {sizes.shape}; wanted int32 ({index['structures']},)")
@@ -197,7 +195,7 @@ class _Columns:
         return places
 
     def _check(self, count: int) -> None:
-        """All columns that must be there are, with one row a structure or an atom."""
+        """Raise ValueError where a required column is absent or has other than one row a structure or an atom."""
         atoms = self.places["positions"][1][0]
         rows = {"starts": (count + 1,), **{name: (count, *shape) for name, shape in _OF_STRUCTURES.items()}}
         rows |= {name: (atoms, *shape) for name, shape in _OF_ATOMS.items()}
@@ -212,7 +210,7 @@ class _Columns:
                 raise ValueError(f"column {name} has shape {self.places[name][1]}; wanted {wanted}")
 
     def rows(self, name: str, begin: int, end: int) -> np.ndarray:
-        """Some rows of a column.  Raises ValueError for rows that are not there."""
+        """Some rows of a column.  Raises ValueError for rows beyond its end."""
         kind, shape, offset = self.places[name]
         if not 0 <= begin <= end <= shape[0]:
             raise ValueError(f"rows {begin} to {end} of column {name}, which has {shape[0]}")

@@ -1,8 +1,8 @@
-"""Published structures are pickles.  This reads them without trusting them, and without torch_geometric.
+"""Reads published structures, which are pickles, without trusting them and without torch_geometric.
 
 A tensor's numbers lie in a pickle within the pickle, for which torch calls ``torch.storage._load_from_bytes``, itself
 an unrestricted load.  :func:`_storage` takes its place.  It parses torch's old, non-zip stream, which may name number
-types only, so it permits less than ``torch.load(weights_only=True)``, which it agrees with, and is many times as fast.
+types only: it permits less than ``torch.load(weights_only=True)``, agrees with it, and is many times as fast.
 Arrays are views of the record, however many share a storage.
 """
 
@@ -56,7 +56,7 @@ def load_value(raw: bytes, where: str) -> Any:
 
 
 class _Record(Built):
-    """What the pickle gave as the state of one of torch_geometric's objects."""
+    """The pickled state of one of torch_geometric's objects."""
 
     __slots__ = ("state",)
 
@@ -107,7 +107,7 @@ _NAMES: Names = {
     **PLAIN,
     ("torch_geometric.data.data", "Data"): _Record,
     ("torch_geometric.data.storage", "GlobalStorage"): _Record,
-    ("torch_geometric.data.data", "DataEdgeAttr"): "DataEdgeAttr",  # classes that an object merely mentions
+    ("torch_geometric.data.data", "DataEdgeAttr"): "DataEdgeAttr",  # classes that objects mention without use
     ("torch_geometric.data.data", "DataTensorAttr"): "DataTensorAttr",
     ("torch._utils", "_rebuild_tensor_v2"): tensor,
     ("torch.storage", "_load_from_bytes"): _storage,

@@ -1,27 +1,28 @@
-"""A table of runs that are there, whoever made them: those that differ only in the seed are averaged."""
+"""A table of finished runs: runs that differ only in the seed are averaged."""
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from denskit.evaluation.study.config import dotted
+from denskit.evaluation.study.config import dotted, short
 from denskit.evaluation.study.results import Found, Results, tabulate
+from denskit.evaluation.study.running import seconds_of_run
 from denskit.models.model_file import read_header
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder, model_file
 
 _NOT_COMPARED = ("seed", "output", "device", "data.split.seed", "data.split.file", "training.log_every")
+_TESTED = ("result.json", "test.json")  # of a study's run, of `denskit evaluate`
 
 
 def compare_runs(runs: Sequence[str]) -> Results:
     """Errors of runs, each a folder or NAME=FOLDER; runs of one name or with the same settings are seeds of a variant.
 
     Judged by result.json or test.json, where all runs have one (``denskit evaluate``); else by the validation errors
-    of the model that each run kept.  Raises FileNotFoundError for what is no run, ValueError for fewer than two.
+    of the model that each run kept.  Raises FileNotFoundError where a folder is no run, ValueError for one run.
     """
     if len(runs) < 2:
         raise ValueError(f"{len(runs)} runs given; give two or more folders to compare")
@@ -31,17 +32,22 @@ def compare_runs(runs: Sequence[str]) -> Results:
             raise FileNotFoundError(f"{folder}: no run folder (it has no config.yaml)")
     settings = [dict(dotted(load_config(folder).document())) for folder in folders]
     names = [_name(run, own, settings, folder) for run, own, folder in zip(runs, settings, folders, strict=True)]
-    by = "test" if all(_tested(folder) for folder in folders) else "validation"
-    found = [
-        Found(
-            variant=name, point="", values={}, seed=own["seed"], errors=_errors(folder, by),
-            seconds=_seconds(RunFolder(folder).metrics), parameters=read_header(model_file(folder))["parameters"],
-            folder=folder,
-        )
-        for name, own, folder in zip(names, settings, folders, strict=True)
-    ]  # fmt: skip
-    _check_seeds(found)
-    return tabulate(f"{len(runs)} runs, {by} errors", found, list(dict.fromkeys(names)), [("", {})])
+    tested = all(any((folder / file).is_file() for file in _TESTED) for folder in folders)
+    found: list[Found] = []
+    for name, own, folder in zip(names, settings, folders, strict=True):
+        other = next((run.folder for run in found if (run.variant, run.seed) == (name, own["seed"])), folder)
+        if other != folder:
+            raise ValueError(f"{other} and {folder} have the same settings and seed; give names: NAME=FOLDER")
+        header = read_header(model_file(folder))
+        errors = _test_errors(folder) if tested else {"validation": header["metadata"]["validation"]}
+        found.append(
+            Found(
+                variant=name, values={}, seed=own["seed"], errors=errors, seconds=seconds_of_run(folder),
+                parameters=header["parameters"], folder=folder,
+            )
+        )  # fmt: skip
+    title = f"{len(runs)} runs, {'test' if tested else 'validation'} errors"
+    return tabulate(title, found, list(dict.fromkeys(names)))
 
 
 def _name(run: str, own: Mapping[str, Any], settings: Sequence[Mapping[str, Any]], folder: Path) -> str:
@@ -52,37 +58,10 @@ def _name(run: str, own: Mapping[str, Any], settings: Sequence[Mapping[str, Any]
     shared = set.intersection(*(set(other) for other in settings))
     keys = [key for key in own if key in shared and key not in _NOT_COMPARED]
     different = [key for key in keys if any(other[key] != own[key] for other in settings)]
-    return ", ".join(f"{key.removesuffix('.name')}={_short(own[key])}" for key in different) or folder.name
+    return ", ".join(f"{key.removesuffix('.name')}={short(own[key])}" for key in different) or folder.name
 
 
-def _short(value: Any) -> str:
-    return Path(value).stem if isinstance(value, str) and "/" in value else str(value)
-
-
-def _check_seeds(found: Sequence[Found]) -> None:
-    seen: dict[tuple[str, int], Path] = {}
-    for run in found:
-        other = seen.setdefault((run.variant, run.seed), run.folder)
-        if other != run.folder:
-            raise ValueError(
-                f"{other} and {run.folder} have the same settings and seed {run.seed}; name them to compare them: "
-                "NAME=FOLDER"
-            )
-
-
-def _tested(folder: Path) -> bool:
-    return (folder / "result.json").is_file() or (folder / "test.json").is_file()
-
-
-def _errors(folder: Path, by: str) -> dict[str, dict[str, float]]:
-    if by == "validation":
-        return {"validation": read_header(model_file(folder))["metadata"]["validation"]}
-    if (folder / "result.json").is_file():
-        errors: dict[str, dict[str, float]] = json.loads((folder / "result.json").read_text("utf-8"))["errors"]
-        return errors
-    return {"test": json.loads((folder / "test.json").read_text("utf-8"))}
-
-
-def _seconds(metrics: Path) -> float:
-    with metrics.open(newline="") as stream:
-        return float(list(csv.DictReader(stream))[-1]["seconds"])
+def _test_errors(folder: Path) -> dict[str, dict[str, float]]:
+    file = next(file for file in _TESTED if (folder / file).is_file())
+    errors = json.loads((folder / file).read_text("utf-8"))
+    return errors["errors"] if file == _TESTED[0] else {"test": errors}

@@ -1,4 +1,4 @@
-"""What a study is: variants of one configuration, axes, seeds; and the runs that follow from it."""
+"""A study: variants of one configuration, axes, seeds; and the runs that follow from it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class StudyConfig(BaseModel):
     settings: dict[str, Any] = {}
     """Settings of all runs, as dotted keys: {data.path: mine.extxyz, training.max_steps: 10000}."""
     variants: dict[str, dict[str, Any]] = Field(min_length=1)
-    """What is compared: name -> settings; "base" in them names another preset. The first one is the reference."""
+    """Compared variants: name -> settings; "base" in them names another preset. The first one is the reference."""
     axes: dict[str, tuple[Any, ...]] = {}
-    """What varies besides: dotted key -> values, such as {data.split.train: [50, 200, 950]}."""
+    """Settings that vary besides: dotted key -> values, such as {data.split.train: [50, 200, 950]}."""
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     """Repetitions. A seed fixes split, order, corruption and initial weights: variants are compared in pairs."""
     tests: dict[str, str] = {}
@@ -78,19 +78,19 @@ class StudyRun:
     @property
     def name(self) -> str:
         """Name of the run's folder: variant, point, seed."""
-        parts = [self.variant, *(f"{key.rsplit('.', 1)[-1]}-{_short(value)}" for key, value in self.point.items())]
+        parts = [self.variant, *(f"{key.rsplit('.', 1)[-1]}-{short(value)}" for key, value in self.point.items())]
         return "_".join([re.sub(r"[^\w.+-]+", "-", part).strip("-") for part in parts] + [f"seed-{self.seed}"])
 
     @property
     def label(self) -> str:
         """The run in words."""
-        return ", ".join([self.variant, *(f"{key} {_short(value)}" for key, value in self.point.items())])
+        return ", ".join([self.variant, *(f"{key} {short(value)}" for key, value in self.point.items())])
 
     def config(self, output: Path, more: Mapping[str, Any] | None = None) -> RunConfig:
-        """The configuration of the run.  Raises ValueError for settings that no run has."""
+        """The configuration of the run.  Raises ValueError for unknown settings."""
         settings = dict(dotted({**self.settings, **(more or {})}))
-        if "data.split.file" in settings:  # it replaces whatever divides the data
-            settings = {key: value for key, value in settings.items() if not _divides(key)}
+        if "data.split.file" in settings:  # it replaces all that divides the data
+            settings = {k: v for k, v in settings.items() if k == "data.split.file" or not k.startswith("data.split.")}
         return load_config(self.base, [*overrides(settings), f"output={output}"])
 
 
@@ -103,11 +103,8 @@ def dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield f"{prefix}{key}", value
 
 
-def _divides(key: str) -> bool:
-    return key.startswith("data.split.") and key != "data.split.file"
-
-
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value as text, a path without its folder and ending."""
     return Path(value).stem if isinstance(value, str) and "/" in value else str(value)
 
 
@@ -120,7 +117,7 @@ def overrides(settings: Mapping[str, Any]) -> list[str]:
 def load_study(name: str | Path) -> StudyConfig:
     """A study from a YAML file, or a shipped one by name (``denskit study --list``).
 
-    Raises FileNotFoundError for a file that is not there, ValueError for one that is no study.
+    Raises FileNotFoundError for an absent file, ValueError for a file that is no study.
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
@@ -140,7 +137,7 @@ def load_study(name: str | Path) -> StudyConfig:
 
 
 def runs_of(study: StudyConfig) -> list[StudyRun]:
-    """All runs, the variants of one seed beside each other, so that an unfinished study has complete pairs."""
+    """All runs, the variants of one seed together, so that an unfinished study has complete pairs."""
     return [
         StudyRun(
             variant=variant,

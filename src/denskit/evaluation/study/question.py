@@ -1,4 +1,4 @@
-"""Does DeNS help on these data?  The study that answers it, sized to a time budget."""
+"""The study that tells whether DeNS helps on a user's data, sized to a time budget."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VARIANTS = {"without DeNS": {"task": "energy_forces"}, "with DeNS": {"task": "d
 
 
 def dens_question(file: Path, frames: int | None = None, steps: int = 10_000) -> StudyConfig:
-    """Training with and without DeNS on a file, three seeds; on ``frames`` training frames (default: all)."""
+    """Training with and without DeNS on a file, three seeds; on ``frames`` training structures (None: all)."""
     settings = {"data.path": str(file.resolve()), "training.max_steps": steps, "training.lr": 1e-3}
     return StudyConfig(
         title=f"Does DeNS help on {file.name}?",
@@ -38,7 +38,7 @@ def write_study(study: StudyConfig, path: Path) -> None:
 
 
 def within_budget(study: StudyConfig, costs: Mapping[str, Cost], hours: float, processes: int) -> StudyConfig:
-    """The study with as many training steps as fit into the time, on ``processes`` trainings at once.
+    """The study with as many training steps as fit into ``hours``, with ``processes`` trainings at once.
 
     Raises ValueError where not even 100 steps fit.
     """

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,22 @@ METRICS = {  # key in the results: name and unit for people
 FORCES = "forces_mae_meV_per_A"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Found:
     """One trained and judged run."""
 
     variant: str
-    point: str  # in words; empty where the study has no axes
     values: Mapping[str, Any]  # of the axes
     seed: int
     errors: Mapping[str, Mapping[str, float]]  # test -> metric -> value
     seconds: float
     parameters: int
     folder: Path
+
+    @property
+    def point(self) -> str:
+        """The values of the axes in words; empty where the study has no axes."""
+        return describe(self.values)
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,17 @@ class Row:
     """Mean errors of a variant at a point."""
 
     variant: str
-    point: str
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # of the axes
     means: Mapping[Column, Mean]
     differences: Mapping[Column, Difference]  # to the reference variant; empty for itself
     minutes: float
     parameters: int
     published: float | None = None  # force MAE, meV/Å
+
+    @property
+    def point(self) -> str:
+        """The values of the axes in words; empty where the study has no axes."""
+        return describe(self.values)
 
 
 @dataclass(frozen=True)
@@ -73,15 +81,15 @@ class Results:
     found: tuple[Found, ...]
     reference: str  # the first variant
 
+    @property
+    def several_tests(self) -> bool:
+        """Whether the runs were judged on more than one test."""
+        return len({column.test for column in self.columns}) > 1
+
     def best(self, column: Column) -> set[tuple[str, str]]:
         """(point, variant) of the smallest mean at each point."""
-        smallest: dict[str, Row] = {}
-        for row in self.rows:
-            if column in row.means:
-                held = smallest.get(row.point)
-                if held is None or row.means[column].value < held.means[column].value:
-                    smallest[row.point] = row
-        return {(point, row.variant) for point, row in smallest.items()}
+        judged = [(row.point, row.means[column].value, row.variant) for row in self.rows if column in row.means]
+        return {(at, name) for at, value, name in judged if value == min(v for other, v, _ in judged if other == at)}
 
 
 def describe(values: Mapping[str, Any]) -> str:
@@ -95,75 +103,61 @@ def collect(study: StudyConfig, folder: StudyFolder) -> Results:
     for run in runs_of(study):
         path = folder.result(run)
         if path.is_file():
-            result = json.loads(path.read_text(encoding="utf-8"))
-            found.append(
-                Found(
-                    variant=run.variant, point=describe(run.point), values=run.point, seed=run.seed,
-                    errors=result["errors"], seconds=result["seconds"], parameters=result["parameters"],
-                    folder=folder.run(run),
-                )
-            )  # fmt: skip
+            result = {key: json.loads(path.read_text("utf-8"))[key] for key in ("errors", "seconds", "parameters")}
+            found.append(Found(variant=run.variant, values=run.point, seed=run.seed, folder=folder.run(run), **result))
     if not found:
         raise ValueError(f"{folder.path}: no run of this study is finished yet")
-    places = [(describe(point), point) for point in points_of(study)]
-    return tabulate(study.title, found, list(study.variants), places, study.published)
+    return tabulate(study.title, found, list(study.variants), list(points_of(study)), study.published)
 
 
 def tabulate(
     title: str,
     found: Sequence[Found],
     variants: Sequence[str],
-    points: Sequence[tuple[str, Mapping[str, Any]]],
+    points: Sequence[Mapping[str, Any]] = ({},),
     published: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Results:
     """Means over seeds of each variant at each point; the first variant is the reference of differences."""
-    columns = tuple(_columns(found))
+    tests = dict.fromkeys(test for run in found for test in run.errors)
+    columns = tuple(
+        Column(test, metric)
+        for test in tests
+        for metric in METRICS
+        if any(metric in run.errors.get(test, {}) for run in found)
+    )
     rows = []
-    for point, values in points:
-        reference = [run for run in found if run.point == point and run.variant == variants[0]]
+    for values in points:
+        there = [run for run in found if run.values == values]
+        reference = [run for run in there if run.variant == variants[0]]
         for variant in variants:
-            runs = [run for run in found if run.point == point and run.variant == variant]
+            runs = [run for run in there if run.variant == variant]
             if runs:
-                said = (published or {}).get(variant, {})
-                rows.append(_row(runs, reference, columns, values, said.get(point, said.get(_last(values)))))
+                numbers = (published or {}).get(variant, {})
+                last = str(list(values.values())[-1]) if values else ""
+                rows.append(_row(runs, reference, columns, numbers.get(describe(values), numbers.get(last))))
     return Results(title, columns, tuple(rows), tuple(found), variants[0])
 
 
-def _last(values: Mapping[str, Any]) -> str:
-    """The value of the last axis as text: the key of published numbers."""
-    return str(list(values.values())[-1]) if values else ""
+def _row(runs: Sequence[Found], reference: Sequence[Found], columns: Sequence[Column], published: float | None) -> Row:
+    own = {column: _by_seed(runs, column) for column in columns}
+    gaps: dict[Column, Difference] = {}
+    if reference and runs[0].variant != reference[0].variant:
+        compared = {column: difference(own[column], _by_seed(reference, column)) for column in columns}
+        gaps = {column: gap for column, gap in compared.items() if gap is not None}
+    return Row(
+        variant=runs[0].variant,
+        values=runs[0].values,
+        means={column: mean_of(list(errors.values())) for column, errors in own.items() if errors},
+        differences=gaps,
+        minutes=sum(run.seconds for run in runs) / len(runs) / 60,
+        parameters=runs[0].parameters,
+        published=published,
+    )
 
 
-def _row(
-    runs: Sequence[Found],
-    reference: Sequence[Found],
-    columns: Iterable[Column],
-    values: Mapping[str, Any],
-    published: float | None,
-) -> Row:
-    means, differences = {}, {}
-    for column in columns:
-        own, other = _by_seed(runs, column), _by_seed(reference, column)
-        if own:
-            means[column] = mean_of(list(own.values()))
-            gap = difference(own, other) if runs[0].variant != (reference[0].variant if reference else "") else None
-            if gap is not None:
-                differences[column] = gap
-    minutes = sum(run.seconds for run in runs) / len(runs) / 60
-    return Row(runs[0].variant, runs[0].point, values, means, differences, minutes, runs[0].parameters, published)
-
-
-def _by_seed(runs: Iterable[Found], column: Column) -> dict[int, float]:
+def _by_seed(runs: Sequence[Found], column: Column) -> dict[int, float]:
     found = {run.seed: run.errors.get(column.test, {}).get(column.metric, math.nan) for run in runs}
     return {seed: value for seed, value in found.items() if not math.isnan(value)}
-
-
-def _columns(found: Sequence[Found]) -> Iterator[Column]:
-    tests = list(dict.fromkeys(test for run in found for test in run.errors))
-    for test in tests:
-        for metric in METRICS:
-            if any(metric in run.errors.get(test, {}) for run in found):
-                yield Column(test, metric)
 
 
 def as_csv(results: Results) -> str:

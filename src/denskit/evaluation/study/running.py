@@ -1,7 +1,8 @@
-"""Running a study: one training in this process, or all that are missing, side by side in processes of their own."""
+"""Running a study: one training in this process, or all missing trainings side by side in processes of their own."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -39,11 +40,11 @@ class StudyFolder:
         return self.path / "runs" / run.name
 
     def result(self, run: StudyRun) -> Path:
-        """Its errors; the file exists once the run is trained and judged."""
+        """Errors of one training; the file exists once the run is trained and judged."""
         return self.run(run) / "result.json"
 
     def log(self, run: StudyRun) -> Path:
-        """What its process printed."""
+        """Output of its process."""
         return self.path / "logs" / f"{run.name}.log"
 
     @property
@@ -55,7 +56,7 @@ class StudyFolder:
 def train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder) -> dict[str, Any]:
     """Train one run, or continue it, judge it on the test split and the study's other tests, and write result.json.
 
-    Raises whatever :func:`train` and :func:`evaluate` raise.
+    Raises as :func:`train` and :func:`evaluate`.
     """
     path = folder.run(run)
     config = run.config(path, split_settings(study, run, folder.splits))
@@ -68,7 +69,7 @@ def train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder) -> d
     result: dict[str, Any] = {
         "errors": errors,
         "parameters": header["parameters"],
-        "seconds": _seconds(RunFolder(path).metrics),
+        "seconds": seconds_of_run(path),
         "steps": header["metadata"]["step"],
     }
     if isinstance(config.task, DenoisingConfig) and "test" in errors:
@@ -78,20 +79,21 @@ def train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder) -> d
 
 
 def _has_test_split(path: Path) -> bool:
-    config = RunFolder(path)
-    if config.splits.is_file():
-        return bool(json.loads(config.splits.read_text(encoding="utf-8"))["test"])
+    splits = RunFolder(path).splits
+    if splits.is_file():
+        return bool(json.loads(splits.read_text(encoding="utf-8"))["test"])
     return True  # data.test, or the dataset's own
 
 
-def _seconds(metrics: Path) -> float:
-    rows = metrics.read_text(encoding="utf-8").splitlines()
-    return float(rows[-1].split(",")[rows[0].split(",").index("seconds")])
+def seconds_of_run(path: Path) -> float:
+    """Training time of a run, s."""
+    with RunFolder(path).metrics.open(newline="") as stream:
+        return float(list(csv.DictReader(stream))[-1]["seconds"])
 
 
 @dataclass
 class Job:
-    """A run of the study and how far it is."""
+    """A run of the study and its state."""
 
     number: int
     run: StudyRun
@@ -107,7 +109,7 @@ def run_all(
     processes: int,
     watch: Callable[[list[Job]], None],
 ) -> list[Job]:
-    """Run what is missing, ``processes`` at a time, each with one thread; returns all jobs.
+    """Run the missing trainings, ``processes`` at a time, each with one thread; returns all jobs.
 
     ``command``: the command line of run number k.  ``watch`` is called about twice a second.  On Ctrl-C and SIGTERM the
     running trainings save their state and end, and KeyboardInterrupt is raised.

@@ -20,17 +20,12 @@ class Mean:
 
 @dataclass(frozen=True)
 class Difference:
-    """Paired difference to the reference, in per cent of the reference's mean."""
+    """Paired difference to the reference, in per cent of the reference's mean; significant where 0 is outside."""
 
     percent: float
     low: float  # of the confidence interval; NaN for one pair
     high: float
     pairs: int
-
-    @property
-    def significant(self) -> bool:
-        """The confidence interval does not hold zero."""
-        return self.low > 0 or self.high < 0
 
 
 def mean_of(values: Sequence[float]) -> Mean:

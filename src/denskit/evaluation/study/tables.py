@@ -11,7 +11,9 @@ from rich.table import Table
 from denskit.evaluation.study.results import FORCES, METRICS, Column, Results, Row, as_csv
 from denskit.evaluation.study.statistics import Difference, Mean
 
-_LATEX = str.maketrans({"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", "Å": r"\AA{}", "³": "$^3$"})
+_LATEX = str.maketrans(
+    {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", "Å": r"\AA{}", "³": "$^3$", "Δ": r"$\Delta$"}
+)
 
 
 def text_of(mean: Mean) -> str:
@@ -29,12 +31,17 @@ def text_of_difference(gap: Difference) -> str:
     return f"{gap.percent:+.1f} % [{gap.low:+.1f}, {gap.high:+.1f}]"
 
 
+def _columns(results: Results) -> tuple[list[Column], bool]:
+    """The columns with differences to the reference, and whether published numbers exist."""
+    gaps = [column for column in results.columns if column.metric == FORCES]
+    return gaps, any(row.published is not None for row in results.rows)
+
+
 def _header(results: Results) -> list[str]:
-    several = len({column.test for column in results.columns}) > 1
-    titles = [column.title(several) for column in results.columns]
-    gaps = [f"Δ {title}" for title, column in zip(titles, results.columns, strict=True) if column.metric == FORCES]
-    said = ["published forces (meV/Å)"] if any(row.published is not None for row in results.rows) else []
-    return ["", "variant", "seeds", *titles, *gaps, *said, "minutes", "parameters"]
+    gaps, published = _columns(results)
+    titles = {column: column.title(results.several_tests) for column in results.columns}
+    extra = [f"Δ {titles[column]}" for column in gaps] + ["published forces (meV/Å)"] * published
+    return ["", "variant", "seeds", *titles.values(), *extra, "minutes", "parameters"]
 
 
 def _marked(results: Results, row: Row, column: Column, bold: tuple[str, str]) -> str:
@@ -50,14 +57,11 @@ def _gap(row: Row, column: Column) -> str:
 
 
 def _cells(results: Results, row: Row, bold: tuple[str, str]) -> list[str]:
-    gaps = [_gap(row, column) for column in results.columns if column.metric == FORCES]
-    said = ["" if row.published is None else f"{row.published:g}"]
+    gaps, published = _columns(results)
     count = str(max((mean.count for mean in row.means.values()), default=0))
-    return [
-        row.point, row.variant, count, *(_marked(results, row, column, bold) for column in results.columns), *gaps,
-        *(said if any(other.published is not None for other in results.rows) else []),
-        f"{row.minutes:.1f}", f"{row.parameters:,}",
-    ]  # fmt: skip
+    extra = [_gap(row, column) for column in gaps] + ["" if row.published is None else f"{row.published:g}"] * published
+    means = [_marked(results, row, column, bold) for column in results.columns]
+    return [row.point, row.variant, count, *means, *extra, f"{row.minutes:.1f}", f"{row.parameters:,}"]
 
 
 _NOTE = "MAE, mean ± standard error over seeds. Δ: to '{reference}', paired by seed, with its 95 % confidence interval."
@@ -79,16 +83,10 @@ def as_latex(results: Results) -> str:
         return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
 
     header = _header(results)
-    rows = [
-        line(_cells(results, row, ("<b>", "</b>"))).replace("<b>", r"\textbf{").replace("</b>", "}")
-        for row in results.rows
-    ]
-    return "\n".join(
-        [
-            r"\begin{tabular}{ll" + "r" * (len(header) - 2) + "}", r"\toprule", line(header).replace("Δ", r"$\Delta$"),
-            r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", "",
-        ]
-    )  # fmt: skip
+    cells = [_cells(results, row, ("<b>", "</b>")) for row in results.rows]
+    rows = [line(row).replace("<b>", r"\textbf{").replace("</b>", "}") for row in cells]
+    begin = r"\begin{tabular}{ll" + "r" * (len(header) - 2) + "}"
+    return "\n".join([begin, r"\toprule", line(header), r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def as_rich(results: Results) -> list[Table | str]:

@@ -1,4 +1,4 @@
-"""How long a study will take, from a trial of a few steps."""
+"""Duration of a study, from a trial of a few steps."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def trial(study: StudyConfig, run: StudyRun) -> Cost:
 
 
 def cell_of(run: StudyRun) -> str:
-    """Name of all that decides the cost of a step: variant and point, but not the number of frames."""
+    """Name of the settings that decide the cost of a step: variant and point without the number of structures."""
     return "_".join([run.variant, *(f"{key}={value}" for key, value in run.point.items() if key != FRAMES)])
 
 
 def runs_to_try(study: StudyConfig) -> dict[str, int]:
-    """For each cell the number of one run in it, with the most frames."""
+    """The number of one run of each cell, that with the most structures."""
     runs = runs_of(study)
     order = sorted(range(len(runs)), key=lambda number: runs[number].point.get(FRAMES, 0))
     return {cell_of(runs[number]): number for number in order}
