@@ -205,7 +205,7 @@ def build(name: str, dtype: torch.dtype, **changes: object) -> ForceField:
     generator = torch.Generator().manual_seed(7)
     scaling = Scaling(
         elements=ELEMENTS, references={"H": -13.0, "O": -2000.0}, energy_shift=-3.0,
-        energy_scale=2.5, force_scale=2.5,
+        energy_scale=2.5, force_scale=2.5, stress_scale=2.5,
     )  # fmt: skip
     config = type(variant.config).model_validate(variant.config.model_dump() | changes)
     with torch.random.fork_rng():

@@ -114,7 +114,7 @@ def test_mean_is_one_constant_and_the_unbiased_deviation() -> None:
     assert not scaling.references.any()
     assert float(scaling.energy_shift) == pytest.approx(energies.mean(), abs=1e-12)
     assert float(scaling.energy_scale) == pytest.approx(energies.std(ddof=1), abs=1e-12)
-    assert scaling.force_scale == scaling.energy_scale
+    assert scaling.force_scale == scaling.energy_scale == scaling.stress_scale
 
 
 def test_none_takes_nothing_off() -> None:
@@ -132,7 +132,7 @@ def test_given_references_take_up_the_mean_of_what_they_leave() -> None:
     assert scaling.to_dict()["references"] == pytest.approx({"H": -13 + 2 / 3, "O": -2000 + 2 / 3, "Fe": -1 + 2 / 3})
     assert float(scaling.energy_shift) == 0
     assert float(scaling.energy_scale) == pytest.approx(1.0)
-    assert "0.6667 eV, the mean of what the given ones leave per atom, added to each" in messages[0]
+    assert "0.6667 eV, the mean residual per atom of the given ones, added to each" in messages[0]
     with pytest.raises(ValueError, match="references has no energy for O, which the training data contain"):
         _fit(systems, references={"H": -13.0})
 
@@ -288,9 +288,3 @@ def test_references_of_85_elements(data_dir: Path) -> None:
     assert -20 < min(references) < max(references) < 2, "PBE energies of solids, eV an atom"
     assert float(scaling.energy_shift) == 0
     assert [message for message in messages if message.startswith("warning")] == []
-
-
-def test_scales_of_older_files_have_one_more_entry() -> None:
-    scaling = _scaling()
-    assert Scaling.from_dict(scaling.to_dict() | {"stress_scale": 0.2}).to_dict() == scaling.to_dict()
-    scaling.load_state_dict({**scaling.state_dict(), "stress_scale": torch.tensor(0.2)})

@@ -63,7 +63,7 @@ def test_before_the_first_step_old_structures_are_predicted_as_before(tiny: Tiny
     was, now = before.scaling.to_dict(), trainer.force_field.scaling.to_dict()
     assert now["elements"] == [1, 6, 7, 8]
     assert {symbol: now["references"][symbol] for symbol in "HCO"} == was["references"]
-    assert all(was[name] == now[name] for name in ("energy_shift", "energy_scale", "force_scale"))
+    assert all(was[name] == now[name] for name in ("energy_shift", "energy_scale", "force_scale", "stress_scale"))
 
 
 def test_new_elements_get_what_is_left_and_are_named(tiny: Tiny, trained: Path) -> None:

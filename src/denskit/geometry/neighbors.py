@@ -18,7 +18,7 @@ from denskit.batch import Batch, Edges
 from denskit.geometry.lattice import LARGEST, SAME_PLACE, Box, box_of
 
 TIE = 0.01  # Å^2: OC20's tolerance for neighbours as far as the last one kept
-SPARSE = 0.015  # atoms per Å^3: a fourth of a solid's, what an atom on a surface sees of one
+SPARSE = 0.015  # atoms per Å^3: a fourth of a solid's: the density around an atom on its surface
 GROWTH = 1.4  # of the search radius, where it did not hold enough neighbours
 MOST_EDGES = 2e7  # of one structure: 3 GB while they are sorted
 MOST_PAIRS = 1e8  # of a dense list, made in one piece

@@ -44,8 +44,8 @@ class ReferenceFit:
             example = ", ".join(f"{symbol}: {energy:.1f}" for symbol, energy in list(table.items())[:2])
             example += ", ..." if len(table) > 2 else ""
             messages.append(
-                f"warning: the compositions do not determine the references of {' '.join(free)}, which take what the "
-                "elements have in common. Energies of other compositions will be wrong by a constant. Where you know "
+                f"warning: the compositions do not determine the references of {' '.join(free)}, which get the common "
+                "value of the elements. Energies of other compositions will be wrong by a constant. Where you know "
                 f"the energies of the elements, give all in eV: 'data.references={{{example}}}', or a .json file"
             )
         return messages

@@ -1,10 +1,10 @@
 """Units of the model: element references, a shift and scales, fitted on training data and stored with the model.
 
     energy in model units = (E - sum_atoms references[Z] - energy_shift) / energy_scale
-    forces in model units = F / force_scale,  stress in model units = stress / energy_scale
+    forces in model units = F / force_scale,  stress in model units = stress / stress_scale
 
-With gradient forces both scales are equal: the forces are the gradient of the energy.  Constants are fitted per atom
-and stored in the references, so that cells of any size agree; only ``mean`` fits a shift.
+With gradient forces the three scales are equal: forces and stress are derivatives of the energy.  Constants are fitted
+per atom and stored in the references, so that cells of any size agree; only ``mean`` fits a shift.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ class Scaling(nn.Module):
     """Conversion of labels to model units and of predictions back.  Buffers stay float64 in a model of any dtype.
 
     ``references``: {element symbol: eV}; ``energy_shift``: eV per structure; ``energy_scale``: eV; ``force_scale``:
-    eV/Å; ``elements``: the atomic numbers of the training data.
+    eV/Å; ``stress_scale``: eV/Å^3, default the energy scale; ``elements``: the atomic numbers of the training data.
     """
 
     references: Tensor  # [119] eV, by atomic number
     energy_shift: Tensor  # []
     energy_scale: Tensor  # []
     force_scale: Tensor  # []
+    stress_scale: Tensor  # []
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Scaling(nn.Module):
         energy_shift: float = 0.0,
         energy_scale: float = 1.0,
         force_scale: float = 1.0,
+        stress_scale: float | None = None,
     ) -> None:
         super().__init__()
         self.elements = sorted(set(elements))
@@ -53,16 +55,13 @@ class Scaling(nn.Module):
         for symbol, energy in (references or {}).items():
             table[atomic_numbers[symbol]] = energy
         self.register_buffer("references", table)
-        scales = {"energy_scale": energy_scale, "force_scale": force_scale}
+        stress_scale = energy_scale if stress_scale is None else stress_scale
+        scales = {"energy_scale": energy_scale, "force_scale": force_scale, "stress_scale": stress_scale}
         for name, scale in scales.items():
             if not (scale > 0 and np.isfinite(scale)):
                 raise ValueError(f"{name} is {scale}; wanted a positive number")
         for name, value in {"energy_shift": energy_shift, **scales}.items():
             self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        state_dict.pop(f"{prefix}stress_scale", None)  # of older versions; equal to energy_scale where it had an effect
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move to a device, keep float64: references in float32 would lose meV."""
@@ -91,7 +90,7 @@ class Scaling(nn.Module):
             targets,
             energy=torch.where(targets.energy_mask, energy, 0.0).to(dtype),
             forces=(targets.forces / self.force_scale).to(dtype),
-            stress=(targets.stress / self.energy_scale).to(dtype),
+            stress=(targets.stress / self.stress_scale).to(dtype),
         )
 
     def unscale(self, batch: Batch, prediction: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -106,7 +105,7 @@ class Scaling(nn.Module):
             shift = self.references[batch.atomic_numbers] + (self.energy_shift / batch.n_atoms)[batch.system_index]
             scaled = prediction["energies"].double() * self.energy_scale
             physical["energies"] = torch.where(batch.atom_mask, scaled + shift, 0.0)
-        for name, scale in (("forces", self.force_scale), ("stress", self.energy_scale)):
+        for name, scale in (("forces", self.force_scale), ("stress", self.stress_scale)):
             if name in prediction:
                 physical[name] = prediction[name] * scale.to(prediction[name].dtype)
         return physical
@@ -128,13 +127,16 @@ class Scaling(nn.Module):
             "references": {
                 chemical_symbols[z]: float(energy) for z, energy in enumerate(self.references.tolist()) if energy != 0.0
             },
-            **{name: float(self.get_buffer(name)) for name in ("energy_shift", "energy_scale", "force_scale")},
+            **{
+                name: float(self.get_buffer(name))
+                for name in ("energy_shift", "energy_scale", "force_scale", "stress_scale")
+            },
         }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The scaling that ``to_dict`` wrote, also in older versions."""
-        return cls(**{name: value for name, value in values.items() if name != "stress_scale"})
+        """The scaling that ``to_dict`` wrote."""
+        return cls(**values)
 
 
 def fit_scaling(
@@ -262,7 +264,7 @@ class Statistics:
     def centred(self, table: dict[str, float], residuals: np.ndarray, messages: list[str]) -> dict[str, float]:
         """References plus the mean residual per atom."""
         mean = float((residuals / self.counts.sum(axis=1)).mean())
-        messages.append(f"references: {mean:.4f} eV, the mean of what the given ones leave per atom, added to each")
+        messages.append(f"references: {mean:.4f} eV, the mean residual per atom of the given ones, added to each")
         return {symbol: energy + mean for symbol, energy in table.items()}
 
     def warn_of_extensive(self, residuals: np.ndarray) -> list[str]:

@@ -1,4 +1,4 @@
-"""Training tasks: what is corrupted, what is scored."""
+"""Training tasks: corruption of batches and losses."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ Scored atoms and systems are a subset of the existing ones.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
@@ -21,36 +20,20 @@ from denskit.batch import Batch
 Sums = tuple[Tensor, Tensor]  # (sum [], count []), both of the prediction's dtype
 
 
-class LossForm(ABC):
-    """From differences to (sum, count)."""
-
-    @abstractmethod
-    def size(self, difference: Tensor) -> Tensor:
-        """Size [...] of vectors [..., d]; its gradient at zero is zero."""
-
-    @abstractmethod
-    def over_atoms(self, difference: Tensor, *, scored: Tensor, existing: Tensor, batch: Batch) -> Sums:
-        """Sum the sizes of vectors [N, 3] over the scored atoms [N]; ``existing`` [N] bool."""
-
-    @abstractmethod
-    def over_systems(self, value: Tensor, *, scored: Tensor, existing: Tensor) -> Sums:
-        """Sum values [B], zero where not ``scored`` [B] bool; ``existing`` [B] bool."""
-
-
-class PublishedLoss(LossForm):
+class PublishedLoss:
     """Unsquared Euclidean norms; one mean over all scored atoms (systems) of the batch."""
 
     def size(self, difference: Tensor) -> Tensor:
-        """Unsquared."""
+        """Size [...] of vectors [..., d]; its gradient at zero is zero."""
         return torch.linalg.vector_norm(difference, dim=-1)
 
     def over_atoms(self, difference: Tensor, *, scored: Tensor, existing: Tensor, batch: Batch) -> Sums:
-        """Count the scored atoms."""
+        """Sum of the sizes of vectors [N, 3] over the scored atoms [N] bool; ``existing`` [N] bool."""
         value = self.size(zero_unless(scored, difference))
         return value.sum(), scored.sum().to(value.dtype)
 
     def over_systems(self, value: Tensor, *, scored: Tensor, existing: Tensor) -> Sums:
-        """Count the scored systems."""
+        """Sum of values [B], which are zero where not ``scored`` [B] bool; ``existing`` [B] bool."""
         return value.sum(), scored.sum().to(value.dtype)
 
 
@@ -68,7 +51,7 @@ class PublishedOC20Loss(PublishedLoss):
         return value.sum(), existing.sum().to(value.dtype)
 
 
-class PaperLoss(LossForm):
+class PaperLoss(PublishedLoss):
     """Squared norms; in each structure the sum over scored atoms divided by |S|, then the mean over the structures.
 
     (The paper's algorithm 2, "Training with DeNS".)  |S| counts the existing atoms, scored or not: the free atoms with
@@ -92,7 +75,7 @@ class PaperLoss(LossForm):
 
 
 LossName = Literal["published", "published_oc20", "paper"]
-LOSSES: dict[LossName, LossForm] = {
+LOSSES: dict[LossName, PublishedLoss] = {
     "published": PublishedLoss(),
     "published_oc20": PublishedOC20Loss(),
     "paper": PaperLoss(),

@@ -94,8 +94,30 @@ class Metrics:
     def summary(self) -> dict[str, float]:
         """All metrics with a count above 0, named with their units."""
         sums = dict(zip(_SLOTS, self.state.tolist(), strict=True))
-        groups = (_energy_metrics, _forces_metrics, _within_metrics, _stress_metrics, _noise_metrics)
-        return {name: value for group in groups for name, value in group(sums).items()}
+        found = {}
+        if (count := sums["energy_count"]) > 0:
+            found["energy_mae_meV"] = MILLI * sums["energy_absolute"] / count
+            found["energy_rmse_meV"] = MILLI * math.sqrt(sums["energy_square"] / count)
+            found["energy_mae_meV_per_atom"] = MILLI * sums["energy_absolute_per_atom"] / count
+            found["energy_rmse_meV_per_atom"] = MILLI * math.sqrt(sums["energy_square_per_atom"] / count)
+            if sums["energy_absolute_label"] > 0:
+                found["energy_mae_relative_to_mean"] = sums["energy_absolute"] / sums["energy_absolute_label"]
+        if (count := sums["forces_count"]) > 0:
+            found["forces_mae_meV_per_A"] = MILLI * sums["forces_absolute"] / count
+            found["forces_rmse_meV_per_A"] = MILLI * math.sqrt(sums["forces_square"] / count)
+            found["forces_cosine"] = sums["cosine"] / sums["atoms_count"]
+            found["forces_magnitude_mae_meV_per_A"] = MILLI * sums["magnitude_absolute"] / sums["atoms_count"]
+            if sums["forces_absolute_label"] > 0:
+                found["forces_mae_relative_to_zero"] = sums["forces_absolute"] / sums["forces_absolute_label"]
+        if (count := sums["energy_count"]) > 0:
+            found["ewt_percent"] = 100 * sums["energy_within"] / count
+        if (count := sums["both_count"]) > 0:
+            found["efwt_percent"] = 100 * sums["both_within"] / count
+        if (count := sums["stress_count"]) > 0:
+            found["stress_mae_meV_per_A3"] = MILLI * sums["stress_absolute"] / count
+        if (label := sums["noise_absolute_label"]) != 0:
+            found["noise_error_relative_to_zero"] = sums["noise_absolute"] / label
+        return found
 
     def _add_energy(self, energy: Tensor, batch: Batch, targets: Targets) -> None:
         mask = targets.energy_mask
@@ -171,52 +193,3 @@ def measure(
 def _select(value: Tensor, mask: Tensor) -> Tensor:
     """``value`` in float64, zero where the mask is False, even if it is NaN there."""
     return torch.where(mask, value.detach().double(), 0.0)
-
-
-def _energy_metrics(sums: dict[str, float]) -> dict[str, float]:
-    if (count := sums["energy_count"]) == 0:
-        return {}
-    metrics = {
-        "energy_mae_meV": MILLI * sums["energy_absolute"] / count,
-        "energy_rmse_meV": MILLI * math.sqrt(sums["energy_square"] / count),
-        "energy_mae_meV_per_atom": MILLI * sums["energy_absolute_per_atom"] / count,
-        "energy_rmse_meV_per_atom": MILLI * math.sqrt(sums["energy_square_per_atom"] / count),
-    }
-    if sums["energy_absolute_label"] > 0:
-        metrics["energy_mae_relative_to_mean"] = sums["energy_absolute"] / sums["energy_absolute_label"]
-    return metrics
-
-
-def _forces_metrics(sums: dict[str, float]) -> dict[str, float]:
-    if (count := sums["forces_count"]) == 0:
-        return {}
-    metrics = {
-        "forces_mae_meV_per_A": MILLI * sums["forces_absolute"] / count,
-        "forces_rmse_meV_per_A": MILLI * math.sqrt(sums["forces_square"] / count),
-        "forces_cosine": sums["cosine"] / sums["atoms_count"],
-        "forces_magnitude_mae_meV_per_A": MILLI * sums["magnitude_absolute"] / sums["atoms_count"],
-    }
-    if sums["forces_absolute_label"] > 0:
-        metrics["forces_mae_relative_to_zero"] = sums["forces_absolute"] / sums["forces_absolute_label"]
-    return metrics
-
-
-def _within_metrics(sums: dict[str, float]) -> dict[str, float]:
-    metrics = {}
-    if sums["energy_count"] > 0:
-        metrics["ewt_percent"] = 100 * sums["energy_within"] / sums["energy_count"]
-    if sums["both_count"] > 0:
-        metrics["efwt_percent"] = 100 * sums["both_within"] / sums["both_count"]
-    return metrics
-
-
-def _stress_metrics(sums: dict[str, float]) -> dict[str, float]:
-    if (count := sums["stress_count"]) == 0:
-        return {}
-    return {"stress_mae_meV_per_A3": MILLI * sums["stress_absolute"] / count}
-
-
-def _noise_metrics(sums: dict[str, float]) -> dict[str, float]:
-    if (label := sums["noise_absolute_label"]) == 0:
-        return {}
-    return {"noise_error_relative_to_zero": sums["noise_absolute"] / label}

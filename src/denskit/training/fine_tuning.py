@@ -50,7 +50,7 @@ def fine_tuned(
     trained = load_model(model_file(origin))
     _check_units(config, trained.scaling, origin)
     found, known = Statistics(measured[index] for index in range(len(measured))), trained.scaling.elements
-    scaling = Scaling.from_dict({**trained.scaling.to_dict(), "elements": [*known, *found.elements]})
+    scaling = Scaling(**{**trained.scaling.to_dict(), "elements": [*known, *found.elements]})
     torch.manual_seed(config.seed)
     force_field = build_force_field(config.model, heads=dict(heads), scaling=scaling)
     force_field.to(getattr(torch, training.dtype))

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from denskit.geometry.edge_pairs import to_edges
 from denskit.geometry.so2 import CouplePlan
-from denskit.models.equiformer.kernels import KERNELS, Kernels, choose_kernels
-from denskit.models.equiformer.kernels.plan import AggregatePlan, GatePlan
+from denskit.models.equiformer.kernels import KERNELS, EdgeOperations, choose_kernels
+from denskit.models.equiformer.kernels.plan import AggregatePlan
 from denskit.models.graph import EdgeGraph
 
 
@@ -27,7 +27,7 @@ class EquiformerGraph(EdgeGraph):
         return values if self.pairs is None or self.pair is None else to_edges(values, self.pairs, self.pair)
 
     @property
-    def kernels(self) -> Kernels:
+    def kernels(self) -> EdgeOperations:
         """The edge operations for ``execution`` and the device."""
         return KERNELS[choose_kernels(self.execution.kernels, self.target.device)]
 
@@ -36,10 +36,6 @@ class EquiformerGraph(EdgeGraph):
     ) -> list[Tensor]:
         """Features [N, 2l+1, C_l] of both ends times the edges: :func:`.kernels.reference.couple`."""
         return self.kernels.couple(plan, at_source, at_target, self.source, self.target, self.frames.wigner, radial)
-
-    def gate(self, plan: GatePlan, mixed: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """Gated features by m, and logits: :func:`.kernels.reference.gate`."""
-        return self.kernels.gate(plan, mixed)
 
     def aggregate(self, plan: AggregatePlan, values: Sequence[Tensor], attention: Tensor) -> list[Tensor]:
         """Weighted values, rotated back and summed at the targets: :func:`.kernels.reference.aggregate`."""

@@ -166,7 +166,7 @@ class _GatedMessages(nn.Module):
         m_max = max(degrees)
         coupled = graph.couple(self.first.plan(m_max), at_source, at_target, graph.radial(self.radial))
         plan = gate_plan(self.num_scalars, self.widths, self.num_logits, m_max)
-        gated, logits = graph.gate(plan, self.first(coupled, m_max))
+        gated, logits = graph.kernels.gate(plan, self.first(coupled, m_max))
         return self.second(gated, degrees), logits
 
 

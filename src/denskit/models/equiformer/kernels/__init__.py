@@ -16,7 +16,7 @@ from denskit.models.execution import KernelName
 
 
 @dataclass(frozen=True)
-class Kernels:
+class EdgeOperations:
     """The three operations; signatures as in :mod:`denskit.models.equiformer.kernels.reference`."""
 
     couple: Callable[..., list[Tensor]]
@@ -24,11 +24,11 @@ class Kernels:
     aggregate: Callable[..., list[Tensor]]
 
 
-KERNELS: dict[str, Kernels] = {
-    "plain": Kernels(reference.couple, reference.gate, reference.aggregate),
-    "fused": Kernels(functions.couple, functions.gate, functions.aggregate),
+KERNELS: dict[str, EdgeOperations] = {
+    "plain": EdgeOperations(reference.couple, reference.gate, reference.aggregate),
+    "fused": EdgeOperations(functions.couple, functions.gate, functions.aggregate),
     # a compiler fuses the elementwise operations of the gate
-    "for_compiler": Kernels(functions.couple, reference.gate, functions.aggregate),
+    "for_compiler": EdgeOperations(functions.couple, reference.gate, functions.aggregate),
 }
 
 

@@ -21,7 +21,7 @@ from denskit.models.equiformer.kernels.numba_rows import add, add_two, outer, ro
 from denskit.models.equiformer.kernels.numba_threads import new_sums, parts_of, room, run_parts, sum_of_parts
 from denskit.models.equiformer.kernels.numba_vectors import Code, Lanes, at, operation
 
-Row = tuple[Any, Any, Any]  # coefficient, place in r, place in the block
+_Row = tuple[Any, Any, Any]  # coefficient, place in r, place in the block
 
 
 @cache
@@ -48,7 +48,7 @@ def _tables(plan: CouplePlan, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarra
 
 
 def _along_rows(
-    code: Code, rows: Any, n: Any, both: Sequence[Row], body: Callable[[Lanes, Sequence[Row]], None]
+    code: Code, rows: Any, n: Any, both: Sequence[_Row], body: Callable[[Lanes, Sequence[_Row]], None]
 ) -> None:
     """``body(lanes, rows of a path)``: its row at m = 0, or its two rows (+m, -m)."""
 
@@ -65,7 +65,7 @@ def path(
 ) -> None:  # fmt: skip
     """Y = c w r; the rows of -m, ``width`` further on, have the coefficient d."""
 
-    def body(lanes: Lanes, found: Sequence[Row]) -> None:
+    def body(lanes: Lanes, found: Sequence[_Row]) -> None:
         weight = lanes.load(radial, w)
         for factor, of, place in found:
             lanes.store(lanes.mul(lanes.all(factor), weight, lanes.load(r, of)), y, place)
@@ -80,7 +80,7 @@ def path_backward(
 ) -> None:  # fmt: skip
     """Add the gradients of w and r in ``path``."""
 
-    def body(lanes: Lanes, found: Sequence[Row]) -> None:
+    def body(lanes: Lanes, found: Sequence[_Row]) -> None:
         weight, total = lanes.load(radial, w), lanes.load(g_radial, w)
         for factor, of, place in found:
             gradient = lanes.mul(lanes.all(factor), lanes.load(g, place))
@@ -98,7 +98,7 @@ def path_double_backward(
 ) -> None:  # fmt: skip
     """Store the gradient of g in ``path_backward``, add those of w, r and h_r."""
 
-    def body(lanes: Lanes, found: Sequence[Row]) -> None:
+    def body(lanes: Lanes, found: Sequence[_Row]) -> None:
         weight, h_weight, total = (lanes.load(array, w) for array in (radial, h_radial, d_radial))
         for factor, of, place in found:
             scale = lanes.all(factor)

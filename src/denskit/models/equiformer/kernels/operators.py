@@ -88,12 +88,12 @@ def _kernels(name: str) -> ModuleType:
 
 
 def _run(name: str, derivative: str, *arguments: Any) -> list[Tensor]:
-    layout, tensors = _divided(name, derivative, arguments)
+    layout, tensors = _split(name, derivative, arguments)
     return getattr(_kernels(name), derivative)(*layout, *tensors)  # type: ignore[no-any-return]
 
 
 def _shapes(name: str, derivative: str, *arguments: Any) -> list[Tensor]:
-    layout, tensors = _divided(name, derivative, arguments)
+    layout, tensors = _split(name, derivative, arguments)
     if derivative == "forward":
         return OPERATIONS[name].outputs(*layout, *tensors)
     like = [
@@ -102,7 +102,7 @@ def _shapes(name: str, derivative: str, *arguments: Any) -> list[Tensor]:
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in like]
 
 
-def _divided(name: str, derivative: str, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Tensors, ...]]:
+def _split(name: str, derivative: str, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Tensors, ...]]:
     lists = len(LISTS[derivative])
     return OPERATIONS[name].layout(*arguments[:-lists]), arguments[-lists:]
 
