@@ -563,8 +563,7 @@ class TestUse:
         expected = force_field.predict(batch)
         with torch.no_grad():
             actual = force_field.predict(batch)
-        for key, value in expected.items():
-            assert torch.equal(value, actual[key])
+        assert_near(actual, expected, EQUIVARIANCE64)  # matmul folds its arguments otherwise where gradients are off
 
     def test_predict_refuses_unknown_elements(self, name: str) -> None:
         force_field = build(name, torch.float32)

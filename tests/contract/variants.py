@@ -9,7 +9,9 @@ import torch
 from denskit.models import ForceField, ModelConfig, build_force_field
 from denskit.models.equiformer import EquiformerConfig
 from denskit.models.equiformer_v2 import EquiformerV2Config
+from denskit.models.equiformer_v3 import EquiformerV3Config
 from denskit.models.escn import ESCNConfig
+from denskit.models.esen import ESENConfig
 from denskit.models.scaling import Scaling
 
 NOISE = {"noise": "1"}
@@ -63,6 +65,44 @@ def equiformer_v2(**changes: object) -> EquiformerV2Config:
         "stochastic_depth": 0.0,
     }
     return EquiformerV2Config.model_validate(small | changes)
+
+
+def equiformer_v3(**changes: object) -> EquiformerV3Config:
+    """EquiformerV3 with everything small."""
+    small: dict[str, object] = {
+        "cutoff": 4.0,
+        "max_neighbors": None,
+        "num_layers": 1,
+        "l_max": 2,
+        "m_max": 1,
+        "channels": 8,
+        "hidden_channels": 4,
+        "num_heads": 2,
+        "alpha_channels": 4,
+        "value_channels": 2,
+        "ffn_channels": 8,
+        "edge_channels": 8,
+        "num_basis": 16,
+        "attention_dropout": 0.0,
+        "stochastic_depth": 0.0,
+    }
+    return EquiformerV3Config.model_validate(small | changes)
+
+
+def esen(**changes: object) -> ESENConfig:
+    """ESEN with everything small."""
+    small: dict[str, object] = {
+        "cutoff": 4.0,
+        "max_neighbors": None,
+        "num_layers": 2,
+        "l_max": 2,
+        "m_max": 1,
+        "channels": 8,
+        "hidden_channels": 6,
+        "edge_channels": 8,
+        "num_basis": 16,
+    }
+    return ESENConfig.model_validate(small | changes)
 
 
 def escn(**changes: object) -> ESCNConfig:
@@ -136,6 +176,12 @@ VARIANTS: dict[str, Variant] = {
         NOISE,
         sampling_error=0.1,
     ),
+    "v3": Variant(equiformer_v3(num_layers=2, l_max=3, m_max=2, stress="direct"), NOISE),
+    "v3_gradient": Variant(equiformer_v3(forces="gradient", stress="strain"), NOISE),
+    "v3_s2": Variant(equiformer_v3(activation="separable_s2", norm="separable_layer_norm"), sampling_error=0.05),
+    "esen": Variant(esen(l_max=3, m_max=2, stress="direct"), NOISE),
+    "esen_gradient": Variant(esen(forces="gradient", stress="strain", radial_basis="bessel"), NOISE),
+    "esen_grid": Variant(esen(atomwise="grid"), sampling_error=0.1),
     "v2_gate": Variant(equiformer_v2(activation="gate", grid_mlp=False, norm="rms_norm"), NOISE),
     "v2_gradient": Variant(equiformer_v2(forces="gradient"), sampling_error=1e-6),
     "v2_envelope": Variant(

@@ -2,7 +2,7 @@
 
 Features [E, K, C] have rows in *order-major* order: m = 0 for l = 0..l_max, then for each m > 0 first +m, then -m, each
 for l = m..l_max.  The rows of one order are adjacent, so that a map that mixes the degrees of one order is one matrix
-product: :class:`denskit.models.equiformer_v2.so2_linear.SO2Linear`.
+product: :class:`denskit.nn.so2_linear.SO2Linear`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,12 @@ from denskit.models.equiformer import Equiformer, EquiformerConfig
 from denskit.models.equiformer.published_settings import IMPORTER as equiformer_importer
 from denskit.models.equiformer_v2 import EquiformerV2, EquiformerV2Config
 from denskit.models.equiformer_v2.published import IMPORTER as equiformer_v2_importer
+from denskit.models.equiformer_v3 import EquiformerV3, EquiformerV3Config
+from denskit.models.equiformer_v3.published import IMPORTER as equiformer_v3_importer
 from denskit.models.escn import ESCN, ESCNConfig
 from denskit.models.escn.published import IMPORTER as escn_importer
+from denskit.models.esen import ESEN, ESENConfig
+from denskit.models.esen.published import IMPORTER as esen_importer
 from denskit.models.published_checkpoint import Importer
 from denskit.models.scaling import Scaling
 
@@ -27,6 +31,8 @@ class ModelEntry(NamedTuple):
 MODELS = {
     "equiformer": ModelEntry(EquiformerConfig, Equiformer, equiformer_importer),
     "equiformer_v2": ModelEntry(EquiformerV2Config, EquiformerV2, equiformer_v2_importer),
+    "equiformer_v3": ModelEntry(EquiformerV3Config, EquiformerV3, equiformer_v3_importer),
+    "esen": ModelEntry(ESENConfig, ESEN, esen_importer),
     "escn": ModelEntry(ESCNConfig, ESCN, escn_importer),
 }
 
@@ -45,6 +51,7 @@ def build_force_field(config: ModelConfig, *, heads: dict[str, str], scaling: Sc
             f"{config.num_elements}; set model.num_elements={max(scaling.elements) + 1} or more"
         )
     own = {"energy": "0"} | ({"forces": "1"} if config.forces == "direct" else {})
+    own |= {"stress": "0+2"} if config.stress == "direct" else {}
     all_heads = own | heads
     force_input_scale = config.force_input_scale or 1 / float(scaling.force_scale)
     backbone = MODELS[config.name].backbone(config, all_heads, force_input_scale)  # type: ignore[call-arg, arg-type]

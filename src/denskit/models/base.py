@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
+from denskit.geometry.wigner_3j import wigner_3j
 from denskit.models.config import ModelConfig
 from denskit.models.edge_chunks import recomputed
 from denskit.models.execution import DEFAULT, Execution
@@ -198,7 +199,8 @@ class ForceField(nn.Module):
             return {name: out[name] for name in wanted}
         with torch.enable_grad():
             positions = batch.positions.detach().requires_grad_()
-            strain = torch.zeros_like(batch.cell).requires_grad_() if "stress" in wanted else None
+            strained = "stress" in wanted and self.config.stress == "strain"
+            strain = torch.zeros_like(batch.cell).requires_grad_() if strained else None
             moved = _strained(replace(batch, positions=positions), strain)
             out = self._evaluate(moved, force_input, wanted, edge_frames, execution)
             inputs = [positions] if strain is None else [positions, strain]
@@ -228,6 +230,8 @@ class ForceField(nn.Module):
         out = {name: self.heads[name](features) for name in used}
         # sums and outputs are never in half precision
         out = {name: value.to(batch.positions.dtype) for name, value in out.items()}
+        if "stress" in out:
+            out["stress"] = _mean_matrix(batch, out["stress"])
         out["energies"] = torch.where(batch.atom_mask, out["energy"][:, 0], 0)
         out["energy"] = batch.sum_over_atoms(out["energies"])
         return out
@@ -262,6 +266,13 @@ class ForceField(nn.Module):
         # added in float64: in float32 the sum over thousands of atoms loses meV
         physical["energy"] = batch.sum_over_atoms(physical["energies"])
         return {name: physical[name] for name in wanted}
+
+
+def _mean_matrix(batch: Batch, coefficients: Tensor) -> Tensor:
+    """Symmetric matrices [B, 3, 3]: the means over each system's atoms of coefficients [N, 6] of degrees 0 and 2."""
+    total = batch.sum_over_atoms(torch.where(batch.atom_mask[:, None], coefficients, 0))
+    basis = torch.cat([(2 * l + 1) ** 0.5 * wigner_3j(1, 1, l) for l in (0, 2)], -1).to(coefficients)  # [3, 3, 6]
+    return torch.einsum("ijk,bk->bij", basis, total / batch.n_atoms[:, None])
 
 
 def _strained(batch: Batch, strain: Tensor | None) -> Batch:

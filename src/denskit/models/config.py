@@ -29,7 +29,9 @@ class ModelConfig(BaseModel):
     forces: Literal["gradient", "direct"] = Field(
         "gradient", description="forces from -dE/dr or from a head of their own"
     )
-    stress: Literal["none", "strain"] = Field("none", description="stress of periodic systems by straining the cell")
+    stress: Literal["none", "strain", "direct"] = Field(
+        "none", description="stress of periodic systems by straining the cell, or from a head of its own"
+    )
     force_input_scale: float | None = Field(
         None,
         gt=0,
@@ -46,6 +48,8 @@ class ModelConfig(BaseModel):
             raise ValueError(
                 "stress=strain differentiates the energy, as forces=gradient does; direct forces cannot go with it"
             )
+        if self.stress == "direct" and self.forces == "gradient":
+            raise ValueError("stress=direct comes from a head, as forces=direct does; with forces=gradient use strain")
         return self
 
 
@@ -72,3 +76,17 @@ class SO2ModelConfig(ModelConfig):
         if self.m_max > self.l_max:
             raise ValueError(f"m_max={self.m_max} is above l_max={self.l_max}: no degree has such an order")
         return self
+
+
+class PackedModelConfig(SO2ModelConfig):
+    """Settings of the models in :mod:`denskit.models.packed`."""
+
+    m_max: int = Field(2, ge=1, description="highest order kept in the edge frame")
+    channels: int = Field(128, ge=2, description="channels of each degree between the layers")
+    atom_pairs: Literal["own", "shared", "none"] = Field(
+        "own", description="element embeddings in the radial functions: own for each function, shared by all, or none"
+    )
+    envelope: bool = Field(False, description="smooth at the cutoff (the published EquiformerV2 is not)")
+    average_degree: float | None = Field(
+        23.395238876342773, gt=0, description="usual number of neighbours; published: IS2RE's; null: measured"
+    )

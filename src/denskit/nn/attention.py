@@ -10,11 +10,13 @@ from torch import Tensor
 SINK = 1e-8
 
 
-def edge_softmax(logits: Tensor, target: Tensor, num_atoms: int, edge_weight: Tensor | None, *, smooth: bool) -> Tensor:
+def edge_softmax(
+    logits: Tensor, target: Tensor, num_atoms: int, edge_weight: Tensor | None, *, smooth: bool, sink: float = SINK
+) -> Tensor:
     """Attention weights over the edges into each atom.
 
     Without edge weights: exp(a_e) / sum exp(a).  With weights that fall smoothly to 0 (an envelope):  w_e (w_e
-    exp(a_e)) / (SINK + sum w exp(a)).  w inside the sum removes a leaving neighbour from the others' weights, w outside
+    exp(a_e)) / (sink + sum w exp(a)).  w inside the sum removes a leaving neighbour from the others' weights, w outside
     removes its own message even if it is the only neighbour, and the sink keeps second derivatives finite where the sum
     is tiny.  Weights of 0 and 1 (padding) only select edges.
 
@@ -24,6 +26,7 @@ def edge_softmax(logits: Tensor, target: Tensor, num_atoms: int, edge_weight: Te
         num_atoms: N.
         edge_weight: [E] in [0, 1], or None.
         smooth: the edge weights hold an envelope.
+        sink: weight of an absent neighbour in the sum.
 
     Returns:
         Weights [E, H].
@@ -36,10 +39,10 @@ def edge_softmax(logits: Tensor, target: Tensor, num_atoms: int, edge_weight: Te
         # the shift cancels exactly, in the sink's term too, so it may be detached; it is the logarithm of the largest
         # term, not the largest logit: an edge that just enters the cutoff must not make the other terms underflow
         index = target[:, None].expand_as(logits)
-        floor = logits.new_full((num_atoms, logits.shape[1]), math.log(SINK))
+        floor = logits.new_full((num_atoms, logits.shape[1]), math.log(sink))
         shift = floor.scatter_reduce(0, index, logits.detach() + weight.detach().log(), "amax")
         weights = weight * torch.where(weight > 0, logits - shift[target], 0).exp()  # 0 times inf would be NaN
-        total = (SINK * (-shift).exp()).index_add(0, target, weights)
+        total = (sink * (-shift).exp()).index_add(0, target, weights)
         return weights / total[target] * weight
     weights, total = _softmax_parts(torch.where(weight > 0, logits, -torch.inf), target, num_atoms)
     return weights / torch.where(total > 0, total, 1)[target]

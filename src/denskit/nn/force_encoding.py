@@ -21,13 +21,16 @@ class ForceEncoding(nn.Module):
     Args:
         channels: channels of each degree of the node features.
         scale: s, in Å/eV.
+        bias: a bias on the scalars of atoms with a force (EquiformerV3).
     """
 
-    def __init__(self, channels: Sequence[int], scale: float, init: Initialisation = "normal") -> None:
+    def __init__(
+        self, channels: Sequence[int], scale: float, init: Initialisation = "normal", *, bias: bool = False
+    ) -> None:
         super().__init__()
         self.scale = scale
         self.l_max = len(channels) - 1
-        self.linear = SO3Linear([1] * len(channels), channels, bias=False, init=init)
+        self.linear = SO3Linear([1] * len(channels), channels, bias=bias, init=init)
 
     def forward(self, forces: Tensor) -> list[Tensor]:
         """Forces [N, 3] in eV/Å to features x[l] [N, 2l+1, C_l]."""
@@ -37,4 +40,7 @@ class ForceEncoding(nn.Module):
         length = safe.square().sum(-1, keepdim=True).sqrt()
         magnitude = torch.where(zero, torch.zeros_like(length), length) * (self.scale / 3**0.5)
         harmonics = spherical_harmonics(safe / length, self.l_max)
-        return self.linear([(magnitude * y)[:, :, None] for y in harmonics])
+        encoded = self.linear([(magnitude * y)[:, :, None] for y in harmonics])
+        if self.linear.bias is None:
+            return encoded
+        return [torch.where(zero[..., None], 0, part) for part in encoded]

@@ -75,7 +75,7 @@ class _ChunkedSiLU(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, to_grid: Tensor, from_grid: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight, to_grid, from_grid)
         out = x.new_empty(len(x), len(from_grid), x.shape[2])
-        for part in _chunks(x, to_grid):
+        for part in chunks(x, to_grid):
             values = F.silu(to_grid @ x[part], inplace=True)
             if weight is not None:
                 values = F.silu(values @ weight.T, inplace=True)
@@ -93,7 +93,7 @@ class _ChunkedSiLU(torch.autograd.Function):
             torch.empty_like(x),
             None if weight is None else torch.zeros_like(weight, dtype=sum_dtype(x)),
         )
-        for part in _chunks(x, to_grid):
+        for part in chunks(x, to_grid):
             first = to_grid @ x[part]
             grad_values = from_grid.T @ grad[part]
             if weight is not None and grad_weight is not None:
@@ -105,7 +105,7 @@ class _ChunkedSiLU(torch.autograd.Function):
         return grad_x, grad_weight, None, None
 
 
-def _chunks(x: Tensor, to_grid: Tensor) -> list[slice]:
+def chunks(x: Tensor, to_grid: Tensor) -> list[slice]:
     """Slices of rows with at most VALUES values on the grid."""
     values = VALUES.get(x.device.type, VALUES["cuda"])
     size = max(1, values // (len(to_grid) * x.shape[2]))

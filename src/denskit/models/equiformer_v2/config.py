@@ -6,41 +6,31 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from denskit.models.config import SO2ModelConfig
-from denskit.models.equiformer_v2.packed import PackedNormName
+from denskit.models.config import PackedModelConfig
+from denskit.nn.packed import PackedNormName
 from denskit.nn.so3_linear import Initialisation
 
 Activation = Literal["separable_s2", "s2", "gate"]
-PairEmbeddings = Literal["own", "shared", "none"]
 
 
-class EquiformerV2Config(SO2ModelConfig):
+class EquiformerV2Config(PackedModelConfig):
     """EquiformerV2; the defaults are the paper's 83M model for OC20 S2EF-2M."""
 
     name: Literal["equiformer_v2"] = "equiformer_v2"
-    m_max: int = Field(2, ge=1, description="highest order kept in the edge frame")
-    channels: int = Field(128, ge=2, description="channels of each degree between the layers")
     hidden_channels: int = Field(64, ge=1, description="channels of the messages inside the attention")
     num_heads: int = Field(8, ge=1, description="attention heads")
     alpha_channels: int = Field(64, ge=1, description="channels of one head's attention logits")
     value_channels: int = Field(16, ge=1, description="channels of one head's values")
     ffn_channels: int = Field(128, ge=1, description="channels inside the feed-forward networks")
-    atom_pairs: PairEmbeddings = Field(
-        "own", description="element embeddings in the radial functions: own for each function, shared by all, or none"
-    )
     norm: PackedNormName = Field("separable_layer_norm", description="normalisation of node features")
     activation: Activation = Field("separable_s2", description="nonlinearity of messages; only gate is exact")
     grid_mlp: bool = Field(True, description="feed-forward networks act at points of the sphere")
     grid_resolution: int = Field(18, ge=2, le=256, description="latitudes and longitudes of the sphere's points; even")
     attention_renormalisation: bool = Field(True, description="layer norm of the attention logits")
     initialisation: Initialisation = Field("uniform", description="distribution of the initial weights")
-    envelope: bool = Field(False, description="smooth at the cutoff (the published model is not)")
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of attention weights in the blocks")
     projection_dropout: float = Field(0.0, ge=0, lt=1, description="equivariant dropout of each block's outputs")
     stochastic_depth: float = Field(0.05, ge=0, lt=1, description="probability of dropping a block for a structure")
-    average_degree: float | None = Field(
-        23.395238876342773, gt=0, description="usual number of neighbours; published: IS2RE's; null: measured"
-    )
     average_atoms: float | None = Field(
         77.81317, gt=0, description="usual number of atoms; published: IS2RE's; null: measured by training"
     )

@@ -1,130 +1,21 @@
-"""The layers of EquiformerV2: radial functions, edge-degree embedding, attention, feed-forward network."""
+"""The layers of EquiformerV2: attention and feed-forward network."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from denskit.geometry.order_major import order_major, rows_of_degrees
+from denskit.geometry.order_major import order_major
+from denskit.geometry.so2_messages import orders, rotate_and_convolve
 from denskit.models.equiformer_v2.config import EquiformerV2Config
-from denskit.models.equiformer_v2.packed import PackedLinear
-from denskit.models.equiformer_v2.so2_linear import SO2Linear
-from denskit.models.equiformer_v2.so2_messages import MessageEdges, orders, rotate_and_convolve, weigh_and_sum
-from denskit.models.graph import EdgeGraph
+from denskit.models.packed import Gate, PackedGraph, RadialFunction, weigh_and_sum_packed
 from denskit.nn.activation import smooth_leaky_relu
 from denskit.nn.attention import edge_softmax
+from denskit.nn.packed import PackedLinear
 from denskit.nn.s2_activation import cast_grid, s2_silu
+from denskit.nn.so2_linear import SO2Linear
 from denskit.nn.so3_linear import Initialisation, initialise
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackedGraph(EdgeGraph):
-    """Edges with the matrices from packed node features to order-major edge features and back."""
-
-    into: Tensor  # [E, K, (l_max + 1)^2]
-    back: Tensor  # [E, K, (l_max + 1)^2], its transpose rotates back, with the published factors of degrees l > m_max
-    source_elements: Tensor  # [E] atomic numbers
-    target_elements: Tensor  # [E]
-    pair_tables: tuple[Tensor, Tensor] | None  # [num_elements, edge_channels] each, where all blocks share them
-
-    @property
-    def in_one_piece(self) -> bool:
-        """Messages as plain operations instead of chunks: where frames are differentiated, and for compilers."""
-        return self.into.requires_grad or torch.compiler.is_compiling()
-
-    def edges(self, matrix: Tensor) -> MessageEdges:
-        """Edges for messages in chunks, with ``into`` or a part of ``back``."""
-        return MessageEdges(self.source, self.target, matrix, self.num_atoms)
-
-
-def pair_table(num_elements: int, width: int) -> nn.Embedding:
-    """An embedding of the element at one end of an edge, near zero at first."""
-    table = nn.Embedding(num_elements, width)
-    nn.init.uniform_(table.weight, -0.001, 0.001)
-    return table
-
-
-class RadialFunction(nn.Module):
-    """MLP with layer norms on the radial basis and embeddings of the elements at both ends: [E, num_out].
-
-    The first layer acts on the three parts side by side, as published; for element embeddings it is evaluated once per
-    element.
-    """
-
-    def __init__(self, config: EquiformerV2Config, num_out: int) -> None:
-        super().__init__()
-        width, pairs = config.edge_channels, 0 if config.atom_pairs == "none" else 2
-        own = config.atom_pairs == "own"
-        self.source = pair_table(config.num_elements, width) if own else None
-        self.target = pair_table(config.num_elements, width) if own else None
-        self.sizes = [config.num_basis] + [width] * pairs
-        self.first = _radial_linear(sum(self.sizes), width)
-        self.first_norm = nn.LayerNorm(width)
-        self.second = _radial_linear(width, width)
-        self.second_norm = nn.LayerNorm(width)
-        self.output = _radial_linear(width, num_out)
-
-    def hidden(self, graph: PackedGraph) -> Tensor:
-        """Input [E, edge_channels] of the output layer."""
-        tables = graph.pair_tables
-        if self.source is not None and self.target is not None:
-            tables = (self.source.weight, self.target.weight)
-        weights = self.first.weight.split(self.sizes, 1)
-        x = F.linear(graph.basis, weights[0], self.first.bias)
-        if tables is not None:
-            x = x + (tables[0] @ weights[1].T).index_select(0, graph.source_elements)
-            x = x + (tables[1] @ weights[2].T).index_select(0, graph.target_elements)
-        x = F.silu(self.first_norm(x))
-        return F.silu(self.second_norm(self.second(x)))
-
-    def forward(self, graph: PackedGraph) -> Tensor:
-        """Radial basis and elements of the edges to [E, num_out]."""
-        return self.output(self.hidden(graph))  # type: ignore[no-any-return]
-
-
-def _radial_linear(width_in: int, width_out: int) -> nn.Linear:
-    """A linear layer with torch's uniform weights in ±1 / sqrt(width_in), in every initialisation; biases zero."""
-    linear = nn.Linear(width_in, width_out)
-    nn.init.zeros_(linear.bias)
-    return linear
-
-
-class EdgeDegreeEmbedding(nn.Module):
-    """Sum over neighbours of radial functions times spherical harmonics, over the average degree (not its root)."""
-
-    def __init__(self, config: EquiformerV2Config) -> None:
-        super().__init__()
-        assert config.average_degree is not None, "checked by EquiformerV2"
-        self.degrees, self.channels = config.l_max + 1, config.channels
-        self.radial = RadialFunction(config, self.degrees * config.channels)
-        self.scale = 1 / config.average_degree
-
-    def forward(self, graph: PackedGraph) -> Tensor:
-        """Packed features [N, (l_max + 1)^2, C]."""
-        values = self.radial(graph).unflatten(1, (self.degrees, self.channels))
-        weights = values.new_ones(values.shape[0]) if graph.weight is None else graph.weight
-        back = graph.back[:, : self.degrees]  # the rows of m = 0
-        return _weigh_and_sum(graph, back, values, weights[:, None]) * self.scale
-
-
-class Gate(nn.Module):
-    """SiLU on the scalars; a sigmoid of a scalar for each degree and channel multiplies the rest."""
-
-    index: Tensor
-
-    def __init__(self, degrees: list[int]) -> None:
-        """``degrees``: of each row of the features; the scalars' row comes first."""
-        super().__init__()
-        self.register_buffer("index", torch.tensor(degrees[1:]) - 1, persistent=False)
-        self.num_degrees = max(degrees)
-
-    def forward(self, x: Tensor, gates: Tensor) -> Tensor:
-        """Features x [N, rows, C], gates [N, l_max C] ordered by degree."""
-        gates = torch.sigmoid(gates).unflatten(1, (self.num_degrees, -1)).index_select(1, self.index)
-        return torch.cat((F.silu(x[:, :1]), x[:, 1:] * gates), 1)
 
 
 class S2Activation(nn.Module):
@@ -185,7 +76,8 @@ class GraphAttention(nn.Module):
         logits, scalars = scalars.split([self.logit_width, scalars.shape[1] - self.logit_width], -1)
         every = len(degrees) == self.l_max + 1
         values, _ = self.second(self.activation(message, scalars), degrees=None if every else degrees)
-        summed = _weigh_and_sum(graph, self._back(graph, degrees), values, self._attention(logits, graph))
+        back = graph.back_of(self.l_max, self.m_max, degrees)
+        summed = weigh_and_sum_packed(graph, back, values, self._attention(logits, graph))
         return self.projection(summed, degrees)  # type: ignore[no-any-return]
 
     def _first(self, x: Tensor, graph: PackedGraph) -> tuple[Tensor, Tensor]:
@@ -205,22 +97,6 @@ class GraphAttention(nn.Module):
         scores = (heads * self.attention_vector).sum(-1)
         weights = edge_softmax(scores, graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped)
         return self.dropout(weights)  # type: ignore[no-any-return]
-
-    def _back(self, graph: PackedGraph, degrees: tuple[int, ...]) -> Tensor:
-        """Matrix [E, K', sum of 2l + 1]; its transpose maps order-major rows of some degrees to their packed rows."""
-        if len(degrees) == self.l_max + 1:
-            return graph.back
-        rows = rows_of_degrees(self.l_max, self.m_max, degrees)
-        columns = [l * l + k for l in degrees for k in range(2 * l + 1)]
-        return graph.back[:, rows][:, :, columns]
-
-
-def _weigh_and_sum(graph: PackedGraph, back: Tensor, values: Tensor, weights: Tensor) -> Tensor:
-    """Weight values [E, K', H C] by [E, H], rotate them back, sum them at the targets: [N, rows, H C]."""
-    if not graph.in_one_piece:
-        return weigh_and_sum(graph.edges(back), values, weights)
-    weighted = values.unflatten(2, (weights.shape[1], -1)) * weights[:, None, :, None]
-    return graph.sum_over_edges(back.mT @ weighted.flatten(2))
 
 
 class FeedForward(nn.Module):

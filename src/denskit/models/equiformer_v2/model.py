@@ -7,33 +7,21 @@ separable layer norm, direct forces.  ``activation="gate"`` without ``grid_mlp``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames
-from denskit.geometry.order_major import order_major, pack_wigner
-from denskit.models.base import Backbone, Features
-from denskit.models.edge_chunks import at_targets, chunks_of
+from denskit.models.edge_chunks import at_targets
 from denskit.models.equiformer_v2.config import EquiformerV2Config
-from denskit.models.equiformer_v2.layers import EdgeDegreeEmbedding, FeedForward, GraphAttention, PackedGraph
-from denskit.models.equiformer_v2.packed import PACKED_NORMS
+from denskit.models.equiformer_v2.layers import FeedForward, GraphAttention
 from denskit.models.execution import DEFAULT, Execution
+from denskit.models.packed import PackedBackbone, PackedFeatures, PackedGraph, features_of
 from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import EquivariantDropout, StochasticDepth
-from denskit.nn.force_encoding import ForceEncoding
+from denskit.nn.packed import PACKED_NORMS
 from denskit.nn.radial import GaussianSmearing
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackedFeatures(Features):
-    """Features as one tensor; ``nodes`` are views of it."""
-
-    packed: Tensor  # [N, (l + 1)^2, C]
-    graph: PackedGraph
 
 
 def _attend(attention: GraphAttention, x: Tensor, graph: PackedGraph, degrees: tuple[int, ...]) -> Tensor:
@@ -93,7 +81,7 @@ class VectorHead(nn.Module):
         return _attend(self.attention, features.packed, features.graph, (1,))[:, :, 0]
 
 
-class EquiformerV2(Backbone):
+class EquiformerV2(PackedBackbone):
     """EquiformerV2 as a backbone, with DeNS's force encoding when there is a noise head."""
 
     symmetry = "SO(3)"
@@ -101,26 +89,14 @@ class EquiformerV2(Backbone):
     config: EquiformerV2Config
 
     def __init__(self, config: EquiformerV2Config, heads: dict[str, str], force_input_scale: float) -> None:
-        super().__init__(config)
-        if config.average_degree is None or config.average_atoms is None:
-            raise ValueError("average_degree and average_atoms are measured when training starts; give numbers here")
+        super().__init__(config, heads, force_input_scale, config.initialisation)
         self.gauge_exact = not config.uses_grid
         self.smooth = self.gauge_exact and config.envelope and config.max_neighbors is None
         self.symmetric_sites = config.norm == "rms_norm"
-        channels = config.channels
-        self.atom_embedding = nn.Parameter(torch.randn(config.num_elements, channels))
-        shared = config.atom_pairs == "shared"
-        self.source_pairs = nn.Embedding(config.num_elements, config.edge_channels) if shared else None
-        self.target_pairs = nn.Embedding(config.num_elements, config.edge_channels) if shared else None
         self.basis = GaussianSmearing(config.num_basis, config.cutoff)
         self.envelope = PolynomialEnvelope(config.cutoff) if config.envelope else None
-        per_degree = [channels] * (config.l_max + 1)
-        self.force_encoding = None
-        if "noise" in heads:
-            self.force_encoding = ForceEncoding(per_degree, force_input_scale, config.initialisation)
-        self.edge_degree = EdgeDegreeEmbedding(config)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
-        self.norm = PACKED_NORMS[config.norm](config.l_max, channels)
+        self.norm = PACKED_NORMS[config.norm](config.l_max, config.channels)
 
     def forward(
         self,
@@ -130,45 +106,16 @@ class EquiformerV2(Backbone):
         l_out: int | None = None,
         execution: Execution = DEFAULT,
     ) -> PackedFeatures:
-        """Features of atoms (see :meth:`Backbone.forward`)."""
-        graph = self._graph(batch, frames, execution)
-        (x,) = at_targets(self.edge_degree, lambda _, part: [self.edge_degree(part)], [], graph, 1)
-        x[:, 0] += self.atom_embedding[batch.atomic_numbers]
-        if force_input is not None:
-            assert self.force_encoding is not None, "this model has no noise head, so no force encoding"
-            x = x + torch.cat(self.force_encoding(force_input), 1)
+        """Features of atoms (see :meth:`denskit.models.base.Backbone.forward`)."""
+        graph = self.graph_of(batch, self.basis, frames, execution)
+        x = self.embed(batch, force_input, graph)
         for block in self.blocks[:-1]:
             x = self.run_block(block, x, graph, batch, self.config.l_max)
         top = 0 if l_out == 0 and self._scalars_see_scalars_only else self.config.l_max
         x = self.norm(self.run_block(self.blocks[-1], x, graph, batch, top))
-        sizes = [2 * l + 1 for l in range(top + 1)]
-        return PackedFeatures(nodes=list(x.split(sizes, 1)), packed=x, graph=graph, batch=batch)
+        return features_of(x, graph, batch)
 
     @property
     def _scalars_see_scalars_only(self) -> bool:
         """After the last attention scalars depend on scalars alone: an energy needs no higher degrees."""
         return self.config.norm != "rms_norm" and self.config.activation != "s2"
-
-    def _graph(self, batch: Batch, frames: EdgeFrames | None, execution: Execution) -> PackedGraph:
-        config = self.config
-        frames = frames or self.frames_of(batch, config.l_max)
-        into = pack_wigner(frames.wigner, config.l_max, config.m_max)
-        tables = None
-        if self.source_pairs is not None and self.target_pairs is not None:
-            tables = (self.source_pairs.weight, self.target_pairs.weight)
-        fields = self.edge_fields(batch, frames, self.basis(frames.length), execution)
-        return PackedGraph(
-            **fields,
-            chunks=chunks_of(batch, execution.edge_chunk),
-            into=into,
-            back=into * _rescaling(config.l_max, config.m_max, into),
-            source_elements=batch.atomic_numbers[fields["source"]],
-            target_elements=batch.atomic_numbers[fields["target"]],
-            pair_tables=tables,
-        )
-
-
-def _rescaling(l_max: int, m_max: int, like: Tensor) -> Tensor:
-    """Factors [K, 1] on the way out of the frame: degrees with truncated orders keep their average norm."""
-    factors = [((2 * l + 1) / (2 * min(l, m_max) + 1)) ** 0.5 for l, _, _ in order_major(l_max, m_max)]
-    return like.new_tensor(factors)[:, None]

@@ -28,15 +28,15 @@ class Order:
     first: int  # row of the features
     signs: int  # 1 for m = 0, else 2
     size: int  # degrees
-    factor: int  # degrees before it among the factors
+    factor: int  # first of its factors
 
 
-def orders(l_max: int, m_max: int) -> list[Order]:
-    """The orders |m| = 0..m_max of order-major features."""
+def orders(l_max: int, m_max: int, *, shared: bool = False) -> list[Order]:
+    """The orders |m| = 0..m_max of order-major features; ``shared``: one radial factor per degree for all orders."""
     found: list[Order] = []
     first = factor = 0
     for m in range(m_max + 1):
-        order = Order(first, 1 if m == 0 else 2, l_max + 1 - m, factor)
+        order = Order(first, 1 if m == 0 else 2, l_max + 1 - m, m if shared else factor)
         found.append(order)
         first, factor = first + order.signs * order.size, factor + order.size
     return found
@@ -100,7 +100,7 @@ class _RotateAndConvolve(torch.autograd.Function):
         for part in edges.chunks(x.shape[2]):
             rotated, factors = _inputs(edges, part, x, hidden, radial, offset)
             grad_rotated = [torch.empty_like(end) for end in rotated]
-            grad_factors = torch.empty_like(factors)
+            grad_factors = torch.zeros_like(factors)
             at = 0
             for order, matrix, grad_matrix in zip(ctx.layout, matrices, grads, strict=True):
                 rows = grad[part, at : at + len(matrix)]
@@ -158,7 +158,7 @@ def _product_backward(
         rows, factor = _views(order, features, factors)
         grad_rows, grad_factor = _views(order, grad_rotated[end], grad_factors)
         torch.mul(grad[..., end, :], factor[..., end, :], out=grad_rows)
-        torch.sum(grad[..., end, :] * rows, 1, keepdim=True, out=grad_factor[..., end, :])
+        grad_factor[..., end, :] += (grad[..., end, :] * rows).sum(1, keepdim=True)
 
 
 def rotate_and_convolve(

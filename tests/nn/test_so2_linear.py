@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from denskit.geometry import so2_messages
 from denskit.geometry.edge_frame import edge_frames, wigner_d
 from denskit.geometry.order_major import order_major, pack_wigner, rows_of_degrees
-from denskit.models.equiformer_v2 import so2_messages
-from denskit.models.equiformer_v2.so2_linear import SO2Linear
-from denskit.models.equiformer_v2.so2_messages import MessageEdges, orders, rotate_and_convolve, weigh_and_sum
+from denskit.geometry.so2_messages import MessageEdges, orders, rotate_and_convolve, weigh_and_sum
+from denskit.nn.so2_linear import SO2Linear
 
 from tolerances import EXACT64
 

@@ -31,12 +31,28 @@ class PackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels_out))
         initialise(self.weight, channels_in, init)
 
-    def forward(self, x: Tensor, degrees: Sequence[int] | None = None) -> Tensor:
-        """Rows [N, sum of 2l + 1, C_in] of the given degrees (default: those of x), in their order."""
+    def forward(
+        self,
+        x: Tensor,
+        degrees: Sequence[int] | None = None,
+        *,
+        before: Tensor | None = None,
+        after: Tensor | None = None,
+    ) -> Tensor:
+        """Map rows [N, sum of 2l + 1, C_in] of the given degrees (default: those of x), in their order.
+
+        ``before`` [C_in, C] and ``after`` [C', C_out] are linear maps of channels around this one, merged with it.
+        """
         used = range(isqrt(x.shape[1])) if degrees is None else degrees
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
+        if before is not None:
+            weight = weight @ before
+        if after is not None:
+            weight, bias = after @ weight, after @ bias
         parts = []
         for l, part in zip(used, x.split([2 * l + 1 for l in used], 1), strict=True):
-            parts.append(F.linear(part, self.weight[l], self.bias if l == 0 else None))
+            parts.append(F.linear(part, weight[l], bias if l == 0 else None))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
@@ -57,13 +73,14 @@ class PackedNorm(NoWeightDecay, ABC):
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(self.weight.dtype)
             orders = degrees_of(x)
-            scalars = x[:, :1]
-            centred = scalars - scalars.mean(-1, keepdim=True)
-            x = centred if len(orders) == 1 else torch.cat((centred, x[:, 1:]), 1)
+            if self.bias is not None:
+                scalars = x[:, :1]
+                centred = scalars - scalars.mean(-1, keepdim=True)
+                x = centred if len(orders) == 1 else torch.cat((centred, x[:, 1:]), 1)
             parts = []
             for l, (part, inverse) in enumerate(zip(x.split(orders, 1), self.inverse_scale(x, orders), strict=True)):
                 scaled = part * (inverse * self.weight[l])
-                parts.append(scaled + self.bias if l == 0 else scaled)
+                parts.append(scaled + self.bias if l == 0 and self.bias is not None else scaled)
             return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
@@ -101,9 +118,18 @@ class RMSNorm(PackedNorm):
         return [(squares.mean(0) + EPS).rsqrt()] * len(orders)
 
 
+class PlainRMSNorm(RMSNorm):
+    """The same without centring and bias (``merge_rms_norm`` of EquiformerV3)."""
+
+    def __init__(self, l_max: int, channels: int) -> None:
+        super().__init__(l_max, channels)
+        self.bias = None  # type: ignore[assignment]
+
+
 PackedNormName = Literal["layer_norm", "separable_layer_norm", "rms_norm"]
-PACKED_NORMS: dict[PackedNormName, type[PackedNorm]] = {
+PACKED_NORMS: dict[str, type[PackedNorm]] = {
     "layer_norm": LayerNorm,
     "separable_layer_norm": SeparableLayerNorm,
     "rms_norm": RMSNorm,
+    "plain_rms_norm": PlainRMSNorm,
 }

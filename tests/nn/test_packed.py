@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from denskit.geometry.edge_frame import wigner_d
-from denskit.models.equiformer_v2.packed import EPS, PACKED_NORMS, PackedLinear, PackedNorm, PackedNormName
+from denskit.nn.packed import EPS, PACKED_NORMS, PackedLinear, PackedNorm, PackedNormName
 
 from tolerances import EXACT64
 

@@ -1,0 +1,194 @@
+"""The layers of EquiformerV3: attention with product activations, feed-forward network, heads for forces and stress."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from denskit.geometry.order_major import order_major
+from denskit.geometry.so2_messages import orders, rotate_and_convolve
+from denskit.models.equiformer_v3.config import Activation, EquiformerV3Config
+from denskit.models.packed import Gate, PackedGraph, RadialFunction, weigh_and_sum_packed
+from denskit.nn.activation import smooth_leaky_relu
+from denskit.nn.attention import edge_softmax
+from denskit.nn.packed import PackedLinear
+from denskit.nn.s2_activation import cast_grid, s2_silu
+from denskit.nn.s2_product import s2_product
+from denskit.nn.so2_linear import SO2Linear
+from denskit.nn.so3_linear import initialise
+
+
+class SphereActivation(nn.Module):
+    """Nonlinearity of messages at points of the sphere, beside that of scalars.
+
+    ``swiglu_s2``: the product of the two halves of the channels, times a sigmoid of scalars.
+    """
+
+    def __init__(self, config: EquiformerV3Config, hidden: int) -> None:
+        super().__init__()
+        self.kind: Activation = config.activation
+        self.hidden = hidden
+        m_max = config.m_max
+        self.key = (config.l_max, m_max, config.grid(m_max), "component", True)
+
+    @property
+    def channels_in(self) -> int:
+        """Channels of the features that go in."""
+        return self.hidden if self.kind == "separable_s2" else 2 * self.hidden
+
+    @property
+    def num_scalars(self) -> int:
+        """Scalars that go in."""
+        return {"swiglu_s2": 3, "silu_swiglu_s2": 2, "separable_s2": 1}[self.kind] * self.hidden
+
+    def forward(self, x: Tensor, scalars: Tensor) -> Tensor:
+        """Order-major x [E, K, channels_in] and scalars [E, num_scalars] to [E, K, hidden]."""
+        to_grid, from_grid = cast_grid(*self.key, x.dtype, x.device)  # type: ignore[arg-type]
+        if self.kind == "separable_s2":
+            return torch.cat((F.silu(scalars)[:, None], s2_silu(x, to_grid, from_grid[1:])), 1)
+        if self.kind == "silu_swiglu_s2":
+            first, second = (to_grid @ x).chunk(2, -1)
+            out = from_grid @ (F.silu(first) * second)
+        else:
+            scalars, gates = scalars.split([2 * self.hidden, self.hidden], -1)
+            out = s2_product(x, to_grid, from_grid) * torch.sigmoid(gates)[:, None]
+        return torch.cat((out[:, :1] + _swiglu(scalars)[:, None], out[:, 1:]), 1)
+
+
+class GateActivation(nn.Module):
+    """SiLU on scalars, a sigmoid of scalars for each higher degree and channel."""
+
+    def __init__(self, config: EquiformerV3Config, hidden: int) -> None:
+        super().__init__()
+        self.channels_in, self.num_scalars = hidden, config.l_max * hidden
+        self.gate = Gate([l for l, _, _ in order_major(config.l_max, config.m_max)])
+
+    def forward(self, x: Tensor, scalars: Tensor) -> Tensor:
+        """Order-major x [E, K, hidden] and scalars [E, l_max hidden] to [E, K, hidden]."""
+        return self.gate(x, scalars)  # type: ignore[no-any-return]
+
+
+def _swiglu(x: Tensor) -> Tensor:
+    """SiLU of the first half of the channels times the second half."""
+    first, second = x.chunk(2, -1)
+    return F.silu(first) * second
+
+
+class GraphAttention(nn.Module):
+    """Equivariant graph attention: two SO(2) convolutions with an activation between, MLP logits, values summed.
+
+    Radial functions multiply the features of both ends, one factor for each degree and channel.
+    """
+
+    def __init__(self, config: EquiformerV3Config, channels_out: int, dropout: float, *, gate: bool = False) -> None:
+        super().__init__()
+        self.l_max, self.m_max = l_max, m_max = config.l_max, config.m_max
+        heads, hidden = config.num_heads, config.hidden_channels
+        self.epsilon, self.softcap = config.attention_epsilon, config.softcap
+        self.logit_width = heads * config.alpha_channels
+        self.activation = GateActivation(config, hidden) if gate else SphereActivation(config, hidden)
+        extra = self.logit_width + self.activation.num_scalars
+        self.add_ends, channels = config.add_ends, config.channels * (1 if config.add_ends else 2)
+        self.first = SO2Linear(l_max, m_max, channels, self.activation.channels_in, extra=extra, init="uniform")
+        self.radial = RadialFunction(config, (l_max + 1) * 2 * config.channels)
+        self.second = SO2Linear(l_max, m_max, hidden, heads * config.value_channels, init="uniform")
+        if not gate and config.activation != "separable_s2":
+            with torch.no_grad():  # the scalars are a sum of two
+                self.second.weight_0[:, :hidden] *= 2**-0.5
+        norm = nn.RMSNorm if config.norm == "merged_rms_norm" else nn.LayerNorm
+        self.logit_norm = norm(config.alpha_channels, eps=1e-5)
+        self.attention_vector = nn.Parameter(torch.empty(heads, config.alpha_channels))
+        initialise(self.attention_vector, config.alpha_channels, "uniform")
+        self.dropout = nn.Dropout(dropout)
+        self.projection = PackedLinear(l_max, heads * config.value_channels, channels_out, "uniform")
+
+    def forward(self, x: Tensor, graph: PackedGraph, degrees: tuple[int, ...]) -> Tensor:
+        """Packed x [N, (l_max + 1)^2, C] to the rows of some degrees, [N, sum of 2l + 1, C_out]."""
+        message, scalars = self._first(x, graph)
+        logits, scalars = scalars.split([self.logit_width, scalars.shape[1] - self.logit_width], -1)
+        every = len(degrees) == self.l_max + 1
+        values, _ = self.second(self.activation(message, scalars), degrees=None if every else degrees)
+        back = graph.back_of(self.l_max, self.m_max, degrees)
+        summed = weigh_and_sum_packed(graph, back, values, self._attention(logits, graph))
+        return self.projection(summed, degrees)  # type: ignore[no-any-return]
+
+    def _first(self, x: Tensor, graph: PackedGraph) -> tuple[Tensor, Tensor]:
+        """Messages [E, K, channels] in the edge frames and scalars [E, extra]."""
+        if graph.in_one_piece or self.add_ends:
+            ends = torch.cat((x.index_select(0, graph.source), x.index_select(0, graph.target)), -1)
+            factors = self.radial(graph).unflatten(1, (self.l_max + 1, -1))
+            degrees = [l for l, _, _ in order_major(self.l_max, self.m_max)]
+            message = (graph.into @ ends) * factors[:, degrees]
+            if self.add_ends:
+                source, target = message.chunk(2, -1)
+                message = source + target
+            return self.first(message)  # type: ignore[no-any-return]
+        radial, layout = self.radial.output, orders(self.l_max, self.m_max, shared=True)
+        inputs = (x, self.radial.hidden(graph), radial.weight, radial.bias, self.first.bias)
+        out = rotate_and_convolve(graph.edges(graph.into), layout, *inputs, self.first.matrices())
+        scalars, message = out.split([self.first.extra, out.shape[1] - self.first.extra], 1)
+        return message.unflatten(1, (-1, self.first.channels_out)), scalars
+
+    def _attention(self, logits: Tensor, graph: PackedGraph) -> Tensor:
+        """Weights [E, H] of the edges into each atom."""
+        heads = smooth_leaky_relu(self.logit_norm(logits.unflatten(-1, self.attention_vector.shape)), scale=1.0)
+        scores = (heads * self.attention_vector).sum(-1)
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        weights = edge_softmax(
+            scores, graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped, sink=self.epsilon
+        )
+        return self.dropout(weights)  # type: ignore[no-any-return]
+
+
+class FeedForward(nn.Module):
+    """Linear, an MLP with one nonlinearity at points of the sphere, linear; scalars have an MLP of their own beside it.
+
+    The linear layers of the MLP commute with the way to the points and back.  So they act on coefficients, merged with
+    the linear layers around them.
+    """
+
+    def __init__(self, config: EquiformerV3Config, channels_out: int) -> None:
+        super().__init__()
+        hidden, self.kind = config.ffn_channels, config.activation
+        self.key = (config.l_max, config.l_max, config.grid(config.l_max), "component", False)
+        product = config.activation != "separable_s2"
+        self.first = PackedLinear(config.l_max, config.channels, hidden, "uniform")
+        self.scalars = _linear(config.channels, (2 if product else 1) * hidden)
+        self.gates = _linear(config.channels, hidden) if config.activation == "swiglu_s2" else None
+        self.grid_first = _linear(hidden, (2 if product else 1) * hidden, bias=False)
+        self.grid_inner = None if product else _linear(hidden, hidden, bias=False)
+        self.grid_last = _linear(hidden, hidden, bias=False)
+        self.second = PackedLinear(config.l_max, hidden, channels_out, "uniform")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Packed [N, (l_max + 1)^2, C] to the same shape."""
+        to_grid, from_grid = cast_grid(*self.key, x.dtype, x.device)  # type: ignore[arg-type]
+        inner = self.first(x, after=self.grid_first.weight)
+        scalars = self.scalars(x[:, 0])
+        if self.kind == "separable_s2":
+            assert self.grid_inner is not None
+            rest = s2_silu(inner, to_grid, from_grid[1:], self.grid_inner.weight)
+            out = self.second(F.pad(rest, (0, 0, 1, 0)), before=self.grid_last.weight)
+            return _plus_scalars(out, F.silu(scalars) @ self.second.weight[0].T)
+        if self.kind == "silu_swiglu_s2":
+            first, second = (to_grid @ inner).chunk(2, -1)
+            activated = from_grid @ (F.silu(first) * second)
+        else:
+            assert self.gates is not None
+            activated = s2_product(inner, to_grid, from_grid) * torch.sigmoid(self.gates(x[:, 0]))[:, None]
+        out = self.second(activated, before=self.grid_last.weight)
+        return _plus_scalars(out, _swiglu(scalars) @ self.second.weight[0].T)
+
+
+def _plus_scalars(x: Tensor, scalars: Tensor) -> Tensor:
+    return torch.cat((x[:, :1] + scalars[:, None], x[:, 1:]), 1)
+
+
+def _linear(width_in: int, width_out: int, *, bias: bool = True) -> nn.Linear:
+    """Uniform in ±1 / sqrt(width_in), biases zero."""
+    linear = nn.Linear(width_in, width_out, bias=bias)
+    if bias:
+        nn.init.zeros_(linear.bias)
+    return linear

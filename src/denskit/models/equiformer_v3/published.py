@@ -1,0 +1,167 @@
+"""Published EquiformerV3 weights and hyper-parameters as ours: an import is a renaming."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from denskit.models.equiformer_v3.config import EquiformerV3Config
+from denskit.models.published_checkpoint import Importer, from_settings
+
+NORMS = {
+    "merge_layer_norm": "merged_layer_norm",
+    "merge_rms_norm": "merged_rms_norm",
+    "sep_layer_norm": "separable_layer_norm",
+}
+ACTIVATIONS = {
+    "sep-merge_gates2_swiglu": "swiglu_s2",
+    "sep-merge_gates2_swiglu_mem": "swiglu_s2",
+    "sep-merge_s2_swiglu": "silu_swiglu_s2",
+    "sep_s2": "separable_s2",
+}
+HEADS = {"force_block": "forces", "dens_block": "noise", "stress_block": "stress"}
+
+_RENAMED = (  # (pattern, ours), applied one after the other to the published name
+    (r"^backbone\.", ""),
+    (r"^energy_block\.linear_1\.", "heads.energy.first."),
+    (r"^energy_block\.linear_2\.", "heads.energy.second."),
+    (r"^force_block\.", "heads.forces.attention."),
+    (r"^dens_block\.", "heads.noise.attention."),
+    (r"^stress_block\.so3_linear_1\.", "heads.stress.first."),
+    (r"^stress_block\.so3_linear_2\.", "heads.stress.second."),
+    (r"^stress_block\.gating_linear\.", "heads.stress.gates."),
+    (r"^(?!heads\.)", "backbone."),
+    (r"\.sphere_embedding\.weight$", ".atom_embedding"),
+    (r"\.distance_expansion\.", ".basis."),
+    (r"\.edge_degree_embedding\.", ".edge_degree."),
+    (r"\.edge_degree\.(source|target)_embedding\.", r".edge_degree.radial.\1."),
+    (r"\.(source|target)_embedding\.", r".radial.\1."),
+    (r"\.rad_func\.", ".radial."),
+    (r"\.radial\.net\.0\.", ".radial.first."),
+    (r"\.radial\.net\.1\.", ".radial.first_norm."),
+    (r"\.radial\.net\.3\.", ".radial.second."),
+    (r"\.radial\.net\.4\.", ".radial.second_norm."),
+    (r"\.radial\.net\.6\.", ".radial.output."),
+    (r"\.ga\.", ".attention."),
+    (r"\.so2_linear_1\.", ".first."),
+    (r"\.so2_linear_2\.", ".second."),
+    (r"\.fc_m0\.weight$", ".weight_0"),
+    (r"\.fc_m0\.bias$", ".bias"),
+    (r"\.so2_m_linear\.(\d+)\.fc\.weight$", r".weights.\1"),
+    (r"\.alpha_norm\.", ".logit_norm."),
+    (r"\.alpha_dot$", ".attention_vector"),
+    (r"\.proj\.", ".projection."),
+    (r"\.ffn\.", ".feed_forward."),
+    (r"\.feed_forward\.so3_linear_1\.", ".feed_forward.first."),
+    (r"\.feed_forward\.so3_linear_2\.", ".feed_forward.second."),
+    (r"\.scalar_mlp\.0\.(linear\.)?", ".scalars."),
+    (r"\.grid_mlp\.gating_linear\.", ".gates."),
+    (r"\.grid_mlp\.(grid_linear_1|0\.linear|0)\.", ".grid_first."),
+    (r"\.grid_mlp\.3\.", ".grid_inner."),
+    (r"\.grid_mlp\.(grid_linear_2|2|6)\.", ".grid_last."),
+    (r"\.affine_(weight|bias)$", r".\1"),
+)
+_CONSTANTS = re.compile(  # buffers that hold no weights
+    r"(^|\.)(SO3_\w+\..*|so3_(?!linear)\w+\..*|expand_index|balance_degree_weight|Jd_\d)$"
+)
+
+
+def _our_name(published: str) -> str:
+    for pattern, ours in _RENAMED:
+        published = re.sub(pattern, ours, published)
+    return published
+
+
+def convert_equiformer_v3(
+    state: Mapping[str, Tensor], config: EquiformerV3Config
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """A published EquiformerV3 state dict as ours.
+
+    Args:
+        state: name -> tensor, names as published (without a "module." prefix); gradients convert in the same way.
+        config: the architecture.
+
+    Returns:
+        Our state dict of the force field without its scaling, and the heads beyond energy and forces.
+
+    Raises:
+        ValueError: Tensors of the architecture are missing.
+    """
+    out = {_our_name(name): tensor for name, tensor in state.items() if not _CONSTANTS.search(name)}
+    if "backbone.atom_embedding" not in out:
+        raise ValueError("the checkpoint has no 'sphere_embedding.weight': it is not a published EquiformerV3")
+    for name in [
+        name for name in out if name.endswith(".projection.bias") or re.search(r"\.(first|second)\.bias$", name)
+    ]:
+        out[name] = out[name].flatten()
+    for name in [name for name in out if name.endswith(".norm_l0.bias")]:
+        norm = name.removesuffix(".norm_l0.bias")
+        out[f"{norm}.bias"] = out.pop(name)
+        out[f"{norm}.weight"] = torch.cat((out.pop(f"{norm}.norm_l0.weight")[None], out[f"{norm}.weight"]))
+    if "backbone.force_embedding.weight" in out:
+        for l, part in enumerate(out.pop("backbone.force_embedding.weight")):
+            out[f"backbone.force_encoding.linear.weights.{l}"] = part.T
+        out["backbone.force_encoding.linear.bias"] = out.pop("backbone.force_embedding.bias").flatten()
+    found = {name.split(".")[1] for name in out if name.startswith("heads.")}
+    return out, {name: irreps for name, irreps in (("noise", "1"), ("stress", "0+2")) if name in found}
+
+
+def config_of_equiformer_v3(model: Mapping[str, Any]) -> EquiformerV3Config:
+    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration).
+
+    Raises:
+        ValueError: A variant that no published weights use and that Denskit does not have.
+    """
+    wanted = {"use_atom_edge_embedding": True, "use_rad_l_parametrization": True, "use_grid_mlp": True,
+              "use_attn_renorm": True}  # fmt: skip
+    for name, value in wanted.items():
+        if model.get(name, value) != value:
+            raise ValueError(f"the checkpoint has {name}={model[name]}, a variant of EquiformerV3 that Denskit lacks")
+    activation = model["attn_activation"]
+    if activation not in ACTIVATIONS or model.get("ffn_activation") != activation:
+        raise ValueError(
+            f"the checkpoint has attn_activation={activation} and ffn_activation={model.get('ffn_activation')}; "
+            f"Denskit has {', '.join(ACTIVATIONS)}, the same for both"
+        )
+    direct = model.get("direct_prediction", True)
+    return EquiformerV3Config(
+        cutoff=model["max_radius"],
+        max_neighbors=model["max_neighbors"],
+        strict_neighbors=model.get("enforce_max_neighbors_strictly", True),
+        num_elements=model.get("max_num_elements", 128),
+        forces="direct" if direct else "gradient",
+        stress=("direct" if direct else "strain") if model.get("regress_stress") else "none",
+        force_input_scale=1.0,  # published: raw forces in eV/Å
+        num_layers=model["num_layers"],
+        l_max=model["lmax"],
+        m_max=model["mmax"],
+        channels=model["num_channels"],
+        hidden_channels=model["attn_hidden_channels"],
+        num_heads=model["num_heads"],
+        alpha_channels=model["attn_alpha_channels"],
+        value_channels=model["attn_value_channels"],
+        ffn_channels=model["ffn_hidden_channels"],
+        edge_channels=model["edge_channels"],
+        num_basis=model["num_radial_basis"],
+        norm=NORMS[model["norm_type"]],  # type: ignore[arg-type]
+        activation=ACTIVATIONS[activation],  # type: ignore[arg-type]
+        attention_grid=tuple(model["attn_grid_resolution_list"]),
+        ffn_grid=tuple(model["ffn_grid_resolution_list"]),
+        gate_force_head=model.get("use_gate_force_head", True),
+        add_ends=model.get("use_add_merge", False),
+        softcap=model.get("softcap"),
+        attention_epsilon=model.get("attn_eps", 1e-16),
+        envelope=model.get("use_envelope", True),
+        attention_dropout=model.get("attn_weights_drop", 0.0),
+        stochastic_depth=model.get("drop_path_rate", 0.0),
+        average_atoms=model.get("avg_num_nodes", 1.0),
+    )
+
+
+IMPORTER = Importer(
+    "blocks.0.ga.so2_linear_1.fc_m0.weight", from_settings(config_of_equiformer_v3), convert_equiformer_v3
+)
