@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from ase.data import atomic_numbers
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from denskit.settings import Settings
 from denskit.units import HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 ENERGY_UNITS = {"eV": 1.0, "kcal/mol": KCAL_PER_MOL, "kJ/mol": KJ_PER_MOL, "Hartree": HARTREE}
@@ -15,10 +16,8 @@ FixedFrom = Literal["file", "tags", "none"]
 Share = Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, le=1)]
 
 
-class SplitConfig(BaseModel):
+class SplitConfig(Settings):
     """Split of one file.  Shares are numbers of frames (``950``) or fractions (``0.9``)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     mode: Literal["random", "blocks", "group", "published"] | None = None
     """``random`` frames; contiguous ``blocks`` in file order; whole groups (``data.group_key``); ``published``, the
@@ -52,10 +51,8 @@ References = Literal["fit", "isolated", "mean", "none", "trained"] | dict[str, f
 _REFERENCES = ("fit", "isolated", "mean", "none", "trained")
 
 
-class Part(BaseModel):
+class Part(Settings):
     """One of several files or folders of training frames."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str
     """File, or folder of shards."""
@@ -63,10 +60,8 @@ class Part(BaseModel):
     """As ``data.origin``, for this part."""
 
 
-class DataConfig(BaseModel):
+class DataConfig(Settings):
     """Files of structures, their split, and the reading of their labels."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = "file"
     """Dataset: ``file`` (your own), ``md17``, ``rmd17`` (downloaded), ``embedded`` (shipped with Denskit), ``oc20`` or

@@ -4,39 +4,31 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from denskit.batch import MAX_ATOMIC_NUMBER, Batch
 from denskit.geometry.neighbors import build_neighbors
+from denskit.settings import OnFineTuning, Settings
 
 
-class ModelConfig(BaseModel):
+class ModelConfig(Settings):
     """Settings of all models."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     name: str
-    cutoff: float = Field(5.0, gt=0, description="Å, radius of the neighbourhood")
-    max_neighbors: int | None = Field(
-        None, ge=1, description="keep only the nearest neighbours of each atom; not smooth"
-    )
-    strict_neighbors: bool = Field(
-        True, description="with max_neighbors: exactly the nearest ones; false keeps neighbours as near as the next one"
-    )
-    num_elements: int = Field(
-        64, ge=1, le=MAX_ATOMIC_NUMBER + 1, description="atomic numbers 0 .. num_elements - 1 have an embedding"
-    )
-    forces: Literal["gradient", "direct"] = Field(
-        "gradient", description="forces from -dE/dr or from a head of their own"
-    )
-    stress: Literal["none", "strain", "direct"] = Field(
-        "none", description="stress of periodic systems by straining the cell, or from a head of its own"
-    )
-    force_input_scale: float | None = Field(
-        None,
-        gt=0,
-        description="Å/eV, factor of encoded forces; default 1 / force scale; 23.06 gives the published kcal/mol/Å",
-    )
+    cutoff: float = Field(5.0, gt=0)
+    """Å, radius of the neighbourhood."""
+    max_neighbors: int | None = Field(None, ge=1)
+    """Keep only the nearest neighbours of each atom; not smooth."""
+    strict_neighbors: bool = True
+    """With max_neighbors: exactly the nearest ones; false keeps neighbours as near as the next one."""
+    num_elements: int = Field(64, ge=1, le=MAX_ATOMIC_NUMBER + 1)
+    """Atomic numbers 0 .. num_elements - 1 have an embedding."""
+    forces: OnFineTuning[Literal["gradient", "direct"]] = "gradient"
+    """Forces from -dE/dr or from a head of their own."""
+    stress: OnFineTuning[Literal["none", "strain", "direct"]] = "none"
+    """Stress of periodic systems by straining the cell, or from a head of its own."""
+    force_input_scale: float | None = Field(None, gt=0)
+    """Å/eV, factor of encoded forces; default 1 / force scale; 23.06 gives the published kcal/mol/Å."""
 
     def with_neighbors(self, batch: Batch) -> Batch:
         """The batch with the model's edges; see :func:`denskit.geometry.neighbors.build_neighbors`."""
@@ -56,20 +48,26 @@ class ModelConfig(BaseModel):
 class SO2ModelConfig(ModelConfig):
     """Settings of models with SO(2) convolutions of degrees up to l_max; the defaults are those for OC20."""
 
-    cutoff: float = Field(12.0, gt=0, description="Å, radius of the neighbourhood")
-    max_neighbors: int | None = Field(20, ge=1, description="keep only the nearest neighbours of each atom; not smooth")
-    num_elements: int = Field(
-        90, ge=1, le=MAX_ATOMIC_NUMBER + 1, description="atomic numbers 0 .. num_elements - 1 have an embedding"
-    )
-    forces: Literal["gradient", "direct"] = Field(
-        "direct", description="forces from -dE/dr or from a head of their own"
-    )
-    num_layers: int = Field(12, ge=1, description="message-passing layers")
-    l_max: int = Field(6, ge=1, le=6, description="highest degree of the features")
-    m_max: int = Field(2, ge=0, description="highest order kept in the edge frame")
-    channels: int = Field(128, ge=1, description="channels of each degree between the layers")
-    edge_channels: int = Field(128, ge=1, description="channels of the invariant features of an edge")
-    num_basis: int = Field(600, ge=2, description="Gaussians between 0 and the cutoff that a distance is expanded in")
+    cutoff: float = Field(12.0, gt=0)
+    """Å, radius of the neighbourhood."""
+    max_neighbors: int | None = Field(20, ge=1)
+    """Keep only the nearest neighbours of each atom; not smooth."""
+    num_elements: int = Field(90, ge=1, le=MAX_ATOMIC_NUMBER + 1)
+    """Atomic numbers 0 .. num_elements - 1 have an embedding."""
+    forces: OnFineTuning[Literal["gradient", "direct"]] = "direct"
+    """Forces from -dE/dr or from a head of their own."""
+    num_layers: int = Field(12, ge=1)
+    """Message-passing layers."""
+    l_max: int = Field(6, ge=1, le=6)
+    """Highest degree of the features."""
+    m_max: int = Field(2, ge=0)
+    """Highest order kept in the edge frame."""
+    channels: int = Field(128, ge=1)
+    """Channels of each degree between the layers."""
+    edge_channels: int = Field(128, ge=1)
+    """Channels of the invariant features of an edge."""
+    num_basis: int = Field(600, ge=2)
+    """Gaussians between 0 and the cutoff that a distance is expanded in."""
 
     @model_validator(mode="after")
     def _orders_of_degrees(self) -> SO2ModelConfig:
@@ -81,12 +79,13 @@ class SO2ModelConfig(ModelConfig):
 class PackedModelConfig(SO2ModelConfig):
     """Settings of the models in :mod:`denskit.models.packed`."""
 
-    m_max: int = Field(2, ge=1, description="highest order kept in the edge frame")
-    channels: int = Field(128, ge=2, description="channels of each degree between the layers")
-    atom_pairs: Literal["own", "shared", "none"] = Field(
-        "own", description="element embeddings in the radial functions: own for each function, shared by all, or none"
-    )
-    envelope: bool = Field(False, description="smooth at the cutoff (the published EquiformerV2 is not)")
-    average_degree: float | None = Field(
-        23.395238876342773, gt=0, description="usual number of neighbours; published: IS2RE's; null: measured"
-    )
+    m_max: int = Field(2, ge=1)
+    """Highest order kept in the edge frame."""
+    channels: int = Field(128, ge=2)
+    """Channels of each degree between the layers."""
+    atom_pairs: Literal["own", "shared", "none"] = "own"
+    """Element embeddings in the radial functions: own for each function, shared by all, or none."""
+    envelope: bool = False
+    """Smooth at the cutoff (the published EquiformerV2 is not)."""
+    average_degree: float | None = Field(23.395238876342773, gt=0)
+    """Usual number of neighbours; published: IS2RE's; null: measured."""

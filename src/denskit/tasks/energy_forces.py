@@ -6,28 +6,29 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
+from denskit.settings import Settings
 from denskit.tasks.base import Term
 from denskit.tasks.losses import LOSSES, LossName, zero_unless
 
 
-class LossConfig(BaseModel):
+class LossConfig(Settings):
     """Weights and form of the terms that all tasks share.
 
     A term of weight 0 is left out: its label and its prediction may be absent.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     energy_weight: float = Field(1.0, ge=0)
     """Weight of the energy term (the paper's lambda_E)."""
     forces_weight: float = Field(80.0, ge=0)
     """Weight of the forces term (the paper's lambda_F)."""
     stress_weight: float = Field(0.0, ge=0)
-    """Weight of the stress term: the Frobenius norm of the difference (squared in the form "paper")."""
+    """Weight of the stress term."""
+    stress_loss: Literal["norm", "mae"] = "norm"
+    """Stress error of a structure: Frobenius norm (squared in the form "paper"), or mean of the absolute components."""
     energy_loss: Literal["mae", "mae_per_atom"] = "mae"
     """Energy error of a structure, or that error divided by its number of atoms."""
     loss: LossName = "published"
@@ -108,6 +109,8 @@ def label_terms(
     if config.stress_weight > 0:
         scored = targets.stress_mask & stress_scored
         difference = zero_unless(scored, prediction["stress"] - targets.stress)
-        sums = form.over_systems(form.size(difference.flatten(1)), scored=scored, existing=targets.stress_mask)
+        mean = config.stress_loss == "mae"
+        error = difference.abs().mean((1, 2)) if mean else form.size(difference.flatten(1))
+        sums = form.over_systems(error, scored=scored, existing=targets.stress_mask)
         terms["stress"] = Term(*sums, config.stress_weight)
     return terms

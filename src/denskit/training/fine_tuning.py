@@ -26,24 +26,13 @@ from denskit.models.prediction import batches
 from denskit.models.reference_fit import fit_references
 from denskit.models.scaling import Scaling, Statistics, describe, listed
 from denskit.runtime.memory import memory_named
+from denskit.settings import ON_FINE_TUNING, marked
 from denskit.training.run_folder import model_file
 from denskit.training.settings import FixedScale, RunConfig
 
 COMPARED = 64  # structures that are predicted before training
 FITTED = 300  # the same where references are fitted to the residuals
 OFFSET = 0.1  # eV an atom between labels and predictions that is worth a warning
-# Settings of a model that its weights do not depend on: they may change in fine-tuning.
-_FREE = frozenset(
-    {
-        "attention_dropout",
-        "projection_dropout",
-        "output_dropout",
-        "stochastic_depth",
-        "initialisation",
-        "stress",
-        "forces",
-    }
-)
 _PERIODS = (0, 2, 10, 18, 36, 54, 86, 118)  # atomic numbers at which periods end
 
 
@@ -218,7 +207,8 @@ def take_weights(force_field: ForceField, trained: ForceField, origin: str) -> s
     ones.  Raises ValueError for weights of another model; ``origin`` names it.
     """
     there, here = trained.config.model_dump(), force_field.config.model_dump()
-    free = _FREE | ({"num_elements"} if here["num_elements"] > there["num_elements"] else frozenset())
+    free = marked(type(force_field.config), ON_FINE_TUNING)
+    free |= {"num_elements"} if here["num_elements"] > there["num_elements"] else frozenset()
     changed = [name for name in here if name not in free and there.get(name) != here[name]]
     if changed:
         listed = "; ".join(f"model.{name} is {there.get(name)} there, {here[name]} here" for name in changed)

@@ -24,7 +24,9 @@ def build_optimizer(force_field: ForceField, config: TrainingConfig) -> torch.op
         {"params": [p for name, p in named if name not in exempt], "weight_decay": config.weight_decay},
         {"params": [p for name, p in named if name in exempt], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, amsgrad=config.amsgrad, fused=True)
+    return torch.optim.AdamW(
+        groups, lr=config.lr, betas=config.betas, eps=config.adam_epsilon, amsgrad=config.amsgrad, fused=True
+    )
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

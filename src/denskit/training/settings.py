@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SerializeAsAny, model_validator
+from pydantic_core import to_jsonable_python
 
 from denskit.data.config import DataConfig
 from denskit.models.config import ModelConfig
@@ -143,6 +145,8 @@ class TrainingConfig(Settings):
     """Weight decay of AdamW; none for biases, norms and radial bases."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
     """Betas of AdamW."""
+    adam_epsilon: float = Field(1e-8, gt=0)
+    """Epsilon of AdamW."""
     amsgrad: bool = False
     """AdamW with the largest second moment so far (published for eSCN)."""
     clip_norm: float | None = Field(None, gt=0)
@@ -321,6 +325,15 @@ class RunConfig(Settings):
         if isinstance(data["references"], str) and Path(data["references"]).suffix:
             data["references"] = _absolute(data["references"])
         return document
+
+    def completed(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """A saved document, perhaps of an earlier version, with defaults for the settings that it lacks."""
+        filled = dict(document)
+        for section in ("model", "data", "task", "training"):
+            fields = type(getattr(self, section)).model_fields
+            defaults = {name: field.get_default() for name, field in fields.items() if not field.is_required()}
+            filled[section] = to_jsonable_python(defaults) | dict(document.get(section, {}))
+        return filled
 
 
 def _absolute(path: str) -> str:

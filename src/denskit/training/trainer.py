@@ -106,7 +106,7 @@ class Trainer:
     def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
         """Take over the state of a checkpoint; the settings that changed since."""
         now = self.config.document() | {"training structures": len(self.data.train)}
-        changes = self.folder.require_same(checkpoint.record, now, MAY_CHANGE)
+        changes = self.folder.require_same(self.config.completed(checkpoint.record), now, MAY_CHANGE)
         self.force_field.load_state_dict(checkpoint.weights)
         self.optimizer.load_state_dict(checkpoint.optimizer)
         if self.average is not None:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from denskit.presets import study_names, study_text
 from denskit.reading.documents import parse_yaml
+from denskit.settings import Settings
 from denskit.training.load_config import load_config, nearest
 from denskit.training.settings import RunConfig
 
@@ -21,26 +22,24 @@ FRAMES = "data.split.train"  # an axis over it keeps validation and test frames
 _TAKEN = ("seed", "output")  # set for each run
 
 
-class StudyConfig(BaseModel):
+class StudyConfig(Settings):
     """A study file (YAML)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str
     """One line, printed above the results."""
     base: str = "equiformer"
     """Preset or YAML file that every run starts from."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field({})
     """Settings of all runs, as dotted keys: {data.path: mine.extxyz, training.max_steps: 10000}."""
     variants: dict[str, dict[str, Any]] = Field(min_length=1)
     """Compared variants: name -> settings; "base" in them names another preset. The first one is the reference."""
-    axes: dict[str, tuple[Any, ...]] = {}
+    axes: dict[str, tuple[Any, ...]] = Field({})
     """Settings that vary besides: dotted key -> values, such as {data.split.train: [50, 200, 950]}."""
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     """Repetitions. A seed fixes split, order, corruption and initial weights: variants are compared in pairs."""
-    tests: dict[str, str] = {}
+    tests: dict[str, str] = Field({})
     """More files to judge on, besides the test split: name -> file."""
-    published: dict[str, dict[str, float]] = {}
+    published: dict[str, dict[str, float]] = Field({})
     """Published force MAEs in meV/Å for comparison: variant -> {value of the axes, or "": number}."""
 
     @field_validator("seeds", mode="before")

@@ -9,52 +9,66 @@ from pydantic import Field, model_validator
 
 from denskit.models.config import ModelConfig
 from denskit.nn.so3_linear import Initialisation
+from denskit.settings import OnFineTuning
 
 
 class EquiformerConfig(ModelConfig):
     """Equiformer; the defaults are the paper's L_max = 2 model for MD17."""
 
     name: Literal["equiformer"] = "equiformer"
-    num_layers: int = Field(6, ge=1, description="attention blocks")
-    channels: tuple[int, ...] = Field((128, 64, 32), description="channels of degrees l = 0, 1, ... between the blocks")
-    feature_channels: tuple[int, ...] = Field((512, 256, 128), description="channels after the last block")
-    head_channels: tuple[int, ...] = Field((32, 16, 8), description="channels of one attention head")
-    num_heads: int = Field(4, ge=1, description="attention heads")
-    ffn_channels: tuple[int, ...] = Field((384, 192, 96), description="channels inside the feed-forward networks")
-    radial_basis: Literal["exponential_normal", "gaussian", "bessel"] = Field(
-        "exponential_normal", description="basis of distances"
-    )
-    num_basis: int = Field(32, ge=1, description="radial basis functions")
-    radial_hidden: tuple[int, ...] = Field((64, 64), description="hidden layers of the radial functions")
-    attention: Literal["mlp", "dot_product", "none"] = Field("mlp", description="how messages are weighted")
-    messages: Literal["nonlinear", "linear"] = Field("nonlinear", description="one or two tensor products a message")
+    num_layers: int = Field(6, ge=1)
+    """Attention blocks."""
+    channels: tuple[int, ...] = Field((128, 64, 32))
+    """Channels of degrees l = 0, 1, ... between the blocks."""
+    feature_channels: tuple[int, ...] = Field((512, 256, 128))
+    """Channels after the last block."""
+    head_channels: tuple[int, ...] = Field((32, 16, 8))
+    """Channels of one attention head."""
+    num_heads: int = Field(4, ge=1)
+    """Attention heads."""
+    ffn_channels: tuple[int, ...] = Field((384, 192, 96))
+    """Channels inside the feed-forward networks."""
+    radial_basis: Literal["exponential_normal", "gaussian", "bessel"] = Field("exponential_normal")
+    """Basis of distances."""
+    num_basis: int = Field(32, ge=1)
+    """Radial basis functions."""
+    radial_hidden: tuple[int, ...] = Field((64, 64))
+    """Hidden layers of the radial functions."""
+    attention: Literal["mlp", "dot_product", "none"] = Field("mlp")
+    """How messages are weighted."""
+    messages: Literal["nonlinear", "linear"] = Field("nonlinear")
+    """One or two tensor products a message."""
     message_channels: tuple[int, ...] | Literal["input"] | None = Field(
         None,
-        description="channels of the messages; null: those between the blocks, input: those of the features that the "
-        "attention reads (the noise head reads feature_channels)",
     )
+    """Channels of the messages; null: those between the blocks, input: those of the features that the attention reads
+    (the noise head reads feature_channels)."""
     rescale_degree: bool = Field(
         False,
-        description="multiply each atom's summed messages by its number of neighbours (attention=dot_product: over "
-        "average_degree); with an envelope, by the sum of the envelope over its neighbours",
     )
+    """Multiply each atom's summed messages by its number of neighbours (attention=dot_product: over average_degree);
+    with an envelope, by the sum of the envelope over its neighbours."""
     norm: Literal["layer", "merged", "none"] = Field(
         "layer",
-        description="normalisation of node features: merged has one scale for all degrees and is smooth at symmetric "
-        "sites; layer is the published one, which is not",
     )
-    initialisation: Initialisation = Field("normal", description="distribution of the initial weights")
-    envelope: bool = Field(False, description="smooth at the cutoff (the published model is not)")
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of attention weights")
-    projection_dropout: float = Field(0.0, ge=0, lt=1, description="equivariant dropout of each block's outputs")
-    output_dropout: float = Field(0.0, ge=0, lt=1, description="equivariant dropout of the final features")
-    stochastic_depth: float = Field(0.0, ge=0, lt=1, description="probability of dropping a block for a structure")
-    average_degree: float | None = Field(
-        15.57930850982666, gt=0, description="usual number of neighbours; published: QM9's; null: measured by training"
-    )
-    average_atoms: float | None = Field(
-        18.03065905448718, gt=0, description="usual number of atoms; published: QM9's; null: measured by training"
-    )
+    """Normalisation of node features: merged has one scale for all degrees and is smooth at symmetric sites; layer is
+    the published one, which is not."""
+    initialisation: OnFineTuning[Initialisation] = Field("normal")
+    """Distribution of the initial weights."""
+    envelope: bool = Field(False)
+    """Smooth at the cutoff (the published model is not)."""
+    attention_dropout: OnFineTuning[float] = Field(0.0, ge=0, lt=1)
+    """Dropout of attention weights."""
+    projection_dropout: OnFineTuning[float] = Field(0.0, ge=0, lt=1)
+    """Equivariant dropout of each block's outputs."""
+    output_dropout: OnFineTuning[float] = Field(0.0, ge=0, lt=1)
+    """Equivariant dropout of the final features."""
+    stochastic_depth: OnFineTuning[float] = Field(0.0, ge=0, lt=1)
+    """Probability of dropping a block for a structure."""
+    average_degree: float | None = Field(15.57930850982666, gt=0)
+    """Usual number of neighbours; published: QM9's; null: measured by training."""
+    average_atoms: float | None = Field(18.03065905448718, gt=0)
+    """Usual number of atoms; published: QM9's; null: measured by training."""
 
     @model_validator(mode="after")
     def _same_degrees(self) -> EquiformerConfig:

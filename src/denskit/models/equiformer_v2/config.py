@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from denskit.models.config import PackedModelConfig
 from denskit.nn.packed import PackedNormName
 from denskit.nn.so3_linear import Initialisation
+from denskit.settings import OnFineTuning
 
 Activation = Literal["separable_s2", "s2", "gate"]
 
@@ -17,23 +18,36 @@ class EquiformerV2Config(PackedModelConfig):
     """EquiformerV2; the defaults are the paper's 83M model for OC20 S2EF-2M."""
 
     name: Literal["equiformer_v2"] = "equiformer_v2"
-    hidden_channels: int = Field(64, ge=1, description="channels of the messages inside the attention")
-    num_heads: int = Field(8, ge=1, description="attention heads")
-    alpha_channels: int = Field(64, ge=1, description="channels of one head's attention logits")
-    value_channels: int = Field(16, ge=1, description="channels of one head's values")
-    ffn_channels: int = Field(128, ge=1, description="channels inside the feed-forward networks")
-    norm: PackedNormName = Field("separable_layer_norm", description="normalisation of node features")
-    activation: Activation = Field("separable_s2", description="nonlinearity of messages; only gate is exact")
-    grid_mlp: bool = Field(True, description="feed-forward networks act at points of the sphere")
-    grid_resolution: int = Field(18, ge=2, le=256, description="latitudes and longitudes of the sphere's points; even")
-    attention_renormalisation: bool = Field(True, description="layer norm of the attention logits")
-    initialisation: Initialisation = Field("uniform", description="distribution of the initial weights")
-    attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout of attention weights in the blocks")
-    projection_dropout: float = Field(0.0, ge=0, lt=1, description="equivariant dropout of each block's outputs")
-    stochastic_depth: float = Field(0.05, ge=0, lt=1, description="probability of dropping a block for a structure")
-    average_atoms: float | None = Field(
-        77.81317, gt=0, description="usual number of atoms; published: IS2RE's; null: measured by training"
-    )
+    hidden_channels: int = Field(64, ge=1)
+    """Channels of the messages inside the attention."""
+    num_heads: int = Field(8, ge=1)
+    """Attention heads."""
+    alpha_channels: int = Field(64, ge=1)
+    """Channels of one head's attention logits."""
+    value_channels: int = Field(16, ge=1)
+    """Channels of one head's values."""
+    ffn_channels: int = Field(128, ge=1)
+    """Channels inside the feed-forward networks."""
+    norm: PackedNormName = Field("separable_layer_norm")
+    """Normalisation of node features."""
+    activation: Activation = Field("separable_s2")
+    """Nonlinearity of messages; only gate is exact."""
+    grid_mlp: bool = Field(True)
+    """Feed-forward networks act at points of the sphere."""
+    grid_resolution: int = Field(18, ge=2, le=256)
+    """Latitudes and longitudes of the sphere's points; even."""
+    attention_renormalisation: bool = Field(True)
+    """Layer norm of the attention logits."""
+    initialisation: OnFineTuning[Initialisation] = Field("uniform")
+    """Distribution of the initial weights."""
+    attention_dropout: OnFineTuning[float] = Field(0.1, ge=0, lt=1)
+    """Dropout of attention weights in the blocks."""
+    projection_dropout: OnFineTuning[float] = Field(0.0, ge=0, lt=1)
+    """Equivariant dropout of each block's outputs."""
+    stochastic_depth: OnFineTuning[float] = Field(0.05, ge=0, lt=1)
+    """Probability of dropping a block for a structure."""
+    average_atoms: float | None = Field(77.81317, gt=0)
+    """Usual number of atoms; published: IS2RE's; null: measured by training."""
 
     @model_validator(mode="after")
     def _grid_is_fine_enough(self) -> EquiformerV2Config:

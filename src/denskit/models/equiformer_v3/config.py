@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from denskit.models.config import PackedModelConfig
+from denskit.settings import OnFineTuning
 
 NormName = Literal["merged_layer_norm", "merged_rms_norm", "separable_layer_norm"]
 Activation = Literal["swiglu_s2", "silu_swiglu_s2", "separable_s2"]
@@ -22,7 +23,7 @@ class EquiformerV3Config(PackedModelConfig):
     """Keep only the nearest neighbours of each atom; not smooth where the limit acts."""
     num_elements: int = Field(119, ge=1, le=128)
     """Atomic numbers 0 .. num_elements - 1 have an embedding."""
-    forces: Literal["gradient", "direct"] = "direct"
+    forces: OnFineTuning[Literal["gradient", "direct"]] = "direct"
     """Forces from -dE/dr or from a head of their own."""
     num_layers: int = Field(7, ge=1)
     """Attention blocks."""
@@ -59,9 +60,9 @@ class EquiformerV3Config(PackedModelConfig):
     """Added to the sum of the attention weights."""
     envelope: bool = True
     """Weight edges by a polynomial that vanishes at the cutoff, in the softmax, messages and degree embedding."""
-    attention_dropout: float = Field(0.1, ge=0, lt=1)
+    attention_dropout: OnFineTuning[float] = Field(0.1, ge=0, lt=1)
     """Dropout of attention weights in the blocks."""
-    stochastic_depth: float = Field(0.05, ge=0, lt=1)
+    stochastic_depth: OnFineTuning[float] = Field(0.05, ge=0, lt=1)
     """Probability of dropping a block for a structure."""
     average_atoms: float | None = Field(1.0, gt=0)
     """Divides energies; published: 1, for OC20 77.81317; null: measured on the training structures."""

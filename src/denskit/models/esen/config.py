@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from denskit.models.config import PackedModelConfig
+from denskit.settings import OnFineTuning
 
 
 class ESENConfig(PackedModelConfig):
@@ -21,7 +22,7 @@ class ESENConfig(PackedModelConfig):
     """With max_neighbors: exactly the nearest ones; false keeps neighbours as near as the next one."""
     num_elements: int = Field(100, ge=1, le=119)
     """Atomic numbers 0 .. num_elements - 1 have an embedding."""
-    forces: Literal["gradient", "direct"] = "direct"
+    forces: OnFineTuning[Literal["gradient", "direct"]] = "direct"
     """Forces from -dE/dr or from a head of their own."""
     num_layers: int = Field(10, ge=1)
     """Message-passing blocks."""

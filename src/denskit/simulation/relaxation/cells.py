@@ -10,21 +10,24 @@ present strain).
 from __future__ import annotations
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
+
+from denskit.settings import Settings
 
 VOIGT = ("xx", "yy", "zz", "yz", "xz", "xy")
 _PLACES = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
 
 
-class CellRelaxation(BaseModel):
+class CellRelaxation(Settings):
     """The strains of a cell that relax, and the pressure on it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    strains: tuple[str, ...] = Field(VOIGT, description="free components of the strain, of xx yy zz yz xz xy")
-    hydrostatic: bool = Field(False, description="the volume relaxes, the shape does not")
-    pressure: float = Field(0.0, description="eV/Å^3, external; positive compresses")
+    strains: tuple[str, ...] = Field(VOIGT)
+    """Free components of the strain, of xx yy zz yz xz xy."""
+    hydrostatic: bool = False
+    """The volume relaxes, the shape does not."""
+    pressure: float = 0.0
+    """EV/Å^3, external; positive compresses."""
 
     @classmethod
     def from_name(cls, name: str, pressure: float = 0.0) -> CellRelaxation:

@@ -53,10 +53,14 @@ class LBFGS(Settings):
     """
 
     name: Literal["lbfgs"] = "lbfgs"
-    maxstep: float = Field(0.2, gt=0, description="Å, longest move of an atom, before damping")
-    memory: int = Field(100, ge=1, description="pairs of moves and force changes in the history")
-    damping: float = Field(1.0, gt=0, description="factor of every move")
-    alpha: float = Field(70.0, gt=0, description="eV/Å^2, initial Hessian")
+    maxstep: float = Field(0.2, gt=0)
+    """Å, longest move of an atom, before damping."""
+    memory: int = Field(100, ge=1)
+    """Pairs of moves and force changes in the history."""
+    damping: float = Field(1.0, gt=0)
+    """Factor of every move."""
+    alpha: float = Field(70.0, gt=0)
+    """EV/Å^2, initial Hessian."""
 
     Memory: ClassVar = LBFGSMemory
 
@@ -111,14 +115,22 @@ class FIRE(Settings):
     """
 
     name: Literal["fire"] = "fire"
-    maxstep: float = Field(0.2, gt=0, description="Å, largest norm of the move of a system, over all its coordinates")
-    dt: float = Field(0.1, gt=0, description="initial time step, in units in which masses are 1")
-    dtmax: float = Field(1.0, gt=0, description="largest time step")
-    n_min: int = Field(5, ge=0, description="steps downhill before the time step grows")
-    f_inc: float = Field(1.1, ge=1, description="growth of the time step")
-    f_dec: float = Field(0.5, gt=0, le=1, description="factor of the time step after a step uphill")
-    a_start: float = Field(0.1, ge=0, le=1, description="initial mixing of velocities with forces")
-    f_a: float = Field(0.99, gt=0, le=1, description="factor by which the mixing shrinks")
+    maxstep: float = Field(0.2, gt=0)
+    """Å, largest norm of the move of a system, over all its coordinates."""
+    dt: float = Field(0.1, gt=0)
+    """Initial time step, in units in which masses are 1."""
+    dtmax: float = Field(1.0, gt=0)
+    """Largest time step."""
+    n_min: int = Field(5, ge=0)
+    """Steps downhill before the time step grows."""
+    f_inc: float = Field(1.1, ge=1)
+    """Growth of the time step."""
+    f_dec: float = Field(0.5, gt=0, le=1)
+    """Factor of the time step after a step uphill."""
+    a_start: float = Field(0.1, ge=0, le=1)
+    """Initial mixing of velocities with forces."""
+    f_a: float = Field(0.99, gt=0, le=1)
+    """Factor by which the mixing shrinks."""
 
     Memory: ClassVar = FIREMemory
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from denskit.settings import Settings
 from denskit.simulation.relaxation.cells import CellRelaxation
 from denskit.simulation.relaxation.optimizers import LBFGS, Optimizer
 
 
-class RelaxationSettings(BaseModel):
+class RelaxationSettings(Settings):
     """Optimizer, convergence and cells of a relaxation."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     optimizer: Optimizer = Field(default_factory=LBFGS)
-    fmax: float = Field(0.05, ge=0, description="eV/Å: converged when the forces on all atoms are smaller; 0: never")
-    steps: int = Field(500, ge=0, description="maximum number of moves of a structure")
-    cell: CellRelaxation | None = Field(None, description="None: cells are fixed")
+    fmax: float = Field(0.05, ge=0)
+    """EV/Å: converged when the forces on all atoms are smaller; 0: never."""
+    steps: int = Field(500, ge=0)
+    """Maximum number of moves of a structure."""
+    cell: CellRelaxation | None = None
+    """None: cells are fixed."""
 
 
 # Published for relaxed energies of OC20: the first in papers until 2024 (300 evaluations are 299 moves), the second in

@@ -21,14 +21,22 @@ from denskit.simulation.dynamics import DynamicsSettings
 class StudySettings(Settings):
     """The protocol; the defaults are those of Fu et al. (2023) for MD17."""
 
-    length: float = Field(300.0, gt=0, description="ps")
-    seeds: int = Field(5, ge=1, description="simulations in one batch, with different initial momenta")
-    seed: int = Field(0, ge=0, description="of all momenta")
-    temperature: float = Field(500.0, gt=0, description="K")
-    timestep: float = Field(0.5, gt=0, description="fs")
-    every: int = Field(100, ge=1, description="steps between two snapshots")
-    relaxation_time: float = Field(10.0, gt=0, description="fs, of the thermostat; published: 20 steps")
-    nve: float = Field(5.0, ge=0, description="ps without a thermostat for the energy drift, at most `length`; 0: none")
+    length: float = Field(300.0, gt=0)
+    """ps."""
+    seeds: int = Field(5, ge=1)
+    """Simulations in one batch, with different initial momenta."""
+    seed: int = Field(0, ge=0)
+    """Of all momenta."""
+    temperature: float = Field(500.0, gt=0)
+    """K."""
+    timestep: float = Field(0.5, gt=0)
+    """fs."""
+    every: int = Field(100, ge=1)
+    """Steps between two snapshots."""
+    relaxation_time: float = Field(10.0, gt=0)
+    """fs, of the thermostat; published: 20 steps."""
+    nve: float = Field(5.0, ge=0)
+    """ps without a thermostat for the energy drift, at most `length`; 0: none."""
 
     @model_validator(mode="after")
     def _is_long_enough(self) -> Self:
