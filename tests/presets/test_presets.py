@@ -17,14 +17,14 @@ def test_preset_loads_with_and_without_dens(name: str) -> None:
     for task in ("energy_forces", "dens"):
         config = load_config(name, [*molecule, f"task={task}"])
         assert config.task.name == task
-        direct = config.model.forces == "direct"
+        one_mean = config.model.forces == "direct" or name.startswith("crystals/")
         # the coefficients belong to the form of the loss
-        assert config.task.loss == ("published_oc20" if direct else "published")
+        assert config.task.loss == ("published_oc20" if one_mean else "published")
     assert preset_text(name).startswith("# ")
     assert 20 < len(preset_description(name)) < 120
 
 
-PUBLISHED = ("md17/", "oc20/", "oc22/")  # as published, which is not smooth
+PUBLISHED = ("md17/", "oc20/", "oc22/", "crystals/")  # as published, which is not smooth
 OF_GRADIENTS = [
     name
     for name in preset_names()
@@ -47,7 +47,7 @@ def test_forces_by_gradient_are_smooth_at_every_size(name: str) -> None:
 
 
 def test_presets_of_gradients_are_found() -> None:
-    assert {"equiformer", "equiformer_v2", "demo"} <= set(OF_GRADIENTS)
+    assert {"equiformer", "equiformer_v2", "equiformer_v3", "esen", "demo"} <= set(OF_GRADIENTS)
 
 
 def test_misspelt_preset_names_the_nearest() -> None:
