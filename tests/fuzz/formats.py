@@ -19,7 +19,7 @@ from data.published import write_s2ef
 from data.readers.test_aselmdb import ROWS
 from data.readers.test_raw_oc20 import _write as write_raw
 from denskit.cli.import_ import _settings
-from denskit.cli.inspect import _flat
+from denskit.cli.info import _flat
 from denskit.data import DataConfig, load_data, read_file
 from denskit.data.datasets.embedded import FOLDER as EMBEDDED
 from denskit.data.readers.shards import INDEX, SIZES, ShardFile, write_shard
