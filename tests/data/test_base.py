@@ -8,6 +8,7 @@ import torch
 
 from denskit.batch import System
 from denskit.data.base import Lazy, Subset, collate
+from denskit.data.records import joined
 from denskit.data.structure_arrays import StructureArrays
 
 
@@ -79,6 +80,23 @@ def test_subset_keeps_the_position_in_the_whole_source(systems: dict[str, System
     part = Subset(packed, np.array([4, 1]), "part")
     assert [system.index for system in part] == [4, 1]
     assert len(part) == 2
+
+
+def test_every_source_iterates_over_a_range_of_itself(systems: dict[str, System]) -> None:
+    packed = StructureArrays.from_systems(systems.values(), name="here")
+    part = Subset(packed, np.array([4, 1, 0]), "part")
+    both = joined([part, packed])
+    assert both.name == "part, here" and len(both) == 3 + len(packed)
+    assert both.sizes is not None and both.sizes.tolist() == [len(system) for system in both]
+    for source in (packed, part, Lazy("lazy", lambda: packed), both):
+        for begin, end in ((0, None), (1, 3), (2, 2), (2, len(source))):
+            found = [system.positions for system in source.iterate(begin, end)]
+            wanted = [source[index].positions for index in range(begin, len(source) if end is None else end)]
+            assert len(found) == len(wanted)
+            for one, other in zip(found, wanted, strict=True):
+                np.testing.assert_array_equal(one, other)
+    assert [system.index for system in both.iterate(1, 5)] == [1, 2, 3, 4]
+    assert part.in_file_order().indices.tolist() == [0, 1, 4]
 
 
 def test_lazy_opens_once_and_only_when_used(systems: dict[str, System]) -> None:

@@ -84,6 +84,7 @@ def test_energies_are_referenced_unless_totals_are_asked_for(tmp_path: Path) -> 
 def test_reading_in_order_keeps_nothing_and_out_of_order_unpacks_once(tmp_path: Path, cache: Path) -> None:
     source, _ = read_file(_write(tmp_path / "s2ef"))
     assert len(list(source)) == 5
+    assert [system.index for system in source.iterate(2, 4)] == [2, 3]
     assert not cache.exists()
     source[3]
     (unpacked,) = cache.rglob("*.extxyz")
