@@ -162,7 +162,7 @@ class ForceField(nn.Module):
         """Names of parameters without weight decay, as published: biases, norms, the radial basis."""
         names = {name for name, _ in self.named_parameters() if name.endswith("bias")}
         for prefix, module in self.named_modules():
-            if isinstance(module, nn.LayerNorm | NoWeightDecay):
+            if isinstance(module, NoWeightDecay):
                 names |= {f"{prefix}.{name}" for name, _ in module.named_parameters()}
         return names
 

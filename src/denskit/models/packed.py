@@ -22,6 +22,7 @@ from denskit.models.execution import Execution
 from denskit.models.graph import EdgeGraph
 from denskit.nn.force_encoding import ForceEncoding
 from denskit.nn.so3_linear import Initialisation
+from denskit.nn.weight_decay import LayerNorm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +83,9 @@ class RadialFunction(nn.Module):
         self.target = pair_table(config.num_elements, width) if own else None
         self.sizes = [config.num_basis] + [width] * pairs
         self.first = _radial_linear(sum(self.sizes), width)
-        self.first_norm = nn.LayerNorm(width)
+        self.first_norm = LayerNorm(width)
         self.second = _radial_linear(width, width)
-        self.second_norm = nn.LayerNorm(width)
+        self.second_norm = LayerNorm(width)
         self.output = _radial_linear(width, num_out)
 
     def hidden(self, graph: PackedGraph) -> Tensor:

@@ -18,6 +18,7 @@ from denskit.nn.activation import gate, smooth_leaky_relu
 from denskit.nn.attention import edge_softmax
 from denskit.nn.dropout import EquivariantDropout
 from denskit.nn.so3_linear import Initialisation, SO3Linear
+from denskit.nn.weight_decay import LayerNorm
 
 
 class RadialFunction(nn.Module):
@@ -29,7 +30,7 @@ class RadialFunction(nn.Module):
         for width_in, width_out in pairwise(widths):
             linear = nn.Linear(width_in, width_out)
             nn.init.zeros_(linear.bias)
-            layers += [linear, nn.LayerNorm(width_out), nn.SiLU()]
+            layers += [linear, LayerNorm(width_out), nn.SiLU()]
         self.hidden = nn.Sequential(*layers)
         self.output = nn.Linear(widths[-1], num_out, bias=False)
         bound = widths[-1] ** -0.5

@@ -16,6 +16,7 @@ from denskit.nn.packed import PackedLinear
 from denskit.nn.s2_activation import cast_grid, s2_silu
 from denskit.nn.so2_linear import SO2Linear
 from denskit.nn.so3_linear import Initialisation, initialise
+from denskit.nn.weight_decay import LayerNorm
 
 
 class S2Activation(nn.Module):
@@ -64,7 +65,7 @@ class GraphAttention(nn.Module):
         self.radial = RadialFunction(config, self.first.num_factors)
         self.activation = _activation(config, m_max, by_order=True)
         self.second = SO2Linear(l_max, m_max, hidden, heads * config.value_channels, init=init)
-        self.logit_norm = nn.LayerNorm(config.alpha_channels) if config.attention_renormalisation else nn.Identity()
+        self.logit_norm = LayerNorm(config.alpha_channels) if config.attention_renormalisation else nn.Identity()
         self.attention_vector = nn.Parameter(torch.empty(heads, config.alpha_channels))
         initialise(self.attention_vector, config.alpha_channels, "uniform")
         self.dropout = nn.Dropout(dropout)

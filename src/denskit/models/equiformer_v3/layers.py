@@ -17,6 +17,7 @@ from denskit.nn.s2_activation import cast_grid, s2_silu
 from denskit.nn.s2_product import s2_product
 from denskit.nn.so2_linear import SO2Linear
 from denskit.nn.so3_linear import initialise
+from denskit.nn.weight_decay import LayerNorm, RMSNorm
 
 
 class SphereActivation(nn.Module):
@@ -96,7 +97,7 @@ class GraphAttention(nn.Module):
         if not gate and config.activation != "separable_s2":
             with torch.no_grad():  # the scalars are a sum of two
                 self.second.weight_0[:, :hidden] *= 2**-0.5
-        norm = nn.RMSNorm if config.norm == "merged_rms_norm" else nn.LayerNorm
+        norm = RMSNorm if config.norm == "merged_rms_norm" else LayerNorm
         self.logit_norm = norm(config.alpha_channels, eps=1e-5)
         self.attention_vector = nn.Parameter(torch.empty(heads, config.alpha_channels))
         initialise(self.attention_vector, config.alpha_channels, "uniform")
