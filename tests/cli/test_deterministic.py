@@ -38,4 +38,4 @@ def test_it_acts_before_anything_is_computed(arguments: list[str]) -> None:
 def test_training_notes_it_in_the_configuration() -> None:
     arguments = ["train", "equiformer", "data.path=a.extxyz", "output=unused", "--dry-run"]
     assert "deterministic: false" in CliRunner().invoke(app, arguments).output
-    assert "deterministic: true" in CliRunner().invoke(app, [*arguments, "--deterministic"]).output
+    assert "deterministic: true" in CliRunner().invoke(app, [*arguments, "deterministic=true"]).output

@@ -83,7 +83,8 @@ def check_dens(config: RunConfig, dens: bool, row: tuple[float, ...]) -> None:
 
 def test_every_open_catalyst_preset_is_in_these_tables() -> None:
     expected = sorted(f"{preset}{twin}" for preset in PRESETS for twin in ("", "_dens"))
-    assert expected == [name for name in preset_names() if name.startswith(("oc20/", "oc22/"))]
+    of_the_paper = [name for name in preset_names() if name.startswith(("oc20/", "oc22/")) and "_v3_" not in name]
+    assert expected == of_the_paper
 
 
 @TWINS

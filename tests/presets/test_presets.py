@@ -39,7 +39,8 @@ def test_forces_by_gradient_are_smooth_at_every_size(name: str) -> None:
     config = load_config(name, [])
     assert config.model.cutoff <= 6
     for row in config.sizes or (SizeRow(model={}),):
-        settings = config.model.model_dump() | row.model | {"average_degree": 20.0, "average_atoms": 20.0}
+        settings = config.model.model_dump() | row.model
+        settings |= {key: 20.0 for key in ("average_degree", "average_atoms") if key in settings}
         model = type(config.model).model_validate(settings)
         backbone = build_force_field(model, heads={"noise": "1"}, scaling=Scaling(elements=[1, 6, 8])).backbone
         assert backbone.smooth

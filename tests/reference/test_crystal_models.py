@@ -18,6 +18,8 @@ from denskit.geometry.edge_frame import EdgeFrames
 from denskit.models import MODELS, build_force_field
 from denskit.models.published_checkpoint import PublishedCheckpoint
 from denskit.models.scaling import Scaling
+from denskit.tasks import build_task
+from denskit.training.load_config import load_config
 from reference.open_catalyst import Case, assert_near, cases
 
 from tolerances import REFERENCE64, REFERENCE_GRADIENT32
@@ -169,26 +171,29 @@ def test_the_frames_do_not_matter(case: CrystalCase) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "settings", "heads", "published"),
+    ("preset", "published"),
     [
-        ("equiformer_v3", {"num_layers": 8, "l_max": 6, "hidden_channels": 64, "num_basis": 128}, {}, 91_390_274),
-        ("equiformer_v3", {"stress": "direct"}, {"noise": "1"}, 34_859_044),
-        ("equiformer_v3", {"stress": "direct"}, {}, 32_865_667),
-        ("equiformer_v3", {"forces": "gradient"}, {}, 30_278_113),
-        ("equiformer_v3", {"stress": "direct", "num_basis": 64}, {"noise": "1"}, 34_928_164),
-        ("equiformer_v3", {"stress": "direct", "num_basis": 64, "l_max": 6}, {"noise": "1"}, 57_077_924),
-        ("equiformer_v3", {"forces": "gradient", "num_basis": 64}, {}, 30_333_409),
-        ("equiformer_v3", {"forces": "gradient", "num_basis": 64, "l_max": 6}, {}, 48_841_313),
-        ("esen", {"forces": "gradient"}, {}, 30_085_121),
-        ("esen", {"forces": "gradient", "num_basis": 64}, {}, 30_161_153),
-        # without the bias and the matrix of degree 0 of each vector head, and the bias of the force embedding
-        ("esen", {}, {}, 30_085_378 - 129),
-        ("esen", {}, {"noise": "1"}, 30_086_275 - 2 * 129 - 128),
+        ("oc20/equiformer_v3_2m", 91_390_274),
+        ("crystals/equiformer_v3_mptrj_direct_dens", 34_859_044),
+        ("crystals/equiformer_v3_mptrj_gradient", 30_278_113),
+        ("crystals/equiformer_v3_omat24_direct_dens", 34_928_164),
+        ("crystals/equiformer_v3_omat24_direct_dens_l6", 57_077_924),
+        ("crystals/equiformer_v3_omat24_gradient", 30_333_409),
+        ("crystals/equiformer_v3_omat24_gradient_l6", 48_841_313),
+        ("crystals/equiformer_v3_oam_gradient", 30_333_409),
+        ("crystals/esen_30m_mptrj_gradient", 30_085_121),
+        ("crystals/esen_30m_omat24_gradient", 30_161_153),
+        # without the bias and the matrix of degree 0 of each vector head, the bias of the force embedding, and with a
+        # linear stress head of 4 * 128 + 1 parameters in place of the published one, which is not equivariant
+        ("crystals/esen_30m_mptrj_direct_dens", 30_086_275 - 2 * 129 - 128 + 513),
     ],
 )
-def test_number_of_parameters(model: str, settings: dict[str, Any], heads: dict[str, str], published: int) -> None:
-    config = MODELS[model].config.model_validate({"num_elements": 128 if model != "esen" else 100, **settings})
+def test_number_of_parameters_of_the_released_configurations(preset: str, published: int) -> None:
+    config = load_config(preset)
+    elements = {"num_elements": 128} if config.model.name == "equiformer_v3" else {}
     scaling = Scaling(elements=[1, 6, 8])
     with torch.device("meta"):
-        force_field = build_force_field(config, heads=heads, scaling=scaling)
+        force_field = build_force_field(
+            config.model.model_copy(update=elements), heads=build_task(config.task).heads, scaling=scaling
+        )
     assert sum(parameter.numel() for parameter in force_field.parameters()) == published

@@ -117,7 +117,7 @@ def test_another_level_of_theory_is_noticed(tiny: Tiny, trained: Path, offset: f
     said = _said(_start(tiny(f"training.init_from={trained}"), _shifted(offset)))
     assert ("warning: the data's energies lie 3." in said or "lie 2.9" in said) == warned
     assert ("data.references=fit corrects the references" in said) == warned
-    assert "before training: labels less predictions" in said
+    assert "before training: labels minus predictions" in said
 
 
 def test_asked_for_references_are_corrected_by_what_predictions_leave(tiny: Tiny, trained: Path) -> None:

@@ -155,9 +155,10 @@ def test_a_process_without_structures_counts_zero() -> None:
 
 
 def _tensors(prepared: Prepared) -> list[torch.Tensor]:
-    batch = [getattr(prepared.batch, field.name) for field in fields(prepared.batch)]
+    parts = (prepared.batch, prepared.batch.built_edges)
+    found = [getattr(part, field.name) for part in parts for field in fields(part)]
     return [
-        *(tensor for tensor in batch if tensor is not None),
+        *(tensor for tensor in found if isinstance(tensor, torch.Tensor)),
         prepared.noise,
         prepared.force_input,
         prepared.targets.forces,

@@ -199,7 +199,7 @@ class ForceField(nn.Module):
             return {name: out[name] for name in wanted}
         with torch.enable_grad():
             positions = batch.positions.detach().requires_grad_()
-            strained = "stress" in wanted and self.config.stress == "strain"
+            strained = "stress" in wanted and "stress" not in self.heads
             strain = torch.zeros_like(batch.cell).requires_grad_() if strained else None
             moved = _strained(replace(batch, positions=positions), strain)
             out = self._evaluate(moved, force_input, wanted, edge_frames, execution)

@@ -127,9 +127,8 @@ class PlainRMSNorm(RMSNorm):
 
 
 PackedNormName = Literal["layer_norm", "separable_layer_norm", "rms_norm"]
-PACKED_NORMS: dict[str, type[PackedNorm]] = {
+PACKED_NORMS: dict[PackedNormName, type[PackedNorm]] = {
     "layer_norm": LayerNorm,
     "separable_layer_norm": SeparableLayerNorm,
     "rms_norm": RMSNorm,
-    "plain_rms_norm": PlainRMSNorm,
 }

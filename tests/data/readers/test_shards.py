@@ -190,7 +190,7 @@ def test_an_incomplete_folder_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"shard-00001.safetensors has \d+ bytes; .*index.json says"):
         open_shards(folder)
     second.write_bytes(raw[:-1] + b"?")
-    with pytest.raises(ValueError, match="shard-00001.safetensors is missing, or not what was written"):
+    with pytest.raises(ValueError, match="shard-00001.safetensors is missing, or differs from the written file"):
         verify(folder)
     second.unlink()
     with pytest.raises(ValueError, match="shard-00001.safetensors is missing"):

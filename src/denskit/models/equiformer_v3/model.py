@@ -22,12 +22,12 @@ from denskit.models.execution import DEFAULT, Execution
 from denskit.models.packed import Gate, PackedBackbone, PackedFeatures, PackedGraph, features_of
 from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import StochasticDepth
-from denskit.nn.packed import PACKED_NORMS, PackedLinear
+from denskit.nn.packed import PACKED_NORMS, PackedLinear, PackedNorm, PlainRMSNorm
 from denskit.nn.radial import GaussianSmearing
 
-NORMS = {
+NORMS: dict[str, type[PackedNorm]] = {
     "merged_layer_norm": PACKED_NORMS["rms_norm"],
-    "merged_rms_norm": PACKED_NORMS["plain_rms_norm"],
+    "merged_rms_norm": PlainRMSNorm,
     "separable_layer_norm": PACKED_NORMS["separable_layer_norm"],
 }
 
