@@ -29,6 +29,7 @@ class Order:
     signs: int  # 1 for m = 0, else 2
     size: int  # degrees
     factor: int  # first of its factors
+    adds: bool  # an order before it has the same factors
 
 
 def orders(l_max: int, m_max: int, *, shared: bool = False) -> list[Order]:
@@ -36,7 +37,7 @@ def orders(l_max: int, m_max: int, *, shared: bool = False) -> list[Order]:
     found: list[Order] = []
     first = factor = 0
     for m in range(m_max + 1):
-        order = Order(first, 1 if m == 0 else 2, l_max + 1 - m, m if shared else factor)
+        order = Order(first, 1 if m == 0 else 2, l_max + 1 - m, m if shared else factor, shared and m > 0)
         found.append(order)
         first, factor = first + order.signs * order.size, factor + order.size
     return found
@@ -100,7 +101,7 @@ class _RotateAndConvolve(torch.autograd.Function):
         for part in edges.chunks(x.shape[2]):
             rotated, factors = _inputs(edges, part, x, hidden, radial, offset)
             grad_rotated = [torch.empty_like(end) for end in rotated]
-            grad_factors = torch.zeros_like(factors)
+            grad_factors = torch.empty_like(factors)
             at = 0
             for order, matrix, grad_matrix in zip(ctx.layout, matrices, grads, strict=True):
                 rows = grad[part, at : at + len(matrix)]
@@ -158,7 +159,10 @@ def _product_backward(
         rows, factor = _views(order, features, factors)
         grad_rows, grad_factor = _views(order, grad_rotated[end], grad_factors)
         torch.mul(grad[..., end, :], factor[..., end, :], out=grad_rows)
-        grad_factor[..., end, :] += (grad[..., end, :] * rows).sum(1, keepdim=True)
+        if order.adds:
+            grad_factor[..., end, :] += (grad[..., end, :] * rows).sum(1, keepdim=True)
+        else:
+            torch.sum(grad[..., end, :] * rows, 1, keepdim=True, out=grad_factor[..., end, :])
 
 
 def rotate_and_convolve(
