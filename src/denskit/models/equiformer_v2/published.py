@@ -7,65 +7,29 @@ added to the atom embedding.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from denskit.models.equiformer_v2.config import EquiformerV2Config
+from denskit.models.packed_published import rename
 from denskit.models.published_checkpoint import Importer, from_settings
 
 NORMS = {"layer_norm": "layer_norm", "layer_norm_sh": "separable_layer_norm", "rms_norm_sh": "rms_norm"}
 
-_RENAMED = (  # (pattern, ours), applied one after the other to the published name
-    (r"^backbone\.", ""),
+_HEADS = (
     (r"^output_heads\.\w+\.(energy_block|force_block|denoising_pos_block)\.", r"\1."),
     (r"^energy_block\.", "heads.energy.feed_forward."),
     (r"^force_block\.", "heads.forces.attention."),
     (r"^denoising_pos_block\.", "heads.noise.attention."),
-    (r"^(?!heads\.)", "backbone."),
-    (r"\.sphere_embedding\.weight$", ".atom_embedding"),
-    (r"\.distance_expansion\.", ".basis."),
-    (r"^backbone\.(source|target)_embedding\.", r"backbone.\1_pairs."),
-    (r"\.edge_degree_embedding\.", ".edge_degree."),
-    (r"\.edge_degree\.(source|target)_embedding\.", r".edge_degree.radial.\1."),
-    (r"\.(source|target)_embedding\.", r".radial.\1."),
-    (r"\.so2_conv_1\.rad_func\.", ".radial."),
-    (r"\.rad_func\.", ".radial."),
-    (r"\.net\.0\.", ".first."),
-    (r"\.net\.1\.", ".first_norm."),
-    (r"\.net\.3\.", ".second."),
-    (r"\.net\.4\.", ".second_norm."),
-    (r"\.net\.6\.", ".output."),
-    (r"\.ga\.", ".attention."),
-    (r"\.so2_conv_1\.", ".first."),
-    (r"\.so2_conv_2\.", ".second."),
-    (r"\.fc_m0\.weight$", ".weight_0"),
-    (r"\.fc_m0\.bias$", ".bias"),
-    (r"\.so2_m_conv\.(\d+)\.fc\.weight$", r".weights.\1"),
-    (r"\.alpha_norm\.", ".logit_norm."),
-    (r"\.alpha_dot$", ".attention_vector"),
-    (r"\.proj\.", ".projection."),
-    (r"\.ffn\.", ".feed_forward."),
-    (r"\.so3_linear_1\.", ".first."),
-    (r"\.so3_linear_2\.", ".second."),
+)
+_LAYERS = (
     (r"\.(scalar_mlp\.0|gating_linear)\.", ".scalars."),
     (r"\.grid_mlp\.0\.", ".activation.first."),
     (r"\.grid_mlp\.2\.", ".activation.inner."),
     (r"\.grid_mlp\.4\.", ".activation.last."),
-    (r"\.affine_(weight|bias)$", r".\1"),
 )
-_CONSTANTS = re.compile(  # buffers that hold no weights
-    r"(^|\.)(SO3_\w+\..*|mappingReduced\..*|expand_index|balance_degree_weight|energy_lin_ref)$"
-)
-
-
-def _our_name(published: str) -> str:
-    for pattern, ours in _RENAMED:
-        published = re.sub(pattern, ours, published)
-    return published
 
 
 def convert_equiformer_v2(
@@ -83,20 +47,7 @@ def convert_equiformer_v2(
     Raises:
         ValueError: Tensors of the architecture are missing.
     """
-    out = {_our_name(name): tensor for name, tensor in state.items() if not _CONSTANTS.search(name)}
-    if config.norm == "separable_layer_norm":
-        for name in [name for name in out if name.endswith(".norm_l0.bias")]:
-            norm = name.removesuffix(".norm_l0.bias")
-            out[f"{norm}.bias"] = out.pop(name)
-            out[f"{norm}.weight"] = torch.cat((out.pop(f"{norm}.norm_l0.weight")[None], out[f"{norm}.weight"]))
-    if "backbone.force_embedding.weight" in out:
-        weight = out.pop("backbone.force_embedding.weight")
-        for l, part in enumerate(weight):
-            out[f"backbone.force_encoding.linear.weights.{l}"] = part.T
-        bias = out.pop("backbone.force_embedding.bias").double()  # added before it is rounded again
-        out["backbone.atom_embedding"] = out["backbone.atom_embedding"] + bias
-    if "backbone.atom_embedding" not in out:
-        raise ValueError("the checkpoint has no 'sphere_embedding.weight': it is not a published EquiformerV2")
+    out = rename(state, "EquiformerV2", _HEADS, _LAYERS, bias_on_all=True)
     noise = any(name.startswith("heads.noise.") for name in out)
     return out, {"noise": "1"} if noise else {}
 

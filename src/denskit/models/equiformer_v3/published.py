@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from denskit.models.equiformer_v3.config import EquiformerV3Config
+from denskit.models.packed_published import rename
 from denskit.models.published_checkpoint import Importer, from_settings
 
 NORMS = {
@@ -23,57 +23,22 @@ ACTIVATIONS = {
     "sep-merge_s2_swiglu": "silu_swiglu_s2",
     "sep_s2": "separable_s2",
 }
-HEADS = {"force_block": "forces", "dens_block": "noise", "stress_block": "stress"}
 
-_RENAMED = (  # (pattern, ours), applied one after the other to the published name
-    (r"^backbone\.", ""),
+_HEADS = (
     (r"^energy_block\.linear_1\.", "heads.energy.first."),
     (r"^energy_block\.linear_2\.", "heads.energy.second."),
     (r"^force_block\.", "heads.forces.attention."),
     (r"^dens_block\.", "heads.noise.attention."),
-    (r"^stress_block\.so3_linear_1\.", "heads.stress.first."),
-    (r"^stress_block\.so3_linear_2\.", "heads.stress.second."),
     (r"^stress_block\.gating_linear\.", "heads.stress.gates."),
-    (r"^(?!heads\.)", "backbone."),
-    (r"\.sphere_embedding\.weight$", ".atom_embedding"),
-    (r"\.distance_expansion\.", ".basis."),
-    (r"\.edge_degree_embedding\.", ".edge_degree."),
-    (r"\.edge_degree\.(source|target)_embedding\.", r".edge_degree.radial.\1."),
-    (r"\.(source|target)_embedding\.", r".radial.\1."),
-    (r"\.rad_func\.", ".radial."),
-    (r"\.radial\.net\.0\.", ".radial.first."),
-    (r"\.radial\.net\.1\.", ".radial.first_norm."),
-    (r"\.radial\.net\.3\.", ".radial.second."),
-    (r"\.radial\.net\.4\.", ".radial.second_norm."),
-    (r"\.radial\.net\.6\.", ".radial.output."),
-    (r"\.ga\.", ".attention."),
-    (r"\.so2_linear_1\.", ".first."),
-    (r"\.so2_linear_2\.", ".second."),
-    (r"\.fc_m0\.weight$", ".weight_0"),
-    (r"\.fc_m0\.bias$", ".bias"),
-    (r"\.so2_m_linear\.(\d+)\.fc\.weight$", r".weights.\1"),
-    (r"\.alpha_norm\.", ".logit_norm."),
-    (r"\.alpha_dot$", ".attention_vector"),
-    (r"\.proj\.", ".projection."),
-    (r"\.ffn\.", ".feed_forward."),
-    (r"\.feed_forward\.so3_linear_1\.", ".feed_forward.first."),
-    (r"\.feed_forward\.so3_linear_2\.", ".feed_forward.second."),
+    (r"^stress_block\.", "heads.stress."),
+)
+_LAYERS = (
     (r"\.scalar_mlp\.0\.(linear\.)?", ".scalars."),
     (r"\.grid_mlp\.gating_linear\.", ".gates."),
     (r"\.grid_mlp\.(grid_linear_1|0\.linear|0)\.", ".grid_first."),
     (r"\.grid_mlp\.3\.", ".grid_inner."),
     (r"\.grid_mlp\.(grid_linear_2|2|6)\.", ".grid_last."),
-    (r"\.affine_(weight|bias)$", r".\1"),
 )
-_CONSTANTS = re.compile(  # buffers that hold no weights
-    r"(^|\.)(SO3_\w+\..*|so3_(?!linear)\w+\..*|expand_index|balance_degree_weight|Jd_\d)$"
-)
-
-
-def _our_name(published: str) -> str:
-    for pattern, ours in _RENAMED:
-        published = re.sub(pattern, ours, published)
-    return published
 
 
 def convert_equiformer_v3(
@@ -91,21 +56,10 @@ def convert_equiformer_v3(
     Raises:
         ValueError: Tensors of the architecture are missing.
     """
-    out = {_our_name(name): tensor for name, tensor in state.items() if not _CONSTANTS.search(name)}
-    if "backbone.atom_embedding" not in out:
-        raise ValueError("the checkpoint has no 'sphere_embedding.weight': it is not a published EquiformerV3")
-    for name in [
-        name for name in out if name.endswith(".projection.bias") or re.search(r"\.(first|second)\.bias$", name)
-    ]:
-        out[name] = out[name].flatten()
-    for name in [name for name in out if name.endswith(".norm_l0.bias")]:
-        norm = name.removesuffix(".norm_l0.bias")
-        out[f"{norm}.bias"] = out.pop(name)
-        out[f"{norm}.weight"] = torch.cat((out.pop(f"{norm}.norm_l0.weight")[None], out[f"{norm}.weight"]))
-    if "backbone.force_embedding.weight" in out:
-        for l, part in enumerate(out.pop("backbone.force_embedding.weight")):
-            out[f"backbone.force_encoding.linear.weights.{l}"] = part.T
-        out["backbone.force_encoding.linear.bias"] = out.pop("backbone.force_embedding.bias").flatten()
+    out = rename(state, "EquiformerV3", _HEADS, _LAYERS, bias_on_all=False)
+    for name in out:
+        if re.search(r"\.(projection|first|second)\.bias$", name):  # published: [1, 1, C]
+            out[name] = out[name].flatten()
     found = {name.split(".")[1] for name in out if name.startswith("heads.")}
     return out, {name: irreps for name, irreps in (("noise", "1"), ("stress", "0+2")) if name in found}
 

@@ -12,48 +12,22 @@ from typing import Any
 from torch import Tensor
 
 from denskit.models.esen.config import ESENConfig
+from denskit.models.packed_published import rename
 from denskit.models.published_checkpoint import Importer, from_settings
 
-_RENAMED = (  # (pattern, ours), applied one after the other to the published name
-    (r"^backbone\.", ""),
+_HEADS = (
     (r"^output_heads\.\w+\.", ""),
     (r"^energy_block\.", "heads.energy.mlp."),
     (r"^linear\.", "heads.forces.linear."),
     (r"^denoising_linear\.", "heads.noise.linear."),
-    (r"^(?!heads\.)", "backbone."),
-    (r"\.sphere_embedding\.weight$", ".atom_embedding"),
-    (r"\.distance_expansion\.", ".basis."),
-    (r"^backbone\.(source|target)_embedding\.", r"backbone.\1_pairs."),
-    (r"\.edge_degree_embedding\.rad_func\.", ".edge_degree.radial."),
-    (r"\.edge_wise\.so2_conv_1\.rad_func\.", ".edgewise.radial."),
-    (r"\.radial\.net\.0\.", ".radial.first."),
-    (r"\.radial\.net\.1\.", ".radial.first_norm."),
-    (r"\.radial\.net\.3\.", ".radial.second."),
-    (r"\.radial\.net\.4\.", ".radial.second_norm."),
-    (r"\.radial\.net\.6\.", ".radial.output."),
-    (r"\.edge_wise\.so2_conv_1\.", ".edgewise.first."),
-    (r"\.edge_wise\.so2_conv_2\.", ".edgewise.second."),
-    (r"\.fc_m0\.weight$", ".weight_0"),
-    (r"\.fc_m0\.bias$", ".bias"),
-    (r"\.so2_m_conv\.(\d+)\.fc\.weight$", r".weights.\1"),
-    (r"\.atom_wise\.scalar_mlp\.0\.", ".atomwise.gates."),
-    (r"\.atom_wise\.so3_linear_1\.", ".atomwise.first."),
-    (r"\.atom_wise\.so3_linear_2\.", ".atomwise.second."),
-    (r"\.atom_wise\.grid_mlp\.0\.", ".atomwise.first."),
-    (r"\.atom_wise\.grid_mlp\.2\.", ".atomwise.inner."),
-    (r"\.atom_wise\.grid_mlp\.4\.", ".atomwise.last."),
-    (r"\.affine_(weight|bias)$", r".\1"),
 )
-_LEFT_OUT = re.compile(  # buffers, and the published stress head, which is not equivariant
-    r"(SO3_grid|SO3_rotation|mappingReduced|coefficient_index|expand_index|balance_degree_weight|sphharm_norm"
-    r"|xedge_layer_norm|block\.(scalar|irrep2)_MLP|Jd_\d)"
+_LAYERS = (
+    (r"\.scalar_mlp\.0\.", ".gates."),
+    (r"\.grid_mlp\.0\.", ".first."),
+    (r"\.grid_mlp\.2\.", ".inner."),
+    (r"\.grid_mlp\.4\.", ".last."),
 )
-
-
-def _our_name(published: str) -> str:
-    for pattern, ours in _RENAMED:
-        published = re.sub(pattern, ours, published)
-    return published
+_STRESS = re.compile(r"sphharm_norm|xedge_layer_norm|block\.(scalar|irrep2)_MLP")  # the head that is not equivariant
 
 
 def convert_esen(state: Mapping[str, Tensor], config: ESENConfig) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -69,18 +43,12 @@ def convert_esen(state: Mapping[str, Tensor], config: ESENConfig) -> tuple[dict[
     Raises:
         ValueError: Tensors of the architecture are missing.
     """
-    out = {_our_name(name): tensor for name, tensor in state.items() if not _LEFT_OUT.search(name)}
-    if "backbone.atom_embedding" not in out:
-        raise ValueError("the checkpoint has no 'sphere_embedding.weight': it is not a published eSEN")
+    left = {name: tensor for name, tensor in state.items() if not _STRESS.search(name)}
+    out = rename(left, "eSEN", _HEADS, _LAYERS, bias_on_all=True)
     for head in ("forces", "noise"):  # published: one matrix for each degree and a bias, of which only degree 1 acts
         if f"heads.{head}.linear.weight" in out:
             out[f"heads.{head}.linear.weight"] = out[f"heads.{head}.linear.weight"][1]
             del out[f"heads.{head}.linear.bias"]
-    if "backbone.force_embedding.weight" in out:
-        for l, part in enumerate(out.pop("backbone.force_embedding.weight")):
-            out[f"backbone.force_encoding.linear.weights.{l}"] = part.T
-        bias = out.pop("backbone.force_embedding.bias").double()
-        out["backbone.atom_embedding"] = out["backbone.atom_embedding"] + bias
     noise = any(name.startswith("heads.noise.") for name in out)
     return out, {"noise": "1"} if noise else {}
 
