@@ -5,6 +5,7 @@ Their graph, radial functions, degree embedding, gate, and the part of the backb
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -14,13 +15,17 @@ from torch import Tensor, nn
 from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames
 from denskit.geometry.order_major import order_major, pack_wigner, rows_of_degrees
-from denskit.geometry.so2_messages import MessageEdges, weigh_and_sum
+from denskit.geometry.so2_messages import MessageEdges, orders, rotate_and_convolve, weigh_and_sum
 from denskit.models.base import Backbone, Features
 from denskit.models.config import PackedModelConfig
 from denskit.models.edge_chunks import at_targets, chunks_of
 from denskit.models.execution import Execution
 from denskit.models.graph import EdgeGraph
+from denskit.nn.activation import smooth_leaky_relu
+from denskit.nn.attention import SINK, edge_softmax
 from denskit.nn.force_encoding import ForceEncoding
+from denskit.nn.packed import PackedLinear
+from denskit.nn.so2_linear import SO2Linear
 from denskit.nn.so3_linear import Initialisation
 from denskit.nn.weight_decay import LayerNorm
 
@@ -154,6 +159,100 @@ def weigh_and_sum_packed(graph: PackedGraph, back: Tensor, values: Tensor, weigh
         return weigh_and_sum(graph.edges(back), values, weights)
     weighted = values.unflatten(2, (weights.shape[1], -1)) * weights[:, None, :, None]
     return graph.sum_over_edges(back.mT @ weighted.flatten(2))
+
+
+def convolve_ends(
+    x: Tensor, graph: PackedGraph, radial: RadialFunction, convolution: SO2Linear, *, shared: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Rotate the features of both ends of each edge into its frame, multiply by radial factors, convolve.
+
+    Args:
+        x: packed features [N, (l_max + 1)^2, C].
+        graph: edges.
+        radial: one factor for each |m|, degree, end and channel.
+        convolution: of 2 C channels, the two ends side by side.
+        shared: one factor for each degree, end and channel instead, for all orders.
+
+    Returns:
+        Messages [E, K, C_out] in the edge frames and the extra scalars [E, extra] of the convolution.
+    """
+    if graph.in_one_piece:
+        ends = torch.cat((x.index_select(0, graph.source), x.index_select(0, graph.target)), -1)
+        if shared:
+            return convolution(weighted_by_degree(graph.into @ ends, radial(graph), convolution))  # type: ignore[no-any-return]
+        return convolution(graph.into @ ends, radial(graph))  # type: ignore[no-any-return]
+    layout = orders(convolution.l_max, convolution.m_max, shared=shared)
+    inputs = (x, radial.hidden(graph), radial.output.weight, radial.output.bias, convolution.bias)
+    out = rotate_and_convolve(graph.edges(graph.into), layout, *inputs, convolution.matrices())
+    scalars, message = out.split([convolution.extra, out.shape[1] - convolution.extra], 1)
+    return message.unflatten(1, (-1, convolution.channels_out)), scalars
+
+
+def weighted_by_degree(x: Tensor, factors: Tensor, convolution: SO2Linear) -> Tensor:
+    """Order-major x [E, K, C] times factors [E, (l_max + 1) C] of its degrees."""
+    degrees = [l for l, _, _ in order_major(convolution.l_max, convolution.m_max)]
+    return x * factors.unflatten(1, (convolution.l_max + 1, -1))[:, degrees]
+
+
+class PackedAttention(nn.Module, ABC):
+    """Equivariant graph attention: two SO(2) convolutions with an activation between, MLP logits, values summed.
+
+    A subclass sets the layers below in ``__init__``.
+    """
+
+    first: SO2Linear  # its extra scalars: logits, then those of the activation
+    activation: nn.Module
+    second: SO2Linear
+    logit_norm: nn.Module
+    attention_vector: nn.Parameter  # [heads, alpha_channels]
+    dropout: nn.Module
+    projection: PackedLinear
+    softcap: float | None = None  # logits z become c tanh(z / c)
+    sink = SINK
+
+    @abstractmethod
+    def message(self, x: Tensor, graph: PackedGraph) -> tuple[Tensor, Tensor]:
+        """Messages [E, K, C'] in the edge frames and scalars [E, extra]: the first convolution."""
+
+    def forward(self, x: Tensor, graph: PackedGraph, degrees: tuple[int, ...]) -> Tensor:
+        """Packed x [N, (l_max + 1)^2, C] to the rows of some degrees, [N, sum of 2l + 1, C_out]."""
+        message, scalars = self.message(x, graph)
+        width = self.attention_vector.numel()
+        logits, scalars = scalars.split([width, scalars.shape[1] - width], -1)
+        l_max, m_max = self.first.l_max, self.first.m_max
+        wanted = None if len(degrees) == l_max + 1 else degrees
+        values, _ = self.second(self.activation(message, scalars), degrees=wanted)
+        back = graph.back_of(l_max, m_max, degrees)
+        summed = weigh_and_sum_packed(graph, back, values, self._attention(logits, graph))
+        return self.projection(summed, degrees)  # type: ignore[no-any-return]
+
+    def _attention(self, logits: Tensor, graph: PackedGraph) -> Tensor:
+        """Weights [E, H] of the edges into each atom."""
+        heads = smooth_leaky_relu(self.logit_norm(logits.unflatten(-1, self.attention_vector.shape)), scale=1.0)
+        scores = (heads * self.attention_vector).sum(-1)
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        weights = edge_softmax(
+            scores, graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped, sink=self.sink
+        )
+        return self.dropout(weights)  # type: ignore[no-any-return]
+
+
+def attend(attention: PackedAttention, x: Tensor, graph: PackedGraph, degrees: tuple[int, ...]) -> Tensor:
+    """``attention(x, graph, degrees)``, in chunks of edges where the graph has them."""
+    return at_targets(attention, lambda part, edges: [attention(*part, edges, degrees)], [x], graph, 1)[0]
+
+
+class VectorHead(nn.Module):
+    """One more attention with one output vector per atom: forces and noise."""
+
+    def __init__(self, attention: PackedAttention) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, features: PackedFeatures) -> Tensor:
+        """Vectors [N, 3]."""
+        return attend(self.attention, features.packed, features.graph, (1,))[:, :, 0]
 
 
 def rescaling(l_max: int, m_max: int, like: Tensor) -> Tensor:

@@ -7,11 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from denskit.geometry.order_major import order_major
-from denskit.geometry.so2_messages import orders, rotate_and_convolve
 from denskit.models.equiformer_v2.config import EquiformerV2Config
-from denskit.models.packed import Gate, PackedGraph, RadialFunction, weigh_and_sum_packed
-from denskit.nn.activation import smooth_leaky_relu
-from denskit.nn.attention import edge_softmax
+from denskit.models.packed import Gate, PackedAttention, PackedGraph, RadialFunction, convolve_ends
 from denskit.nn.packed import PackedLinear
 from denskit.nn.s2_activation import cast_grid, s2_silu
 from denskit.nn.so2_linear import SO2Linear
@@ -48,19 +45,14 @@ def _num_activation_scalars(config: EquiformerV2Config, hidden: int) -> int:
     return {"gate": config.l_max * hidden, "separable_s2": hidden, "s2": 0}[config.activation]
 
 
-class GraphAttention(nn.Module):
-    """Equivariant graph attention: two SO(2) convolutions with an activation between, MLP logits, values summed.
-
-    The features of both ends of an edge are concatenated and multiplied by radial functions before the first
-    convolution.
-    """
+class GraphAttention(PackedAttention):
+    """Radial functions multiply both ends, one factor for each order, degree and channel."""
 
     def __init__(self, config: EquiformerV2Config, channels_out: int, dropout: float) -> None:
         super().__init__()
-        self.l_max, self.m_max = l_max, m_max = config.l_max, config.m_max
+        l_max, m_max = config.l_max, config.m_max
         heads, hidden, init = config.num_heads, config.hidden_channels, config.initialisation
-        self.logit_width = heads * config.alpha_channels
-        extra = self.logit_width + _num_activation_scalars(config, hidden)
+        extra = heads * config.alpha_channels + _num_activation_scalars(config, hidden)
         self.first = SO2Linear(l_max, m_max, 2 * config.channels, hidden, extra=extra, init=init)
         self.radial = RadialFunction(config, self.first.num_factors)
         self.activation = _activation(config, m_max, by_order=True)
@@ -71,33 +63,9 @@ class GraphAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.projection = PackedLinear(l_max, heads * config.value_channels, channels_out, init)
 
-    def forward(self, x: Tensor, graph: PackedGraph, degrees: tuple[int, ...]) -> Tensor:
-        """Packed x [N, (l_max + 1)^2, C] to the rows of some degrees, [N, sum of 2l + 1, C_out]."""
-        message, scalars = self._first(x, graph)
-        logits, scalars = scalars.split([self.logit_width, scalars.shape[1] - self.logit_width], -1)
-        every = len(degrees) == self.l_max + 1
-        values, _ = self.second(self.activation(message, scalars), degrees=None if every else degrees)
-        back = graph.back_of(self.l_max, self.m_max, degrees)
-        summed = weigh_and_sum_packed(graph, back, values, self._attention(logits, graph))
-        return self.projection(summed, degrees)  # type: ignore[no-any-return]
-
-    def _first(self, x: Tensor, graph: PackedGraph) -> tuple[Tensor, Tensor]:
-        """Messages [E, K, hidden] in the edge frames and scalars [E, extra]."""
-        if graph.in_one_piece:
-            ends = torch.cat((x.index_select(0, graph.source), x.index_select(0, graph.target)), -1)
-            return self.first(graph.into @ ends, self.radial(graph))  # type: ignore[no-any-return]
-        radial, layout = self.radial.output, orders(self.l_max, self.m_max)
-        inputs = (x, self.radial.hidden(graph), radial.weight, radial.bias, self.first.bias)
-        out = rotate_and_convolve(graph.edges(graph.into), layout, *inputs, self.first.matrices())
-        scalars, message = out.split([self.first.extra, out.shape[1] - self.first.extra], 1)
-        return message.unflatten(1, (-1, self.first.channels_out)), scalars
-
-    def _attention(self, logits: Tensor, graph: PackedGraph) -> Tensor:
-        """Weights [E, H] of the edges into each atom."""
-        heads = smooth_leaky_relu(self.logit_norm(logits.unflatten(-1, self.attention_vector.shape)), scale=1.0)
-        scores = (heads * self.attention_vector).sum(-1)
-        weights = edge_softmax(scores, graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped)
-        return self.dropout(weights)  # type: ignore[no-any-return]
+    def message(self, x: Tensor, graph: PackedGraph) -> tuple[Tensor, Tensor]:
+        """Both ends in the edge frames, convolved."""
+        return convolve_ends(x, graph, self.radial, self.first)
 
 
 class FeedForward(nn.Module):

@@ -13,20 +13,14 @@ from torch import Tensor, nn
 
 from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames
-from denskit.models.edge_chunks import at_targets
 from denskit.models.equiformer_v2.config import EquiformerV2Config
 from denskit.models.equiformer_v2.layers import FeedForward, GraphAttention
 from denskit.models.execution import DEFAULT, Execution
-from denskit.models.packed import PackedBackbone, PackedFeatures, PackedGraph, features_of
+from denskit.models.packed import PackedBackbone, PackedFeatures, PackedGraph, VectorHead, attend, features_of
 from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import EquivariantDropout, StochasticDepth
 from denskit.nn.packed import PACKED_NORMS
 from denskit.nn.radial import GaussianSmearing
-
-
-def _attend(attention: GraphAttention, x: Tensor, graph: PackedGraph, degrees: tuple[int, ...]) -> Tensor:
-    """``attention(x, graph, degrees)``, in chunks of edges where the graph has them."""
-    return at_targets(attention, lambda part, edges: [attention(*part, edges, degrees)], [x], graph, 1)[0]
 
 
 class Block(nn.Module):
@@ -46,7 +40,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor, graph: PackedGraph, batch: Batch, l_out: int) -> Tensor:
         """Packed x [N, (l_max + 1)^2, C] to packed features up to l_out (0 or l_max)."""
         degrees = self.degrees[: l_out + 1]
-        update = _attend(self.attention, self.norm_1(x), graph, degrees)
+        update = attend(self.attention, self.norm_1(x), graph, degrees)
         x = x[:, : update.shape[1]] + self._drop(update, batch)
         return x + self._drop(self.feed_forward(self.norm_2(x), l_out), batch)
 
@@ -69,23 +63,15 @@ class EnergyHead(nn.Module):
         return self.feed_forward(features.packed, 0)[:, 0] * self.scale  # type: ignore[no-any-return]
 
 
-class VectorHead(nn.Module):
-    """One more equivariant graph attention with one output vector per atom: forces and noise."""
-
-    def __init__(self, config: EquiformerV2Config) -> None:
-        super().__init__()
-        self.attention = GraphAttention(config, 1, 0.0)
-
-    def forward(self, features: PackedFeatures) -> Tensor:
-        """Vectors [N, 3]."""
-        return _attend(self.attention, features.packed, features.graph, (1,))[:, :, 0]
+def _vector_head(config: EquiformerV2Config) -> VectorHead:
+    return VectorHead(GraphAttention(config, 1, 0.0))
 
 
 class EquiformerV2(PackedBackbone):
     """EquiformerV2 as a backbone, with DeNS's force encoding when there is a noise head."""
 
     symmetry = "SO(3)"
-    head_types: ClassVar = {"0": EnergyHead, "1": VectorHead}
+    head_types: ClassVar = {"0": EnergyHead, "1": _vector_head}
     config: EquiformerV2Config
 
     def __init__(self, config: EquiformerV2Config, heads: dict[str, str], force_input_scale: float) -> None:

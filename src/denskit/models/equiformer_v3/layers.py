@@ -7,11 +7,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from denskit.geometry.order_major import order_major
-from denskit.geometry.so2_messages import orders, rotate_and_convolve
 from denskit.models.equiformer_v3.config import Activation, EquiformerV3Config
-from denskit.models.packed import Gate, PackedGraph, RadialFunction, weigh_and_sum_packed
-from denskit.nn.activation import smooth_leaky_relu
-from denskit.nn.attention import edge_softmax
+from denskit.models.packed import (
+    Gate,
+    PackedAttention,
+    PackedGraph,
+    RadialFunction,
+    convolve_ends,
+    weighted_by_degree,
+)
 from denskit.nn.packed import PackedLinear
 from denskit.nn.s2_activation import cast_grid, s2_silu
 from denskit.nn.s2_product import s2_product
@@ -76,20 +80,16 @@ def _swiglu(x: Tensor) -> Tensor:
     return F.silu(first) * second
 
 
-class GraphAttention(nn.Module):
-    """Equivariant graph attention: two SO(2) convolutions with an activation between, MLP logits, values summed.
-
-    Radial functions multiply the features of both ends, one factor for each degree and channel.
-    """
+class GraphAttention(PackedAttention):
+    """Radial functions multiply both ends, one factor for each degree and channel."""
 
     def __init__(self, config: EquiformerV3Config, channels_out: int, dropout: float, *, gate: bool = False) -> None:
         super().__init__()
-        self.l_max, self.m_max = l_max, m_max = config.l_max, config.m_max
+        l_max, m_max = config.l_max, config.m_max
         heads, hidden = config.num_heads, config.hidden_channels
-        self.epsilon, self.softcap = config.attention_epsilon, config.softcap
-        self.logit_width = heads * config.alpha_channels
+        self.sink, self.softcap = config.attention_epsilon, config.softcap
         self.activation = GateActivation(config, hidden) if gate else SphereActivation(config, hidden)
-        extra = self.logit_width + self.activation.num_scalars
+        extra = heads * config.alpha_channels + self.activation.num_scalars
         self.add_ends, channels = config.add_ends, config.channels * (1 if config.add_ends else 2)
         self.first = SO2Linear(l_max, m_max, channels, self.activation.channels_in, extra=extra, init="uniform")
         self.radial = RadialFunction(config, (l_max + 1) * 2 * config.channels)
@@ -104,43 +104,13 @@ class GraphAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.projection = PackedLinear(l_max, heads * config.value_channels, channels_out, "uniform")
 
-    def forward(self, x: Tensor, graph: PackedGraph, degrees: tuple[int, ...]) -> Tensor:
-        """Packed x [N, (l_max + 1)^2, C] to the rows of some degrees, [N, sum of 2l + 1, C_out]."""
-        message, scalars = self._first(x, graph)
-        logits, scalars = scalars.split([self.logit_width, scalars.shape[1] - self.logit_width], -1)
-        every = len(degrees) == self.l_max + 1
-        values, _ = self.second(self.activation(message, scalars), degrees=None if every else degrees)
-        back = graph.back_of(self.l_max, self.m_max, degrees)
-        summed = weigh_and_sum_packed(graph, back, values, self._attention(logits, graph))
-        return self.projection(summed, degrees)  # type: ignore[no-any-return]
-
-    def _first(self, x: Tensor, graph: PackedGraph) -> tuple[Tensor, Tensor]:
-        """Messages [E, K, channels] in the edge frames and scalars [E, extra]."""
-        if graph.in_one_piece or self.add_ends:
-            ends = torch.cat((x.index_select(0, graph.source), x.index_select(0, graph.target)), -1)
-            factors = self.radial(graph).unflatten(1, (self.l_max + 1, -1))
-            degrees = [l for l, _, _ in order_major(self.l_max, self.m_max)]
-            message = (graph.into @ ends) * factors[:, degrees]
-            if self.add_ends:
-                source, target = message.chunk(2, -1)
-                message = source + target
-            return self.first(message)  # type: ignore[no-any-return]
-        radial, layout = self.radial.output, orders(self.l_max, self.m_max, shared=True)
-        inputs = (x, self.radial.hidden(graph), radial.weight, radial.bias, self.first.bias)
-        out = rotate_and_convolve(graph.edges(graph.into), layout, *inputs, self.first.matrices())
-        scalars, message = out.split([self.first.extra, out.shape[1] - self.first.extra], 1)
-        return message.unflatten(1, (-1, self.first.channels_out)), scalars
-
-    def _attention(self, logits: Tensor, graph: PackedGraph) -> Tensor:
-        """Weights [E, H] of the edges into each atom."""
-        heads = smooth_leaky_relu(self.logit_norm(logits.unflatten(-1, self.attention_vector.shape)), scale=1.0)
-        scores = (heads * self.attention_vector).sum(-1)
-        if self.softcap is not None:
-            scores = self.softcap * torch.tanh(scores / self.softcap)
-        weights = edge_softmax(
-            scores, graph.target, graph.num_atoms, graph.weight, smooth=graph.enveloped, sink=self.epsilon
-        )
-        return self.dropout(weights)  # type: ignore[no-any-return]
+    def message(self, x: Tensor, graph: PackedGraph) -> tuple[Tensor, Tensor]:
+        """Both ends in the edge frames, side by side or added, convolved."""
+        if not self.add_ends:
+            return convolve_ends(x, graph, self.radial, self.first, shared=True)
+        ends = torch.cat((x.index_select(0, graph.source), x.index_select(0, graph.target)), -1)
+        source, target = weighted_by_degree(graph.into @ ends, self.radial(graph), self.first).chunk(2, -1)
+        return self.first(source + target)  # type: ignore[no-any-return]
 
 
 class FeedForward(nn.Module):

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames
-from denskit.models.edge_chunks import at_targets
 from denskit.models.equiformer_v3.config import EquiformerV3Config
 from denskit.models.equiformer_v3.layers import FeedForward, GraphAttention
 from denskit.models.execution import DEFAULT, Execution
-from denskit.models.packed import Gate, PackedBackbone, PackedFeatures, PackedGraph, features_of
+from denskit.models.packed import Gate, PackedBackbone, PackedFeatures, PackedGraph, VectorHead, attend, features_of
 from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import StochasticDepth
 from denskit.nn.packed import PACKED_NORMS, PackedLinear, PackedNorm, PlainRMSNorm
@@ -47,16 +46,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, graph: PackedGraph, batch: Batch) -> Tensor:
         """Packed x [N, (l_max + 1)^2, C] to the same shape."""
-        x = x + self._drop(_attend(self.attention, self.norm_1(x), graph, self.degrees), batch)
+        x = x + self._drop(attend(self.attention, self.norm_1(x), graph, self.degrees), batch)
         return x + self._drop(self.feed_forward(self.norm_2(x)), batch)
 
     def _drop(self, update: Tensor, batch: Batch) -> Tensor:
         return self.stochastic_depth([update], batch.system_index, batch.num_systems)[0]  # type: ignore[no-any-return]
-
-
-def _attend(attention: GraphAttention, x: Tensor, graph: PackedGraph, degrees: tuple[int, ...]) -> Tensor:
-    """``attention(x, graph, degrees)``, in chunks of edges where the graph has them."""
-    return at_targets(attention, lambda part, edges: [attention(*part, edges, degrees)], [x], graph, 1)[0]
 
 
 class EnergyHead(nn.Module):
@@ -76,16 +70,8 @@ class EnergyHead(nn.Module):
         return self.second(F.silu(self.first(features.packed[:, 0]))) * self.scale  # type: ignore[no-any-return]
 
 
-class VectorHead(nn.Module):
-    """One more graph attention, to a single vector an atom: forces, and the noise of DeNS."""
-
-    def __init__(self, config: EquiformerV3Config) -> None:
-        super().__init__()
-        self.attention = GraphAttention(config, 1, 0.0, gate=config.gate_force_head)
-
-    def forward(self, features: PackedFeatures) -> Tensor:
-        """Vectors [N, 3]."""
-        return _attend(self.attention, features.packed, features.graph, (1,))[:, :, 0]
+def _vector_head(config: EquiformerV3Config) -> VectorHead:
+    return VectorHead(GraphAttention(config, 1, 0.0, gate=config.gate_force_head))
 
 
 class StressHead(nn.Module):
@@ -113,7 +99,7 @@ class EquiformerV3(PackedBackbone):
 
     symmetry = "SO(3)"
     force_bias = True
-    head_types: ClassVar = {"0": EnergyHead, "1": VectorHead, "0+2": StressHead}
+    head_types: ClassVar = {"0": EnergyHead, "1": _vector_head, "0+2": StressHead}
     config: EquiformerV3Config
 
     def __init__(self, config: EquiformerV3Config, heads: dict[str, str], force_input_scale: float) -> None:

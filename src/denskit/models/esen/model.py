@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames
 from denskit.geometry.order_major import order_major
-from denskit.geometry.so2_messages import orders, rotate_and_convolve
 from denskit.models.edge_chunks import at_targets
 from denskit.models.esen.config import ESENConfig
 from denskit.models.execution import DEFAULT, Execution
@@ -24,6 +23,7 @@ from denskit.models.packed import (
     PackedFeatures,
     PackedGraph,
     RadialFunction,
+    convolve_ends,
     features_of,
     weigh_and_sum_packed,
 )
@@ -40,7 +40,6 @@ class Edgewise(nn.Module):
     def __init__(self, config: ESENConfig) -> None:
         super().__init__()
         l_max, m_max, hidden = config.l_max, config.m_max, config.hidden_channels
-        self.layout = orders(l_max, m_max)
         self.first = SO2Linear(l_max, m_max, 2 * config.channels, hidden, extra=l_max * hidden, init="uniform")
         self.radial = RadialFunction(config, self.first.num_factors)
         self.gate = Gate([l for l, _, _ in order_major(l_max, m_max)])
@@ -48,20 +47,9 @@ class Edgewise(nn.Module):
 
     def forward(self, x: Tensor, graph: PackedGraph) -> Tensor:
         """Packed x [N, (l_max + 1)^2, C] to the same shape."""
-        values, _ = self.second(self.gate(*self._first(x, graph)))
+        values, _ = self.second(self.gate(*convolve_ends(x, graph, self.radial, self.first)))
         weights = values.new_ones(len(values)) if graph.weight is None else graph.weight
         return weigh_and_sum_packed(graph, graph.back, values, weights[:, None])
-
-    def _first(self, x: Tensor, graph: PackedGraph) -> tuple[Tensor, Tensor]:
-        """Messages [E, K, hidden] in the edge frames and gates [E, l_max hidden]."""
-        if graph.in_one_piece:
-            ends = torch.cat((x.index_select(0, graph.source), x.index_select(0, graph.target)), -1)
-            return self.first(graph.into @ ends, self.radial(graph))  # type: ignore[no-any-return]
-        radial = self.radial.output
-        inputs = (x, self.radial.hidden(graph), radial.weight, radial.bias, self.first.bias)
-        out = rotate_and_convolve(graph.edges(graph.into), self.layout, *inputs, self.first.matrices())
-        gates, message = out.split([self.first.extra, out.shape[1] - self.first.extra], 1)
-        return message.unflatten(1, (-1, self.first.channels_out)), gates
 
 
 class SpectralAtomwise(nn.Module):
