@@ -74,9 +74,7 @@ def test_new_elements_get_what_is_left_and_are_named(tiny: Tiny, trained: Path) 
     said = _said(trainer)
     assert "elements new to the model, whose embeddings start untrained: N random" in said
     scaling = trainer.force_field.scaling
-    assert (
-        f"references of new elements, from what the predictions leave: N {float(scaling.references[7]):.4f} eV" in said
-    )
+    assert f"references of new elements, fitted to the residuals: N {float(scaling.references[7]):.4f} eV" in said
     assert f"shift and scale as in {trained}: energies of earlier structures stay as it predicts them" in said
     assert f"scale of energies {float(scaling.energy_scale):.6g} eV" in said
 
@@ -142,7 +140,7 @@ def test_asked_for_references_are_corrected_by_what_predictions_leave(tiny: Tiny
     [
         ("mean", "energies of earlier structures move by -"),
         ("none", " eV an atom"),
-        ("{H: -16.0, C: -50.0, N: -70.0, O: -110.0}", "the mean of what predictions leave per atom, added to each"),
+        ("{H: -16.0, C: -50.0, N: -70.0, O: -110.0}", "the mean residual per atom, added to each"),
     ],
 )
 def test_other_references_are_obeyed_and_said(tiny: Tiny, trained: Path, references: str, said: str) -> None:

@@ -52,7 +52,7 @@ app = typer.Typer(
 
   denskit predict runs/mine new.extxyz -o labelled.extxyz
 
-[bold]denskit VERB --help[/bold] shows what a verb takes, with examples.
+[bold]denskit VERB --help[/bold] shows its arguments, with examples.
 """,
 )
 

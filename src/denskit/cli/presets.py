@@ -27,7 +27,7 @@ def presets(context: typer.Context) -> None:
 
     if context.invoked_subcommand is not None:
         return
-    table = Table(Column("preset", no_wrap=True), "what it is for")
+    table = Table(Column("preset", no_wrap=True), "purpose")
     for name in preset_names():
         table.add_row(name, preset_description(name))
     Console().print(table)

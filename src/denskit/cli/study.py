@@ -271,7 +271,7 @@ def _list() -> None:
     from denskit.evaluation.study.config import load_study, runs_of
     from denskit.presets import study_names
 
-    table = Table(Column("study", no_wrap=True), Column("runs", justify="right"), "what it compares")
+    table = Table(Column("study", no_wrap=True), Column("runs", justify="right"), "comparison")
     for name in study_names():
         study = load_study(name)
         table.add_row(name, str(len(runs_of(study))), study.title)

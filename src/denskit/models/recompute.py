@@ -4,7 +4,7 @@ Activations on edges need far more memory than the inputs and outputs of a layer
 edges after the other and keeps its inputs only; derivatives recompute the activations.  The derivative of such a call
 is again such a call, of the function's derivative, to any order.  Gradient forces, and training on them, therefore hold
 the activations of one chunk at a time.  (``torch.utils.checkpoint`` holds those of all chunks under second derivatives:
-the first derivative keeps what it recomputes.)
+the first derivative keeps its recomputed activations.)
 """
 
 from __future__ import annotations

@@ -146,9 +146,9 @@ class _Constants:
         old = self._without(new)
         if references == "fit" and old.any():  # structures without new elements tell most about the old ones
             known = [z for z in elements if z not in new]
-            messages += self._fit("corrections of the references, to what the predictions leave", old, known)
+            messages += self._fit("corrections of the references, fitted to the residuals", old, known)
         if references in ("trained", "fit") and not old.all():
-            messages += self._fit("references of new elements, from what the predictions leave", ~old, new)
+            messages += self._fit("references of new elements, fitted to the residuals", ~old, new)
         if isinstance(scale, FixedScale):
             return messages
         if references == "mean":
@@ -158,7 +158,7 @@ class _Constants:
         elif isinstance(references, dict):
             mean = float((self.left / self.counts.sum(axis=1)).mean())
             self._add([atomic_numbers[symbol] for symbol in references], np.full(len(references), mean))
-            messages.append(f"references: {mean:.4f} eV, the mean of what predictions leave per atom, added to each")
+            messages.append(f"references: {mean:.4f} eV, the mean residual per atom, added to each")
         return messages
 
     def _fit(self, name: str, rows: np.ndarray, elements: list[int]) -> list[str]:

@@ -73,8 +73,8 @@ def _averages(source: Source, model: ModelConfig) -> dict[str, float]:
 
 
 def _words(names: Sequence[str], measured: dict[str, float]) -> str:
-    what = {"average_degree": "neighbours an atom", "average_atoms": "atoms a structure"}
-    return ", ".join(f"{measured[name]:.1f} {what[name]}" for name in names)
+    words = {"average_degree": "neighbours an atom", "average_atoms": "atoms a structure"}
+    return ", ".join(f"{measured[name]:.1f} {words[name]}" for name in names)
 
 
 def fit_sigma_to_data(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
