@@ -35,6 +35,7 @@ class Use(IntEnum):
     NOISE = 3
     MOMENTA = 4
     LANGEVIN = 5
+    BAROSTAT = 6
 
 
 def fold(seed: int, *values: int) -> int:
