@@ -20,12 +20,14 @@ from denskit.cli.evaluate import evaluate
 from denskit.cli.export import export
 from denskit.cli.import_ import import_
 from denskit.cli.info import info
+from denskit.cli.label import label
 from denskit.cli.md import md
 from denskit.cli.moved import add_moved_commands
 from denskit.cli.predict import predict
 from denskit.cli.presets import app as presets_app
 from denskit.cli.relax import relax
 from denskit.cli.report import report
+from denskit.cli.select import select
 from denskit.cli.stability import stability
 from denskit.cli.study import study
 from denskit.cli.submission import app as submission_app
@@ -84,6 +86,8 @@ app.command()(relax)
 app.command("import")(import_)
 app.command()(md)
 app.command()(stability)
+app.command()(select)
+app.command()(label)
 app.command()(export)
 app.command()(report)
 app.command()(demo)
