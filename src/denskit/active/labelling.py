@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,7 +25,6 @@ from denskit.runtime.progress import Report, unreported
 from denskit.runtime.work_folder import append_line, whole_lines
 
 XTB = "xtb"
-AHEAD = 4  # frames handed to each process at once, so that few are lost at an end
 _calculator: Any = None  # of this process
 
 
@@ -148,7 +147,7 @@ class _Journal:
 
 def _computed(
     structures: Sequence[ase.Atoms], left: Sequence[int], method: str, processes: int
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Generator[tuple[int, dict[str, Any]]]:
     """Results by number of the frame, in the order in which they are ready."""
     if processes == 1 or len(left) < 2:
         _begin(method)
@@ -157,21 +156,16 @@ def _computed(
         return
     # spawned: forked processes share locks and threads of torch
     with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (method,)) as pool:
-        waiting, running = iter(left), {}
+        running = {pool.submit(_result, structures[number]): number for number in left}
         try:
-            while True:
-                while len(running) < AHEAD * processes and (number := next(waiting, None)) is not None:
-                    running[pool.submit(_result, structures[number])] = number
-                if not running:
-                    return
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    yield running.pop(future), future.result()
+            for future in as_completed(running):
+                yield running[future], future.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 def _begin(method: str) -> None:
-    global _calculator  # noqa: PLW0603 (one calculator for each process, made once)
+    global _calculator
     _calculator = calculator_of(method)
 
 

@@ -27,8 +27,8 @@ def label(
 ) -> None:  # fmt: skip
     """Label frames: energy, forces, and stress of crystals if the method has it. All fields are kept.
 
-    Labels in the file become input_energy, input_forces, ... Each new label is saved at once: after Ctrl-C or a kill the
-    same command continues. Frames that the method fails on are named and left out.
+    Labels in the file become input_energy, input_forces, ... Each new label is saved at once: after Ctrl-C or a kill
+    the same command continues. Frames that the method fails on are named and left out.
 
     Examples:
 

@@ -64,7 +64,7 @@ def md(
         bool, typer.Option("--compile", help="Compile the model first (a minute or more, C++ compiler): for long runs.")
     ] = False,
 ) -> None:
-    """Simulate structures at constant energy (nve), temperature (nvt, langevin) or pressure (npt); replicas in one batch.
+    """Simulate structures at constant energy, temperature or pressure; replicas in one batch.
 
     Writes trajectories (extxyz), statistics.csv, summary.json and a restart file. An unstable run ends, the
     others continue. Ctrl-C ends after the current step; --resume continues.
@@ -175,8 +175,8 @@ def _uncertain_frames(plan: DynamicsPlan) -> str:
     if not file.exists():
         return f"no frame {spread}"
     return (
-        f"frames {spread}, {plan.uncertain_every:g} fs or more apart in a replica, the first {plan.uncertain_frames} at "
-        f"most: {file}"
+        f"frames {spread}, {plan.uncertain_every:g} fs or more apart in a replica, {plan.uncertain_frames} at most: "
+        f"{file}"
     )
 
 

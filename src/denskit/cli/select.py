@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -30,8 +31,8 @@ def select(
     by: Annotated[
         Literal["spread", "farthest", "distance"] | None,
         typer.Option(
-            help="spread of the committee, farthest from all known frames, or largest distance of an atom from those of "
-            "training; default: spread with a committee, else farthest.",
+            help="spread of the committee; farthest from known frames; distance of an atom from training atoms; "
+            "default: spread with a committee, else farthest.",
             show_default=False,
         ),
     ] = None,
@@ -85,14 +86,16 @@ def _show(selection: Selection, count: int) -> None:
 
     from denskit.active.selection import MEANING
 
-    table = Table(title=f"score: {MEANING[selection.by]}")
+    table = Table()
     for name in ("chosen", "frame", "score", "distance"):
         table.add_column(name, justify="right")
     rows = zip(selection.chosen, selection.scores, selection.nearest, strict=True)
     for rank, (frame, score, nearest) in enumerate(rows, start=1):
         if rank <= SHOWN:
-            table.add_row(str(rank), str(frame), f"{score:.4g}", f"{nearest:.3g}")
+            table.add_row(str(rank), str(frame), f"{score:.4g}", f"{nearest:.3g}" if math.isfinite(nearest) else "")
     Console().print(table)
+    typer.echo(f"score: {MEANING[selection.by]}")
+    typer.echo("distance: from the nearest training frame or frame chosen before; 1: typical distance of two frames")
     left = len(selection.chosen) - SHOWN
     if left > 0:
         typer.echo(f"... and {left} more, down to a score of {selection.scores[-1]:.4g}")

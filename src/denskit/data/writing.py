@@ -84,7 +84,7 @@ def predicted(original: ase.Atoms, system: System, results: Mapping[str, Any]) -
 
 
 def relabelled(original: ase.Atoms, results: Mapping[str, Any]) -> ase.Atoms:
-    """The structure with new labels as its energy, forces, perhaps stress; all earlier ones become ``input_`` fields."""
+    """The structure with new labels (energy, forces, perhaps stress); all earlier ones become ``input_`` fields."""
     atoms, taken = _without_results(original)
     for name in (name for names in NAMES.values() for name in names):
         for fields in (atoms.info, atoms.arrays):

@@ -16,6 +16,7 @@ from ase.constraints import FixAtoms
 from torch import Tensor
 from typer.testing import CliRunner
 
+from contract.variants import build
 from denskit.batch import Batch
 from denskit.cli import app
 from denskit.simulation.dynamics import Dynamics, DynamicsSettings
@@ -25,7 +26,6 @@ from denskit.simulation.structures import batch_of
 from denskit.units import BOLTZMANN, GPA
 from simulation.morse import Morse
 
-from contract.variants import build
 from tolerances import SAME_MOTION64
 from trained import TRAINED, trained
 
@@ -86,7 +86,7 @@ def test_volumes_have_their_exact_distribution(stiffness: float) -> None:
 
 
 def test_a_crystal_has_the_pressure_that_is_asked_for() -> None:
-    """Crystals of Morse atoms at 5 GPa: the mean pressure, and the volume at which constant volume has that pressure."""
+    """Crystals of Morse atoms at 5 GPa: the mean pressure, and that of constant volume at the mean volume."""
     crystal = bulk("Cu", "fcc", a=2.9, cubic=True) * (2, 2, 2)
     potential, copies = Morse(stress=True), 4
     chosen = isobaric(timestep=2.0, pressure=5.0, pressure_time=100.0, friction=0.02)

@@ -90,8 +90,8 @@ class BrokenSystems(ValueError):
 class Dynamics:
     """Integrates states: velocity Verlet, alone or between half steps of a Nosé-Hoover chain, or BAOAB for Langevin.
 
-    In npt the cell is rescaled in the middle of BAOAB, by the pressure at the beginning of the step.  Fixed atoms do not move.  Random numbers depend on (seed, replica, step) alone, so replicas in one batch do what
-    each would do alone.
+    In npt the cell is rescaled in the middle of BAOAB, by the pressure at the beginning of the step.  Fixed atoms do
+    not move.  Random numbers depend on (seed, replica, step) alone, so replicas do what each would do alone.
     """
 
     def __init__(self, potential: EnergyAndForces, settings: DynamicsSettings) -> None:

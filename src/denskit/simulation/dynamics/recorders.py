@@ -27,7 +27,7 @@ SPREAD_COLUMNS = ("energy_std_eV", "max_forces_std_eV_per_A")  # of committees
 
 
 def snapshots(state: State, time: float) -> list[ase.Atoms]:
-    """The systems as ASE atoms with momenta, energy, forces and perhaps stress; ``time`` (ps) and the replica in ``info``.
+    """The systems as ASE atoms with momenta, energy, forces, perhaps stress; ``time`` (ps) and replica in ``info``.
 
     Of a committee, also ``energy_std`` (eV) and ``max_forces_std`` (eV/Å) in ``info``, ``forces_std`` in ``arrays``.
     """
