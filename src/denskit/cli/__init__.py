@@ -22,6 +22,7 @@ from denskit.cli.import_ import import_
 from denskit.cli.info import info
 from denskit.cli.label import label
 from denskit.cli.md import md
+from denskit.cli.models import app as models_app
 from denskit.cli.moved import add_moved_commands
 from denskit.cli.predict import predict
 from denskit.cli.presets import app as presets_app
@@ -93,6 +94,7 @@ app.command()(report)
 app.command()(demo)
 app.command()(doctor)
 app.command()(bench)
+app.add_typer(models_app, name="models")
 app.add_typer(presets_app, name="presets")
 app.add_typer(data_app, name="data")
 app.add_typer(submission_app, name="submission")
