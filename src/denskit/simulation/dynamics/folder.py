@@ -97,9 +97,8 @@ def molecular_dynamics(
             for message in warnings_of(potential, batch, settings):
                 say(message)
             restart = Restart(state=dynamics.start(batch), settings=settings, origin=origin_of(batch, potential))
-            if restart.state.modulus is not None:
-                stiffness = (restart.state.modulus / GPA).tolist()
-                say(f"bulk modulus at the start: {_span(stiffness)} GPa (sets the rate of the barostat)")
+            for message in _about_pressure(potential, restart.state):
+                say(message)
             restart.save(work.marker)
         simulation = Simulation(
             dynamics=dynamics,
@@ -171,9 +170,15 @@ class _Clock:
         self.report(state.step, f"{text}, {float(state.temperature.mean()):.0f} K", self.plan.steps)
 
 
-def _span(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
-    return low if low == high else f"{low} to {high}"
+def _about_pressure(potential: Potential, state: State) -> list[str]:
+    if state.modulus is None:
+        return []
+    low, high = (f"{float(value) / GPA:.3g}" for value in (state.modulus.min(), state.modulus.max()))
+    span = low if low == high else f"{low} to {high}"
+    found = [f"bulk modulus at the start: {span} GPa (sets the rate of the barostat)"]
+    if any(model.config.stress == "none" for model in potential.models):
+        found.append("warning: this model was not trained on stress: its pressure is a derivative of the energy alone")
+    return found
 
 
 def _observers(plan: DynamicsPlan, batch: Batch, state: State) -> list[Observer]:
