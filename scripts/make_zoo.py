@@ -24,7 +24,7 @@ from denskit.evaluation.evaluate import evaluate, run_data
 from denskit.models.model_file import load_model, read_header, save_model
 from denskit.zoo import CARDS, FOLDER
 
-COMMON = ["training.max_steps=5000", "training.evaluate_every=500 steps", "training.log_every=100"]
+COMMON = ["training.max_steps=3200", "training.evaluate_every=500 steps", "training.log_every=100"]
 RMD17 = ["data.name=file", "data.train=rmd17_ethanol_a.extxyz", "data.test=rmd17_ethanol_b.extxyz"]
 RECIPES: dict[str, dict[str, Any]] = {
     "ethanol-xtb": {
@@ -33,7 +33,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "method": "GFN2-xTB",
         "data": "the embedded ethanol: 2,000 frames of Langevin dynamics at 500 K, made by this project",
         "licence": "MIT, data and model",
-        "test": "360 later frames of the same simulation, 0.2 ps after the last one of validation",
+        "test": "360 later frames of the same simulation, 20 frames after the last one of validation",
     },
     "ethanol-rmd17": {
         "settings": ["task=energy_forces", *RMD17, "data.split.train=950", "data.split.valid=50", *COMMON],
@@ -78,18 +78,20 @@ def package(name: str, recipe: dict[str, Any], run: Path, data: Path, command: s
     errors = evaluate(run, source)
     environment = json.loads((run / "environment.json").read_text("utf-8"))
     metadata = header["metadata"]
-    settings = metadata["run"] | {"output": f"runs/{name}"}
+    files = {
+        part: Path(file).name for part, file in metadata["run"]["data"].items() if part in ("train", "test") and file
+    }
+    settings = metadata["run"] | {"output": f"runs/{name}", "data": metadata["run"]["data"] | files}
     kept = metadata | {"data": recipe["data"], "run": settings, "zoo": name}
     path = FOLDER / f"{name}.safetensors"
     save_model(path, load_model(run), kept)
     path.chmod(0o644)
     log = (run / "train.log").read_text("utf-8")
-    resumed = re.findall(r"training\.max_steps: (\d+) then, (\d+) now|training\.max_steps.* (\d+) -> (\d+)", log)
     return {
         "purpose": recipe["purpose"], "method": recipe["method"], "data": recipe["data"], "licence": recipe["licence"],
         "split": split, "test": recipe["test"], "errors": {key: round(errors[key], 4) for key in ERRORS},
         "command": command, "steps": metadata["run"]["training"]["max_steps"], "minutes": round(minutes(log), 1),
-        "note": f"resumed with another length: {resumed}" if resumed else "", "commit": environment["commit"],
+        "note": note(log), "commit": environment["commit"],
         "versions": {package: environment["packages"][package] for package in ("torch", "numpy", "ase")},
         "parameters": header["parameters"], "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
     }  # fmt: skip
@@ -104,7 +106,14 @@ def minutes(log: str) -> float:
     return 60 * hours + whole + seconds / 60
 
 
+def note(log: str) -> str:
+    """What the command does not say: a training that continued with another length, and so another schedule."""
+    found = re.findall(r"resumed after step (\d+)\n.*changed on resume: training.max_steps: (\d+) -> (\d+)", log)
+    return "; ".join(f"planned for {old} steps, and after step {step} for {new}" for step, old, new in found)
+
+
 def main() -> None:
+    """Train, judge and write the models asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", default=[])

@@ -188,7 +188,8 @@ class TrainingConfig(Settings):
     final: OnResume[Literal["best", "last"]] = "best"
     """Which weights become model.safetensors: best on validation, or the last (as published for MD17)."""
     init_from: str | None = None
-    """Model file or run folder to start from: its weights, elements, element references and scale (fine-tuning)."""
+    """Model file, run folder or shipped model (``zoo:NAME``) to start from: its weights, elements, element references
+    and scale (fine-tuning)."""
     prefetch: OnResume[int] = Field(4, ge=1)
     """Batches prepared ahead, in the background."""
     loader_threads: OnResume[int] = Field(1, ge=1)
