@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from denskit.simulation.dynamics.folder import DynamicsPlan
     from denskit.simulation.dynamics.loop import Outcome
 
+Committee = Annotated[
+    list[Path] | None, typer.Option(help="A further model, repeatable: mean forces and their spread.")
+]
+Uncertain = Annotated[
+    float | None,
+    typer.Option(help="eV/Å: write frames with a larger spread of the committee's forces to a file.", min=0),
+]
+
 
 def md(
     model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
@@ -39,13 +47,8 @@ def md(
     statistics_every: Annotated[int, typer.Option(help="Steps between lines of statistics.csv.", min=1)] = 10,
     restart_every: Annotated[int, typer.Option(help="Steps between restart files.", min=1)] = 1000,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the restart file in the folder.")] = False,
-    committee: Annotated[
-        list[Path] | None, typer.Option(help="A further model, repeatable: mean forces and their spread.")
-    ] = None,
-    uncertain: Annotated[
-        float | None,
-        typer.Option(help="eV/Å: write frames with a larger spread of the committee's forces to a file.", min=0),
-    ] = None,
+    committee: Committee = None,
+    uncertain: Uncertain = None,
     uncertain_every: Annotated[
         float, typer.Option(help="fs at least between such frames of a replica.", min=0)
     ] = 100.0,
