@@ -189,6 +189,11 @@ class TrainingConfig(Settings):
     """Which weights become model.safetensors: best on validation, or the last (as published for MD17)."""
     init_from: str | None = None
     """Model file or run folder to start from: its weights, elements, element references and scale (fine-tuning)."""
+    frozen: tuple[str, ...] = ()
+    """Parts of the model in init_from that are not trained: [embedding, blocks.0] or [embedding, blocks], ..."""
+    layer_decay: float = Field(1.0, gt=0, le=1)
+    """Factor of the learning rate for each block farther from the heads: 0.8 changes the first layers of a trained
+    model less than the last."""
     prefetch: OnResume[int] = Field(4, ge=1)
     """Batches prepared ahead, in the background."""
     loader_threads: OnResume[int] = Field(1, ge=1)
@@ -215,6 +220,10 @@ class TrainingConfig(Settings):
             raise ValueError(f"amp={self.amp} with dtype=float64 asks for half and double precision; choose one")
         if self.tf32 and self.dtype == "float64":
             raise ValueError("tf32=true is for products of float32, and dtype=float64 has none; choose one")
+        if self.frozen and self.init_from is None:
+            raise ValueError(
+                f"frozen={', '.join(self.frozen)} would keep random weights; give init_from, a trained model"
+            )
         if parse_interval(self.evaluate_every).unit == "minute":
             raise ValueError(f"evaluate_every={self.evaluate_every}: give steps or epochs, so that runs are repeatable")
         return self
