@@ -37,7 +37,14 @@ def _start(config: RunConfig) -> Trainer:
 
 
 def test_frozen_parts_keep_their_weights_and_the_others_learn(tiny: Tiny, trained: Path) -> None:
-    run = train(tiny(f"training.init_from={trained}", "training.frozen=[embedding,blocks.0]", "training.max_steps=3"))
+    run = train(
+        tiny(
+            f"training.init_from={trained}",
+            "training.frozen=[embedding,blocks.0]",
+            "task=energy_forces",
+            "training.max_steps=3",
+        )
+    )
     before, after = load_model(trained / "model.safetensors"), _last(run)
     parts = parts_of(after)
     moved = {
@@ -65,10 +72,13 @@ def test_a_run_with_frozen_parts_resumes_exactly(tiny: Tiny, trained: Path) -> N
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["training.frozen=[block]"], "no part 'block'; did you mean blocks.0"),
-        (["training.frozen=[embedding,blocks,norm,heads]"], "leaves no weights to train"),
+        (["training.frozen=[block]", "task=energy_forces"], "no part 'block'; did you mean blocks.0"),
+        (["training.frozen=[embedding,blocks,norm,heads]", "task=energy_forces"], "leaves no weights to train"),
         (["training.frozen=[heads]", "task=dens"], "heads.noise has untrained weights"),
-        (["training.frozen=[embedding]", "data.molecule=acetamide"], "embedding has untrained weights"),
+        (
+            ["training.frozen=[embedding]", "task=energy_forces", "data.molecule=acetamide"],
+            "embedding has untrained weights",
+        ),
     ],
 )
 def test_refused(tiny: Tiny, trained: Path, settings: list[str], words: str) -> None:

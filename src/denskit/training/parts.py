@@ -58,12 +58,12 @@ def _fits(part: str, wanted: str) -> bool:
 def depths(force_field: nn.Module) -> dict[str, int]:
     """Distance of each parameter's part from the heads: 0 for heads and ``norm``, then 1 for the last block, ..."""
     parts = parts_of(force_field)
-    blocks = 1 + max((int(part.split(".")[1]) for part in parts.values() if part.startswith("blocks.")), default=-1)
-    return {
-        name: blocks - int(part[7:])
-        if part.startswith("blocks.")
-        else 0
-        if part[:5] in ("norm", "heads")
-        else blocks + 1
-        for name, part in parts.items()
-    }
+    number = {part: int(part[7:]) for part in parts.values() if part.startswith("blocks.")}
+    deepest = max(number.values(), default=-1) + 2
+
+    def depth(part: str) -> int:
+        if part in number:
+            return deepest - 1 - number[part]
+        return 0 if part == "norm" or part.startswith("heads.") else deepest
+
+    return {name: depth(part) for name, part in parts.items()}
