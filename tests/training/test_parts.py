@@ -110,7 +110,8 @@ def test_parts_of_every_model() -> None:
     for preset in ("equiformer_v2", "equiformer_v3", "esen"):
         config = load_config(preset, ["data.path=none.xyz"])
         scaling = Scaling(elements=[1], references={}, energy_shift=0.0, energy_scale=1.0, force_scale=1.0)
-        force_field = build_force_field(config.model, heads={"noise": "1"}, scaling=scaling)
+        model = config.model.model_copy(update={"average_degree": 10.0, "average_atoms": 10.0})
+        force_field = build_force_field(model, heads={"noise": "1"}, scaling=scaling)
         parts = set(parts_of(force_field).values())
         assert {"embedding", "blocks.0", "norm", "heads.energy", "heads.noise"} <= parts
         assert freeze(force_field, ["embedding", "blocks"]).startswith("frozen: embedding, blocks;")

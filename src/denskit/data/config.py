@@ -134,10 +134,11 @@ class DataConfig(Settings):
 
     @property
     def stress_settings(self) -> str:
-        """The settings that say how to read the stress, empty where none was given."""
+        """The settings that say how to read the stress, empty where all have their defaults."""
         names = ("stress_key", "stress_unit", "stress_sign")
-        given = ((name, getattr(self, name)) for name in names if name in self.model_fields_set)
-        return ", ".join(f"data.{name}={value}" for name, value in given)
+        values = {name: getattr(self, name) for name in names}
+        usual = type(self).model_fields
+        return ", ".join(f"data.{name}={value}" for name, value in values.items() if value != usual[name].default)
 
     @property
     def parts(self) -> tuple[Part, ...]:

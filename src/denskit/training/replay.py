@@ -6,20 +6,19 @@ change by the same, so that one energy head serves both sets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from ase.data import atomic_numbers
 
-from denskit.batch import MAX_ATOMIC_NUMBER, System
+from denskit.batch import System
 from denskit.data.base import Source, Subset, evenly
 from denskit.data.loading import read_file
 from denskit.data.records import joined
 from denskit.models.base import ForceField
 from denskit.models.model_file import read_header
+from denskit.models.scaling import Scaling
 from denskit.tasks.metrics import measure
 from denskit.training.loader import Mixture
 from denskit.training.run_folder import model_file
@@ -48,7 +47,7 @@ def with_replay(config: RunConfig, new: Source, force_field: ForceField) -> tupl
             f"training.replay_share={training.replay_share:g} come to {each} an epoch, {held} held out; at least 1 of "
             "each is wanted. Give more old structures, or a larger share"
         )
-    moved = _Moved(old, *_movement(read_header(trained)["scaling"], force_field.scaling.to_dict()))
+    moved = _Moved(old, *_movement(Scaling.from_dict(read_header(trained)["scaling"]), force_field.scaling))
     _require_known(force_field, evenly(moved, JUDGED), training.replay, training.evaluate_batch_size)
     order = np.random.default_rng(config.seed).permutation(len(old))
     chosen = Subset(moved, order[held:], f"{training.replay} (replay)")
@@ -61,16 +60,10 @@ def with_replay(config: RunConfig, new: Source, force_field: ForceField) -> tupl
     return mixture, said
 
 
-def _movement(
-    before: Mapping[str, dict[str, float]], after: Mapping[str, dict[str, float]]
-) -> tuple[np.ndarray, float]:
+def _movement(before: Scaling, after: Scaling) -> tuple[np.ndarray, float]:
     """Changes of the references [119] and of the shift, eV."""
-    change = np.zeros(MAX_ATOMIC_NUMBER + 1)
-    for symbol, energy in after["references"].items():
-        change[atomic_numbers[symbol]] += energy
-    for symbol, energy in before["references"].items():
-        change[atomic_numbers[symbol]] -= energy
-    return change, float(after["energy_shift"]) - float(before["energy_shift"])
+    references = (after.references.cpu() - before.references).numpy()
+    return references, float(after.energy_shift) - float(before.energy_shift)
 
 
 @dataclass(frozen=True)
