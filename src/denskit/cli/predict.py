@@ -50,7 +50,7 @@ def predict(
         use_deterministic_algorithms()
     sets = named_sets(structures)
     if layout == "extxyz":
-        from denskit.evaluation.evaluate import predict as predict_file
+        from denskit.evaluation.evaluate import predict_file
 
         if len(sets) > 1:
             raise ValueError(f"{len(sets)} files are the splits of a submission: add --format evalai or leaderboard")

@@ -86,7 +86,7 @@ def study(
     if trial and task is not None:
         _write_trial(chosen, task, folder)
     elif task is not None:
-        train_and_judge(chosen, runs[task], folder)
+        train_and_judge(chosen, runs[task], folder, progress=True)
     elif slurm:
         typer.echo(_slurm_script(source, folder, len(runs)))
     else:

@@ -53,14 +53,16 @@ class StudyFolder:
         return self.path / "splits"
 
 
-def train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder) -> dict[str, Any]:
+def train_and_judge(
+    study: StudyConfig, run: StudyRun, folder: StudyFolder, *, progress: bool = False
+) -> dict[str, Any]:
     """Train one run, or continue it, judge it on the test split and the study's other tests, and write result.json.
 
-    Raises as :func:`train` and :func:`evaluate`.
+    ``progress``: as of :func:`train`.  Raises as :func:`train` and :func:`evaluate`.
     """
     path = folder.run(run)
     config = run.config(path, split_settings(study, run, folder.splits))
-    train(config, resume=True)
+    train(config, resume=True, progress=progress)
     header = read_header(RunFolder(path).model)
     errors = {"test": evaluate(path)} if _has_test_split(path) else {}
     errors |= {name: evaluate(path, file) for name, file in study.tests.items()}
