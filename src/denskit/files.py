@@ -114,7 +114,8 @@ def is_empty(folder: Path, *, but_for: Collection[str] = ()) -> bool:
     if not folder.exists():
         return True
     return folder.is_dir() and all(
-        path.name in (LOCK, *but_for) or (path.name.startswith(".") and _PARTIAL in path.name) for path in folder.iterdir()
+        path.name in (LOCK, *but_for) or (path.name.startswith(".") and _PARTIAL in path.name)
+        for path in folder.iterdir()
     )
 
 

@@ -17,9 +17,10 @@ from denskit.evaluation.evaluate import Predictions, evaluate, load_force_field,
 from denskit.files import write_json
 from denskit.models.base import ForceField
 from denskit.training.load_config import load_config
-from denskit.training.run import train as train_run
 from denskit.training.overview import RunState, messages_of, overview_of, run_folder, state_of
+from denskit.training.run import train as train_run
 from denskit.training.settings import RunConfig
+
 
 class Run(os.PathLike[str]):
     """A run folder: a training and its results.
@@ -42,7 +43,7 @@ class Run(os.PathLike[str]):
 
     @property
     def state(self) -> RunState:
-        """"running", "finished", "failed" or "interrupted"."""
+        """ "running", "finished", "failed" or "interrupted"."""
         return state_of(self._folder)
 
     @property
@@ -99,7 +100,9 @@ class Run(os.PathLike[str]):
         return Run, (self.path,)
 
     def __repr__(self) -> str:
-        return "\n".join([f"Run({str(self.path)!r})", *(f"  {name:11} {value}" for name, value in self._rows().items())])
+        return "\n".join(
+            [f"Run({str(self.path)!r})", *(f"  {name:11} {value}" for name, value in self._rows().items())]
+        )
 
     def _repr_html_(self) -> str:
         cells = ((html.escape(name), html.escape(value)) for name, value in self._rows().items())

@@ -20,7 +20,9 @@ from denskit.data.loading import read_file
 def labelled(atoms: ase.Atoms, seed: int, **more: object) -> ase.Atoms:
     rng = np.random.default_rng(seed)
     atoms.rattle(0.1, rng=rng)
-    atoms.calc = SinglePointCalculator(atoms, energy=rng.normal() * 1e4, forces=rng.normal(size=(len(atoms), 3)), **more)
+    atoms.calc = SinglePointCalculator(
+        atoms, energy=rng.normal() * 1e4, forces=rng.normal(size=(len(atoms), 3)), **more
+    )
     return atoms
 
 
@@ -74,7 +76,7 @@ def test_results_of_another_geometry_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [([], "has no frames"), ([molecule("H2O"), "H2O"], "frame 1: found str; wanted ase.Atoms")],
+    [([], "no atoms were given"), ([molecule("H2O"), "H2O"], "frame 1: found str; wanted ase.Atoms")],
 )
 def test_what_is_no_list_of_atoms_is_named(given: list[object], said: str) -> None:
     with pytest.raises(ValueError, match=said):

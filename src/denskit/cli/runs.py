@@ -90,11 +90,12 @@ def _print(runs: list[Overview]) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
-    right = {"justify": "right", "no_wrap": True}
+    def right(header: str) -> Column:
+        return Column(header, justify="right", no_wrap=True)
+
     table = Table(
-        Column("run", overflow="fold"), "model", "task", "data", "state", Column("steps", **right),
-        Column("forces\nbest validation", **right), Column("energy\nan atom", **right),
-        Column("forces\ntest", **right), "last change",
+        Column("run", overflow="fold"), "model", "task", "data", "state", right("steps"),
+        right("forces\nbest validation"), right("energy\nan atom"), right("forces\ntest"), "last change",
         caption="forces in meV/Å, energies in meV per atom", caption_justify="left",
     )  # fmt: skip
     for run in runs:
@@ -105,7 +106,7 @@ def _print(runs: list[Overview]) -> None:
             _number(run.test, "forces_mae_meV_per_A"), time.strftime("%Y-%m-%d %H:%M", time.localtime(run.changed)),
         )  # fmt: skip
     console = Console()
-    console.print(table) if console.is_terminal else Console(width=max(console.width, 160)).print(table)
+    console.print(table, width=console.width if console.is_terminal else max(console.width, 160), crop=False)
 
 
 def _number(errors: Any, name: str) -> str:

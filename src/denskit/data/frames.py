@@ -32,6 +32,8 @@ def read_atoms(frames: Sequence[ase.Atoms], config: DataConfig | None = None) ->
     Raises ValueError, naming the frame: no frames, something else than atoms, a calculator whose results belong to
     another geometry.
     """
+    if not len(frames):
+        raise ValueError("no atoms were given; at least one structure is wanted")
     for index, atoms in enumerate(frames):
         if not isinstance(atoms, ase.Atoms):
             raise ValueError(f"{NAME}, frame {index}: found {type(atoms).__name__}; wanted ase.Atoms")

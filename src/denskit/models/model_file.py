@@ -96,7 +96,9 @@ def _file(path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def load_model(path: str | os.PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> ForceField:
+def load_model(
+    path: str | os.PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+) -> ForceField:
     """A force field in evaluation mode from a model file; warns where its norm is unsafe at symmetric sites.
 
     Args:

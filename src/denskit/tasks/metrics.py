@@ -178,7 +178,8 @@ def measure(
 ) -> Metrics:
     """Errors of the predictions for all structures of a source, divided among the processes.
 
-    ``shift`` gets the energy errors of this process.  Raises ValueError where a batch does not fit into memory, with ``advice``.
+    ``shift`` gets the energy errors of this process.  Raises ValueError where a batch does not fit into memory, with
+    ``advice``.
     """
     rank, count = (processes.rank, processes.count) if processes else (0, 1)
     metrics = Metrics(next(force_field.parameters()).device)

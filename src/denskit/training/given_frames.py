@@ -23,7 +23,9 @@ def with_frames(config: RunConfig, frames: Frames) -> RunConfig:
     """
     named = [name for name in ("path", "train", "valid", "test") if getattr(config.data, name) is not None]
     if named:
-        raise ValueError(f"frames are given, and data.{named[0]}={getattr(config.data, named[0])} too; give one of them")
+        raise ValueError(
+            f"frames are given, and data.{named[0]}={getattr(config.data, named[0])} too; give one of them"
+        )
     for given in frames.values():
         structures, _ = read_atoms(given, config.data)
         structures.checked(required=config.required_labels, missing=config.data.missing)

@@ -137,5 +137,7 @@ def _data(config: Mapping[str, Any]) -> str:
     if config["name"] != "file":
         return " ".join(word for word in (config["name"], config.get("molecule")) if word)
     given = config.get("path") or config.get("train") or "?"
-    paths = [Path(part if isinstance(part, str) else part["path"]) for part in ([given] if isinstance(given, str) else given)]
+    paths = [
+        Path(part if isinstance(part, str) else part["path"]) for part in ([given] if isinstance(given, str) else given)
+    ]
     return ", ".join("atoms in memory" if path.parent.name == FRAMES else path.name for path in paths)

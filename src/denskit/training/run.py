@@ -32,9 +32,7 @@ _JUDGED = 32  # structures evaluated in a trial
 _LENGTHS = ("epochs", "max_steps", "budget")
 
 
-def train(
-    config: RunConfig, *, resume: bool = False, frames: Frames | None = None, progress: bool = False
-) -> Path:
+def train(config: RunConfig, *, resume: bool = False, frames: Frames | None = None, progress: bool = False) -> Path:
     """Train, and return the run folder ``config.output`` (its files: docs/cli.md).
 
     ``frames``: structures in memory, the data of the run instead of files; they are written into the folder.
@@ -95,9 +93,7 @@ def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], *, progress: boo
             if splits is not None:
                 splits.save(folder.splits)
         total = trainer.schedule.total_steps
-        with RunLog(
-            folder, total_steps=total, first_step=trainer.step, silent=not first, progress=progress
-        ) as log:
+        with RunLog(folder, total_steps=total, first_step=trainer.step, silent=not first, progress=progress) as log:
             for line in announcement(trainer, changes):
                 log.say(line)
             trainer.run(log)
