@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from denskit.cli.options import Device, Kernels
+from denskit.cli.output import complain, give
 
 # column, key, format
 COLUMNS = (
@@ -74,11 +75,13 @@ def crystal(
         )  # fmt: skip
     if found is None:
         typer.echo(f"Stopped; finished crystals are in {output}. Continue with --resume", err=True)
-        raise typer.Exit(130)
+        raise typer.Exit(128 + interrupt.signal)
+    give(folder=output, crystals=found)
     _print(found)
     picture = plot_crystals(found, output / "crystals.png")
     typer.echo(f"Wrote crystals.jsonl{' and crystals.png' if picture else ''} to {output}")
     if all("error" in crystal for crystal in found):
+        complain("No crystal could be measured")
         raise typer.Exit(1)
 
 

@@ -19,13 +19,15 @@ _SIGNIFICANT = 7  # digits in metrics.csv
 
 
 class RunLog:
-    """The log of the first process; ``silent`` in the others."""
+    """The log of the first process; ``silent`` in the others.  ``progress``: it is shown, too."""
 
-    def __init__(self, folder: RunFolder, *, total_steps: int, first_step: int, silent: bool) -> None:
+    def __init__(
+        self, folder: RunFolder, *, total_steps: int, first_step: int, silent: bool, progress: bool = False
+    ) -> None:
         self.folder = folder
         self.silent = silent
         self._total, self._first = total_steps, first_step
-        self._console = Console(highlight=False)
+        self._console = Console(highlight=False, quiet=not progress)
         self._bar: Report = unreported
         self._note = ""  # beside the bar
         self._open = ExitStack()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ _SHARDS = ("fixed", "energies", "oc20_ref")  # whose fields have names and units
 _FILES = ("energy_key", "forces_key", "stress_key", "stress_unit", "stress_sign", "units")
 
 
-def reading_as_trained(model: Path, file: str | Path, fixed: FixedFrom | None = None) -> DataConfig:
+def reading_as_trained(model: Path, file: str | os.PathLike[str], fixed: FixedFrom | None = None) -> DataConfig:
     """Settings to read a file for a model file: units, keys and the like of its training data; ``fixed`` where given.
 
     Labels that are absent count in no loss and no error.

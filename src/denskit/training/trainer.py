@@ -16,6 +16,7 @@ from torch import Tensor
 from denskit.batch import Prepared
 from denskit.data import LoadedData
 from denskit.data.base import Source, evenly
+from denskit.data.splits import PARTS
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
 from denskit.models.model_file import save_model
@@ -103,13 +104,15 @@ class Trainer:
         )
         self.interrupt = Interrupt(patient=self.group.count > 1)
         self.totals = self._new_totals()
+        self.first = 0  # steps that an earlier process did
         self.failure = ""  # verdict on the last row, where the training failed
         self.saved_at = time.monotonic()
 
     def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
         """Take over the state of a checkpoint; the settings that changed since."""
         now = self.config.document() | {"training structures": len(self.data.train)}
-        changes = self.folder.require_same(self.config.completed(checkpoint.record), now, MAY_CHANGE)
+        own = {f"data.{part}" for part in PARTS if self.folder.frames(part).is_file()}  # the folder may have been moved
+        changes = self.folder.require_same(self.config.completed(checkpoint.record), now, MAY_CHANGE | own)
         self.force_field.load_state_dict(checkpoint.weights)
         self.optimizer.load_state_dict(checkpoint.optimizer)
         if self.average is not None:
@@ -133,7 +136,7 @@ class Trainer:
 
     def run(self, log: RunLog) -> None:
         """All steps that are left, then the final evaluation and files."""
-        total = self.schedule.total_steps
+        total, self.first = self.schedule.total_steps, self.step
         if self.step == 0 and self.group.is_first:
             self._save_state()  # a kill at any moment leaves a checkpoint
         with self.interrupt:
@@ -228,6 +231,11 @@ class Trainer:
         evaluate = step == total or self.schedule.is_due(parse_interval(training.evaluate_every), step)
         if evaluate or step % training.log_every == 0:
             self._log_row(log, evaluate)
+        elif (passed := step - self.first) < training.log_every and passed.bit_count() == 1:
+            row = self._row(self.totals)  # steps 1, 2, 4, 8, ...: it runs, and how fast
+            if passed == 1:
+                del row["step_ms"]  # it compiled kernels
+            log.say(metrics_line(row, total))
         if stop:
             if self.group.is_first:
                 self._save()
@@ -249,6 +257,21 @@ class Trainer:
     def _log_row(self, log: RunLog, evaluate: bool) -> None:
         """Write a row of metrics.csv, with validation errors where they are due."""
         totals, self.totals = self.totals, self._new_totals()
+        row = self._row(totals)
+        if evaluate and self.data.valid is not None:
+            row |= {f"valid_{name}": value for name, value in self._validate().items()}
+        if evaluate and self.mixture.held_out is not None:
+            with self._averaged():
+                row |= {f"replay_{name}": value for name, value in self._measure(self.mixture.held_out).items()}
+        log.row(row)
+        log.say(metrics_line(row, self.schedule.total_steps))
+        verdict = verdict_on(row, self.config) if self.schedule.is_warm(self.step - 1) else None
+        if verdict is not None and (evaluate or self.data.valid is None):
+            log.say(f"warning: {verdict.message}")
+        self.failure = verdict.message if verdict is not None and verdict.failed else ""
+
+    def _row(self, totals: RunningTotals) -> dict[str, float | int]:
+        """Numbers of a row of metrics.csv, without validation errors."""
         last = self.step - 1
         weights = self.loader.term_weights(self.schedule.progress(last))
         row: dict[str, float | int] = {
@@ -261,17 +284,7 @@ class Trainer:
         }
         if self.config.training.amp == "fp16":
             row["skipped_steps"] = totals.skipped
-        if evaluate and self.data.valid is not None:
-            row |= {f"valid_{name}": value for name, value in self._validate().items()}
-        if evaluate and self.mixture.held_out is not None:
-            with self._averaged():
-                row |= {f"replay_{name}": value for name, value in self._measure(self.mixture.held_out).items()}
-        log.row(row)
-        log.say(metrics_line(row, self.schedule.total_steps))
-        verdict = verdict_on(row, self.config) if self.schedule.is_warm(last) else None
-        if verdict is not None and (evaluate or self.data.valid is None):
-            log.say(f"warning: {verdict.message}")
-        self.failure = verdict.message if verdict is not None and verdict.failed else ""
+        return row
 
     def _validate(self) -> dict[str, float]:
         """Errors on the validation split; the best weights so far become a model file."""
