@@ -90,20 +90,11 @@ def package(name: str, recipe: dict[str, Any], run: Path, data: Path, command: s
     return {
         "purpose": recipe["purpose"], "method": recipe["method"], "data": recipe["data"], "licence": recipe["licence"],
         "split": split, "test": recipe["test"], "errors": {key: round(errors[key], 4) for key in ERRORS},
-        "command": command, "steps": metadata["run"]["training"]["max_steps"], "minutes": round(minutes(log), 1),
+        "command": command, "steps": metadata["step"],
         "note": note(log), "commit": environment["commit"],
         "versions": {package: environment["packages"][package] for package in ("torch", "numpy", "ase")},
         "parameters": header["parameters"], "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
     }  # fmt: skip
-
-
-def minutes(log: str) -> float:
-    """Minutes of training, as the last line of the log says."""
-    found = re.findall(r"finished: .* in (?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)? of training", log)
-    if not found:
-        raise SystemExit("the training has not finished")
-    hours, whole, seconds = (int(part or 0) for part in found[-1])
-    return 60 * hours + whole + seconds / 60
 
 
 def note(log: str) -> str:

@@ -180,7 +180,7 @@ def test_the_program(committee: list[ForceField], tmp_path: Path) -> None:
     assert "12 were asked for" in done.output
     assert len(ase.io.read(out, index=":")) == 8
     again = CliRunner().invoke(app, ["select", *models, pool, "--count", "2", "-o", out])
-    assert again.exit_code == 2 and "exists already" in again.output
+    assert again.exit_code == 1 and "exists already" in again.output
     run = ["select", str(tmp_path / "run"), pool, "--count", "2", "--by", "distance", "-o", out, "--force"]
     done = CliRunner().invoke(app, run)
     assert done.exit_code == 0, done.output

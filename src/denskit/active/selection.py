@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from denskit.runtime.device import choose_device
 from denskit.simulation.potential import Potential
 from denskit.training.run_folder import RunFolder, model_file
 
+Model = ForceField | str | os.PathLike[str]  # a run folder, a model file, or a shipped model
 By = Literal["spread", "farthest", "distance"]
 MEANING = {
     "spread": "largest spread of the force on an atom over the models, eV/Å",
@@ -51,7 +53,7 @@ class Selection:
 
 
 def select(
-    models: str | Path | ForceField | Sequence[str | Path | ForceField],
+    models: Model | Sequence[Model],
     pool: str | Path | Sequence[ase.Atoms],
     *,
     count: int,
@@ -81,7 +83,7 @@ def select(
         FileNotFoundError: No such file.
         ValueError: A score that the models cannot give, an unknown element, no usable frame.
     """
-    given = [models] if isinstance(models, str | Path | ForceField) else list(models)
+    given = [models] if isinstance(models, str | os.PathLike | ForceField) else list(models)
     by = by or ("spread" if len(given) > 1 else "farthest")
     frames = read_frames(pool) if isinstance(pool, str | Path) else list(pool)
     known = _training(given, train)
@@ -136,12 +138,12 @@ def write_selection(
 
 
 def _training(
-    models: Sequence[str | Path | ForceField], train: str | Path | Sequence[ase.Atoms] | None
+    models: Sequence[Model], train: str | Path | Sequence[ase.Atoms] | None
 ) -> list[ase.Atoms] | list[System]:
     """The frames to compare with: those given, else those that the first model was trained on, else none."""
     if train is not None:
         return read_frames(train) if isinstance(train, str | Path) else list(train)
-    if models and not isinstance(models[0], ForceField) and RunFolder(models[0]).config.is_file():
+    if models and not isinstance(models[0], ForceField) and RunFolder(Path(models[0])).config.is_file():
         return list(evenly(run_data(Path(models[0])).train, MOST_TRAINING))
     return []
 
@@ -155,7 +157,7 @@ def _check(by: By, models: int, count: int, most_spread: float | None, *, has_tr
         raise ValueError("a distance from training needs the training frames: give a run folder, or the file (--train)")
 
 
-def _potential(models: Sequence[str | Path | ForceField], device: str) -> Potential | None:
+def _potential(models: Sequence[Model], device: str) -> Potential | None:
     if not models:
         return None
     files = [model if isinstance(model, ForceField) else model_file(model) for model in models]

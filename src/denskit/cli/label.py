@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from denskit.cli.options import Force
+from denskit.cli.output import give
 
 SHOWN = 10  # failures that are printed
 
@@ -48,6 +50,7 @@ def label(
             file, output, method=method, processes=processes, force=force, progress=bar,
             stop=lambda: interrupt.signal != 0,
         )  # fmt: skip
+    give(**asdict(done))
     if done.taken:
         console.print(f"{done.taken} labels are of an earlier call")
     for frame, reason in list(done.failures.items())[:SHOWN]:

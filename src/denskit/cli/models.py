@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from denskit.cli.output import give
 
 app = typer.Typer(invoke_without_command=True)
 ENERGY, FORCES = "energy_mae_meV", "forces_mae_meV_per_A"
@@ -34,6 +37,7 @@ def models(context: typer.Context) -> None:
     for card in cards().values():
         errors = [f"{card.errors[name]:.1f}" for name in (ENERGY, FORCES)]
         table.add_row(f"{PREFIX}{card.name}", card.purpose, *errors)
+    give(models=[asdict(card) for card in cards().values()])
     Console().print(table)
     typer.echo("Mean absolute errors on frames that training did not see.")
     typer.echo("Details:  denskit models show NAME        Use:  denskit evaluate zoo:NAME mine.extxyz")
@@ -48,6 +52,7 @@ def show(name: Annotated[str, typer.Argument(help="Model, such as ethanol-xtb.",
     from denskit.zoo import PREFIX, card_of, file_of
 
     card = card_of(name)
+    give(**asdict(card))
     table = Table("", "", title=f"{PREFIX}{card.name}", show_header=False)
     rows = {
         "purpose": card.purpose,
@@ -57,7 +62,7 @@ def show(name: Annotated[str, typer.Argument(help="Model, such as ethanol-xtb.",
         "split": ", ".join(f"{count:,} {part}" for part, count in card.split.items()),
         "errors on": card.test,
         **{quantity: f"{value:.4g}" for quantity, value in card.errors.items()},
-        "training": f"{card.steps:,} steps, {card.minutes:.0f} minutes",
+        "training": f"{card.steps:,} steps",
         "command": card.command,
         "note": card.note,
         "commit": card.commit,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from denskit.cli.options import Device, Force
+from denskit.cli.output import give
 
 if TYPE_CHECKING:
     from denskit.active.selection import Selection
@@ -76,6 +78,7 @@ def select(
         raise ValueError("\n".join([f"{pool}: no frame is left to choose", *_fates(selection)]))
     write_selection(selection, pool, output, force=force)
     _show(selection, count)
+    give(**asdict(selection), output=output)
     typer.echo(f"Wrote {len(selection.chosen)} frames, best first, to {output}")
     typer.echo(f"Next:  denskit label {output} -o labelled.extxyz --with xtb")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -28,8 +29,7 @@ class Card:
     test: str  # the structures of the errors
     errors: dict[str, float]  # on them, by name with units
     command: str  # that trained it
-    steps: int
-    minutes: float  # of training
+    steps: int  # of the weights, the best on validation
     note: str
     commit: str  # of Denskit at the training
     versions: dict[str, str]
@@ -58,14 +58,14 @@ def card_of(name: str) -> Card:
     return known[wanted]
 
 
-def file_of(path: str | Path) -> Path:
+def file_of(path: str | os.PathLike[str]) -> Path:
     """The path itself, or the file that ``zoo:NAME`` names, its checksum verified.
 
     Raises ValueError for an unknown name, and for a file that has changed.
     """
-    if not str(path).startswith(PREFIX):
+    if not os.fspath(path).startswith(PREFIX):
         return Path(path)
-    card = card_of(str(path))
+    card = card_of(os.fspath(path))
     if not card.path.is_file() or sha256_of(card.path) != card.sha256:
         raise ValueError(f"{card.path} is absent or has changed since it was shipped: install Denskit again")
     return card.path

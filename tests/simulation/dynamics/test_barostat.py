@@ -217,6 +217,6 @@ def test_the_program(tmp_path: Path) -> None:
         (["md", str(TRAINED), str(tmp_path / "water.xyz"), *arguments], "All three directions must be periodic"),
     ):
         result = CliRunner().invoke(app, [*wrong, "-o", str(tmp_path / "wrong")])
-        assert result.exit_code == 2
+        assert result.exit_code == 1
         assert message in result.output.replace("\n", " ")
     assert not (tmp_path / "wrong").exists()
