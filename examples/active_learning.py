@@ -25,6 +25,7 @@ ETHANOL = Path(denskit.__file__).parent / "data/embedded/ethanol.npz"
 START, NEW, MEMBERS = 20, 20, 3
 MD = {"temperature": 800.0, "ensemble": "langevin", "friction": 0.02, "timestep": 0.5}
 REPLICAS = 5
+MOST_SPREAD = 0.4  # eV/Å; beyond it the simulations are several eV off, and their frames teach nothing about ethanol
 
 
 def train_member(job: tuple[str, list[str]]) -> None:
@@ -148,7 +149,7 @@ def main() -> None:
     for number in range(1, given.rounds + 1):
         place = folder / f"round_{number}"
         pool = simulate(place / "md", runs["chosen"], embedded[number : 1200 : 1200 // REPLICAS], given.md_steps)
-        selection = select(runs["chosen"], pool, count=NEW)
+        selection = select(runs["chosen"], pool, count=NEW, most_spread=MOST_SPREAD)
         print(f"round {number}: spread {selection.scores[0]:.2f} to {selection.scores[-1]:.2f} eV/Å")
         drawn = {"chosen": selection.chosen, "random": random.permutation(len(pool))[:NEW].tolist()}
         for arm, rows in drawn.items():
