@@ -19,6 +19,8 @@ from denskit.cli import app
 from denskit.data import read_file
 
 LAB = '''
+import os
+
 from ase.calculators.emt import EMT
 from ase.calculators.lj import LennardJones
 
@@ -36,6 +38,15 @@ def fragile():
 
 def nothing():
     return 1
+
+def deadly():
+    """Ends its process on frames of three atoms."""
+    class Deadly(EMT):
+        def calculate(self, atoms=None, *args, **kwargs):
+            if len(atoms) == 3:
+                os._exit(1)
+            super().calculate(atoms, *args, **kwargs)
+    return Deadly()
 '''
 
 
@@ -109,6 +120,13 @@ def test_failures_are_named_and_left_out(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="none of 1 frames could be labelled by mylab:fragile; frame 0: RuntimeError"):
         label([odd], tmp_path / "none.extxyz", method="mylab:fragile")
     assert not list(tmp_path.glob("none*"))
+
+
+def test_a_process_that_dies_takes_no_labels_along(tmp_path: Path) -> None:
+    frames = [*crystals(6), bulk("Cu", cubic=True)[:3]]
+    with pytest.raises(ValueError, match="of mylab:deadly was killed or crashed; the labels so far are saved"):
+        label(frames, tmp_path / "out.extxyz", method="mylab:deadly", processes=2)
+    assert len((tmp_path / "out.extxyz.progress").read_text().splitlines()) > 1
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import signal
 import sys
-from collections.abc import Callable, Generator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -156,12 +160,30 @@ def _computed(
         return
     # spawned: forked processes share locks and threads of torch
     with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (method,)) as pool:
-        running = {pool.submit(_result, structures[number]): number for number in left}
+        with _ctrl_c_ignored():
+            running = {pool.submit(_result, structures[number]): number for number in left}  # starts the processes
         try:
             for future in as_completed(running):
                 yield running[future], future.result()
+        except BrokenProcessPool:
+            raise ValueError(
+                f"a process of {method} was killed or crashed; the labels so far are saved: the same call continues"
+            ) from None
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Processes that start in the block ignore Ctrl-C, which a terminal sends to all; the first process acts."""
+    if threading.current_thread() is not threading.main_thread():  # no other may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _begin(method: str) -> None:
