@@ -5,7 +5,7 @@
 Each round: a committee simulates ethanol at 800 K, frames on which it disagrees are chosen and labelled with GFN2-xTB,
 and the committee continues its training with them.  A second committee gets random frames of the same simulations,
 none of them exploded either.
-Writes errors.json and errors.png.  Some minutes on two cores; needs the xtb extra (pip install 'denskit[xtb]').
+Writes errors.json and errors.png.  About ten minutes on two cores; needs the xtb extra (pip install 'denskit[xtb]').
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("runs/active"))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=400, help="of each training")
+    parser.add_argument("--steps", type=int, default=500, help="of each training")
     parser.add_argument("--md-steps", type=int, default=800, help="of each simulation, 0.5 fs each")
     parser.add_argument("--processes", type=int, default=2, help="models trained at the same time")
     given = parser.parse_args()

@@ -113,7 +113,7 @@ def _fates(selection: Selection) -> list[str]:
     near = f"nearer than {selection.threshold:g} (1: typical distance of two frames)"
     fates = {
         f"cannot be evaluated (frames {_some(selection.broken)})": len(selection.broken),
-        f"spread by more than is allowed, exploded (frames {_some(selection.exploded)})": len(selection.exploded),
+        f"spread by more than is allowed (frames {_some(selection.exploded)})": len(selection.exploded),
         f"nearly equal to a training frame: {near}": len(selection.known),
         f"nearly equal to a chosen frame: {near}": selection.alike,
     }
