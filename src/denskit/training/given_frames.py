@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import ase
+from pydantic import ValidationError
 
 from denskit.data.frames import exact_extxyz, read_atoms
 from denskit.files import atomic_write
@@ -32,7 +33,12 @@ def with_frames(config: RunConfig, frames: Frames) -> RunConfig:
     folder = RunFolder(config.output)
     files = {part: str(folder.frames(part)) for part in frames}
     data = config.data.model_dump(exclude_unset=True) | {"name": "file", **files}
-    return config.model_copy(update={"data": type(config.data).model_validate(data)})
+    try:
+        return config.model_copy(update={"data": type(config.data).model_validate(data)})
+    except ValidationError as error:
+        raise ValueError(
+            "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
+        ) from None
 
 
 @contextmanager
