@@ -10,6 +10,7 @@ import ase
 from pydantic import ValidationError
 
 from denskit.data.frames import exact_extxyz, read_atoms
+from denskit.data.splits import PARTS
 from denskit.files import atomic_write
 from denskit.training.run_folder import RunFolder
 from denskit.training.settings import RunConfig
@@ -22,16 +23,15 @@ def with_frames(config: RunConfig, frames: Frames) -> RunConfig:
 
     Raises ValueError where the run names data already, and for frames that cannot be trained on, naming the frame.
     """
-    named = [name for name in ("path", "train", "valid", "test") if getattr(config.data, name) is not None]
-    if named:
-        raise ValueError(
-            f"frames are given, and data.{named[0]}={getattr(config.data, named[0])} too; give one of them"
-        )
+    folder = RunFolder(config.output)
+    files = {part: str(folder.frames(part).resolve()) for part in frames}
+    for name in ("path", *PARTS):
+        value = getattr(config.data, name)
+        if value is not None and value != files.get(name):
+            raise ValueError(f"frames are given, and data.{name}={value} too; give one of them")
     for given in frames.values():
         structures, _ = read_atoms(given, config.data)
         structures.checked(required=config.required_labels, missing=config.data.missing)
-    folder = RunFolder(config.output)
-    files = {part: str(folder.frames(part)) for part in frames}
     data = config.data.model_dump(exclude_unset=True) | {"name": "file", **files}
     try:
         return config.model_copy(update={"data": type(config.data).model_validate(data)})
