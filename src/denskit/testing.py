@@ -42,10 +42,12 @@ def check_model(force_field: ForceField, systems: Sequence[System] | None = None
         sampling: relative error of rotated inputs that the model admits, as one that samples functions on a sphere.
     """
     systems = systems or example_systems(force_field)
-    check_rotation(force_field, systems, sampling=sampling)
+    crystals = [system for system in systems if system.pbc.all()]  # alone, since molecules have no stress
+    for group in (systems, crystals) if crystals else (systems,):
+        check_rotation(force_field, group, sampling=sampling)
+        check_batching(force_field, group)
     check_translation(force_field, systems)
     check_permutation(force_field, systems)
-    check_batching(force_field, systems)
     if dtype_of(force_field) == torch.float64:
         if force_field.config.forces == "gradient":
             check_forces(force_field, systems)
@@ -146,7 +148,7 @@ def check_source(source: Source) -> None:
         where = f"{source.name}, structure {place}"
         assert system.index == place, f"{where} has the index {system.index}"
         assert len(system) > 0 and np.isfinite(system.positions).all(), f"{where}: no atoms, or positions not finite"
-        assert source.sizes is None or source.sizes[place] == len(system), f"{where}: sizes says another number of atoms"
+        assert source.sizes is None or source.sizes[place] == len(system), f"{where}: sizes says other"
         for name in ("positions", "cell", "energy", "forces", "stress"):
             value = getattr(system, name)
             if value is None:
@@ -223,9 +225,7 @@ def relative(actual: Tensor, expected: Tensor) -> float:
     return difference / scale if scale else (0.0 if difference == 0 else np.inf)
 
 
-def assert_near(
-    actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float, how: str = ""
-) -> None:
+def assert_near(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float, how: str = "") -> None:
     """Raise AssertionError where outputs are not finite, or differ by more than ``tolerance`` of their rms."""
     assert actual.keys() == expected.keys(), f"outputs are {sorted(actual)}; wanted {sorted(expected)}"
     for name, value in expected.items():

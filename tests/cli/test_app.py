@@ -13,8 +13,10 @@ import denskit
 from denskit.cli import app
 from denskit.cli.moved import MOVED
 
-VERBS = "info train evaluate study compare predict relax md stability report import export demo".split()
-VERBS += "doctor presets data runs".split()
+VERBS = (
+    "info train evaluate study compare predict relax md stability crystal report import export demo doctor presets "
+    "data runs"
+).split()
 
 
 def test_help_names_every_verb_without_importing_torch() -> None:

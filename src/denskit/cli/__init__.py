@@ -12,6 +12,7 @@ import typer
 from denskit import __version__
 from denskit.cli.bench import bench
 from denskit.cli.compare import compare
+from denskit.cli.crystal import crystal
 from denskit.cli.data import app as data_app
 from denskit.cli.demo import demo
 from denskit.cli.doctor import doctor
@@ -85,6 +86,7 @@ app.command()(relax)
 app.command("import")(import_)
 app.command()(md)
 app.command()(stability)
+app.command()(crystal)
 app.command()(export)
 app.command()(report)
 app.command()(demo)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import ase
 import ase.io
@@ -18,11 +18,10 @@ from denskit.data.base import Source
 from denskit.data.config import DataConfig, FixedFrom, SplitConfig
 from denskit.data.frames import bare, read_atoms
 from denskit.data.loading import read_file
-from denskit.data.readers.formats import are_shards
 from denskit.data.writing import Originals, predicted
 from denskit.files import atomic_write, new_file
 from denskit.models.base import ForceField
-from denskit.models.model_file import load_model, read_header
+from denskit.models.model_file import load_model
 from denskit.models.prediction import predict_each
 from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes
@@ -30,6 +29,7 @@ from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import measure
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder, model_file
+from denskit.training.trained_on import reading_as_trained
 
 _LOG = logging.getLogger(__name__)
 Model = ForceField | str | os.PathLike[str]
@@ -206,17 +206,9 @@ def source_of(model: Model, source: Structures | None, split: str, fixed: FixedF
 
 def reading(model: Model, file: str | os.PathLike[str], fixed: FixedFrom | None = None) -> DataConfig:
     """Settings to read a file for a model: units, keys and the like of its training data; ``fixed`` where given."""
-    said: dict[str, Any] = {} if fixed is None else {"fixed": fixed}
     if isinstance(model, ForceField):
-        return DataConfig(missing="mask", **said)
-    trained_on = read_header(model_file(model))["metadata"].get("run", {}).get("data", {})  # {} where imported
-    path = Path(file)
-    if are_shards(path):  # their fields have names and units of their own
-        names: tuple[str, ...] = ("fixed", "energies", "oc20_ref")
-    else:
-        names = ("units",) if path.suffix == ".npz" else ("energy_key", "forces_key", "stress_key", "units")
-    kept = {name: trained_on[name] for name in names if name in trained_on}
-    return DataConfig(missing="mask", **{**kept, **said})
+        return DataConfig(missing="mask", **{} if fixed is None else {"fixed": fixed})  # type: ignore[arg-type]
+    return reading_as_trained(model_file(model), file, fixed)
 
 
 def run_data(run: Path) -> LoadedData:

@@ -82,7 +82,7 @@ def metrics_line(values: Mapping[str, float | int], total_steps: int) -> str:
     parts = [f"step {values['step']}/{total_steps}", f"epoch {values['epoch']}"]
     if "train_loss" in values:
         parts.append(f"loss {values['train_loss']:.4f}")
-    for split in ("train", "valid"):
+    for split in ("train", "valid", "replay"):
         relative = values.get(f"{split}_forces_mae_relative_to_zero")
         zero = "" if relative is None else f" ({relative:.{2 if relative < 10 else 0}f} of predicting zero)"
         errors = [

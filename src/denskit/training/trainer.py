@@ -15,7 +15,7 @@ from torch import Tensor
 
 from denskit.batch import Prepared
 from denskit.data import LoadedData
-from denskit.data.base import evenly
+from denskit.data.base import Source, evenly
 from denskit.data.splits import PARTS
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
@@ -32,6 +32,7 @@ from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, cannot_write, sa
 from denskit.training.checks import verdict_on
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
 from denskit.training.optimizer import Gradients, Precision, WeightAverage, build_optimizer, set_learning_rate
+from denskit.training.replay import with_replay
 from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, metrics_line
 from denskit.training.running_totals import RunningTotals
@@ -65,10 +66,12 @@ class Trainer:
         training, device = self.config.training, self.group.device
         self.folder = RunFolder(Path(self.config.output))
         self.task = build_task(self.config.task)
-        per_epoch = steps_per_epoch(len(self.data.train), training.batch_size, training.drop_last)
-        self.schedule = Schedule(training, per_epoch)
         force_field, said = initial_force_field(self.config, self.data, self.task, device)
-        self.messages += self.data.messages + said
+        self.mixture, replayed = with_replay(self.config, self.data.train, force_field)
+        self.messages += self.data.messages + said + replayed
+        self.schedule = Schedule(
+            training, steps_per_epoch(self.mixture.epoch_size, training.batch_size, training.drop_last)
+        )
         if self.data.valid is not None:
             check_known_elements(force_field, self.data.valid)
         self.force_field: ForceField = force_field.to(device)
@@ -87,7 +90,7 @@ class Trainer:
         decay = training.ema_decay
         self.average = None if decay is None else WeightAverage(parameters, decay, warmup=training.ema_warmup)
         self.loader = Loader(
-            source=self.data.train,
+            mixture=self.mixture,
             task=self.task,
             schedule=self.schedule,
             seed=self.config.seed,
@@ -257,6 +260,9 @@ class Trainer:
         row = self._row(totals)
         if evaluate and self.data.valid is not None:
             row |= {f"valid_{name}": value for name, value in self._validate().items()}
+        if evaluate and self.mixture.held_out is not None:
+            with self._averaged():
+                row |= {f"replay_{name}": value for name, value in self._measure(self.mixture.held_out).items()}
         log.row(row)
         log.say(metrics_line(row, self.schedule.total_steps))
         verdict = verdict_on(row, self.config) if self.schedule.is_warm(self.step - 1) else None
@@ -286,9 +292,7 @@ class Trainer:
         training = self.config.training
         valid = evenly(self.data.valid, training.evaluate_structures)
         with self._averaged():
-            metrics = measure(
-                self.force_field, valid, batch_size=training.evaluate_batch_size, processes=self.group, advice=_FEWER
-            ).summary()
+            metrics = self._measure(valid)
             name = BEST_BY[training.best_by]
             if name not in metrics:
                 raise ValueError(
@@ -302,6 +306,11 @@ class Trainer:
                     if training.final == "best":
                         self._save_model(self.folder.model, metrics)
         return metrics
+
+    def _measure(self, source: Source) -> dict[str, float]:
+        """Errors of the weights on the structures of a source."""
+        batch_size = self.config.training.evaluate_batch_size
+        return measure(self.force_field, source, batch_size=batch_size, processes=self.group, advice=_FEWER).summary()
 
     def _save(self) -> None:
         """The state to resume from, and the last weights as a model file."""

@@ -21,7 +21,7 @@ from ase.io.extxyz import key_val_str_to_dict
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
-from denskit.data.config import ENERGY_UNITS, DataConfig
+from denskit.data.config import ENERGY_UNITS, STRESS_UNITS, DataConfig
 from denskit.data.readers.npz import SPELLINGS
 from denskit.data.structure_arrays import StructureArrays
 from denskit.reading.budget import PACKED, Lines, Unreadable, naming
@@ -175,7 +175,19 @@ class _Reader:
         if value.size not in sizes:
             wanted = " or ".join(str(size) for size in sizes)
             raise ValueError(f"{where} is of shape {value.shape}; wanted {wanted} numbers for the {label}")
-        return value * self.factor
+        return value * (self.stress_factor(key) if label == "stress" else self.factor)
+
+    def stress_factor(self, key: str) -> float:
+        """Factor from the numbers of a field to a stress in eV/Å^3, or to a virial in eV."""
+        unit, sign = self.config.stress_unit, -1.0 if self.config.stress_sign == "compression" else 1.0
+        if "virial" not in key.lower():
+            return sign * (self.factor if unit == "auto" else STRESS_UNITS[unit])
+        if unit != "auto" or sign < 0:
+            raise ValueError(
+                f"{self.name}: {key} is read as a virial, -stress * volume in the unit of energies; "
+                "data.stress_unit and data.stress_sign are for a stress. Name its field with data.stress_key"
+            )
+        return self.factor
 
     def _stress(self, atoms: ase.Atoms, fields: dict[str, Any], index: int) -> np.ndarray | None:
         key = self._find("stress", fields)
@@ -221,6 +233,10 @@ class _Reader:
         fields = ", ".join(f"{label} from {next(iter(names))}" for label, names in self.used.items() if names)
         unit = "eV" if self.config.units == "auto" else f"{self.config.units}, converted to eV (data.units)"
         said = [f"{self.name}: {fields or 'no labels'}; energies in {unit}, lengths in Å"]
+        if self.used["stress"] and (self.config.stress_unit, self.config.stress_sign) != ("auto", "tension"):
+            unit = "the unit of energies per Å^3" if self.config.stress_unit == "auto" else self.config.stress_unit
+            sign = f"positive under {self.config.stress_sign}"
+            said.append(f"{self.name}: stress in {unit}, {sign}, converted to eV/Å^3, positive under tension")
         said += [f"{self.name}: {label} is {which}" for label, which in self.both.items()]
         said += [f"{self.name}: ignored {thing}, {count} times" for thing, count in self.ignored.items()]
         return said
