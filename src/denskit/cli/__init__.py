@@ -22,6 +22,7 @@ from denskit.cli.import_ import import_
 from denskit.cli.info import info
 from denskit.cli.md import md
 from denskit.cli.moved import add_moved_commands
+from denskit.cli.plot import plot
 from denskit.cli.predict import predict
 from denskit.cli.presets import app as presets_app
 from denskit.cli.relax import relax
@@ -86,6 +87,7 @@ app.command()(md)
 app.command()(stability)
 app.command()(export)
 app.command()(report)
+app.command()(plot)
 app.command()(demo)
 app.command()(doctor)
 app.command()(bench)

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from denskit.batch import Batch, Targets
+from denskit.batch import Batch, System, Targets
+from denskit.data.base import Source, collate
 from denskit.evaluation.evaluate import Kept, Split, load_force_field, source_of
 from denskit.models.base import ForceField
 from denskit.models.prediction import batches
@@ -39,7 +41,7 @@ class Recovery:
 
 def denoise(
     run: str | Path,
-    source: str | Path | None = None,
+    source: Source | str | Path | None = None,
     *,
     sigmas: Sequence[float] = (),
     ratios: Sequence[float] = (),
@@ -55,7 +57,7 @@ def denoise(
 
     Args:
         run: run folder of a training with DeNS or Noisy Nodes (which corrupts all atoms: its only ratio is 1).
-        source: a file of labelled structures; None: the ``split`` of the run's own data.
+        source: labelled structures, or a file of them; None: the ``split`` of the run's own data.
         sigmas: standard deviations of the noise, Å; none: half, once and twice the run's own.
         ratios: shares of the free atoms that are corrupted; none: once and twice the run's own, and all.
         split, checkpoint, device, batch_size: as for :func:`denskit.evaluation.evaluate.evaluate`.
@@ -94,6 +96,48 @@ def noise_error(run: str | Path) -> dict[str, float]:
     (found,) = denoise(run, sigmas=[sigma], ratios=[ratio])
     informed = {} if found.with_forces is None else {f"{_NAME}_with_test_forces": found.with_forces}
     return informed | {f"{_NAME}_without_forces": found.without_forces}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corrupted:
+    """A structure with noise, and the model's reconstruction of it."""
+
+    sigma: float  # Å
+    corrupted: np.ndarray  # [n, 3] Å, positions with noise
+    denoised: np.ndarray  # [n, 3] Å, positions after the predicted noise is subtracted
+    noisy: np.ndarray  # [n] bool, atoms that were moved
+
+
+def corrupt(run: str | Path, system: System, sigmas: Sequence[float] = (), *, device: str = "auto") -> list[Corrupted]:
+    """Corrupt one structure at several sigmas (Å; none: half, once, twice and four times the run's own) and denoise it.
+
+    All sigmas share their random numbers; forces are encoded as in training.  Raises as :func:`denoise`, and ValueError
+    where no atom was drawn.
+    """
+    task, seed = _task_and_seed(run)
+    own_sigma, own_ratio = _own(task)
+    force_field = load_force_field(run, None, device)
+    parameter = next(force_field.parameters())
+    batch, targets = (part.to(parameter.device) for part in collate([system], parameter.dtype))
+    keys, found = keys_for(seed, 0, torch.tensor([system.index], device=parameter.device)), []
+    for sigma in sigmas or [factor * own_sigma for factor in (0.5, 1, 2, 4)]:
+        prepared = _corrupting(task, sigma, own_ratio).prepare(batch, targets, keys, 0.0)
+        if not prepared.noise_mask.any():
+            raise ValueError(f"structure {system.index}: none of its {len(system)} atoms was drawn")
+        with torch.no_grad():
+            corrupted = force_field.config.with_neighbors(prepared.batch)
+            noise = force_field(corrupted, prepared.force_input, outputs=("noise",))["noise"]
+        moved = torch.where(prepared.noise_mask[:, None], own_sigma * noise, torch.zeros_like(noise))
+        positions = prepared.batch.positions
+        found.append(
+            Corrupted(
+                sigma=sigma,
+                corrupted=positions.double().cpu().numpy(),
+                denoised=(positions - moved).double().cpu().numpy(),
+                noisy=prepared.noise_mask.cpu().numpy(),
+            )
+        )
+    return found
 
 
 def _task_and_seed(run: str | Path) -> tuple[Denoises, int]:

@@ -1,0 +1,108 @@
+"""Sections of the errors: parity, by element and group, against force size and novelty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from denskit.analysis.error_plots import histogram_figure, trend_figure
+from denskit.analysis.judged import Judged, Pair
+from denskit.analysis.plots import MEV, parity_figure, relative
+from denskit.analysis.report.elements import Share, by_element, by_group
+from denskit.analysis.report.page import Part, Picture, Section, paragraph, table
+
+_MOST_LINES = 6  # in one panel of a figure
+
+
+def parity(judged: Judged) -> Section:
+    """Predicted against reference values of energy, forces and stress."""
+    panels: dict[str, Mapping[str, Pair]] = {}
+    if judged.energy is not None:
+        panels["energy per atom (meV)"] = {"": relative(_energies_per_atom(judged))}
+    if judged.forces is not None:
+        panels["force (meV/Å)"] = {"": judged.forces}
+    if judged.stress is not None:
+        panels["stress (meV/Å³)"] = {"": judged.stress}
+    if not panels:
+        return Section("Predicted against reference", [paragraph("The structures have no labels to compare with.")])
+    caption = (
+        "A point is a structure (energy), a force component or a stress component. Energies are per "
+        "atom, less the energies of the elements, and shifted to a mean of zero."
+    )
+    return Section("Predicted against reference", [Picture("parity", parity_figure(panels), caption)])
+
+
+def _energies_per_atom(judged: Judged) -> Pair:
+    there = np.isfinite(judged.energies).all(0)
+    reference, predicted = (judged.energies - judged.baseline)[:, there] / judged.n_atoms[there]
+    return reference, predicted
+
+
+def shares(judged: Judged, groups: Mapping[str, np.ndarray]) -> Section:
+    """Tables and distributions of the errors by element and by group."""
+    if judged.forces is None:
+        return Section("Errors by element and group", [])
+    elements = by_element(judged)
+    panels = {"force error of an atom (meV/Å)": _lines(elements)}
+    energy = _energy_errors(judged)
+    if energy is not None:
+        panels["energy error per atom (meV)"] = {"": energy}
+    caption = (
+        "Distribution of the length of the force error by element, and of the energy error. Mean absolute errors of a "
+        "force component are in the table."
+    )
+    parts: list[Part] = [_table("element", elements), Picture("errors_by_element", histogram_figure(panels), caption)]
+    for name, values in groups.items():
+        found = by_group(judged, values)
+        parts.append(_table(name, found))
+        if len(found) <= _MOST_LINES:
+            figure = histogram_figure({"force error of an atom (meV/Å)": _lines(found)})
+            parts.append(Picture(f"errors_by_{name}", figure, f"Force errors by {name}."))
+    return Section("Errors by element and group", parts)
+
+
+def _energy_errors(judged: Judged) -> np.ndarray | None:
+    if judged.energy is None:
+        return None
+    reference, predicted = _energies_per_atom(judged)
+    error = np.abs(predicted - reference)
+    return error if error.max() > 0 else None
+
+
+def _lines(found: Sequence[Share]) -> dict[str, np.ndarray]:
+    return {share.label: share.lengths for share in found if share.atoms and share.lengths.max() > 0}
+
+
+def _table(name: str, found: Sequence[Share]) -> str:
+    energies = any(np.isfinite(share.energy) for share in found)
+    header = [name, "frames", "atoms", "force error (meV/Å)", "mean force (meV/Å)", "relative (%)"]
+    rows = [
+        [
+            share.label, f"{share.frames:,}", f"{share.atoms:,}", f"{MEV * share.error:.1f}", f"{MEV * share.scale:.0f}",
+            f"{100 * share.error / share.scale:.1f}" if share.scale else "",
+            *([f"{MEV * share.energy:.2f}"] if energies else []),
+        ]
+        for share in found
+    ]  # fmt: skip
+    return table([*header, *(["energy error per atom (meV)"] if energies else [])], rows)
+
+
+def trends(judged: Judged) -> Section:
+    """Force errors against the size of the force, and against novelty."""
+    size = np.linalg.norm(judged.all_forces[0], axis=-1)
+    known = judged.scored & np.isfinite(judged.novelty)
+    panels = {}
+    if judged.scored.any():
+        panels["reference force on the atom (eV/Å)"] = size[judged.scored], judged.force_error[judged.scored]
+    if known.any():
+        panels["novelty of the atom's surroundings"] = judged.novelty[known], judged.force_error[known]
+    if not panels:
+        return Section("Where the errors are", [])
+    caption = (
+        "A point is an atom; the line is the mean in bins with equal numbers of atoms. Novelty is the distance to the "
+        "nearest training atom of the same element, in a fingerprint of distances to neighbours within 5 Å (Gaussian shells "
+        "by element, no angles); 1 is the usual distance from one training structure to the others. Errors that grow with "
+        "novelty call for training frames like these."
+    )
+    return Section("Where the errors are", [Picture("trends", trend_figure(panels), caption)])

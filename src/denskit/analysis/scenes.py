@@ -1,0 +1,140 @@
+"""Structures to look at: a few frames with arrows and a ghost, for the browser and as a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from ase.data import chemical_symbols, covalent_radii
+from ase.data.colors import jmol_colors
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from denskit.analysis.plots import row_of_axes
+
+MOST_ATOMS, MOST_FRAMES = 400, 100  # that a scene shows
+REFERENCE, PREDICTED, NOISE = "#2f62b0", "#e07a1f", "#b5483f"  # colours of arrows
+LONGEST = 2.0  # Å, of the longest arrow
+_PANELS = 4  # frames of the figure
+_DIGITS = 3  # of coordinates in the page
+
+
+@dataclass(frozen=True)
+class Arrows:
+    """One arrow an atom."""
+
+    colour: str
+    start: np.ndarray  # [n, 3] Å
+    vector: np.ndarray  # [n, 3] Å
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """One structure; a ghost is the same atoms elsewhere, drawn pale."""
+
+    label: str
+    numbers: np.ndarray  # [n]
+    positions: np.ndarray  # [n, 3] Å
+    cell: np.ndarray | None = None  # [3, 3] Å, drawn where given
+    ghost: np.ndarray | None = None  # [n, 3] Å
+    arrows: tuple[Arrows, ...] = ()
+    marked: int | None = None  # an atom that gets its name as a label
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """Frames that a slider chooses from."""
+
+    name: str
+    caption: str
+    frames: Sequence[Frame]
+    first: int = 0  # the frame that is shown first
+    control: Literal["choose", "play"] = "choose"
+    legend: dict[str, str] = field(default_factory=dict)  # colour -> meaning
+
+    def document(self) -> dict[str, Any]:
+        """The frames as plain JSON for viewer.js."""
+        return {"frames": [_document(frame) for frame in self.frames]}
+
+    def figure(self) -> Figure:
+        """At most four of the frames side by side."""
+        places = np.unique(np.linspace(0, len(self.frames) - 1, min(_PANELS, len(self.frames))).round().astype(int))
+        figure, row = row_of_axes(len(places), width=3.4, height=3.6)
+        for axes, place in zip(row, places, strict=True):
+            draw_frame(axes, self.frames[place])
+        return figure
+
+
+def cell_of(cell: np.ndarray, pbc: np.ndarray) -> np.ndarray | None:
+    """The cell [3, 3] (Å) to draw; None for a molecule."""
+    return cell if pbc.any() and np.abs(np.linalg.det(cell)) > 0 else None
+
+
+def arrow_scale(*vectors: np.ndarray) -> float:
+    """Å of arrow for one unit of the vectors, so that the longest has ``LONGEST``; 1 where all are zero."""
+    longest = max(float(np.linalg.norm(vector, axis=-1).max()) for vector in vectors)
+    return LONGEST / longest if longest > 0 else 1.0
+
+
+def draw_frame(axes: Axes, frame: Frame) -> None:
+    """The structure seen along its thinnest direction: circles, far ones first, and arrows."""
+    centre = frame.positions.mean(0)
+    _, _, directions = np.linalg.svd(frame.positions - centre, full_matrices=False)
+    view = directions if len(directions) == 3 else np.eye(3)
+
+    def seen(points: np.ndarray) -> np.ndarray:
+        return (points - centre) @ view.T
+
+    if frame.ghost is not None:
+        _draw_atoms(axes, frame.numbers, seen(frame.ghost), alpha=0.3)
+    if frame.cell is not None:
+        for begin, end in edges_of(frame.cell):
+            axes.plot(*seen(np.array([begin, end])).T[:2], color="0.6", linewidth=0.7)
+    _draw_atoms(axes, frame.numbers, seen(frame.positions), alpha=1.0)
+    for arrows in frame.arrows:
+        start, vector = seen(arrows.start), arrows.vector @ view.T
+        axes.quiver(
+            *start.T[:2], *vector.T[:2], color=arrows.colour, angles="xy", scale_units="xy", scale=1, width=0.008,
+            zorder=5,
+        )  # fmt: skip
+    axes.set_aspect("equal")
+    axes.margins(0.15)
+    axes.axis("off")
+    axes.set_title(frame.label, fontsize=7, wrap=True)
+
+
+def edges_of(cell: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The twelve edges of a cell [3, 3] as pairs of points (Å)."""
+    corners = [np.array([i, j, k]) for i in (0, 1) for j in (0, 1) for k in (0, 1)]
+    return [(a @ cell, b @ cell) for a in corners for b in corners if (b - a).sum() == 1 and (b - a).min() == 0]
+
+
+def _draw_atoms(axes: Axes, numbers: np.ndarray, points: np.ndarray, *, alpha: float) -> None:
+    order = np.argsort(points[:, 2])
+    sizes = 700 * covalent_radii[numbers] ** 2 / max(1.0, len(numbers) / 15)
+    colours = jmol_colors[numbers]
+    axes.scatter(*points[order, :2].T, s=sizes[order], c=colours[order], edgecolors="0.3", linewidths=0.5, alpha=alpha)
+
+
+def _document(frame: Frame) -> dict[str, Any]:
+    def rounded(values: np.ndarray) -> list[list[float]]:
+        return np.round(values, _DIGITS).tolist()
+
+    document: dict[str, Any] = {
+        "label": frame.label,
+        "symbols": [chemical_symbols[number] for number in frame.numbers],
+        "positions": rounded(frame.positions),
+        "arrows": [
+            {"colour": arrows.colour, "start": rounded(arrows.start), "end": rounded(arrows.start + arrows.vector)}
+            for arrows in frame.arrows
+        ],
+    }
+    if frame.marked is not None:
+        document["marked"] = frame.marked
+    if frame.ghost is not None:
+        document["ghost"] = rounded(frame.ghost)
+    if frame.cell is not None:
+        document["edges"] = [rounded(np.array(edge)) for edge in edges_of(frame.cell)]
+    return document
