@@ -19,6 +19,7 @@ from denskit.files import atomic_write
 from denskit.models.base import ForceField
 from denskit.models.prediction import predict_each
 from denskit.reading.arrays import read_npz
+from denskit.tasks.metrics import Metrics
 
 Pair = tuple[np.ndarray, np.ndarray]  # reference, predicted
 
@@ -84,6 +85,31 @@ class Judged:
         count = np.bincount(self.frame[self.scored], minlength=len(self))
         total = np.bincount(self.frame[self.scored], absolute[self.scored], minlength=len(self))
         return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+    def system(self, place: int) -> System:
+        """One structure with its labels."""
+        atoms, energy, forces, stress = self.atoms_of(place), self.energies[0], self.all_forces[0], self.stresses[0]
+        return System(
+            positions=self.positions[atoms],
+            atomic_numbers=self.numbers[atoms],
+            cell=self.cell[place],
+            pbc=self.pbc[place],
+            fixed=~self.free[atoms],
+            tags=np.zeros(int(self.n_atoms[place]), dtype=np.int64),
+            energy=float(energy[place]) if np.isfinite(energy[place]) else None,
+            forces=forces[atoms] if np.isfinite(forces[atoms]).all() else None,
+            stress=stress[place] if np.isfinite(self.stresses[:, place]).all() else None,
+            index=int(self.index[place]),
+        )
+
+    def errors(self) -> dict[str, float]:
+        """Errors of the predictions, named with their units as those of ``denskit evaluate``."""
+        batch, targets = collate([self.system(place) for place in range(len(self))], torch.float64)
+        predicted = {"energy": self.energies[1], "forces": self.all_forces[1], "stress": self.stresses[1]}
+        metrics = Metrics()
+        tensors = {name: torch.from_numpy(values) for name, values in predicted.items()}
+        metrics.update(tensors, batch, targets, torch.from_numpy(self.baseline))
+        return metrics.summary()
 
     def atoms_of(self, place: int) -> slice:
         """The rows of one structure's atoms."""

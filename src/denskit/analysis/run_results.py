@@ -111,12 +111,15 @@ class RunResults:
         if isinstance(self.judged, str):
             return {}
         judged = self.judged
-        found: dict[str, list[str]] = {"composition": [judged.formula(place) for place in range(len(judged))]}
+        found: dict[str, list[str]] = {}
         for info in self._fields(judged):
             for name, value in info.items():
                 if isinstance(value, str | bool | int | np.integer | np.bool_):
                     found.setdefault(name, []).append(str(value))
-        return {name: np.array(values) for name, values in found.items() if _divides(values, len(judged))}
+        found["composition"] = [judged.formula(place) for place in range(len(judged))]
+        divisions = {name: np.array(values) for name, values in found.items() if _divides(values, len(judged))}
+        different = {tuple(np.unique(values, return_inverse=True)[1]): name for name, values in divisions.items()}
+        return {name: divisions[name] for name in different.values()}
 
     def _fields(self, judged: Judged) -> list[dict[str, Any]]:
         """The ``info`` of each judged structure, where ASE reads the file."""

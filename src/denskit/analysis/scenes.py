@@ -16,8 +16,9 @@ from denskit.analysis.plots import row_of_axes
 
 MOST_ATOMS, MOST_FRAMES = 400, 100  # that a scene shows
 REFERENCE, PREDICTED, NOISE = "#2f62b0", "#e07a1f", "#b5483f"  # colours of arrows
-LONGEST = 2.0  # Å, of the longest arrow
+LONGEST = 3.0  # Å, of the longest arrow
 _PANELS = 4  # frames of the figure
+_MOVED = 0.01  # Å; atoms that moved less have no ghost
 _DIGITS = 3  # of coordinates in the page
 
 
@@ -28,11 +29,13 @@ class Arrows:
     colour: str
     start: np.ndarray  # [n, 3] Å
     vector: np.ndarray  # [n, 3] Å
+    radius: float = 0.06  # Å
+    opacity: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """One structure; a ghost is the same atoms elsewhere, drawn pale."""
+    """One structure; a ghost is the same atoms elsewhere, drawn pale where they moved."""
 
     label: str
     numbers: np.ndarray  # [n]
@@ -127,14 +130,19 @@ def _document(frame: Frame) -> dict[str, Any]:
         "symbols": [chemical_symbols[number] for number in frame.numbers],
         "positions": rounded(frame.positions),
         "arrows": [
-            {"colour": arrows.colour, "start": rounded(arrows.start), "end": rounded(arrows.start + arrows.vector)}
+            {
+                "colour": arrows.colour, "radius": arrows.radius, "opacity": arrows.opacity,
+                "start": rounded(arrows.start), "end": rounded(arrows.start + arrows.vector),
+            }
             for arrows in frame.arrows
         ],
-    }
+    }  # fmt: skip
     if frame.marked is not None:
         document["marked"] = frame.marked
     if frame.ghost is not None:
-        document["ghost"] = rounded(frame.ghost)
+        moved = np.linalg.norm(frame.ghost - frame.positions, axis=-1) > _MOVED
+        symbols = [chemical_symbols[number] for number in frame.numbers[moved]]
+        document["ghost"] = {"symbols": symbols, "positions": rounded(frame.ghost[moved])}
     if frame.cell is not None:
         document["edges"] = [rounded(np.array(edge)) for edge in edges_of(frame.cell)]
     return document

@@ -18,6 +18,8 @@ from denskit.analysis.scenes import Scene
 
 VIEWER = "3Dmol-2.5.5.min.js"  # from npm, unchanged; its licence lies beside it
 
+_WIDTH = 96  # pixels of the page an inch of a figure
+
 _PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <link rel="icon" href="data:,"><title>$title</title>
@@ -102,7 +104,8 @@ def _html_of(part: Picture | Scene) -> str:
     if isinstance(part, Scene):
         return _scene(part)
     data = base64.b64encode(png_of(part.figure)).decode("ascii")
-    image = f'<img alt="{html.escape(part.name)}" src="data:image/png;base64,{data}">'
+    width = round(_WIDTH * part.figure.get_figwidth())
+    image = f'<img alt="{html.escape(part.name)}" width="{width}" src="data:image/png;base64,{data}">'
     return f"<figure>{image}<figcaption>{html.escape(part.caption)}</figcaption></figure>"
 
 

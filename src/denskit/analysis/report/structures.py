@@ -65,16 +65,14 @@ def _scene(judged: Judged, places: list[int]) -> Scene:
 def _frame(judged: Judged, place: int, scale: float) -> Frame:
     atoms = judged.atoms_of(place)
     atom, name, error = _worst_atom(judged, place)
-    reference, predicted = (
-        Arrows(colour, judged.positions[atoms], scale * np.nan_to_num(forces[atoms]))
-        for colour, forces in zip((REFERENCE, PREDICTED), judged.all_forces, strict=True)
-    )
+    start, vectors = judged.positions[atoms], scale * np.nan_to_num(judged.all_forces[:, atoms])
+    arrows = Arrows(REFERENCE, start, vectors[0], radius=0.11, opacity=0.65), Arrows(PREDICTED, start, vectors[1])
     return Frame(
         label=f"frame {judged.index[place]}: {MEV * judged.frame_error[place]:.1f} meV/Å; worst atom {name}, "
         f"{MEV * error:.0f} meV/Å",
         numbers=judged.numbers[atoms],
         positions=judged.positions[atoms],
         cell=cell_of(judged.cell[place], judged.pbc[place]),
-        arrows=(reference, predicted),
+        arrows=arrows,
         marked=atom,
     )

@@ -132,20 +132,9 @@ def errors_by_set(run: RunResults) -> dict[str, Mapping[str, float]]:
     """Errors by set: tests as they were written or as they are measured now, and the validation of the kept model."""
     found: dict[str, Mapping[str, float]] = dict(run.errors)
     if not found and isinstance(run.judged, Judged) and run.split == "test":
-        found["test"] = _measured(run.judged)
+        found["test"] = run.judged.errors()
     validation = run.header.get("metadata", {}).get("validation")
     return found | ({"validation": validation} if validation else {})
-
-
-def _measured(judged: Judged) -> dict[str, float]:
-    found = {}
-    for name, pair in (("energy", judged.energy), ("forces", judged.forces), ("stress", judged.stress)):
-        if pair is not None:
-            error = MEV * (pair[1] - pair[0])
-            found[COLUMNS[name]] = float(np.abs(error).mean())
-            if name != "stress":
-                found[COLUMNS[name].replace("mae", "rmse")] = float(np.sqrt((error**2).mean()))
-    return found
 
 
 def error_table(errors: Mapping[str, Mapping[str, float]]) -> str:

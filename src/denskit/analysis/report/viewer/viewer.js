@@ -1,36 +1,44 @@
-// Scenes of the report: frames with arrows and a ghost, drawn by 3Dmol, one WebGL context for each scene in sight.
+// Scenes of the report: frames with arrows and a ghost, drawn by 3Dmol when they come in sight.
 "use strict";
 
+const NON_METALS = ["H", "He", "B", "C", "N", "O", "F", "Ne", "Si", "P", "S", "Cl", "Ar", "As", "Se", "Br", "Kr", "Te", "I", "Xe"];
 const point = ([x, y, z]) => ({ x, y, z });
 
 function xyz(symbols, positions) {
-  const lines = positions.map((position, atom) => [symbols[atom], ...position].join(" "));
-  return [symbols.length, "", ...lines].join("\n");
+  return [symbols.length, "", ...positions.map((position, atom) => [symbols[atom], ...position].join(" "))].join("\n");
+}
+
+function drawAtoms(viewer, symbols, positions, look) {
+  const model = viewer.addModel(xyz(symbols, positions), "xyz");
+  model.setStyle({}, { sphere: { scale: 0.3, ...look } });
+  model.setStyle({ elem: NON_METALS }, { sphere: { scale: 0.25, ...look }, stick: { radius: 0.09, ...look } });
+}
+
+function drawArrows(viewer, arrows) {
+  arrows.start.forEach((start, atom) => {
+    const end = arrows.end[atom];
+    if (Math.hypot(...end.map((value, axis) => value - start[axis])) < 0.02) return;
+    viewer.addArrow({
+      start: point(start), end: point(end), radius: arrows.radius, radiusRatio: 2, mid: 0.75,
+      color: arrows.colour, opacity: arrows.opacity,
+    });
+  });
 }
 
 function drawFrame(viewer, frame) {
   viewer.removeAllModels();
   viewer.removeAllShapes();
   viewer.removeAllLabels();
-  if (frame.ghost) {
-    const ghost = viewer.addModel(xyz(frame.symbols, frame.ghost), "xyz");
-    ghost.setStyle({}, { stick: { radius: 0.09, color: "#999999", opacity: 0.45 }, sphere: { scale: 0.26, color: "#999999", opacity: 0.45 } });
-  }
-  const model = viewer.addModel(xyz(frame.symbols, frame.positions), "xyz");
-  model.setStyle({}, { stick: { radius: 0.09 }, sphere: { scale: 0.26 } });
+  drawAtoms(viewer, frame.symbols, frame.positions, { colorscheme: "Jmol" });
+  if (frame.ghost) drawAtoms(viewer, frame.ghost.symbols, frame.ghost.positions, { color: "#888888", opacity: 0.5 });
   for (const [start, end] of frame.edges || []) {
     viewer.addLine({ start: point(start), end: point(end), color: "#777777" });
   }
+  frame.arrows.forEach((arrows) => drawArrows(viewer, arrows));
   if (frame.marked !== undefined) {
-    const name = frame.symbols[frame.marked] + frame.marked;
-    viewer.addLabel(name, { position: point(frame.positions[frame.marked]), fontSize: 13, fontColor: "#222222", backgroundColor: "white", backgroundOpacity: 0.7 });
-  }
-  for (const arrows of frame.arrows) {
-    arrows.start.forEach((start, atom) => {
-      const end = arrows.end[atom];
-      if (Math.hypot(...end.map((value, axis) => value - start[axis])) > 0.02) {
-        viewer.addArrow({ start: point(start), end: point(end), radius: 0.06, radiusRatio: 2, mid: 0.75, color: arrows.colour });
-      }
+    viewer.addLabel(frame.symbols[frame.marked] + frame.marked, {
+      position: point(frame.positions[frame.marked]), fontSize: 13, fontColor: "#222222",
+      backgroundColor: "white", backgroundOpacity: 0.7,
     });
   }
 }
@@ -41,57 +49,35 @@ function prepare(box) {
   const slider = box.querySelector("input");
   const button = box.querySelector("button");
   const label = box.querySelector("output");
+  const chosen = () => frames[slider ? Number(slider.value) : 0];
   let viewer = null;
-  let view = null; // kept while the scene is out of sight
   let timer = null;
 
   function show() {
-    const frame = frames[slider ? Number(slider.value) : 0];
-    label.textContent = frame.label;
-    if (viewer) {
-      drawFrame(viewer, frame);
-      viewer.render();
-    }
+    label.textContent = chosen().label;
+    if (!viewer) return;
+    drawFrame(viewer, chosen());
+    viewer.render();
   }
 
   function open() {
     viewer = $3Dmol.createViewer(stage, { backgroundColor: "white", antialias: true });
-    show();
-    if (view) {
-      viewer.setView(view);
-    } else {
-      viewer.zoomTo();
-      viewer.zoom(1.4);
-      viewer.rotate(25, "x");
-      viewer.rotate(20, "y");
-    }
+    drawFrame(viewer, chosen());
+    viewer.zoomTo();
+    viewer.zoom(chosen().edges ? 1 : 1.5);
+    viewer.rotate(25, "x");
+    viewer.rotate(20, "y");
     viewer.render();
     box.dataset.drawn = "yes";
   }
 
-  function close() { // browsers allow about sixteen contexts in a page
-    view = viewer.getView();
-    stop();
-    const canvas = stage.querySelector("canvas");
-    const context = canvas.getContext("webgl2") || canvas.getContext("webgl");
-    context.getExtension("WEBGL_lose_context")?.loseContext();
-    stage.replaceChildren();
-    viewer = null;
-  }
-
-  function stop() {
-    clearInterval(timer);
-    timer = null;
-    if (button) button.textContent = "Play";
-  }
-
   function play() {
-    if (timer) return stop();
-    button.textContent = "Pause";
-    timer = setInterval(() => {
+    clearInterval(timer);
+    timer = timer ? null : setInterval(() => {
       slider.value = (Number(slider.value) + 1) % frames.length;
       show();
     }, 100);
+    button.textContent = timer ? "Pause" : "Play";
   }
 
   // The wheel scrolls the page; with Ctrl it zooms.
@@ -99,10 +85,12 @@ function prepare(box) {
   slider?.addEventListener("input", show);
   button?.addEventListener("click", play);
   show();
-  new IntersectionObserver(([entry]) => {
-    if (entry.isIntersecting && !viewer) open();
-    if (!entry.isIntersecting && viewer) close();
-  }).observe(stage);
+  const sight = new IntersectionObserver(([entry]) => {
+    if (!entry.isIntersecting) return;
+    sight.disconnect();
+    open();
+  });
+  sight.observe(stage);
 }
 
 document.querySelectorAll(".scene").forEach(prepare);
