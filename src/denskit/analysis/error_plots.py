@@ -28,7 +28,9 @@ def histogram_figure(panels: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
         bins = np.geomspace(lowest, largest * 1.001, 50)
         for colour, (label, values) in zip(cycle(COLOURS), errors.items(), strict=False):
             weights = np.full(len(values), 100 / len(values))
-            axes.hist(MEV * values, bins, weights=weights, histtype="step", linewidth=1.4, color=colour, label=label)
+            axes.hist(
+                MEV * values, bins.tolist(), weights=weights, histtype="step", linewidth=1.4, color=colour, label=label
+            )
         axes.set(xlabel=name, ylabel="share (%)", xscale="log")
         plain_ticks(axes.xaxis)
         if len(errors) > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -119,6 +119,14 @@ class Judged:
     def formula(self, place: int) -> str:
         """``C9H8O4``."""
         return ase.Atoms(self.numbers[self.atoms_of(place)]).get_chemical_formula()
+
+    def take(self, places: np.ndarray) -> Self:
+        """The structures at ``places``, in that order."""
+        atoms = np.concatenate([np.arange(len(self.frame))[self.atoms_of(place)] for place in places])
+        of_atoms = {name: getattr(self, name)[atoms] for name in ("numbers", "positions", "free", "novelty")}
+        of_frames = {name: getattr(self, name)[places] for name in ("index", "n_atoms", "cell", "pbc", "baseline")}
+        sides = {name: getattr(self, name)[:, places] for name in ("energies", "stresses")}
+        return replace(self, **of_atoms, **of_frames, **sides, all_forces=self.all_forces[:, atoms])
 
     def save(self, path: Path, key: str) -> None:
         """Write as npz under a ``key`` that names model and structures."""

@@ -1,9 +1,9 @@
 """How new the surroundings of an atom are, compared with the training structures.
 
 The fingerprint of an atom counts its neighbours of each element in smooth shells: Gaussians of the distance, faded to
-zero at 5 Å.  The novelty of an atom is the distance of its fingerprint to the nearest one of a training atom of the same
-element, divided by the median of this distance from one training structure to the others.  So 1 is as new as training
-structures are to each other.  Angles count only through the distances of second neighbours.
+zero at 5 Å.  The novelty of an atom is the distance of its fingerprint to the nearest one of a training atom of the
+same element, divided by the median of this distance from one training structure to the others.  So 1 is as new as
+training structures are to each other.  Angles count only through the distances of second neighbours.
 """
 
 from __future__ import annotations

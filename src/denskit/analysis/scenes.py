@@ -118,7 +118,8 @@ def _draw_atoms(axes: Axes, numbers: np.ndarray, points: np.ndarray, *, alpha: f
     order = np.argsort(points[:, 2])
     sizes = 700 * covalent_radii[numbers] ** 2 / max(1.0, len(numbers) / 15)
     colours = jmol_colors[numbers]
-    axes.scatter(*points[order, :2].T, s=sizes[order], c=colours[order], edgecolors="0.3", linewidths=0.5, alpha=alpha)
+    x, y, _ = points[order].T
+    axes.scatter(x, y, s=sizes[order], c=colours[order], edgecolors="0.3", linewidths=0.5, alpha=alpha)
 
 
 def _document(frame: Frame) -> dict[str, Any]:

@@ -118,7 +118,8 @@ def corrupt(run: str | Path, system: System, sigmas: Sequence[float] = (), *, de
     own_sigma, own_ratio = _own(task)
     force_field = load_force_field(run, None, device)
     parameter = next(force_field.parameters())
-    batch, targets = (part.to(parameter.device) for part in collate([system], parameter.dtype))
+    batch, targets = collate([system], parameter.dtype)
+    batch, targets = batch.to(parameter.device), targets.to(parameter.device)
     keys, found = keys_for(seed, 0, torch.tensor([system.index], device=parameter.device)), []
     for sigma in sigmas or [factor * own_sigma for factor in (0.5, 1, 2, 4)]:
         prepared = _corrupting(task, sigma, own_ratio).prepare(batch, targets, keys, 0.0)

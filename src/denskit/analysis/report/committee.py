@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -13,31 +14,52 @@ from denskit.analysis.plots import MEV
 from denskit.analysis.report.page import Picture, Section, paragraph
 from denskit.analysis.run_results import RunResults
 
+_TOO_SURE = 1.2  # error over spread
+_CAPTION = "A point is an atom. Above the dashed line the error is larger than the spread."
+
 
 def committee(runs: Sequence[RunResults], title: str = "The runs as a committee") -> Section:
-    """Spread of the runs against the error of their mean; without parts where they were judged on other structures."""
-    judged = [run.judged for run in runs if isinstance(run.judged, Judged) and run.judged.scored.any()]
-    if len(judged) < 2:
+    """Spread of the runs against the error of their mean; without parts for fewer than two runs with force labels."""
+    members = [run.judged for run in runs if isinstance(run.judged, Judged) and run.judged.forces is not None]
+    if len(members) < 2:
         return Section(title, [])
-    first = judged[0]
-    if any(not np.array_equal(first.index, other.index) for other in judged) or any(
-        not np.array_equal(first.all_forces[0], other.all_forces[0], equal_nan=True) for other in judged
-    ):
-        return Section(title, [paragraph("The runs were judged on different structures: no committee.")])
-    forces = np.stack([member.all_forces[1][first.scored] for member in judged])  # [M, n, 3]
-    reference = first.all_forces[0][first.scored]
+    members = shared(members)
+    if not members:
+        return Section(title, [paragraph("No structure was judged by all runs: no committee.")])
+    scored = members[0].scored
+    reference = members[0].all_forces[0][scored]
+    forces = np.stack([member.all_forces[1][scored] for member in members])  # [M, n, 3]
     error = np.linalg.norm(forces.mean(0) - reference, axis=-1)
     spread = np.sqrt(forces.var(0, ddof=1).sum(-1))
-    each = [np.abs(member - reference).mean() for member in forces]
-    together = np.abs(forces.mean(0) - reference).mean()
-    ratio = np.sqrt(np.mean(error**2) / np.mean(spread**2)) if spread.any() else np.nan
+    if not spread.any():
+        return Section(title, [paragraph("The runs predict the same forces: no committee.")])
     text = (
-        f"{len(judged)} runs, judged on the same {len(first):,} frames. Their mean has a force error of "
-        f"{MEV * together:.1f} meV/Å; each alone has {MEV * min(each):.1f} to {MEV * max(each):.1f}. The error of an atom is "
-        f"{ratio:.1f} times the spread (root mean squares), rank correlation {spearmanr(spread, error).statistic:.2f}: "
-        + ("the committee is too sure of itself." if ratio > 1.2 else "the spread is about as large as the error.")
+        f"{len(members)} runs on {len(members[0]):,} frames that none was trained on. {_in_words(forces, reference)} "
     )
-    caption = "A point is an atom. Above the dashed line the error is larger than the committee's spread suggests."
-    return Section(
-        title, [paragraph(text), Picture(title.lower().replace(" ", "_"), calibration_figure(spread, error), caption)]
+    ratio = np.sqrt(np.mean(error**2) / np.mean(spread**2))
+    verdict = (
+        "it is too sure of itself" if ratio > _TOO_SURE else "its spread is about as large as its error, or larger"
     )
+    text += (
+        f"The committee's error is {ratio:.1f} times its spread (root mean squares over atoms), and their rank correlation is "
+        f"{spearmanr(spread, error).statistic:.2f}: {verdict}."
+    )
+    name = title.lower().replace(" ", "_")
+    return Section(title, [paragraph(text), Picture(name, calibration_figure(spread, error), _CAPTION)])
+
+
+def shared(members: Sequence[Judged]) -> list[Judged]:
+    """The members on the structures that all have; empty where there is none, or their positions differ."""
+    common = reduce(np.intersect1d, [member.index for member in members])
+    if not len(common):
+        return []
+    taken = [member.take(np.searchsorted(member.index, common)) for member in members]
+    first = taken[0].positions
+    alike = all(other.positions.shape == first.shape and np.allclose(other.positions, first) for other in taken)
+    return taken if alike else []
+
+
+def _in_words(forces: np.ndarray, reference: np.ndarray) -> str:
+    each = [MEV * np.abs(member - reference).mean() for member in forces]
+    together = MEV * np.abs(forces.mean(0) - reference).mean()
+    return f"Force error of their mean {together:.1f} meV/Å, of each alone {min(each):.1f} to {max(each):.1f}."

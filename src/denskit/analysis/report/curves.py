@@ -9,8 +9,8 @@ from denskit.analysis.report.page import Picture, Section, paragraph
 from denskit.analysis.run_results import RunResults
 
 _CAPTION = (
-    "Mean absolute errors over the training: validation with dots, training as thin lines. With DeNS the training errors "
-    "include corrupted structures, so they are larger than validation errors at first."
+    "Mean absolute errors over the training: validation with dots, training as thin lines. With DeNS part of the "
+    "training structures are corrupted, which makes the training errors larger, that of the energy above all."
 )
 
 

@@ -21,9 +21,9 @@ def dens(run: RunResults) -> Section:
         return Section("Denoising", parts)
     if np.isfinite(run.columns.get("train_loss_noise", np.nan)).any():
         caption = (
-            "Left: the noise term counts errors in units of sigma (predicting no noise gives about 1.6), energy and forces in "
-            "units of the force scale of the training data. Right: in training some structures are corrupted, and their "
-            "energy is predicted too; validation structures are never corrupted."
+            "Left: noise in units of sigma (predicting no noise gives about 1.6), energy and forces in units of the "
+            "scales of the training data. Right: in training some structures are corrupted, and the energy of the "
+            "original is predicted for them too; validation structures are never corrupted."
         )
         parts.append(Picture("dens_terms", terms_figure(run.columns), caption))
     if run.recovered:
@@ -58,13 +58,11 @@ def _removed(error: float) -> str:
 
 def _table(found: Sequence[Recovery]) -> str:
     header = ["sigma (Å)", "corrupted atoms (%)", "noise error with forces", "without forces", "atoms"]
-    rows = [
-        [
-            f"{cell.sigma:.3g}", f"{100 * cell.corruption_ratio:.0f}",
-            "" if cell.with_forces is None else f"{cell.with_forces:.2f}", f"{cell.without_forces:.2f}", f"{cell.atoms:,}",
-        ]
-        for cell in found
-    ]  # fmt: skip
+    rows = []
+    for cell in found:
+        informed = "" if cell.with_forces is None else f"{cell.with_forces:.2f}"
+        noise = [f"{cell.sigma:.3g}", f"{100 * cell.corruption_ratio:.0f}"]
+        rows.append([*noise, informed, f"{cell.without_forces:.2f}", f"{cell.atoms:,}"])
     return table(header, rows)
 
 
@@ -80,14 +78,14 @@ def scenes(system: System, found: Sequence[Corrupted]) -> list[Scene]:
     return [
         Scene(
             name="corrupted",
-            caption=f"Structure {system.index}, corrupted with the same random numbers at growing sigma. Drag to rotate.",
+            caption=f"Structure {system.index}, corrupted at growing sigma. Drag to rotate.",
             frames=frames("corrupted"),
             first=len(found) - 1,
             legend=legend,
         ),
         Scene(
             name="denoised",
-            caption="The same after the predicted noise is subtracted; the original forces of corrupted atoms are inputs.",
+            caption="The same after the predicted noise is subtracted. The original forces are inputs.",
             frames=frames("denoised"),
             first=len(found) - 1,
             legend=legend,

@@ -79,7 +79,8 @@ def _table(name: str, found: Sequence[Share]) -> str:
     header = [name, "frames", "atoms", "force error (meV/Å)", "mean force (meV/Å)", "relative (%)"]
     rows = [
         [
-            share.label, f"{share.frames:,}", f"{share.atoms:,}", f"{MEV * share.error:.1f}", f"{MEV * share.scale:.0f}",
+            share.label, f"{share.frames:,}", f"{share.atoms:,}",
+            f"{MEV * share.error:.1f}", f"{MEV * share.scale:.0f}",
             f"{100 * share.error / share.scale:.1f}" if share.scale else "",
             *([f"{MEV * share.energy:.2f}"] if energies else []),
         ]
@@ -101,8 +102,8 @@ def trends(judged: Judged) -> Section:
         return Section("Where the errors are", [])
     caption = (
         "A point is an atom; the line is the mean in bins with equal numbers of atoms. Novelty is the distance to the "
-        "nearest training atom of the same element, in a fingerprint of distances to neighbours within 5 Å (Gaussian shells "
-        "by element, no angles); 1 is the usual distance from one training structure to the others. Errors that grow with "
-        "novelty call for training frames like these."
+        "nearest training atom of the same element, in a fingerprint of distances to neighbours within 5 Å (Gaussian "
+        "shells by element, no angles); 1 is the usual distance from one training structure to the others. If errors "
+        "grow with novelty, more training frames of the new kind will help."
     )
     return Section("Where the errors are", [Picture("trends", trend_figure(panels), caption)])

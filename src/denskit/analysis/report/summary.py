@@ -84,7 +84,8 @@ def _energy_in_words(judged: Judged) -> str:
     per_atom = difference / atoms
     shifted = np.abs(per_atom - np.median(per_atom)).mean()
     if len(per_atom) > 2 and shifted < 0.5 * np.abs(per_atom).mean():
-        text += f" ({MEV * shifted:.2g} meV an atom without a constant shift of {MEV * np.median(per_atom):+.3g} meV an atom)"
+        shift = f"{MEV * np.median(per_atom):+.3g} meV an atom"
+        text += f" ({MEV * shifted:.2g} meV an atom without a constant shift of {shift}: other references?)"
     return text
 
 
@@ -120,7 +121,7 @@ def training_in_words(run: RunResults) -> str:
         train = columns.get(f"train_{COLUMNS['forces']}", valid)[best]
         if valid[best] > 2 * train:
             sentences.append(
-                f"The training error was {train:.1f} meV/Å there, {valid[best] / train:.1f} times smaller: more or other "
+                f"The training error was {train:.1f} meV/Å there, {valid[best] / train:.1f} times smaller: more "
                 "training frames will help more than longer training"
             )
     elif len(steps):
