@@ -73,7 +73,7 @@ class Page:
         self._mouse("mouseReleased", x + by, y)
 
     def screenshot(self, clip: dict[str, float] | None = None) -> bytes:
-        """PNG of the page, or of a rectangle (x, y, width, height) of what is in sight."""
+        """PNG of the page, or of a rectangle (x, y, width, height) of it."""
         region = {} if clip is None else {"clip": {**clip, "scale": 1}}
         return base64.b64decode(self._call("Page.captureScreenshot", **region)["data"])
 

@@ -41,8 +41,8 @@ def committee(runs: Sequence[RunResults], title: str = "The runs as a committee"
         "it is too sure of itself" if ratio > _TOO_SURE else "its spread is about as large as its error, or larger"
     )
     text += (
-        f"The committee's error is {ratio:.1f} times its spread (root mean squares over atoms), and their rank correlation is "
-        f"{spearmanr(spread, error).statistic:.2f}: {verdict}."
+        f"The committee's error is {ratio:.1f} times its spread (root mean squares over atoms), their rank correlation "
+        f"is {spearmanr(spread, error).statistic:.2f}: {verdict}."
     )
     name = title.lower().replace(" ", "_")
     return Section(title, [paragraph(text), Picture(name, calibration_figure(spread, error), _CAPTION)])
