@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import ase
 import numpy as np
@@ -43,6 +43,7 @@ class Judged:
     stresses: np.ndarray  # [2, B, 3, 3] eV/Å^3: reference, predicted
     novelty: np.ndarray  # [N], see denskit.analysis.novelty; NaN where it was not asked for
     of: np.ndarray  # [] structures of the source, of which these are an even sample
+    part: np.ndarray  # [] text: "test" or "validation", the split of the source
 
     def __len__(self) -> int:
         return len(self.n_atoms)
@@ -144,7 +145,13 @@ class Judged:
 
 
 def judge(
-    force_field: ForceField, source: Source, trained: Source | None = None, *, most: int = MOST, batch_size: int = 32
+    force_field: ForceField,
+    source: Source,
+    trained: Source | None = None,
+    *,
+    part: Literal["test", "validation"] = "test",
+    most: int = MOST,
+    batch_size: int = 32,
 ) -> Judged:
     """Predict at most ``most`` structures of a source, evenly spaced; their novelty is relative to ``trained``.
 
@@ -179,6 +186,7 @@ def judge(
         stresses=np.stack([np.stack(side) for side in zip(*stresses, strict=True)]),
         novelty=new,
         of=np.array(len(source)),
+        part=np.array(part),
     )
 
 

@@ -92,18 +92,11 @@ class RunResults:
             source = data.test or data.valid
             if source is None:
                 return "The run has neither a test nor a validation split."
-            found = judge(force_field, source, data.train)
+            found = judge(force_field, source, data.train, part="validation" if data.test is None else "test")
         except (OSError, ValueError) as error:
             return f"Nothing was predicted: {error}"
         found.save(self.path / PREDICTIONS, key)
         return found
-
-    @cached_property
-    def split(self) -> str:
-        """The split of :attr:`judged`: "test" or "validation"."""
-        config = self.config.data
-        held_out = config.test is not None or (self.folder.splits.is_file() and read_json(self.folder.splits)["test"])
-        return "test" if held_out or config.name not in ("file", "embedded") else "validation"
 
     @cached_property
     def groups(self) -> dict[str, np.ndarray]:

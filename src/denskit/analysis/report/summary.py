@@ -11,6 +11,7 @@ from denskit.analysis.plots import COLUMNS, MEV
 from denskit.analysis.report.elements import by_element
 from denskit.analysis.report.page import Section, listed, paragraph, table
 from denskit.analysis.run_results import RunResults
+from denskit.reading.documents import read_json
 
 OUTLIER = 3.0  # times the median error of a frame
 _LISTED = 8  # outliers by number
@@ -53,7 +54,7 @@ def headline(run: RunResults) -> str:
     """``12.0 meV/Å on 987 unseen frames, 1.4 % of the mean force component; worst element O; 3 outliers.``"""
     judged = run.judged
     assert isinstance(judged, Judged)
-    frames = f"{len(judged):,} {'unseen' if run.split == 'test' else 'validation'} frames"
+    frames = f"{len(judged):,} {'unseen' if judged.part == 'test' else 'validation'} frames"
     if len(judged) < judged.of:
         frames += f" (of {int(judged.of):,}, evenly spaced)"
     sentences = []
@@ -111,6 +112,9 @@ def training_in_words(run: RunResults) -> str:
     config, columns = run.config, run.columns
     trained = next((line for line in run.messages if "training structures" in line and "parameters" in line), "")
     sentences = [trained or f"{config.model.name}; task {config.task.name}"]
+    if run.folder.splits.is_file():
+        splits = read_json(run.folder.splits)
+        sentences.append(f"Data: {splits['file']}, {splits['how']}")
     steps = columns["step"]
     valid = columns.get(f"valid_{COLUMNS['forces']}", np.full(len(steps), np.nan))
     if np.isfinite(valid).any():
@@ -132,7 +136,7 @@ def training_in_words(run: RunResults) -> str:
 def errors_by_set(run: RunResults) -> dict[str, Mapping[str, float]]:
     """Errors by set: tests as they were written or as they are measured now, and the validation of the kept model."""
     found: dict[str, Mapping[str, float]] = dict(run.errors)
-    if not found and isinstance(run.judged, Judged) and run.split == "test":
+    if not found and isinstance(run.judged, Judged) and run.judged.part == "test":
         found["test"] = run.judged.errors()
     validation = run.header.get("metadata", {}).get("validation")
     return found | ({"validation": validation} if validation else {})
