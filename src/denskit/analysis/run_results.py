@@ -89,7 +89,7 @@ class RunResults:
             return found
         try:
             data, force_field = run_data(self.path), load_force_field(self.path, None, self.device)
-            source = data.test or data.valid
+            source = data.valid if data.test is None else data.test
             if source is None:
                 return "The run has neither a test nor a validation split."
             found = judge(force_field, source, data.train, part="validation" if data.test is None else "test")
@@ -111,7 +111,9 @@ class RunResults:
                     found.setdefault(name, []).append(str(value))
         found["composition"] = [judged.formula(place) for place in range(len(judged))]
         divisions = {name: np.array(values) for name, values in found.items() if _divides(values, len(judged))}
-        different = {tuple(np.unique(values, return_inverse=True)[1]): name for name, values in divisions.items()}
+        different: dict[tuple[int, ...], str] = {}  # two fields that divide alike are shown once
+        for name, values in divisions.items():
+            different.setdefault(tuple(np.unique(values, return_inverse=True)[1]), name)
         return {name: divisions[name] for name in different.values()}
 
     def _fields(self, judged: Judged) -> list[dict[str, Any]]:
@@ -131,19 +133,24 @@ class RunResults:
 
     @cached_property
     def unseen(self) -> Source | None:
-        """The structures that noise is added to: of the test split, else of the validation split."""
-        data = run_data(self.path)
-        source = data.test or data.valid
+        """Structures that noise is added to, of the test or validation split; None: no noise is predicted for them."""
+        if not self.denoises or isinstance(self.judged, str):
+            return None
+        try:
+            data = run_data(self.path)
+        except (OSError, ValueError):  # the data have moved, but predictions are there
+            return None
+        source = data.valid if data.test is None else data.test
         return None if source is None else evenly(source, MOST_DENOISED)
 
     @cached_property
     def recovered(self) -> Sequence[Recovery]:
         """Recovery of noise at half, once and twice the run's own sigma; empty where it cannot be measured."""
-        if not self.denoises or isinstance(self.judged, str) or self.unseen is None:
-            return []
         stored = self.path / "denoising.json"
         if stored.is_file():
             return [Recovery(**cell) for cell in read_json(stored)]
+        if self.unseen is None:
+            return []
         try:
             return denoise(self.path, self.unseen, device=self.device)
         except ValueError:  # no atom may be corrupted
@@ -152,7 +159,7 @@ class RunResults:
     @cached_property
     def corrupted(self) -> list[Corrupted]:
         """One structure at four sigmas; empty where none of its atoms may be corrupted."""
-        if not self.denoises or isinstance(self.judged, str) or self.unseen is None:
+        if self.unseen is None:
             return []
         try:
             return corrupt(self.path, self.unseen[0], device=self.device)
