@@ -7,16 +7,27 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import ase.io
 import numpy as np
 import pytest
+from ase.build import molecule
 
 from denskit.analysis.judged import Judged
 from denskit.analysis.report import plot, report, sections_of
 from denskit.analysis.report.page import Section, paragraph, table, write_page
 from denskit.analysis.report.summary import NAMES, headline
 from denskit.analysis.run_results import RunResults
+from denskit.data.loading import read
 from denskit.evaluation.evaluate import evaluate
+from denskit.files import write_json
+from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics
+from denskit.simulation.dynamics.settings import DynamicsSettings
+from denskit.simulation.potential import Potential
+from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
+from denskit.simulation.relaxation.settings import RelaxationSettings
 from denskit.tasks.metrics import Metrics
+
+from trained import TRAINED
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -106,3 +117,38 @@ def test_pictures_of_the_report_are_files(runs: list[Path], tmp_path: Path) -> N
         sections_of([runs[0]], ["curvs"])
     with pytest.raises(ValueError, match="one run"):
         sections_of(runs, ["curves"])
+
+
+def test_simulations_and_relaxations_have_reports(tmp_path: Path) -> None:
+    file = tmp_path / "water.extxyz"
+    ase.io.write(file, [molecule("H2O"), molecule("H2O")])
+    potential = Potential(TRAINED)
+    settings = DynamicsSettings(ensemble="nvt", temperature=100.0)
+    plan = DynamicsPlan(settings=settings, steps=20, folder=tmp_path / "md", frame_every=5)
+    molecular_dynamics(potential, [molecule("H2O")], plan, say=lambda text: None)
+    folder = RelaxationFolder(tmp_path / "relaxed")
+    source = read(file)
+    relax_into(folder, potential, source, RelaxationSettings(steps=5), trajectories=True)
+    said = words(report([tmp_path / "md"]))
+    assert "0.01 ps in 20 steps; 1 of 1 replicas stable" in said
+    assert "trajectory_00.extxyz: 5 of 5 frames" in said
+    said = words(report([tmp_path / "relaxed"]))
+    assert "2 structures:" in said
+    assert "000000.extxyz" in said
+    names = {path.name for path in plot([tmp_path / "md"], tmp_path / "pictures")}
+    assert names == {"simulation.png", "trajectory_00.png"}
+
+
+def test_a_study_has_its_table_and_its_runs(runs: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(
+        "title: Two seeds\nbase: equiformer\nvariants: {with DeNS: {task: dens}}\nseeds: 3\n"
+    )
+    for seed, run in enumerate(runs):
+        folder = shutil.copytree(run, tmp_path / "runs" / f"with-DeNS_seed-{seed}")
+        write_json(folder / "result.json", {"errors": {"test": evaluate(run)}, "seconds": 60.0, "parameters": 6177})
+    said = words(report([tmp_path]))  # the third seed is not finished
+    mean = np.mean([evaluate(run)["forces_mae_meV_per_A"] for run in runs])
+    assert "with DeNS 2" in said and f"{mean:.1f} ±" in said
+    assert "Seeds of with DeNS as a committee" in said
+    assert "with-DeNS_seed-1. Forces:" in said
+    assert (tmp_path / "report.html").read_text().count('data-name="worst"') == 2
