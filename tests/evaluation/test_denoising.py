@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -12,8 +13,8 @@ from typer.testing import CliRunner
 from denskit.analysis.denoising_plot import plot_denoising
 from denskit.cli import app
 from denskit.data import load_data
-from denskit.data.base import collate
-from denskit.evaluation.denoising import Recovery, denoise, noise_error
+from denskit.data.base import Subset, collate
+from denskit.evaluation.denoising import Recovery, corrupt, denoise, noise_error
 from denskit.models.model_file import load_model, save_model
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig
@@ -48,6 +49,22 @@ def by_hand(run: Path, sigma: float, ratio: float, *, unit: float, informed: boo
     atoms = prepared.noise_mask
     moved = (prepared.batch.positions - batch.positions)[atoms]
     return float((unit * answer[atoms].detach() - moved).abs().sum() / moved.abs().sum())
+
+
+def test_one_structure_is_corrupted_and_denoised(run: Path) -> None:
+    config = load_config(run)
+    test = load_data(config.data, config.seed).test
+    assert test is not None
+    system = test[2]
+    half, whole = corrupt(run, system, [0.05, 0.1])
+    assert whole.noisy.any() and not whole.noisy.all()
+    for cell in (half, whole):
+        np.testing.assert_allclose(cell.corrupted[~cell.noisy], system.positions[~cell.noisy], atol=1e-6)
+        np.testing.assert_allclose(cell.denoised[~cell.noisy], system.positions[~cell.noisy], atol=1e-6)
+    np.testing.assert_allclose(whole.corrupted - system.positions, 2 * (half.corrupted - system.positions), atol=1e-5)
+    left = np.abs(whole.denoised - system.positions).sum() / np.abs(whole.corrupted - system.positions).sum()
+    (cell,) = denoise(run, Subset(test, np.array([2]), "one"), sigmas=[0.1], ratios=[0.25])
+    assert left == pytest.approx(cell.with_forces, rel=1e-3)
 
 
 def test_each_cell_of_the_grid_is_compared_in_angstrom(run: Path) -> None:

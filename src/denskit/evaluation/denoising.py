@@ -111,8 +111,8 @@ class Corrupted:
 def corrupt(run: str | Path, system: System, sigmas: Sequence[float] = (), *, device: str = "auto") -> list[Corrupted]:
     """Corrupt one structure at several sigmas (Å; none: half, once, twice and four times the run's own) and denoise it.
 
-    All sigmas share their random numbers; forces are encoded as in training.  Raises as :func:`denoise`, and ValueError
-    where no atom was drawn.
+    All sigmas share their random numbers; forces are encoded as in training.  All free atoms are corrupted where the
+    run's own ratio draws none of a small structure.  Raises as :func:`denoise`.
     """
     task, seed = _task_and_seed(run)
     own_sigma, own_ratio = _own(task)
@@ -120,11 +120,13 @@ def corrupt(run: str | Path, system: System, sigmas: Sequence[float] = (), *, de
     parameter = next(force_field.parameters())
     batch, targets = collate([system], parameter.dtype)
     batch, targets = batch.to(parameter.device), targets.to(parameter.device)
-    keys, found = keys_for(seed, 0, torch.tensor([system.index], device=parameter.device)), []
+    keys, found = keys_for(seed, 0, torch.zeros(1, dtype=torch.int64, device=parameter.device)), []
     for sigma in sigmas or [factor * own_sigma for factor in (0.5, 1, 2, 4)]:
         prepared = _corrupting(task, sigma, own_ratio).prepare(batch, targets, keys, 0.0)
         if not prepared.noise_mask.any():
-            raise ValueError(f"structure {system.index}: none of its {len(system)} atoms was drawn")
+            prepared = _corrupting(task, sigma, 1.0).prepare(batch, targets, keys, 0.0)
+        if not prepared.noise_mask.any():
+            raise ValueError(f"structure {system.index}: DeNS corrupts none of its {len(system)} atoms")
         with torch.no_grad():
             corrupted = force_field.config.with_neighbors(prepared.batch)
             noise = force_field(corrupted, prepared.force_input, outputs=("noise",))["noise"]
