@@ -11,12 +11,15 @@ from ase.data import chemical_symbols, covalent_radii
 from ase.data.colors import jmol_colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Circle
 
 from denskit.analysis.plots import row_of_axes
 
 MOST_ATOMS, MOST_FRAMES = 400, 100  # that a scene shows
 REFERENCE, PREDICTED, NOISE = "#2f62b0", "#e07a1f", "#b5483f"  # colours of arrows
-LONGEST = 3.0  # Å, of the longest arrow
+LONGEST = 2.0  # Å, of the longest arrow
+NON_METALS = (1, 2, 5, 6, 7, 8, 9, 10, 14, 15, 16, 17, 18, 33, 34, 35, 36, 52, 53, 54)  # bonds are drawn among them
+_BOND = 1.2  # longest bond, in sums of covalent radii
 _PANELS = 4  # frames of the figure
 _MOVED = 0.01  # Å; atoms that moved less have no ghost
 _DIGITS = 3  # of coordinates in the page
@@ -82,7 +85,7 @@ def arrow_scale(*vectors: np.ndarray) -> float:
 
 
 def draw_frame(axes: Axes, frame: Frame) -> None:
-    """The structure seen along its thinnest direction: circles, far ones first, and arrows."""
+    """The structure seen along its thinnest direction: bonds, atoms with far ones first, arrows."""
     centre = frame.positions.mean(0)
     _, _, directions = np.linalg.svd(frame.positions - centre, full_matrices=False)
     view = directions if len(directions) == 3 else np.eye(3)
@@ -90,22 +93,23 @@ def draw_frame(axes: Axes, frame: Frame) -> None:
     def seen(points: np.ndarray) -> np.ndarray:
         return (points - centre) @ view.T
 
+    for begin, end in edges_of(frame.cell) if frame.cell is not None else []:
+        axes.plot(*seen(np.array([begin, end])).T[:2], color="0.6", linewidth=0.7)
     if frame.ghost is not None:
         _draw_atoms(axes, frame.numbers, seen(frame.ghost), alpha=0.3)
-    if frame.cell is not None:
-        for begin, end in edges_of(frame.cell):
-            axes.plot(*seen(np.array([begin, end])).T[:2], color="0.6", linewidth=0.7)
     _draw_atoms(axes, frame.numbers, seen(frame.positions), alpha=1.0)
     for arrows in frame.arrows:
-        start, vector = seen(arrows.start), arrows.vector @ view.T
-        axes.quiver(
-            *start.T[:2], *vector.T[:2], color=arrows.colour, angles="xy", scale_units="xy", scale=1, width=0.008,
-            zorder=5,
-        )  # fmt: skip
+        start, end = seen(arrows.start)[:, :2], seen(arrows.start + arrows.vector)[:, :2]
+        long = np.linalg.norm(end - start, axis=-1) > _MOVED
+        for tail, tip in zip(start[long], end[long], strict=True):
+            style = {"arrowstyle": "-|>", "color": arrows.colour, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
+            axes.annotate("", tip, tail, arrowprops={**style, "alpha": arrows.opacity}, zorder=5)
+        axes.update_datalim(end)
     axes.set_aspect("equal")
-    axes.margins(0.15)
+    axes.margins(0.1)
+    axes.autoscale_view()
     axes.axis("off")
-    axes.set_title(frame.label, fontsize=7, wrap=True)
+    axes.set_title(frame.label.replace("; ", "\n").replace(": ", "\n", 1), fontsize=8)
 
 
 def edges_of(cell: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -115,11 +119,19 @@ def edges_of(cell: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _draw_atoms(axes: Axes, numbers: np.ndarray, points: np.ndarray, *, alpha: float) -> None:
-    order = np.argsort(points[:, 2])
-    sizes = 700 * covalent_radii[numbers] ** 2 / max(1.0, len(numbers) / 15)
-    colours = jmol_colors[numbers]
-    x, y, _ = points[order].T
-    axes.scatter(x, y, s=sizes[order], c=colours[order], edgecolors="0.3", linewidths=0.5, alpha=alpha)
+    """Circles of 0.4 covalent radii, and bonds of non-metals."""
+    radii = covalent_radii[numbers]
+    near = np.linalg.norm(points[:, None] - points, axis=-1) < _BOND * (radii[:, None] + radii)
+    bonded = np.isin(numbers, NON_METALS)
+    for i, j in np.argwhere(np.triu(near & bonded & bonded[:, None], 1)):
+        axes.plot(*points[[i, j], :2].T, color="0.55", linewidth=2.0, alpha=alpha, zorder=2)
+    for atom in np.argsort(points[:, 2]):
+        colour, edge = jmol_colors[numbers[atom]], {"edgecolor": "0.3", "linewidth": 0.6}
+        axes.add_patch(
+            Circle(
+                (points[atom, 0], points[atom, 1]), 0.4 * radii[atom], facecolor=colour, alpha=alpha, zorder=3, **edge
+            )
+        )
 
 
 def _document(frame: Frame) -> dict[str, Any]:
@@ -130,6 +142,7 @@ def _document(frame: Frame) -> dict[str, Any]:
         "label": frame.label,
         "symbols": [chemical_symbols[number] for number in frame.numbers],
         "positions": rounded(frame.positions),
+        "bonded": [chemical_symbols[number] for number in np.unique(frame.numbers) if number in NON_METALS],
         "arrows": [
             {
                 "colour": arrows.colour, "radius": arrows.radius, "opacity": arrows.opacity,

@@ -1,17 +1,16 @@
 // Scenes of the report: frames with arrows and a ghost, drawn by 3Dmol when they come in sight.
 "use strict";
 
-const NON_METALS = ["H", "He", "B", "C", "N", "O", "F", "Ne", "Si", "P", "S", "Cl", "Ar", "As", "Se", "Br", "Kr", "Te", "I", "Xe"];
 const point = ([x, y, z]) => ({ x, y, z });
 
 function xyz(symbols, positions) {
   return [symbols.length, "", ...positions.map((position, atom) => [symbols[atom], ...position].join(" "))].join("\n");
 }
 
-function drawAtoms(viewer, symbols, positions, look) {
+function drawAtoms(viewer, { symbols, positions, bonded }, look) {
   const model = viewer.addModel(xyz(symbols, positions), "xyz");
   model.setStyle({}, { sphere: { scale: 0.3, ...look } });
-  model.setStyle({ elem: NON_METALS }, { sphere: { scale: 0.25, ...look }, stick: { radius: 0.09, ...look } });
+  model.setStyle({ elem: bonded }, { sphere: { scale: 0.25, ...look }, stick: { radius: 0.09, ...look } });
 }
 
 function drawArrows(viewer, arrows) {
@@ -29,8 +28,8 @@ function drawFrame(viewer, frame) {
   viewer.removeAllModels();
   viewer.removeAllShapes();
   viewer.removeAllLabels();
-  drawAtoms(viewer, frame.symbols, frame.positions, { colorscheme: "Jmol" });
-  if (frame.ghost) drawAtoms(viewer, frame.ghost.symbols, frame.ghost.positions, { color: "#888888", opacity: 0.5 });
+  drawAtoms(viewer, frame, { colorscheme: "Jmol" });
+  if (frame.ghost) drawAtoms(viewer, { ...frame.ghost, bonded: frame.bonded }, { color: "#888888", opacity: 0.5 });
   for (const [start, end] of frame.edges || []) {
     viewer.addLine({ start: point(start), end: point(end), color: "#777777" });
   }
