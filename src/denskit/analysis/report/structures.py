@@ -68,8 +68,8 @@ def _frame(judged: Judged, place: int, scale: float) -> Frame:
     start, vectors = judged.positions[atoms], scale * np.nan_to_num(judged.all_forces[:, atoms])
     arrows = Arrows(REFERENCE, start, vectors[0], radius=0.11, opacity=0.65), Arrows(PREDICTED, start, vectors[1])
     return Frame(
-        label=f"frame {judged.index[place]}: {MEV * judged.frame_error[place]:.1f} meV/Å; worst atom {name}, "
-        f"{MEV * error:.0f} meV/Å",
+        label=f"frame {judged.index[place]}: mean force error {MEV * judged.frame_error[place]:.1f} meV/Å; "
+        f"worst atom {name}, {MEV * error:.0f} meV/Å",
         numbers=judged.numbers[atoms],
         positions=judged.positions[atoms],
         cell=cell_of(judged.cell[place], judged.pbc[place]),
