@@ -15,7 +15,7 @@ from pathlib import Path
 import ase.io
 import numpy as np
 
-from denskit.evaluation.evaluate import predict
+from denskit.evaluation.evaluate import predict_file
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, answer = Path(folder, "scan.extxyz"), Path(folder, "answer.extxyz")
         ase.io.write(source, scan)
-        predict(given.model, source, answer)
+        predict_file(given.model, source, answer)
         frames = ase.io.read(answer, index=":")
 
     print(f"{'length / Å':>12} {'energy / meV':>14} {'force / (meV/Å)':>16}   (energy relative to the lowest)")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from denskit.cli.options import Device, Force
+from denskit.cli.output import give
 from denskit.cli.report import Folders
 
 
@@ -34,4 +35,5 @@ def plot(
     from denskit.analysis.report import plot as write_plots
 
     written = write_plots(folders, output, what or (), device=device, force=force)
+    give(files=written)
     typer.echo(f"Wrote {', '.join(path.name for path in written)} to {output}")

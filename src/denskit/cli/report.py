@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from denskit.cli.options import Device, Force
+from denskit.cli.output import give
 
 Folders = Annotated[
     list[Path],
@@ -41,4 +42,6 @@ def report(
     """
     from denskit.analysis.report import report as write_report
 
-    typer.echo(f"Wrote {write_report(folders, output, device=device, force=force)}")
+    file = write_report(folders, output, device=device, force=force)
+    give(file=file)
+    typer.echo(f"Wrote {file}")

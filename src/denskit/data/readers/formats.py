@@ -9,6 +9,7 @@ from denskit.data.base import Shard
 from denskit.data.config import DataConfig
 from denskit.data.readers.ase_files import read_ase
 from denskit.data.readers.aselmdb import AseLmdbShard
+from denskit.data.readers.mptrj import is_mptrj, read_mptrj
 from denskit.data.readers.npz import read_npz
 from denskit.data.readers.oc20 import LmdbShard, PickledList
 from denskit.data.readers.raw_oc20 import RawPair, text_of
@@ -46,12 +47,14 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArray
     ending = _ending(path)
     if ending is not None:
         return _records(path, [path], ending, config)
+    if is_mptrj(path):
+        return read_mptrj(path, config)
     return (read_ase if is_read_by_ase(path) else read_npz)(path, config)
 
 
 def is_read_by_ase(path: Path) -> bool:
     """Whether ASE reads the file."""
-    return path.is_file() and _ending(path) is None and path.suffix != ".npz"
+    return path.is_file() and _ending(path) is None and path.suffix != ".npz" and not is_mptrj(path)
 
 
 def are_shards(path: Path) -> bool:
@@ -100,9 +103,9 @@ def _folder(path: Path, config: DataConfig) -> tuple[Records, list[str]]:
 
 
 def _rules(path: Path, ending: str, config: DataConfig) -> Rules:
-    for key in (*_KEYS, "units"):
+    for key in (*_KEYS, "units", "stress_unit", "stress_sign"):
         value = getattr(config, key)
-        if value is not None and value not in ("auto", "eV"):
+        if value not in (None, "auto", "eV", "tension"):
             raise ValueError(f"{path}: data.{key}={value}, but *{ending} files have their own names, in eV and Å")
     offsets = None if config.oc20_ref is None else system_references(Path(config.oc20_ref).expanduser())
     return Rules(missing="mask", denoise=config.origin != "md", offsets=offsets)
