@@ -135,6 +135,9 @@ def test_simulations_and_relaxations_have_reports(tmp_path: Path) -> None:
     said = words(report([tmp_path / "relaxed"]))
     assert "2 structures:" in said
     assert "000000.extxyz" in said
+    ase.io.write(file, [molecule("H2O"), molecule("SiH4")])
+    relax_into(RelaxationFolder(tmp_path / "refused"), potential, read(file), RelaxationSettings(steps=5))
+    assert "1 unknown element" in words(report([tmp_path / "refused"]))  # a structure without an energy
     names = {path.name for path in plot([tmp_path / "md"], tmp_path / "pictures")}
     assert names == {"simulation.png", "trajectory_00.png"}
 

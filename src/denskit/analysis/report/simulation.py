@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import ase
 import ase.io
 import numpy as np
 
@@ -123,7 +124,7 @@ def _trajectory(file: Path, key: str, unit: str) -> Scene | None:
         control="play",
         frames=[
             Frame(
-                label=f"{atoms.info.get(key, number):.4g} {unit}, energy {atoms.get_potential_energy():.3f} eV",
+                label=_label(atoms, f"{atoms.info.get(key, number):.4g} {unit}"),
                 numbers=atoms.numbers,
                 positions=atoms.positions,
                 cell=cell_of(np.array(atoms.cell), atoms.pbc),
@@ -131,3 +132,9 @@ def _trajectory(file: Path, key: str, unit: str) -> Scene | None:
             for number, atoms in enumerate(chosen)
         ],
     )
+
+
+def _label(atoms: ase.Atoms, place: str) -> str:
+    """Place and energy; a structure that was refused has none."""
+    energy = None if atoms.calc is None else atoms.calc.results.get("energy")
+    return place if energy is None else f"{place}, energy {energy:.3f} eV"
