@@ -12,10 +12,14 @@ from denskit.analysis.judged import Judged
 from denskit.analysis.novelty import novelty
 from denskit.analysis.report.committee import shared
 from denskit.analysis.report.elements import by_element, by_group
+from denskit.analysis.report.page import html_of
+from denskit.analysis.report.run import run_sections
 from denskit.analysis.report.summary import outliers
 from denskit.analysis.run_results import PREDICTIONS, RunResults
 from denskit.batch import System
 from denskit.evaluation.evaluate import evaluate
+
+NAMED = ("summary", "parity", "errors", "trends", "structures")
 
 
 @pytest.fixture
@@ -27,7 +31,7 @@ def judged(runs: list[Path]) -> Judged:
 
 def test_errors_are_those_of_evaluate(runs: list[Path], judged: Judged) -> None:
     wanted = evaluate(runs[0])
-    found = judged.errors()
+    found = judged.errors
     assert set(found) == set(wanted)
     assert found == pytest.approx(wanted, rel=1e-4)
 
@@ -47,7 +51,7 @@ def test_shares_of_elements_and_groups_add_up(runs: list[Path], judged: Judged) 
     assert set(groups) == {"config_type"}  # there is one composition only
     wanted = ["other" if index % 2 else "first" for index in judged.index]
     assert groups["config_type"].tolist() == wanted
-    total = judged.errors()["forces_mae_meV_per_A"]
+    total = judged.errors["forces_mae_meV_per_A"]
     for shares in (by_element(judged), by_group(judged, groups["config_type"])):
         assert sum(share.atoms for share in shares) == len(judged.numbers)
         mean = sum(share.error * share.atoms for share in shares) / len(judged.numbers)
@@ -61,6 +65,24 @@ def test_outliers_are_frames_with_three_times_the_median_error(judged: Judged) -
     labels = judged.all_forces[0]
     wrong = replace(judged, all_forces=np.stack([labels, labels + error[:, None]]))
     assert outliers(wrong).tolist() == [3]
+
+
+@pytest.mark.parametrize("labels", ["exact", "zero", "absent"])
+def test_every_section_stands_labels_that_leave_nothing_to_draw(runs: list[Path], judged: Judged, labels: str) -> None:
+    """Predictions without an error; perfect crystals, whose forces vanish by symmetry; no labels at all."""
+    values = {"exact": judged.all_forces[1], "zero": 0.0, "absent": np.nan}[labels]
+    sides = judged.energies[1] if labels != "absent" else np.nan
+    odd = replace(
+        judged,
+        all_forces=np.stack([np.broadcast_to(values, judged.all_forces[1].shape), judged.all_forces[1]]),
+        energies=np.stack([np.broadcast_to(sides, len(judged)), judged.energies[1]]),
+    )
+    if labels == "zero":
+        odd = replace(odd, all_forces=np.zeros_like(odd.all_forces))
+    run = RunResults(runs[0])
+    run.__dict__["judged"] = odd
+    told = html_of(part for section in run_sections(run, NAMED) for part in section.parts)
+    assert ("no labels to compare with" in told) == (labels == "absent")
 
 
 def test_novelty_is_zero_in_training_and_knows_no_orientation(systems: dict[str, System]) -> None:

@@ -18,7 +18,7 @@ _BINS = 12  # of a quantity that errors are averaged over
 def histogram_figure(panels: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
     """Distributions of errors, one line a label, on a logarithmic axis.
 
-    panels: "QUANTITY (UNIT)" of each panel -> label -> errors [n], not negative, in a thousand times that unit.
+    panels: "QUANTITY (UNIT)" of each panel -> label -> errors [n], above 0, in a thousand times that unit.
     """
     figure, row = row_of_axes(len(panels), width=4.6)
     for axes, (name, errors) in zip(row, panels.items(), strict=True):
@@ -41,7 +41,7 @@ def histogram_figure(panels: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
 def trend_figure(panels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
     """Force error of atoms (eV/Å) against another quantity: the mean in bins of equal counts, and 10 to 90 %.
 
-    panels: axis label -> (quantity [n], above 0 on its logarithmic axis; error [n]).
+    panels: axis label -> (quantity [n], error [n]), both above 0: the axes are logarithmic.
     """
     figure, row = row_of_axes(len(panels), width=4.8)
     for axes, (name, (quantity, error)) in zip(row, panels.items(), strict=True):
@@ -54,15 +54,13 @@ def trend_figure(panels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
 
 
 def _draw_trend(axes: Axes, quantity: np.ndarray, error: np.ndarray) -> None:
-    kept = (quantity > 0) & (error > 0)
-    quantity, error = quantity[kept], error[kept]
     shown = slice(None, None, max(1, len(error) // 4000))
     axes.scatter(quantity[shown], error[shown], s=3, alpha=0.15, linewidths=0, color="0.5", rasterized=True)
     order = np.argsort(quantity)
     groups = [group for group in np.array_split(order, min(_BINS, len(order))) if len(group)]
     x = [np.median(quantity[group]) for group in groups]
     low, high = np.array([np.quantile(error[group], [0.1, 0.9]) for group in groups]).T
-    rank = f"rank correlation {spearmanr(quantity, error).statistic:.2f}" if len(error) > 2 else ""
+    rank = f"rank correlation {spearmanr(quantity, error).statistic:.2f}"
     axes.fill_between(x, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="10 to 90 %")
     means = [error[group].mean() for group in groups]
     axes.plot(x, means, color=COLOURS[0], marker="o", markersize=3.5, label=f"mean; {rank}")

@@ -19,6 +19,7 @@ from denskit.files import atomic_write
 from denskit.models.base import ForceField
 from denskit.models.prediction import predict_each
 from denskit.reading.arrays import read_npz
+from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import Metrics
 
 Pair = tuple[np.ndarray, np.ndarray]  # reference, predicted
@@ -103,14 +104,16 @@ class Judged:
             index=int(self.index[place]),
         )
 
+    @cached_property
     def errors(self) -> dict[str, float]:
         """Errors of the predictions, named with their units as those of ``denskit evaluate``."""
         batch, targets = collate([self.system(place) for place in range(len(self))], torch.float64)
         predicted = {"energy": self.energies[1], "forces": self.all_forces[1], "stress": self.stresses[1]}
-        metrics = Metrics()
         tensors = {name: torch.from_numpy(values) for name, values in predicted.items()}
+        metrics, shift = Metrics(), EnergyShift()
         metrics.update(tensors, batch, targets, torch.from_numpy(self.baseline))
-        return metrics.summary()
+        shift.update(tensors["energy"], batch, targets)
+        return metrics.summary() | shift.summary()
 
     def atoms_of(self, place: int) -> slice:
         """The rows of one structure's atoms."""

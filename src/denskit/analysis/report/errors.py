@@ -12,7 +12,7 @@ from denskit.analysis.plots import MEV, parity_figure, relative
 from denskit.analysis.report.elements import Share, by_element, by_group
 from denskit.analysis.report.page import Part, Picture, Section, paragraph, table
 
-_MOST_LINES = 6  # in one panel of a figure
+_MOST_LINES = 8  # in one panel of a figure
 
 
 def parity(judged: Judged) -> Section:
@@ -43,35 +43,28 @@ def shares(judged: Judged, groups: Mapping[str, np.ndarray]) -> Section:
     """Tables and distributions of the errors by element and by group."""
     if judged.forces is None:
         return Section("Errors by element and group", [])
-    elements = by_element(judged)
-    panels = {"force error of an atom (meV/Å)": _lines(elements)}
-    energy = _energy_errors(judged)
-    if energy is not None:
-        panels["energy error per atom (meV)"] = {"": energy}
-    caption = (
-        "Distribution of the length of the force error by element, and of the energy error. Mean absolute errors of a "
-        "force component are in the table."
-    )
-    parts: list[Part] = [_table("element", elements), Picture("errors_by_element", histogram_figure(panels), caption)]
-    for name, values in groups.items():
-        found = by_group(judged, values)
+    energies = np.abs(np.subtract(*_energies_per_atom(judged)))
+    parts: list[Part] = []
+    shares_by = {"element": by_element(judged)} | {key: by_group(judged, own) for key, own in groups.items()}
+    for name, found in shares_by.items():
         parts.append(_table(name, found))
-        if len(found) <= _MOST_LINES:
-            figure = histogram_figure({"force error of an atom (meV/Å)": _lines(found)})
-            parts.append(Picture(f"errors_by_{name}", figure, f"Force errors by {name}."))
+        panels = {"force error of an atom (meV/Å)": _lines(found)}
+        caption = f"Distribution of the length of the force error by {name}"
+        if name == "element" and energies.any():
+            panels["energy error per atom (meV)"] = {"": energies[energies > 0]}
+            caption += ", and of the energy error"
+        panels = {panel: lines for panel, lines in panels.items() if lines}
+        if panels:
+            parts.append(Picture(f"errors_by_{name}", histogram_figure(panels), f"{caption}."))
     return Section("Errors by element and group", parts)
 
 
-def _energy_errors(judged: Judged) -> np.ndarray | None:
-    if judged.energy is None:
-        return None
-    reference, predicted = _energies_per_atom(judged)
-    error = np.abs(predicted - reference)
-    return error if error.max() > 0 else None
-
-
 def _lines(found: Sequence[Share]) -> dict[str, np.ndarray]:
-    return {share.label: share.lengths for share in found if share.atoms and share.lengths.max() > 0}
+    """Errors above zero by label; all together where there are too many labels for one figure."""
+    lines = {share.label: share.lengths[share.lengths > 0] for share in found}
+    if len(lines) > _MOST_LINES:
+        lines = {"all": np.concatenate(list(lines.values()))}
+    return {label: lengths for label, lengths in lines.items() if len(lengths)}
 
 
 def _table(name: str, found: Sequence[Share]) -> str:
@@ -92,12 +85,14 @@ def _table(name: str, found: Sequence[Share]) -> str:
 def trends(judged: Judged) -> Section:
     """Force errors against the size of the force, and against novelty."""
     size = np.linalg.norm(judged.all_forces[0], axis=-1)
-    known = judged.scored & np.isfinite(judged.novelty)
     panels = {}
-    if judged.scored.any():
-        panels["reference force on the atom (eV/Å)"] = size[judged.scored], judged.force_error[judged.scored]
-    if known.any():
-        panels["novelty of the atom's surroundings"] = judged.novelty[known], judged.force_error[known]
+    for name, quantity in {
+        "reference force on the atom (eV/Å)": size,
+        "novelty of the atom's surroundings": judged.novelty,
+    }.items():
+        shown = judged.scored & (quantity > 0) & (judged.force_error > 0)
+        if shown.sum() > 1:
+            panels[name] = quantity[shown], judged.force_error[shown]
     if not panels:
         return Section("Where the errors are", [])
     caption = (

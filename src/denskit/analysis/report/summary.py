@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,12 +15,15 @@ from denskit.analysis.run_results import RunResults
 from denskit.reading.documents import read_json
 
 OUTLIER = 3.0  # times the median error of a frame
+SHIFTED = 0.5  # of the energy error: if less is left without a constant for each element, the summary says so
 _LISTED = 8  # outliers by number
 NAMES = {  # key of metrics.csv and test.json: quantity, unit
     "energy_mae_meV": ("Energy: mean absolute error", "meV"),
     "energy_rmse_meV": ("Energy: root mean square error", "meV"),
     "energy_mae_meV_per_atom": ("Energy per atom: mean absolute error", "meV"),
     "energy_rmse_meV_per_atom": ("Energy per atom: root mean square error", "meV"),
+    "energy_mae_shifted_meV": ("Energy without a constant for each element: mean absolute error", "meV"),
+    "energy_mae_shifted_meV_per_atom": ("The same per atom", "meV"),
     "energy_mae_relative_to_mean": ("Energy error / error of predicting the elements' mean energies", ""),
     "forces_mae_meV_per_A": ("Forces: mean absolute error of a component", "meV/Å"),
     "forces_rmse_meV_per_A": ("Forces: root mean square error of a component", "meV/Å"),
@@ -69,24 +73,19 @@ def headline(run: RunResults) -> str:
             sentences[-1] += f"; worst element {worst.label} ({MEV * worst.error:.1f} meV/Å)"
         sentences[-1] += f"; {_outliers_in_words(judged)}"
     if judged.energy is not None:
-        sentences.append(f"Energy: {_energy_in_words(judged)}" + ("" if sentences else f" on {frames}"))
+        sentences.append(f"Energy: {_energy_in_words(judged.errors)}" + ("" if sentences else f" on {frames}"))
     if judged.stress is not None:
         error = np.abs(judged.stress[1] - judged.stress[0]).mean()
         sentences.append(f"Stress: {MEV * error:.2g} meV/Å³ ({160.21766 * error:.2g} GPa)")
-    return ". ".join(sentences) + "."
+    return ". ".join(sentences) + "." if sentences else f"The {frames} have no labels to compare with."
 
 
-def _energy_in_words(judged: Judged) -> str:
-    """The error, and that without a constant an atom where this is much smaller: other references."""
-    difference = judged.energies[1] - judged.energies[0]
-    there = np.isfinite(difference)
-    difference, atoms = difference[there], judged.n_atoms[there]
-    text = f"{MEV * np.abs(difference).mean():.1f} meV, {MEV * np.abs(difference / atoms).mean():.2g} meV an atom"
-    per_atom = difference / atoms
-    shifted = np.abs(per_atom - np.median(per_atom)).mean()
-    if len(per_atom) > 2 and shifted < 0.5 * np.abs(per_atom).mean():
-        shift = f"{MEV * np.median(per_atom):+.3g} meV an atom"
-        text += f" ({MEV * shifted:.2g} meV an atom without a constant shift of {shift}: other references?)"
+def _energy_in_words(errors: Mapping[str, float]) -> str:
+    """The error, and what is left of it without a constant for each element where that is much less."""
+    whole, shifted = (errors.get(f"energy_mae_{kind}meV_per_atom", math.nan) for kind in ("", "shifted_"))
+    text = f"{errors[COLUMNS['energy']]:.1f} meV, {whole:.2g} meV an atom"
+    if shifted < SHIFTED * whole:
+        text += f" ({shifted:.2g} meV an atom without a constant for each element: other reference energies?)"
     return text
 
 
@@ -137,7 +136,7 @@ def errors_by_set(run: RunResults) -> dict[str, Mapping[str, float]]:
     """Errors by set: tests as they were written or as they are measured now, and the validation of the kept model."""
     found: dict[str, Mapping[str, float]] = dict(run.errors)
     if not found and isinstance(run.judged, Judged) and run.judged.part == "test":
-        found["test"] = run.judged.errors()
+        found["test"] = run.judged.errors
     validation = run.header.get("metadata", {}).get("validation")
     return found | ({"validation": validation} if validation else {})
 
