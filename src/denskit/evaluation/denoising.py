@@ -25,6 +25,7 @@ from denskit.tasks.metrics import Metrics
 from denskit.training.load_config import load_config
 
 _NAME = "noise_error_relative_to_zero"
+_DRAWS = 50  # of the atoms of one structure
 Denoises = DeNSConfig | NoisyNodesConfig
 
 
@@ -111,8 +112,8 @@ class Corrupted:
 def corrupt(run: str | Path, system: System, sigmas: Sequence[float] = (), *, device: str = "auto") -> list[Corrupted]:
     """Corrupt one structure at several sigmas (Å; none: half, once, twice and four times the run's own) and denoise it.
 
-    All sigmas share their random numbers; forces are encoded as in training.  All free atoms are corrupted where the
-    run's own ratio draws none of a small structure.  Raises as :func:`denoise`.
+    All sigmas share their random numbers; forces are encoded as in training.  Of several draws the first is taken that
+    corrupts as many atoms as the run's ratio promises.  Raises as :func:`denoise`.
     """
     task, seed = _task_and_seed(run)
     own_sigma, own_ratio = _own(task)
@@ -120,24 +121,25 @@ def corrupt(run: str | Path, system: System, sigmas: Sequence[float] = (), *, de
     parameter = next(force_field.parameters())
     batch, targets = collate([system], parameter.dtype)
     batch, targets = batch.to(parameter.device), targets.to(parameter.device)
-    keys, found = keys_for(seed, 0, torch.zeros(1, dtype=torch.int64, device=parameter.device)), []
+    wanted, found = max(1, round(own_ratio * int((~system.fixed).sum()))), []
     for sigma in sigmas or [factor * own_sigma for factor in (0.5, 1, 2, 4)]:
-        prepared = _corrupting(task, sigma, own_ratio).prepare(batch, targets, keys, 0.0)
-        if not prepared.noise_mask.any():
-            prepared = _corrupting(task, sigma, 1.0).prepare(batch, targets, keys, 0.0)
-        if not prepared.noise_mask.any():
-            raise ValueError(f"structure {system.index}: DeNS corrupts none of its {len(system)} atoms")
+        corrupting = _corrupting(task, sigma, own_ratio)
+        draws = (keys_for(seed, 0, torch.tensor([number], device=parameter.device)) for number in range(_DRAWS))
+        prepared = (corrupting.prepare(batch, targets, keys, 0.0) for keys in draws)
+        drawn = next((one for one in prepared if int(one.noise_mask.sum()) >= wanted), None)
+        if drawn is None:
+            raise ValueError(f"structure {system.index}: {_DRAWS} draws corrupt fewer than {wanted} atoms")
         with torch.no_grad():
-            corrupted = force_field.config.with_neighbors(prepared.batch)
-            noise = force_field(corrupted, prepared.force_input, outputs=("noise",))["noise"]
-        moved = torch.where(prepared.noise_mask[:, None], own_sigma * noise, torch.zeros_like(noise))
-        positions = prepared.batch.positions
+            corrupted = force_field.config.with_neighbors(drawn.batch)
+            noise = force_field(corrupted, drawn.force_input, outputs=("noise",))["noise"]
+        back = torch.where(drawn.noise_mask[:, None], own_sigma * noise, torch.zeros_like(noise))
+        positions = drawn.batch.positions
         found.append(
             Corrupted(
                 sigma=sigma,
                 corrupted=positions.double().cpu().numpy(),
-                denoised=(positions - moved).double().cpu().numpy(),
-                noisy=prepared.noise_mask.cpu().numpy(),
+                denoised=(positions - back).double().cpu().numpy(),
+                noisy=drawn.noise_mask.cpu().numpy(),
             )
         )
     return found
