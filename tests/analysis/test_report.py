@@ -15,7 +15,7 @@ from ase.build import molecule
 from denskit.analysis.judged import Judged
 from denskit.analysis.report import plot, report, sections_of
 from denskit.analysis.report.page import Section, paragraph, table, write_page
-from denskit.analysis.report.summary import NAMES, headline
+from denskit.analysis.report.summary import NAMES, headline, percent
 from denskit.analysis.run_results import RunResults
 from denskit.data.loading import read
 from denskit.evaluation.evaluate import evaluate
@@ -43,13 +43,17 @@ def test_summary_says_the_errors_in_words(runs: list[Path]) -> None:
     errors = evaluate(runs[0])
     said = words(report([runs[0]]))
     assert f"Forces: {errors['forces_mae_meV_per_A']:.1f} meV/Å mean absolute error on 16 unseen frames" in said
-    assert f"{100 * errors['forces_mae_relative_to_zero']:.2g} % of the mean force component" in said
+    assert f"{percent(100 * errors['forces_mae_relative_to_zero'])} % of the mean force component" in said
     assert "worst element" in said
     assert "on 50 frames of ethanol DeNS was ahead only after about 400 epochs" in said  # a warning of the log
     assert "ewt_percent" not in said
     for heading in ("Learning curves", "Errors by element and group", "Where the errors are", "Denoising", "Settings"):
         assert heading in said
     assert "config_type" in said
+
+
+def test_shares_are_short_numbers() -> None:
+    assert [percent(value) for value in (1.42, 9.96, 45.3, 105.0)] == ["1.4", "10", "45", "105"]
 
 
 def test_every_metric_has_a_name(runs: list[Path]) -> None:

@@ -154,7 +154,7 @@ def draw_column(axes: Axes, columns: Mapping[str, np.ndarray], name: str, **styl
     steps, values = columns["step"][measured], values[measured]
     if len(values) == 1:
         style |= {"marker": style.get("marker", "x")}
-        axes.annotate(f"{values[0]:.3g}", (steps[0], values[0]), xytext=(6, 4), textcoords="offset points", fontsize=9)
+        axes.annotate(f"{values[0]:.4g}", (steps[0], values[0]), xytext=(6, 4), textcoords="offset points", fontsize=9)
     axes.plot(steps, values, **style)
 
 

@@ -10,8 +10,9 @@ from denskit.analysis.error_plots import histogram_figure, trend_figure
 from denskit.analysis.judged import Judged, Pair
 from denskit.analysis.plots import MEV, parity_figure, relative
 from denskit.analysis.report.elements import Share, by_element, by_group
-from denskit.analysis.report.page import Part, Picture, Section, paragraph, table
+from denskit.analysis.report.page import Part, Picture, Section, folded, paragraph, table
 
+_MOST_ROWS = 12  # of a table that is not folded
 _MOST_LINES = 8  # in one panel of a figure
 
 
@@ -47,7 +48,8 @@ def shares(judged: Judged, groups: Mapping[str, np.ndarray]) -> Section:
     parts: list[Part] = []
     shares_by = {"element": by_element(judged)} | {key: by_group(judged, own) for key, own in groups.items()}
     for name, found in shares_by.items():
-        parts.append(_table(name, found))
+        rows = _table(name, found)
+        parts.append(rows if len(found) <= _MOST_ROWS else folded(f"Errors by {name} ({len(found)})", rows))
         panels = {"force error of an atom (meV/Å)": _lines(found)}
         caption = f"Distribution of the length of the force error by {name}"
         if name == "element" and energies.any():

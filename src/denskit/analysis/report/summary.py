@@ -65,7 +65,9 @@ def headline(run: RunResults) -> str:
     if judged.forces is not None:
         reference, predicted = judged.forces
         error, scale = np.abs(predicted - reference).mean(), np.abs(reference).mean()
-        share = f", {100 * error / scale:.2g} % of the mean force component ({MEV * scale:.0f} meV/Å)" if scale else ""
+        share = (
+            f", {percent(100 * error / scale)} % of the mean force component ({MEV * scale:.0f} meV/Å)" if scale else ""
+        )
         sentences.append(f"Forces: {MEV * error:.1f} meV/Å mean absolute error on {frames}{share}")
         elements = by_element(judged)
         if len(elements) > 1:
@@ -78,6 +80,11 @@ def headline(run: RunResults) -> str:
         error = np.abs(judged.stress[1] - judged.stress[0]).mean()
         sentences.append(f"Stress: {MEV * error:.2g} meV/Å³ ({160.21766 * error:.2g} GPa)")
     return ". ".join(sentences) + "." if sentences else f"The {frames} have no labels to compare with."
+
+
+def percent(value: float) -> str:
+    """Two digits below 10, whole numbers above."""
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
 
 
 def _energy_in_words(errors: Mapping[str, float]) -> str:
