@@ -105,6 +105,8 @@ def test_several_runs_are_a_committee(runs: list[Path], tmp_path: Path) -> None:
     said = words(report(runs, output))
     assert "2 runs on 16 frames that none was trained on" in said
     assert "seed0" in said and "seed1" in said
+    other = shutil.copytree(runs[0], tmp_path / "other" / runs[0].name)  # folders of one name are told by their paths
+    assert f"Error {runs[0]} {other} unit" in words(report([runs[0], other], tmp_path / "alike.html"))
     with pytest.raises(ValueError, match="--force"):
         report(runs, output)
     assert report(runs, output, force=True) == output

@@ -33,17 +33,16 @@ _STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ")
 
 
 class RunResults:
-    """One run folder.  Raises FileNotFoundError where ``path`` is none."""
+    """One run folder; ``name`` (the folder's, unless given) is how a report calls it.
 
-    def __init__(self, path: Path, *, device: str = "auto") -> None:
+    Raises FileNotFoundError where ``path`` is no run folder.
+    """
+
+    def __init__(self, path: Path, *, name: str = "", device: str = "auto") -> None:
         self.path, self.folder, self.device = path, RunFolder(path), device
+        self.name = name or path.resolve().name
         if not self.folder.config.is_file():
             raise FileNotFoundError(f"{path}: no config.yaml in it; give a run folder made by `denskit train`")
-
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return self.path.resolve().name
 
     @cached_property
     def config(self) -> RunConfig:

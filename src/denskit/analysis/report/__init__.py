@@ -76,7 +76,10 @@ def sections_of(paths: Sequence[Path], what: Sequence[str] = (), *, device: str 
     if what and not is_run:
         raise ValueError("sections can be chosen for one run folder only")
     if len(paths) > 1:
-        return several_sections([RunResults(path, device=device) for path in paths])
+        names = [path.resolve().name for path in paths]
+        names = names if len(set(names)) == len(names) else [str(path) for path in paths]
+        runs = zip(paths, names, strict=True)
+        return several_sections([RunResults(path, name=name, device=device) for path, name in runs])
     if is_run:
         return run_sections(RunResults(first, device=device), what or tuple(SECTIONS))
     if (first / "study.yaml").is_file():
