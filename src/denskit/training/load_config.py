@@ -24,8 +24,6 @@ __all__ = ["RunConfig", "TrainingConfig", "load_config"]
 _TASKS: dict[str, type[BaseModel]] = {
     config.model_fields["name"].default: config for config in get_args(get_args(TaskConfig)[0])
 }
-_MODELS: dict[str, type[BaseModel]] = {name: entry.config for name, entry in MODELS.items()}
-_CHOICES = {"model": _MODELS, "task": _TASKS}
 _DEFAULT_NAMES = {"model": "equiformer", "task": "energy_forces"}
 _NAMED = ("model", "task", "data")  # `task=dens` is short for `task.name=dens`
 _LENGTHS = ("epochs", "max_steps", "budget")  # an override of one replaces the other
@@ -51,7 +49,7 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
     for place, content in ((origin, base), ("override", changes)):
         _require_sections(place, content)
     base = _apply_molecule(base, changes, origin)
-    for section, classes in _CHOICES.items():
+    for section, classes in _choices().items():
         base[section] = _switch(base.get(section) or {}, changes.get(section) or {}, section, classes, origin)
     changed_length = [name for name in _LENGTHS if (changes.get("training") or {}).get(name) is not None]
     if len(changed_length) == 1:
@@ -62,7 +60,7 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
     merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
     merged.setdefault("output", _default_output(str(preset_or_path), merged))
     classes = {
-        "model": _MODELS[merged["model"]["name"]],
+        "model": MODELS[merged["model"]["name"]].config,
         "data": DataConfig,
         "task": _TASKS[merged["task"]["name"]],
         "training": TrainingConfig,
@@ -70,9 +68,14 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
     return _Checker(origin, changes, classes).run_config(merged)
 
 
+def _choices() -> dict[str, dict[str, type[BaseModel]]]:
+    """Classes of settings by section and name; a script may add a model to MODELS at any time."""
+    return {"model": {name: entry.config for name, entry in MODELS.items()}, "task": _TASKS}
+
+
 def settings_classes() -> dict[str, type[BaseModel]]:
     """Classes of all settings by section: ``run``, ``training``, ``data``, ``task=dens``, ``model=equiformer``, ..."""
-    chosen = {f"{section}={name}": cls for section, classes in _CHOICES.items() for name, cls in classes.items()}
+    chosen = {f"{section}={name}": cls for section, classes in _choices().items() for name, cls in classes.items()}
     return {"run": RunConfig, "training": TrainingConfig, "data": DataConfig, **chosen}
 
 
