@@ -2,13 +2,15 @@
 07 Fine-tune to another level of theory
 =======================================
 
-A model of a cheap method (GFN2-xTB) learns an expensive one (PBE) from 50 structures, and starts ahead of a model with random weights.
+A model of a cheap method (GFN2-xTB) learns an expensive one (PBE) from 50 structures, and starts ahead of a model
+with random weights.
 """
 
 # %%
 # Two trainings on the same 50 structures
 # ---------------------------------------
-# ``training.init_from`` takes weights, elements and scale of the old model. A pre-trained model wants a smaller learning rate.
+# ``training.init_from`` takes weights, elements and scale of the old model. A pre-trained model wants a smaller
+# learning rate.
 
 import tempfile
 from pathlib import Path
@@ -34,8 +36,9 @@ runs = {
 }
 
 # %%
-# Energies of the two methods differ by thousands of eV. ``data.references=fit`` corrects the energies of the elements on the new structures;
-# the log above says by how much. What remains is the difference of the two potential energy surfaces.
+# Energies of the two methods differ by thousands of eV. ``data.references=fit`` corrects the energies of the
+# elements on the new structures; the log above says by how much. What remains is the difference of the two
+# potential energy surfaces.
 
 figure, axes = plt.subplots(figsize=(5.5, 3.4), layout="constrained")
 for name, run in runs.items():

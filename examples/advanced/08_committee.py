@@ -22,7 +22,11 @@ from denskit.data import load_data
 from denskit.data.base import collate
 
 folder = Path(tempfile.mkdtemp())
-settings = ["data.split={train: 200, valid: 50, test: 100, seed: 0}", "training.max_steps=100", "training.log_every=100"]
+settings = [
+    "data.split={train: 200, valid: 50, test: 100, seed: 0}",
+    "training.max_steps=100",
+    "training.log_every=100",
+]
 committee = [train(load_config("demo", [*settings, f"seed={seed}", f"output={folder}/{seed}"])) for seed in range(3)]
 
 # %%
@@ -40,7 +44,8 @@ print(f"correlation of spread and error over atoms: {np.corrcoef(spread, error)[
 print(f"error {error.mean():.3f} eV/Å, spread {spread.mean():.3f} eV/Å")
 
 # %%
-# The spread is smaller than the error: models of the same kind make the same mistakes. It orders structures; it is no error bar.
+# The spread is smaller than the error: models of the same kind make the same mistakes. It orders structures; it is
+# no error bar.
 #
 # Away from the data
 # ------------------
@@ -63,4 +68,5 @@ right.set(xlabel="O-H bond (Å)", ylabel="largest spread (eV/Å)")
 plt.show()
 
 # %%
-# ``denskit md --committee ... --uncertain 0.3`` writes structures beyond a spread to a file: candidates for new labels.
+# ``denskit md --committee ... --uncertain 0.3`` writes structures beyond a spread to a file: candidates for new
+# labels.

@@ -2,8 +2,9 @@
 10 A new task: DeNS with a noise for each element
 =================================================
 
-A task decides how a batch changes before the model sees it, and what is scored. This one moves hydrogen further than carbon and oxygen:
-its bonds are stiff, but it moves most in the simulation. It is an experiment, and the training loop below is one to experiment with.
+A task decides how a batch changes before the model sees it, and what is scored. This one moves hydrogen further than
+carbon and oxygen: its bonds are stiff, but it moves most in the simulation. It is an experiment, and the training
+loop below is one to experiment with.
 """
 
 # %%
@@ -44,12 +45,13 @@ class ElementDeNS(DeNS):
 
 
 # %%
-# In a file of its own, with one line in ``TASKS``, it becomes ``task=...`` of ``denskit train``: :doc:`/adding_a_task`.
+# In a file of its own, with one line in ``TASKS``, it becomes ``task=...`` of ``denskit train``:
+# :doc:`/adding_a_task`.
 #
 # Train with it
 # -------------
-# A training of twenty lines: prepare, build neighbours, predict, score. ``denskit train`` does the same with checkpoints, validation,
-# averages of the weights and several processes.
+# A training of twenty lines: prepare, build neighbours, predict, score. ``denskit train`` does the same with
+# checkpoints, validation, averages of the weights and several processes.
 
 config = load_config("demo", ["task=dens"])
 data = load_data(config.data, seed=0)

@@ -2,8 +2,8 @@
 11 A new model
 ==============
 
-A model is a network from a batch to features of atoms, with heads that read them. Energies, forces, stress, units, training and simulation
-come from Denskit. The model here knows distances alone, as SchNet does.
+A model is a network from a batch to features of atoms, with heads that read them. Energies, forces, stress, units,
+training and simulation come from Denskit. The model here knows distances alone, as SchNet does.
 """
 
 # %%
@@ -45,7 +45,7 @@ class Layer(nn.Module):
         self.update = nn.Sequential(nn.Linear(channels, channels), nn.SiLU(), nn.Linear(channels, channels))
 
     def forward(self, x: Tensor, graph: EdgeGraph) -> Tensor:
-        """x [N, C]."""
+        """Features [N, C] of the next layer."""
         messages = self.filter(graph.basis) * x[graph.source] * graph.weight[:, None]  # [E, C]
         return x + self.update(graph.sum_over_edges(messages[:, None])[:, 0])
 
@@ -97,7 +97,8 @@ class Distances(Backbone):
 # %%
 # Register and train
 # ------------------
-# In Denskit's sources this line stands in ``denskit/models/__init__.py``: :doc:`/adding_a_model`. It holds for this process only.
+# In Denskit's sources this line stands in ``denskit/models/__init__.py``: :doc:`/adding_a_model`. It holds for this
+# process only.
 
 MODELS["distances"] = ModelEntry(DistancesConfig, Distances)
 
@@ -116,8 +117,8 @@ for name, run in runs.items():
 # %%
 # All that the others can do
 # --------------------------
-# Forces are gradients, the calculator and dynamics work. Rotations leave the energy as it is, which the contract tests would check
-# (``tests/contract``).
+# Forces are gradients, the calculator and dynamics work. Rotations leave the energy as it is, which the contract
+# tests would check (``tests/contract``).
 
 from ase.build import molecule
 

@@ -2,7 +2,8 @@
 12 What DeNS learns: forces tell where atoms were
 =================================================
 
-DeNS adds noise to some atoms, gives the network the true forces of these atoms, and asks for the noise. This example shows the three.
+DeNS adds noise to some atoms, gives the network the true forces of these atoms, and asks for the noise. This example
+shows the three.
 """
 
 # %%
@@ -35,7 +36,8 @@ sigma = config.task.sigma  # Å: the model predicts noise in units of the sigma 
 denoised = corrupted.positions - sigma * noise * prepared.noise_mask[:, None]
 
 # %%
-# Black: the original; red: after the noise, with the true forces as arrows; blue: after the noise that the model predicts is taken away.
+# Black: the original; red: after the noise, with the true forces as arrows; blue: after the noise that the model
+# predicts is taken away.
 
 before, after, back = batch.positions.numpy(), corrupted.positions.numpy(), denoised.numpy()
 moved = prepared.noise_mask.numpy()
@@ -48,7 +50,9 @@ axes.scatter(*before[:, :2].T, s=size, color="black", label="original")
 axes.scatter(*after[moved][:, :2].T, s=size[moved], color="tab:red", alpha=0.7, label="corrupted")
 axes.scatter(*back[moved][:, :2].T, s=size[moved] / 2, color="tab:blue", alpha=0.8, label="denoised")
 arrows = 0.15 * targets.forces.numpy()[moved]
-axes.quiver(*after[moved][:, :2].T, *arrows[:, :2].T, angles="xy", scale_units="xy", scale=1, width=0.004, color="tab:red")
+axes.quiver(
+    *after[moved][:, :2].T, *arrows[:, :2].T, angles="xy", scale_units="xy", scale=1, width=0.004, color="tab:red"
+)
 axes.set(xlabel="x (Å)", ylabel="y (Å)", aspect="equal")
 axes.legend(frameon=False)
 plt.show()
@@ -67,15 +71,28 @@ figure, axes = plt.subplots(figsize=(5, 3.4), layout="constrained")
 for ratio, marker in ((0.25, "o"), (1.0, "s")):
     own = [cell for cell in cells if cell.corruption_ratio == ratio]
     sigmas = [cell.sigma for cell in own]
-    axes.plot(sigmas, [cell.with_forces for cell in own], f"{marker}-", color="tab:blue", label=f"with forces, {ratio:.0%} of atoms")
-    axes.plot(sigmas, [cell.without_forces for cell in own], f"{marker}:", color="tab:red", label=f"without forces, {ratio:.0%}")
+    axes.plot(
+        sigmas,
+        [cell.with_forces for cell in own],
+        f"{marker}-",
+        color="tab:blue",
+        label=f"with forces, {ratio:.0%} of atoms",
+    )
+    axes.plot(
+        sigmas,
+        [cell.without_forces for cell in own],
+        f"{marker}:",
+        color="tab:red",
+        label=f"without forces, {ratio:.0%}",
+    )
 axes.set(xlabel="sigma of the noise (Å)", ylabel="error relative to predicting no noise", ylim=(0, None))
 axes.legend(frameon=False, fontsize=8)
 plt.show()
 
 for cell in cells:
-    print(f"sigma {cell.sigma} Å, {cell.corruption_ratio:.0%} of atoms: {cell.with_forces:.2f} with, {cell.without_forces:.2f} without forces")
+    noise = f"sigma {cell.sigma} Å, {cell.corruption_ratio:.0%} of atoms"
+    print(f"{noise}: {cell.with_forces:.2f} with, {cell.without_forces:.2f} without forces")
 
 # %%
-# Away from equilibrium many structures could have become the noisy one. The forces say which. This is a diagnostic: force labels are inputs
-# here, so the numbers say nothing about the accuracy of the force field.
+# Away from equilibrium many structures could have become the noisy one. The forces say which. This is a diagnostic:
+# force labels are inputs here, so the numbers say nothing about the accuracy of the force field.

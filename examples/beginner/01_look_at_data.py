@@ -2,8 +2,8 @@
 01 Look at data
 ===============
 
-Before a training, look at the data: units, signs and outliers decide more than any setting. The file holds 150 structures of ethanol with
-energies and forces of density functional theory (PBE), from the revised MD17 data set.
+Before a training, look at the data: units, signs and outliers decide more than any setting. The file holds 150
+structures of ethanol with energies and forces of density functional theory (PBE), from the revised MD17 data set.
 """
 
 # %%
@@ -21,11 +21,14 @@ forces = np.concatenate([frame.forces for frame in frames])  # [atoms, 3] eV/Å
 energies = np.array([frame.energy for frame in frames])  # eV
 print(f"{len(frames)} structures of {len(frames[0])} atoms")
 print(f"energies: mean {energies.mean():.1f} eV, standard deviation {energies.std():.3f} eV")
-print(f"forces: root mean square {np.sqrt(np.mean(forces**2)):.2f} eV/Å, largest component {np.abs(forces).max():.2f} eV/Å")
+print(
+    f"forces: root mean square {np.sqrt(np.mean(forces**2)):.2f} eV/Å, largest component {np.abs(forces).max():.2f} eV/Å"
+)
 
 # %%
-# The mean energy is that of the atoms and has no meaning for a force field. The standard deviation and the root mean square of the forces
-# are the scales against which errors are judged: a model that always predicts the mean and zero forces has errors of that size.
+# The mean energy is that of the atoms and has no meaning for a force field. The standard deviation and the root
+# mean square of the forces are the scales against which errors are judged: a model that always predicts the mean
+# and zero forces has errors of that size.
 
 numbers = frames[0].atomic_numbers
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")

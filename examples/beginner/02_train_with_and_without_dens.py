@@ -2,13 +2,15 @@
 02 Train with and without DeNS
 ==============================
 
-DeNS is one word in the settings: ``task=dens``. This example trains the small demo model on 50 structures of ethanol, without and with it.
+DeNS is one word in the settings: ``task=dens``. This example trains the small demo model on 50 structures of ethanol,
+without and with it.
 """
 
 # %%
 # Two short trainings
 # -------------------
-# The data ship with Denskit. Both trainings have the same split, the same order of the data and, where possible, the same initial weights.
+# The data ship with Denskit. Both trainings have the same split, the same order of the data and, where possible,
+# the same initial weights.
 
 import tempfile
 from pathlib import Path
@@ -51,10 +53,11 @@ plt.show()
 # %%
 # What this says: nothing
 # -----------------------
-# 100 steps are 16 passes over 50 structures, and one seed is one sample. DeNS pays late, when the learning rate is low. The study below
-# trained the same model for 4,000 steps (666 passes) with five seeds (``denskit study demo``, half an hour):
+# 100 steps are 16 passes over 50 structures, and one seed is one sample. DeNS pays late, when the learning rate is
+# low. The study below trained the same model for 4,000 steps (666 passes) with five seeds (``denskit study demo``,
+# half an hour):
 #
 # .. image:: /images/demo_study.png
 #
-# The curves cross at about 500 passes, and the mean gain at the end is 4 % with a 95 % interval that still includes zero.
-# ``denskit study mine.extxyz --question dens --hours 2`` asks the question for your data.
+# The curves cross at about 500 passes, and the mean gain at the end is 4 % with a 95 % interval that still includes
+# zero. ``denskit study mine.extxyz --question dens --hours 2`` asks the question for your data.

@@ -6,8 +6,8 @@ One number hides much. Which element, which structures, which forces are predict
 """
 
 # %%
-# The run in ``data/ethanol`` was trained with DeNS on 1,400 structures of ethanol (GFN2-xTB) for 6,000 steps. Its test split was never used
-# in the training.
+# The run in ``data/ethanol`` was trained with DeNS on 1,400 structures of ethanol (GFN2-xTB) for 6,000 steps. Its
+# test split was never used in the training.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -38,7 +38,9 @@ left.plot(reference.ravel(), predicted.ravel(), ".", markersize=2)
 left.axline((0, 0), slope=1, color="0.6", linewidth=1)
 left.set(xlabel="reference force (eV/Å)", ylabel="predicted force (eV/Å)")
 for number in np.unique(numbers):
-    middle.hist(error[:, numbers == number].ravel(), bins=40, histtype="step", density=True, label=chemical_symbols[number])
+    middle.hist(
+        error[:, numbers == number].ravel(), bins=40, histtype="step", density=True, label=chemical_symbols[number]
+    )
 middle.set(xlabel="error of a force (meV/Å)", ylabel="density")
 middle.legend(frameon=False)
 right.loglog(np.linalg.norm(reference, axis=-1).ravel(), error.ravel(), ".", markersize=2)
@@ -58,4 +60,6 @@ for number in np.unique(numbers):
 
 for place in np.argsort(error.max(axis=1))[:-4:-1]:
     atom = int(error[place].argmax())
-    print(f"frame {pairs[place][0].index}: atom {atom} ({chemical_symbols[numbers[atom]]}), error {error[place, atom]:.0f} meV/Å")
+    print(
+        f"frame {pairs[place][0].index}: atom {atom} ({chemical_symbols[numbers[atom]]}), error {error[place, atom]:.0f} meV/Å"
+    )

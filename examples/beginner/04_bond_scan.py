@@ -36,11 +36,13 @@ for length in lengths:
     forces.append(atoms.get_forces()[hydrogen] @ direction)
 
 # %%
-# The force must be minus the slope of the energy. Forces of the default model are its exact gradient, so this holds everywhere, also where
-# the model is wrong:
+# The force must be minus the slope of the energy. Forces of the default model are its exact gradient, so this holds
+# everywhere, also where the model is wrong:
 
 slope = np.gradient(energies, lengths)
-print(f"largest difference between force and slope: {np.abs(np.array(forces) + slope)[1:-1].max():.3f} eV/Å (finite differences)")
+print(
+    f"largest difference between force and slope: {np.abs(np.array(forces) + slope)[1:-1].max():.3f} eV/Å (finite differences)"
+)
 
 # %%
 # Where does the model know anything?
@@ -49,9 +51,7 @@ print(f"largest difference between force and slope: {np.abs(np.array(forces) + s
 
 config = load_config(run)
 train = load_data(config.data, config.seed).train
-bonds = [
-    np.linalg.norm(system.positions - system.positions[system.atomic_numbers == 8], axis=1) for system in train
-]
+bonds = [np.linalg.norm(system.positions - system.positions[system.atomic_numbers == 8], axis=1) for system in train]
 known = np.array([np.sort(distances)[1] for distances in bonds])  # the nearest atom of O is its hydrogen
 
 figure, (above, below) = plt.subplots(2, 1, figsize=(5.5, 5), layout="constrained", sharex=True)

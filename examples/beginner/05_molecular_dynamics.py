@@ -19,7 +19,8 @@ import numpy as np
 from ase.build import molecule
 
 from denskit import Potential, dynamics
-from denskit.simulation.dynamics import DynamicsPlan, DynamicsSettings
+from denskit.simulation.dynamics.folder import DynamicsPlan
+from denskit.simulation.dynamics.settings import DynamicsSettings
 
 folder = Path(tempfile.mkdtemp())
 potential = Potential("../data/ethanol")
@@ -52,13 +53,14 @@ right.set(xlabel="time (ps)", ylabel="O-H bond (Å)")
 plt.show()
 
 # %%
-# The molecules start from a structure without potential energy and need some tenths of a ps to warm up. Nine atoms have few degrees of
-# freedom, so the temperature of one replica swings by a hundred K and more: it should, in the canonical ensemble.
+# The molecules start from a structure without potential energy and need some tenths of a ps to warm up. Nine atoms
+# have few degrees of freedom, so the temperature of one replica swings by a hundred K and more: it should, in the
+# canonical ensemble.
 #
 # Energy conservation
 # -------------------
-# Without a thermostat the total energy must stay. Half the time step, a quarter of the error: a sign that the forces are a gradient and
-# that the energy is smooth.
+# Without a thermostat the total energy must stay. Half the time step, a quarter of the error: a sign that the
+# forces are a gradient and that the energy is smooth.
 
 for timestep in (1.0, 0.5):
     plan = DynamicsPlan(

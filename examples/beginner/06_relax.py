@@ -2,14 +2,15 @@
 06 Relax
 ========
 
-Many structures relax in one batch. Ethanol has two kinds of minima: its O-H bond points away from the methyl group (trans) or to a side
-(gauche).
+Many structures relax in one batch. Ethanol has two kinds of minima: its O-H bond points away from the methyl group
+(trans) or to a side (gauche).
 """
 
 # %%
 # Twelve starts
 # -------------
-# The O-H bond at twelve angles around the C-O bond, and a little disorder. They go through a file, as structures of yours would.
+# The O-H bond at twelve angles around the C-O bond, and a little disorder. They go through a file, as structures of
+# yours would.
 
 import tempfile
 from pathlib import Path
@@ -45,7 +46,9 @@ dihedrals = []
 for atoms, relaxed in zip(starts, results, strict=True):
     atoms.positions = relaxed.positions
     dihedrals.append(atoms.get_dihedral(0, 1, 2, 3))
-    print(f"{relaxed.status:12} {relaxed.moves:3} moves, {dihedrals[-1]:5.0f} degrees, {relaxed.energy - energies.min():.4f} eV")
+    print(
+        f"{relaxed.status:12} {relaxed.moves:3} moves, {dihedrals[-1]:5.0f} degrees, {relaxed.energy - energies.min():.4f} eV"
+    )
 
 figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
 axes.plot(dihedrals, 1000 * (energies - energies.min()), "o")
@@ -53,5 +56,6 @@ axes.set(xlabel="angle of the O-H bond around C-O (degrees)", ylabel="energy aft
 plt.show()
 
 # %%
-# Trans is at 180 degrees, gauche near 60 and 300; the two gauche forms are mirror images, so their energies must be equal. The energy
-# difference between trans and gauche is a few meV: about the error of the model, so this model does not decide which one is lower.
+# Trans is at 180 degrees, gauche near 60 and 300; the two gauche forms are mirror images, so their energies must be
+# equal. The energy difference between trans and gauche is a few meV: about the error of the model, so this model
+# does not decide which one is lower.
