@@ -8,15 +8,16 @@ Tungsten from 121 strained cells of two atoms and six snapshots of molecular dyn
 # %%
 # The training
 # ------------
-# ``model.stress=strain`` makes the stress the exact derivative of the energy; ``task.stress_weight`` puts the labels to
-# use. Files that hold stress labels want both. The run in ``data/tungsten`` is this training, some minutes on one core:
+# ``model.stress=strain`` makes the stress the exact derivative of the energy; ``task.stress_weight`` puts the
+# labels to use. Files that hold stress labels want both. The run in ``data/tungsten`` is this training, some
+# minutes on one core:
 #
 # .. code-block:: bash
 #
 #    denskit train demo data=file data.path=tungsten.extxyz data.references=fit data.split.mode=random \
-#        data.split.train=97 data.split.valid=10 data.split.test=20 \
-#        model.num_elements=80 model.num_basis=32 model.stress=strain task.stress_weight=50 \
-#        training.scale=force_rms training.batch_size=4 training.max_steps=2500 training.lr=2e-3 output=tungsten
+# data.split.train=97 data.split.valid=10 data.split.test=20 \        model.num_elements=80 model.num_basis=32
+# model.stress=strain task.stress_weight=50 \        training.scale=force_rms training.batch_size=4
+# training.max_steps=2500 training.lr=2e-3 output=tungsten
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -35,7 +36,8 @@ print(f"forces {errors['forces_mae_meV_per_A']:.1f} meV/Å")
 print(f"stress {errors['stress_mae_meV_per_A3'] / 1000 / GPa:.2f} GPa")
 
 # %%
-# These are errors on the whole file, most of which the training has seen: they show that the model fits, and no more.
+# These are errors on the whole file, most of which the training has seen: they show that the model fits, and no
+# more.
 #
 # Equation of state
 # -----------------
@@ -53,8 +55,8 @@ volume, energy, modulus = EquationOfState(volumes, energies).fit()
 print(f"lattice constant {(2 * volume) ** (1 / 3):.3f} Å, bulk modulus {modulus / GPa:.0f} GPa")
 
 # %%
-# PBE gives about 3.19 Å and 300 GPa. The training cells hold no uniform compression, only strains along one axis and
-# shears, so the curve is a prediction.
+# PBE gives about 3.19 Å and 300 GPa. The training cells hold no uniform compression, only strains along one axis
+# and shears, so the curve is a prediction.
 
 frames = [frame for frame in read(data, ":") if len(frame) == 2]
 reference = np.array([frame.get_stress() for frame in frames]) / GPa

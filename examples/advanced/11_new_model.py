@@ -32,7 +32,7 @@ class DistancesConfig(ModelConfig):
     """Settings of :class:`Distances`."""
 
     name: Literal["distances"] = "distances"
-    channels: int = 64
+    width: int = 64
     num_layers: int = 3
 
 
@@ -55,7 +55,7 @@ class EnergyHead(nn.Module):
 
     def __init__(self, config: DistancesConfig) -> None:
         super().__init__()
-        self.output = nn.Sequential(nn.Linear(config.channels, 32), nn.SiLU(), nn.Linear(32, 1))
+        self.output = nn.Sequential(nn.Linear(config.width, 32), nn.SiLU(), nn.Linear(32, 1))
 
     def forward(self, features: Features) -> Tensor:
         """Energies of atoms."""
@@ -72,10 +72,10 @@ class Distances(Backbone):
     def __init__(self, config: DistancesConfig, heads: dict[str, str], force_input_scale: float) -> None:
         super().__init__(config)
         self.smooth = True
-        self.embedding = nn.Embedding(config.num_elements, config.channels)
+        self.embedding = nn.Embedding(config.num_elements, config.width)
         self.basis = BesselBasis(16, config.cutoff)
         self.envelope = PolynomialEnvelope(config.cutoff)
-        self.layers = nn.ModuleList(Layer(config.channels, 16) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(Layer(config.width, 16) for _ in range(config.num_layers))
 
     def forward(
         self,

@@ -21,9 +21,8 @@ forces = np.concatenate([frame.forces for frame in frames])  # [atoms, 3] eV/Å
 energies = np.array([frame.energy for frame in frames])  # eV
 print(f"{len(frames)} structures of {len(frames[0])} atoms")
 print(f"energies: mean {energies.mean():.1f} eV, standard deviation {energies.std():.3f} eV")
-print(
-    f"forces: root mean square {np.sqrt(np.mean(forces**2)):.2f} eV/Å, largest component {np.abs(forces).max():.2f} eV/Å"
-)
+rms = np.sqrt(np.mean(forces**2))
+print(f"forces: root mean square {rms:.2f} eV/Å, largest component {np.abs(forces).max():.2f} eV/Å")
 
 # %%
 # The mean energy is that of the atoms and has no meaning for a force field. The standard deviation and the root

@@ -60,6 +60,5 @@ for number in np.unique(numbers):
 
 for place in np.argsort(error.max(axis=1))[:-4:-1]:
     atom = int(error[place].argmax())
-    print(
-        f"frame {pairs[place][0].index}: atom {atom} ({chemical_symbols[numbers[atom]]}), error {error[place, atom]:.0f} meV/Å"
-    )
+    symbol = chemical_symbols[numbers[atom]]
+    print(f"frame {pairs[place][0].index}: atom {atom} ({symbol}), error {error[place, atom]:.0f} meV/Å")

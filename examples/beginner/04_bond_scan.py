@@ -27,7 +27,7 @@ print(f"energy {atoms.get_potential_energy():.3f} eV, largest force {np.abs(atom
 # Only the hydrogen moves.
 
 oxygen, hydrogen = 2, 3
-lengths = np.linspace(0.75, 1.6, 35)
+lengths = np.linspace(0.75, 1.6, 69)
 energies, forces = [], []
 for length in lengths:
     atoms.set_distance(oxygen, hydrogen, length, fix=0)
@@ -36,13 +36,12 @@ for length in lengths:
     forces.append(atoms.get_forces()[hydrogen] @ direction)
 
 # %%
-# The force must be minus the slope of the energy. Forces of the default model are its exact gradient, so this holds
-# everywhere, also where the model is wrong:
+# The force must be minus the slope of the energy, here by finite differences. Forces of the default model are its
+# exact gradient, so this holds everywhere, also where the model is wrong:
 
 slope = np.gradient(energies, lengths)
-print(
-    f"largest difference between force and slope: {np.abs(np.array(forces) + slope)[1:-1].max():.3f} eV/Å (finite differences)"
-)
+difference = np.abs(np.array(forces) + slope)[1:-1].max()
+print(f"largest difference between force and slope: {difference:.3f} eV/Å")
 
 # %%
 # Where does the model know anything?

@@ -39,16 +39,15 @@ ase.io.write(file, starts)
 # ``denskit relax`` does the same in a terminal, can be interrupted and resumed, and relaxes cells.
 
 potential = Potential("../data/ethanol", dtype=torch.float64)
-results = relax(potential, read(file), RelaxationSettings(fmax=0.005, max_steps=300))
+results = relax(potential, read(file), RelaxationSettings(fmax=0.005, steps=300))
 
 energies = np.array([relaxed.energy for relaxed in results])
 dihedrals = []
 for atoms, relaxed in zip(starts, results, strict=True):
     atoms.positions = relaxed.positions
     dihedrals.append(atoms.get_dihedral(0, 1, 2, 3))
-    print(
-        f"{relaxed.status:12} {relaxed.moves:3} moves, {dihedrals[-1]:5.0f} degrees, {relaxed.energy - energies.min():.4f} eV"
-    )
+    above = 1000 * (relaxed.energy - energies.min())
+    print(f"{relaxed.status:12} {relaxed.moves:3} moves, {dihedrals[-1]:5.0f} degrees, {above:6.2f} meV")
 
 figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
 axes.plot(dihedrals, 1000 * (energies - energies.min()), "o")
