@@ -22,7 +22,7 @@ root_doc = "index"
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
-    "subsection_order": ExplicitOrder(["../examples/beginner", "../examples/advanced"]),
+    "subsection_order": ExplicitOrder(["../examples/beginner", "../examples/advanced", "*"]),
     "within_subsection_order": "FileNameSortKey",
     "filename_pattern": r"/\d\d_",  # all of them run; one that fails breaks the build
     "reset_modules": (),

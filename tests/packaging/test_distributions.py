@@ -61,7 +61,7 @@ def test_sdist_holds_sources_tests_and_documents(dist: Path) -> None:
         "Makefile",
         "docs/start.md",
         "tests/conftest.py",
-        "examples/data/README.md",
+        "examples/data/SOURCES.md",
     ]
     assert [name for name in wanted if name not in names] == []
     assert [name for name in names if re.search(r"docs/gallery|/runs/|\.venv|__pycache__", name)] == []
