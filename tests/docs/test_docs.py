@@ -29,7 +29,7 @@ FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?: {4})?(?:exec )?(?:torchrun .* -m )?denskit (.+)$", re.MULTILINE)
 SHELL = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SETTINGS = re.compile(r"^\| [^|]+ \| `([\w.]+=[^`]+)` \|$", re.MULTILINE)  # rows of tables: what one wants, what to say
-LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)([^)#\s]+)")
+LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#|gallery/index.rst)([^)#\s]+)")  # the build makes the gallery
 
 
 def blocks(text: str) -> list[str]:
