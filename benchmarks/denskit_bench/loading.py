@@ -25,7 +25,7 @@ from denskit.data.base import collate
 from denskit.data.convert import convert
 from denskit.models.config import ModelConfig
 from denskit.tasks import DeNS, DeNSConfig
-from denskit.training.loader import Loader, epoch_order, steps_per_epoch
+from denskit.training.loader import Loader, Mixture, epoch_order, steps_per_epoch
 from denskit.training.schedule import Schedule
 from denskit.training.settings import TrainingConfig
 from denskit_bench.contender import Meeting, Own
@@ -81,8 +81,8 @@ def _loader(job: Job, config: ModelConfig, shards: Path) -> Loader:
     training = TrainingConfig(batch_size=job.batch, max_steps=10**9, warmup=0)
     schedule = Schedule(training, steps_per_epoch(len(source), job.batch, True))
     return Loader(
-        source=source, task=DeNS(DeNSConfig()), seed=0, batch_size=job.batch, accumulate=1, schedule=schedule,
-        dtype=torch.float32, model=config,
+        mixture=Mixture(source, len(source)), task=DeNS(DeNSConfig()), seed=0, batch_size=job.batch, accumulate=1,
+        schedule=schedule, dtype=torch.float32, model=config,
     )  # fmt: skip
 
 

@@ -11,33 +11,35 @@ if TYPE_CHECKING:
 
     from denskit.batch import System
     from denskit.data.loading import read
-    from denskit.evaluation.evaluate import evaluate, predict
+    from denskit.evaluation.evaluate import evaluate, predict, predict_file
     from denskit.models.model_file import load_model
     from denskit.simulation.calculator import DenskitCalculator
     from denskit.simulation.dynamics.folder import molecular_dynamics as dynamics
     from denskit.simulation.potential import Potential
     from denskit.simulation.relaxation import relax
     from denskit.training.load_config import load_config
-    from denskit.training.run import train
+    from denskit.workflow import Run, train
 
 __version__ = "0.1.0"
 __all__ = [
-    "DenskitCalculator", "Potential", "System", "dynamics", "evaluate", "load_config", "load_model", "predict", "read",
-    "relax", "train",
+    "DenskitCalculator", "Potential", "Run", "System", "dynamics", "evaluate", "load_config", "load_model", "predict",
+    "predict_file", "read", "relax", "train",
 ]  # fmt: skip
 
 _PLACES = {
     "DenskitCalculator": "simulation.calculator",
     "Potential": "simulation.potential",
+    "Run": "workflow",
     "System": "batch",
     "dynamics": "simulation.dynamics.folder:molecular_dynamics",
     "evaluate": "evaluation.evaluate",
     "load_config": "training.load_config",
     "load_model": "models.model_file",
     "predict": "evaluation.evaluate",
+    "predict_file": "evaluation.evaluate",
     "read": "data.loading",
     "relax": "simulation.relaxation",
-    "train": "training.run",
+    "train": "workflow",
 }
 
 

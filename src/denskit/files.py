@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,21 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
                 folder.rmdir()
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether some process holds the lock of a folder; False where the file system locks nothing."""
+    path = folder / LOCK
+    if fcntl is None or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
 def new_file(path: str | Path, *, inputs: Iterable[str | Path] = (), force: bool | None = None) -> Path:
     """The path of an output file, checked before the work begins.
 
@@ -94,12 +109,13 @@ def new_file(path: str | Path, *, inputs: Iterable[str | Path] = (), force: bool
     return path
 
 
-def is_empty(folder: Path) -> bool:
-    """Whether a folder is absent, or holds only a lock and temporary files of killed writers."""
+def is_empty(folder: Path, *, but_for: Collection[str] = ()) -> bool:
+    """Whether a folder is absent, or holds only a lock, temporary files of killed writers and names in ``but_for``."""
     if not folder.exists():
         return True
     return folder.is_dir() and all(
-        path.name == LOCK or (path.name.startswith(".") and _PARTIAL in path.name) for path in folder.iterdir()
+        path.name in (LOCK, *but_for) or (path.name.startswith(".") and _PARTIAL in path.name)
+        for path in folder.iterdir()
     )
 
 

@@ -133,7 +133,7 @@ def test_report_refuses_other_files(tmp_path: Path) -> None:
     for name, text in (("a.json", "{}"), ("b.json", "no json")):
         (tmp_path / name).write_text(text)
         outcome = CliRunner().invoke(app, ["report", str(tmp_path / name), "-o", str(tmp_path / "out")])
-        assert outcome.exit_code == 2
+        assert outcome.exit_code == 1
         assert name in outcome.output.replace("\n", "")
 
 
@@ -153,5 +153,5 @@ def test_mistakes_are_said_before_anything_is_measured(tmp_path: Path) -> None:
     }
     for command, answer in mistakes.items():
         outcome = CliRunner().invoke(app, [*command.split()])
-        assert outcome.exit_code == 2, command
+        assert outcome.exit_code == 1, command
         assert answer in outcome.output, outcome.output

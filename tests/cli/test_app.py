@@ -14,8 +14,9 @@ from denskit.cli import app
 from denskit.cli.moved import MOVED
 
 VERBS = (
-    "info train evaluate study compare predict relax md stability report import export demo doctor presets data".split()
-)
+    "info train evaluate study compare predict relax md stability crystal report import export demo doctor presets "
+    "data runs"
+).split()
 
 
 def test_help_names_every_verb_without_importing_torch() -> None:
@@ -35,9 +36,9 @@ def test_every_verb_has_help(verb: str) -> None:
     assert "denskit" in result.output
 
 
-def test_a_users_error_is_a_message_and_exit_code_2(tmp_path: Path) -> None:
+def test_a_users_error_is_a_message_and_exit_code_1(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["info", str(tmp_path / "absent.safetensors")])
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "absent.safetensors" in result.stderr
     assert "Traceback" not in result.stderr
 
@@ -56,7 +57,7 @@ def test_settings_are_described() -> None:
     shown = CliRunner().invoke(app, ["presets", "settings", "training.log"])
     assert shown.exit_code == 0 and "training.log_every" in shown.output and "metrics.csv" in shown.output
     unknown = CliRunner().invoke(app, ["presets", "settings", "nowhere"])
-    assert unknown.exit_code == 2 and "no setting has 'nowhere'" in unknown.stderr
+    assert unknown.exit_code == 1 and "no setting has 'nowhere'" in unknown.stderr
 
 
 def test_debug_shows_the_exception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +73,7 @@ def test_presets_are_listed_and_shown() -> None:
     assert shown.exit_code == 0
     assert "model:" in shown.output
     misspelt = CliRunner().invoke(app, ["presets", "show", "equiformr"])
-    assert misspelt.exit_code == 2
+    assert misspelt.exit_code == 1
     assert "did you mean equiformer" in misspelt.stderr
 
 

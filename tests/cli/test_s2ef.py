@@ -149,7 +149,7 @@ def test_bad_files_are_refused_by_name(
     file = _bad(lmdb, tmp_path)[name]
     for command in (["evaluate", run, f"id={file}"], ["predict", run, file, "-o", "out.extxyz"]):
         result = denskit(*command, "--device", "cpu")
-        assert result.exit_code == 2
+        assert result.exit_code == 1
         assert message in " ".join(result.output.split())
     assert not (tmp_path / "attacked").exists()
 
@@ -205,5 +205,5 @@ def test_no_tags_and_no_neighbours_are_no_errors(run: Path, lmdb: Path, tmp_path
 )
 def test_what_does_not_go_together_is_said(run: Path, arguments: list[str], message: str) -> None:
     result = denskit(*(argument.format(run=run) for argument in arguments))
-    assert result.exit_code == 2
+    assert result.exit_code == (2 if message == "[NAME=]FILE" else 1)  # an argument is missing
     assert message in result.output

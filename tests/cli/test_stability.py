@@ -59,7 +59,7 @@ def test_a_folder_with_a_study_is_continued_on_demand_only(folder: Path, tmp_pat
     arguments = ("stability", folder / "model.safetensors", folder / "water.extxyz", "--replicas", 1, "--nve", 0)
     assert denskit(*arguments, "--time", 0.05, "-o", tmp_path).exit_code == 0
     again = denskit(*arguments, "--time", 0.1, "-o", tmp_path)
-    assert again.exit_code == 2 and "--resume" in again.output
+    assert again.exit_code == 1 and "--resume" in again.output
     longer = denskit(*arguments, "--time", 0.1, "-o", tmp_path, "--resume")
     assert longer.exit_code == 0, longer.output
     assert json.loads((tmp_path / "stability.json").read_text(encoding="utf-8"))["protocol"]["length"] == 0.1
@@ -67,9 +67,9 @@ def test_a_folder_with_a_study_is_continued_on_demand_only(folder: Path, tmp_pat
 
 def test_a_model_file_alone_needs_an_output(folder: Path) -> None:
     done = denskit("stability", folder / "model.safetensors", folder / "water.extxyz")
-    assert done.exit_code == 2 and "say with --output" in done.output
+    assert done.exit_code == 1 and "say with --output" in done.output
 
 
 def test_export(folder: Path, tmp_path: Path) -> None:
     done = denskit("export", folder / "model.safetensors", "-o", tmp_path / "model.onnx")
-    assert done.exit_code == 2 and "are .pt2 files" in done.output
+    assert done.exit_code == 1 and "are .pt2 files" in done.output

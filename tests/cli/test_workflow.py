@@ -73,7 +73,7 @@ def test_evaluate_writes_errors_and_parity(run: Path, mine: Path) -> None:
     assert (run / "parity.png").stat().st_size > 1000
     other = denskit("evaluate", run / "model.safetensors", mine)
     assert other.exit_code == 0, other.output
-    assert denskit("evaluate", run, "data.path=x").exit_code == 2
+    assert denskit("evaluate", run, "data.path=x").exit_code == 1
     assert "--split" in denskit("evaluate", run, mine, "--split", "valid").stderr
 
 
@@ -99,12 +99,12 @@ def test_report_is_one_page(run: Path) -> None:
 def test_info_prints_the_header(run: Path) -> None:
     printed = denskit("info", run).output
     assert "scaling.energy_scale" in printed
-    assert json.loads(denskit("info", run, "--json").output)["model"]["name"] == "equiformer"
+    assert json.loads(denskit("info", run, "--json").stdout)["model"]["name"] == "equiformer"
 
 
 def test_resume_of_a_finished_run_and_a_taken_folder(run: Path, mine: Path) -> None:
     taken = denskit("train", "equiformer", f"data.path={mine}", "training.max_steps=3", f"output={run}")
-    assert taken.exit_code == 2
+    assert taken.exit_code == 1
     assert "--resume" in taken.stderr
 
 
@@ -130,7 +130,7 @@ def test_dry_run_prints_a_configuration_that_trains(mine: Path, tmp_path: Path) 
 )
 def test_what_is_wrong_is_said(arguments: list[str], said: str, tmp_path: Path) -> None:
     result = denskit("train", *arguments, f"output={tmp_path / 'run'}")
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert said in result.stderr
     assert "Traceback" not in result.stderr
 

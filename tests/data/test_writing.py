@@ -20,7 +20,7 @@ from denskit.data.config import DataConfig
 from denskit.data.loading import read_file
 from denskit.data.readers.formats import open_unchecked
 from denskit.data.writing import Originals, predicted
-from denskit.evaluation.evaluate import predict
+from denskit.evaluation.evaluate import predict_file
 from denskit.models.model_file import save_model
 from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation import RelaxationSettings
@@ -95,7 +95,7 @@ def assert_kept(found: ase.Atoms, original: ase.Atoms, *, form: str, momenta: bo
 def test_predictions_keep_everything(model: Path, tmp_path: Path, name: str) -> None:
     frames = labelled()
     file, output = write(tmp_path / name, frames), tmp_path / "out.extxyz"
-    assert predict(model, file, output, batch_size=1) == 2
+    assert predict_file(model, file, output, batch_size=1) == 2
     for found, original in zip(ase.io.read(output, ":"), frames, strict=True):
         assert_kept(found, original, form=file.suffix, momenta=True)
         assert found.get_potential_energy() != original.get_potential_energy()
@@ -112,8 +112,8 @@ def test_predictions_keep_everything(model: Path, tmp_path: Path, name: str) -> 
 
 def test_predictions_of_predictions_keep_the_label(model: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "mine.extxyz", labelled())
-    predict(model, file, tmp_path / "one.extxyz")
-    predict(model, tmp_path / "one.extxyz", tmp_path / "two.extxyz")
+    predict_file(model, file, tmp_path / "one.extxyz")
+    predict_file(model, tmp_path / "one.extxyz", tmp_path / "two.extxyz")
     once, twice = ase.io.read(tmp_path / "one.extxyz", 0), ase.io.read(tmp_path / "two.extxyz", 0)
     assert twice.info["REF_energy"] == once.info["REF_energy"] == -7.5
     assert twice.info["input_energy"] == once.get_potential_energy()
@@ -147,7 +147,7 @@ def test_dictionaries_and_lines_survive_extxyz(model: Path, tmp_path: Path) -> N
     atoms = molecule("H2O")
     atoms.info |= {"remark": "two\nlines", "nested": {"a": np.arange(2)}, "energy": -4.0}
     ase.io.write(tmp_path / "odd.traj", atoms)
-    predict(model, tmp_path / "odd.traj", tmp_path / "out.extxyz")
+    predict_file(model, tmp_path / "odd.traj", tmp_path / "out.extxyz")
     found = ase.io.read(tmp_path / "out.extxyz")
     assert (found.info["remark"], found.info["nested"]) == ("two lines", {"a": [0, 1]})
     assert found.info["REF_energy"] == -4.0
@@ -157,7 +157,7 @@ def test_constraints_of_single_directions_survive(model: Path, tmp_path: Path) -
     atoms = molecule("H2O")
     atoms.set_constraint(FixCartesian([1], [True, False, False]))
     ase.io.write(tmp_path / "held.traj", atoms)
-    predict(model, tmp_path / "held.traj", tmp_path / "out.extxyz")
+    predict_file(model, tmp_path / "held.traj", tmp_path / "out.extxyz")
     found = ase.io.read(tmp_path / "out.extxyz")
     assert [c.mask.tolist() for c in found.constraints if 1 in c.index] == [[True, False, False]]
 

@@ -143,7 +143,7 @@ def test_the_program_refuses_what_it_would_ignore(run: Path) -> None:
         (("--denoise", "--fixed", "tags"), "no --fixed"),
     ):
         code, output = said(run, *arguments)
-        assert code == 2 and why in output, output
+        assert code == 1 and why in output, output
 
 
 def test_the_plot_leaves_out_what_was_not_measured(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from ase.build import molecule
 
 from denskit.data import load_data
 from denskit.data.base import collate
-from denskit.evaluation.evaluate import evaluate, predict
+from denskit.evaluation.evaluate import evaluate, predict_file
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.model_file import load_model
 from denskit.training.load_config import RunConfig
@@ -64,7 +64,7 @@ def test_what_cannot_be_evaluated_says_why(tiny: Tiny, tmp_path: Path) -> None:
         evaluate(run, unlabelled)
     ase.io.write(unlabelled, molecule("SiH4"))
     with pytest.raises(ValueError, match="Si"):
-        predict(run, unlabelled, tmp_path / "out.extxyz")
+        predict_file(run, unlabelled, tmp_path / "out.extxyz")
 
 
 def test_predictions_are_written_with_the_labels_beside_them(tiny: Tiny, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_predictions_are_written_with_the_labels_beside_them(tiny: Tiny, tmp_pat
     frames[0].arrays["REF_forces"] = np.ones((9, 3))
     frames[1].rattle(0.1, seed=1)
     ase.io.write(tmp_path / "in.extxyz", frames)
-    assert predict(run, tmp_path / "in.extxyz", tmp_path / "out.extxyz", batch_size=1) == 2
+    assert predict_file(run, tmp_path / "in.extxyz", tmp_path / "out.extxyz", batch_size=1) == 2
     written = ase.io.read(tmp_path / "out.extxyz", index=":")
     force_field = load_model(run / "model.safetensors")
     assert force_field.cutoff == 3.0

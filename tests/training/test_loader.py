@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from denskit.batch import Prepared, System
-from denskit.data.base import Subset
+from denskit.data.base import Source, Subset
 from denskit.models.config import ModelConfig
 from denskit.tasks import DeNSConfig, NoisyNodesConfig, build_task
-from denskit.training.loader import Loader, divide, epoch_order, steps_per_epoch
+from denskit.training.loader import Loader, Mixture, divide, epoch_order, steps_per_epoch
 from denskit.training.schedule import Schedule
 from denskit.training.settings import TrainingConfig
 
@@ -39,10 +39,14 @@ class _Water:
         )  # fmt: skip
 
 
+def _all(source: Source) -> Mixture:
+    return Mixture(source, len(source))
+
+
 def _loader(batch_size: int = 4, *, drop_last: bool = True, **settings: int) -> Loader:
     training = TrainingConfig(batch_size=batch_size, epochs=3)
     return Loader(
-        source=_Water(), task=build_task(DeNSConfig(probability=0.5)),
+        mixture=_all(_Water()), task=build_task(DeNSConfig(probability=0.5)),
         schedule=Schedule(training, steps_per_epoch(10, batch_size, drop_last)), seed=3, batch_size=batch_size,
         dtype=torch.float64, model=ModelConfig(name="any", cutoff=3.0),
         **({"accumulate": 1} | settings),  # type: ignore[arg-type]
@@ -82,7 +86,7 @@ class _Relaxing(_Water):
 
 def test_noisy_nodes_are_given_the_way_to_the_relaxed_positions() -> None:
     config = NoisyNodesConfig(sigma=0.3)
-    loader = replace(_loader(), source=_Relaxing(), task=build_task(config))
+    loader = replace(_loader(), mixture=_all(_Relaxing()), task=build_task(config))
     (part,) = loader.work(0).parts
     home = np.tile(_Relaxing.end, (4, 1))
     np.testing.assert_allclose(part.batch.positions - config.sigma * part.noise, home, atol=1e-12)
@@ -115,7 +119,7 @@ def _by_energy(parts: list[Prepared]) -> dict[float, list[torch.Tensor]]:
 @pytest.mark.parametrize(("num_processes", "accumulate"), [(1, 1), (2, 1), (1, 2), (2, 2), (3, 1)])
 def test_division_changes_nothing(num_processes: int, accumulate: int) -> None:
     """Each structure of the step comes to one process, with the same corruption, and the counts add up to the same."""
-    loader = replace(_loader(batch_size=5), source=_Chains())
+    loader = replace(_loader(batch_size=5), mixture=_all(_Chains()))
     whole = loader.work(1)
     shares = [
         replace(loader, rank=rank, num_processes=num_processes, accumulate=accumulate).work(1)
@@ -185,7 +189,7 @@ def test_nothing_is_made_far_ahead_nor_after_the_last_is_taken() -> None:
             Counting.read += 1
             return super().__getitem__(index)
 
-    coming = replace(_loader(), source=Counting(), threads=2).prefetch(0, 6, 2)
+    coming = replace(_loader(), mixture=_all(Counting()), threads=2).prefetch(0, 6, 2)
     next(coming)
     coming.close()  # waits for what was begun
     assert 4 <= Counting.read <= 3 * 4 + 1
@@ -208,12 +212,12 @@ def test_errors_of_the_thread_come_out_where_the_batch_would_and_name_the_frames
             system = super().__getitem__(index)
             return replace(system, positions=np.zeros((3, 3))) if index == 5 else system
 
-    loader = replace(_loader(), source=Collapsed())
+    loader = replace(_loader(), mixture=_all(Collapsed()))
     with pytest.raises(ValueError, match=r"water, a batch of frames .*105.*at one place"):
         list(loader.prefetch(0, 6, 1))
 
 
 def test_describe_names_the_frames_of_the_file() -> None:
-    loader = replace(_loader(), source=Subset(_Water(), np.array([7, 1, 2, 3]), "water (train)"))
+    loader = replace(_loader(), mixture=_all(Subset(_Water(), np.array([7, 1, 2, 3]), "water (train)")))
     frames = {int(text) for text in loader.describe(0).split("frames ")[1].split(", ")}
     assert frames == {107, 101, 102, 103}

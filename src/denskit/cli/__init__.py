@@ -12,20 +12,23 @@ import typer
 from denskit import __version__
 from denskit.cli.bench import bench
 from denskit.cli.compare import compare
+from denskit.cli.crystal import crystal
 from denskit.cli.data import app as data_app
 from denskit.cli.demo import demo
 from denskit.cli.doctor import doctor
-from denskit.cli.errors import FriendlyGroup, show_warnings_plainly
+from denskit.cli.errors import FriendlyGroup
 from denskit.cli.evaluate import evaluate
 from denskit.cli.export import export
 from denskit.cli.import_ import import_
 from denskit.cli.info import info
 from denskit.cli.md import md
 from denskit.cli.moved import add_moved_commands
+from denskit.cli.output import OUTPUT
 from denskit.cli.predict import predict
 from denskit.cli.presets import app as presets_app
 from denskit.cli.relax import relax
 from denskit.cli.report import report
+from denskit.cli.runs import app as runs_app
 from denskit.cli.stability import stability
 from denskit.cli.study import study
 from denskit.cli.submission import app as submission_app
@@ -35,7 +38,6 @@ from denskit.runtime.allocator import keep_freed_memory
 app = typer.Typer(
     cls=FriendlyGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="""Train, judge and use equivariant machine-learning force fields, with DeNS.
@@ -71,7 +73,7 @@ def prepare(
 ) -> None:
     """Every verb works on large tensors that come and go, and prints warnings as one line."""
     keep_freed_memory()
-    show_warnings_plainly()
+    OUTPUT.show_warnings_plainly()
 
 
 app.command()(info)
@@ -84,12 +86,14 @@ app.command()(relax)
 app.command("import")(import_)
 app.command()(md)
 app.command()(stability)
+app.command()(crystal)
 app.command()(export)
 app.command()(report)
 app.command()(demo)
 app.command()(doctor)
 app.command()(bench)
 app.add_typer(presets_app, name="presets")
+app.add_typer(runs_app, name="runs")
 app.add_typer(data_app, name="data")
 app.add_typer(submission_app, name="submission")
 add_moved_commands(app)

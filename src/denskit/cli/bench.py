@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from denskit.cli.options import Device, Kernels
+from denskit.cli.output import give
 
 if TYPE_CHECKING:
     from denskit.training.trainer import Trainer
@@ -62,19 +63,23 @@ def bench(
         f"{force_field.config.name}, {sum(part.numel() for part in parameters):,} parameters; {place}, "
         f"{torch.get_num_threads()} threads, kernels {used}"
     )
+    give(
+        model=force_field.config.name, device=place, threads=torch.get_num_threads(), kernels=used,
+        structures=batch.num_systems, atoms=batch.num_atoms, edges=batch.num_edges,
+    )  # fmt: skip
     typer.echo(f"{batch.num_systems} structures, {batch.num_atoms} atoms, {batch.num_edges} edges")
 
     def predict() -> None:
         with torch.no_grad():
             force_field.predict(batch)
 
-    _say("energies and forces", _seconds(predict, place, repeats), batch.num_systems)
+    _say("energies and forces", "predict", _seconds(predict, place, repeats), batch.num_systems)
     if RunFolder(model).config.is_file():
         trainer = _trainer(model, kernels, str(place))
         work = [trainer.loader.work(step) for step in range(WARM_UPS + repeats)]
         size = min(trainer.config.training.batch_size, len(trainer.data.train))
         steps = iter(work)
-        _say(f"training step ({trainer.config.task.name}), batches of {size}",
+        _say(f"training step ({trainer.config.task.name}), batches of {size}", "train",
              _seconds(lambda: trainer.train_step(next(steps)), place, repeats), size)  # fmt: skip
 
 
@@ -106,6 +111,7 @@ def _seconds(call: Callable[[], object], device: object, repeats: int) -> list[f
     return times[WARM_UPS:]
 
 
-def _say(work: str, seconds: list[float], structures: int) -> None:
+def _say(work: str, key: str, seconds: list[float], structures: int) -> None:
     median, best = (1e3 * value / structures for value in (statistics.median(seconds), min(seconds)))
+    give(**{f"{key}_ms_per_structure": median, f"{key}_ms_per_structure_best": best})
     typer.echo(f"{work}: {median:.3g} ms per structure (best {best:.3g}), {1e3 / median:.3g} structures per s")

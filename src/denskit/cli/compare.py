@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from denskit.cli.options import Force
+from denskit.cli.output import give
+
+FILES = ("table.md", "table.csv", "table.tex", "learning_curves.png")
 
 
 def compare(
@@ -14,6 +20,7 @@ def compare(
         Path | None,
         typer.Option("--output", "-o", help="Folder for table.md, .csv, .tex and learning_curves.png."),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Compare runs in one table. Runs that differ only in the seed are averaged, and paired by seed with the first.
 
@@ -30,8 +37,13 @@ def compare(
     from denskit.analysis.study_plots import plot_study_results
     from denskit.evaluation.study.comparison import compare_runs
     from denskit.evaluation.study.tables import as_rich, write_tables
+    from denskit.files import new_file
 
+    if output is not None:
+        for name in FILES:
+            new_file(output / name, force=force)
     results = compare_runs(runs)
+    give(title=results.title, runs=[asdict(run) for run in results.found])
     Console().print(*as_rich(results), sep="\n")
     if output is not None:
         written = [*write_tables(results, output), *plot_study_results(results, output)]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from denskit.cli.output import give
 from denskit.cli.sets import with_settings
 
 
@@ -42,6 +43,7 @@ def convert(
     config = data_config(settings)
     with progress_bar(Console(stderr=True)) as progress:
         messages = write([Path(file) for file in files], output, config, workers=workers, progress=progress)
+    give(output=output, messages=messages)
     for message in messages:
         typer.echo(message)
     typer.echo(f"Next:  denskit train PRESET data.train={output}")
@@ -61,4 +63,5 @@ def verify(
 
     with progress_bar(Console(stderr=True)) as progress:
         count = check(folder, progress)
+    give(folder=folder, structures=count)
     typer.echo(f"{folder}: {count} structures, as they were written")

@@ -11,6 +11,7 @@ import typer
 from denskit.cli.convert import convert, verify
 from denskit.cli.moved import add_moved_commands
 from denskit.cli.options import Force
+from denskit.cli.output import give
 
 app = typer.Typer(help="Download, convert and generate data.", no_args_is_help=True)
 app.command()(convert)
@@ -37,6 +38,7 @@ def download(
     from denskit.data.datasets import download as downloads
 
     path = downloads.download(name.value, molecule, say=typer.echo)
+    give(path=path)
     typer.echo(f"use it with data.name={name.value} data.molecule={molecule}, or data.path={path}")
 
 
@@ -70,4 +72,5 @@ def generate(
         seed=seed,
     )
     generation.write(trajectory, output, name=molecule)
+    give(output=output, frames=frames, recipe=trajectory.recipe)
     typer.echo(f"{output}: {frames} frames. {trajectory.recipe}")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from denskit.cli.output import complain, give
+
 if TYPE_CHECKING:
     from denskit.evaluation.study.config import StudyConfig
     from denskit.evaluation.study.running import StudyFolder
@@ -75,6 +77,7 @@ def _judge(study: StudyConfig, folder: StudyFolder) -> None:
     folders = {variant: folder.run(run) for variant, run in runs.items()}
     forces = {variant: pair for variant, path in folders.items() if (pair := predictions_of(path).forces) is not None}
     plot_overview(folders, forces, folder.path / "overview.png")
+    give(folder=folder.path, results=results)
     for line in _verdict(results):
         typer.echo(line)
     typer.echo(f"Plots and tables: {folder.path}")
@@ -82,7 +85,7 @@ def _judge(study: StudyConfig, folder: StudyFolder) -> None:
     errors["noise with DeNS"] = results["with DeNS"]["noise"][NOISE]
     failed = [f"{what} {error:.2f}" for what, error in errors.items() if error >= LIMIT]
     if failed:
-        typer.echo(f"FAILED: errors relative to predicting zero: {', '.join(failed)} (wanted: below {LIMIT})", err=True)
+        complain(f"FAILED: errors relative to predicting zero: {', '.join(failed)} (wanted: below {LIMIT})")
         raise typer.Exit(1)
 
 

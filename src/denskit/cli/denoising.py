@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from denskit.cli.output import give
 from denskit.files import new_file, write_json
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def show_denoising(run: Path, source: str | None, output: Path | None, *, force:
         for name in FILES:
             new_file(output / name, force=force)
     found = denoise(run, source, **settings)
+    give(recovery=[asdict(cell) for cell in found])
     _print(found, f"{run}: noise error / error of predicting zero (1: nothing learnt)")
     if output is None and source is not None:
         return

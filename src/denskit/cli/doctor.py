@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
-from rich.console import Console
-from rich.table import Table
+from denskit.cli.output import give
 
 PACKAGES = ("denskit", "torch", "numpy", "numba", "ase", "vesin", "pydantic", "safetensors", "tblite", "e3nn")
 
@@ -18,22 +15,31 @@ def doctor() -> None:
     import platform
 
     import torch
+    from rich.console import Console
+    from rich.table import Table
 
     from denskit.models import MODELS
 
-    table = Table("item", "found", title="denskit doctor")
-    table.add_row("Python", platform.python_version())
-    table.add_row("system", platform.platform())
-    for package in PACKAGES:
-        table.add_row(package, _version(package))
-    table.add_row("CPU threads", f"{torch.get_num_threads()} (OMP_NUM_THREADS sets them)")
     problems = [problem for entry in MODELS.values() if (problem := entry.backbone.kernels_problem("cpu"))]
-    table.add_row("kernels on CPUs", "; ".join(problems) or "fused")
-    table.add_row("CUDA", _cuda())
+    found = {
+        "Python": platform.python_version(),
+        "system": platform.platform(),
+        **{package: _version(package) for package in PACKAGES},
+        "CPU threads": f"{torch.get_num_threads()} (OMP_NUM_THREADS sets them)",
+        "kernels on CPUs": "; ".join(f"plain: {problem}" for problem in problems) or "fused (equiformer); others plain",
+        "kernels on GPUs": "plain",
+        "CUDA": _cuda(),
+    }
+    give(**found)
+    table = Table("item", "found", title="denskit doctor")
+    for row in found.items():
+        table.add_row(*row)
     Console().print(table)
 
 
 def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,9 +1,12 @@
-"""Errors of the user's: one message, no traceback, exit code 2."""
+"""The way every call of the program ends: exit code, one message for an error of the user's, no traceback.
+
+0: done.  1: an error in what was given, or a bad result.  2: the command line cannot be understood.  130: Ctrl-C.
+143: SIGTERM.
+"""
 
 from __future__ import annotations
 
 import os
-import warnings
 from typing import Any
 
 import typer
@@ -11,30 +14,47 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from denskit.cli.moved import moved_option
+from denskit.cli.moved import Moved, moved_option
+from denskit.cli.output import OUTPUT, complain, give, with_common_options
 
 DEBUG_VARIABLE = "DENSKIT_DEBUG"
 FOR_USERS = (ValueError, OSError, ModuleNotFoundError)  # the last: an extra that is not installed
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 
 class FriendlyGroup(TyperGroup):
     """A group of commands that prints a user's errors as one message.
 
     These are ValueError, OSError (missing files, a full disk) and ModuleNotFoundError (an extra not installed).
-    ``DENSKIT_DEBUG=1`` lets the exception through with its traceback.  All other exceptions are defects of
-    Denskit and keep their traceback.
+    ``--verbose`` or ``DENSKIT_DEBUG=1`` lets the exception through with its traceback.  All other exceptions are
+    defects of Denskit and keep their traceback.
     """
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A verb, with the options of every verb."""
+        command = super().get_command(ctx, cmd_name)
+        return command and with_common_options(command)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
+        OUTPUT.begin()
         try:
             return super().invoke(ctx)
+        except typer.Exit:
+            raise
+        except KeyboardInterrupt:
+            complain("Stopped")
+            raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
-            present = _present_form(error)
-            if present is None and (os.environ.get(DEBUG_VARIABLE) or not isinstance(error, FOR_USERS)):
+            present = str(error) if isinstance(error, Moved) else _present_form(error)
+            give(error=present or str(error))
+            shown = present is not None or isinstance(error, FOR_USERS)
+            if not shown or (present is None and (OUTPUT.verbose or os.environ.get(DEBUG_VARIABLE))):
                 raise
-            _show(present or str(error))
-            raise typer.Exit(2) from None
+            _show(present or str(error), hint="" if present else "(--verbose shows where)")
+            raise typer.Exit(FAILED if present is None else USAGE) from None
+        finally:
+            OUTPUT.end()
 
 
 def _present_form(error: Exception) -> str | None:
@@ -52,17 +72,8 @@ def _present_form(error: Exception) -> str | None:
     return present and f"denskit {command} {option} is now: {present}"
 
 
-def _show(message: str) -> None:
-    console = Console(stderr=True, soft_wrap=True)
+def _show(message: str, *, hint: str) -> None:
+    console = Console(file=OUTPUT.err, soft_wrap=True)
     console.print(Text.assemble(("Error: ", "bold red"), (message, "red")))
-    console.print(Text(f"({DEBUG_VARIABLE}=1 shows where)", style="dim"))
-
-
-def show_warnings_plainly() -> None:
-    """Print Python warnings for users as ``Warning: message``, without file and line."""
-
-    def formatted(message: Warning | str, category: type[Warning], *where: Any, **_: Any) -> str:
-        return f"Warning: {message}\n" if category is UserWarning else original(message, category, *where)
-
-    original = warnings.formatwarning
-    warnings.formatwarning = formatted
+    if hint:
+        console.print(Text(hint, style="dim"))

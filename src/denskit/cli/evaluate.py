@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,9 +11,11 @@ import typer
 
 from denskit.cli.denoising import show_denoising
 from denskit.cli.options import Deterministic, Device, Fixed, Force
+from denskit.cli.output import give
 from denskit.cli.sets import named_sets, print_table
 from denskit.files import write_json
 
+SHIFTED = 0.2  # share of an energy error that is left without a shift, below which a hint speaks of it
 SETS, PARITY = "sets.json", "parity.png"
 Sigmas = Annotated[
     list[float] | None, typer.Option(help="Å, for --denoise, repeatable; default: around the run's own.")
@@ -109,14 +112,28 @@ def _judge(
     if sets:
         results = evaluate_splits(model, sets, **settings)
     else:
-        results = {"error": evaluate_model(model, file, split=split, **settings)}
+        results = {Path(file).stem if file else split: evaluate_model(model, file, split=split, **settings)}
     if os.environ.get("RANK", "0") != "0":  # of torchrun's processes one speaks
         return
+    give(errors=results)
     print_table(results, title=f"{model} on {', '.join(sets) or file or f'its {split} split'}")
+    for hint in (hint for result in results.values() if sets or file if (hint := _shift_of(result))):
+        typer.echo(hint)
     if output is None and (file is not None or not model.is_dir()):
         return
     parity = {"file": file, "checkpoint": checkpoint, "device": device, "fixed": fixed}
     _write(results, output or model, written, model, parity)
+
+
+def _shift_of(errors: dict[str, float]) -> str:
+    """A hint where nearly all of the energy error is one constant for each element."""
+    whole, shifted = (errors.get(f"energy_mae_{kind}meV_per_atom", math.nan) for kind in ("", "shifted_"))
+    if not shifted < SHIFTED * whole:
+        return ""
+    return (
+        f"hint: energies differ by a constant for each element, as with other reference energies. Up to these, their "
+        f"error is {shifted:.3g} meV/atom (energy_mae_shifted_meV_per_atom) and not {whole:.3g}; forces do not change"
+    )
 
 
 def _written(split: str, *, several: bool) -> list[str]:
@@ -127,7 +144,7 @@ def _written(split: str, *, several: bool) -> list[str]:
 def _write(
     results: dict[str, dict[str, float]], folder: Path, names: list[str], model: Path, parity: dict[str, Any]
 ) -> None:
-    found = results if names == [SETS] else results["error"]
+    found = results if names == [SETS] else next(iter(results.values()))
     write_json(folder / names[0], found)
     if PARITY in names:
         from denskit.analysis.plots import plot_parity

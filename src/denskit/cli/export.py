@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from denskit.cli.options import Force
+from denskit.cli.output import give
 
 
 def export(
@@ -41,6 +42,7 @@ def export(
     new_file(output, inputs=[weights], force=force)
     force_field = load_model(weights, choose_device(device), dtype and DTYPES[dtype])
     found = export_model(force_field, output, compiled=aot)
+    give(output=output, compiled=aot, **found)
     typer.echo(
         f"Wrote {output}: {', '.join(found['outputs'])} of one structure, {found['weights']} on {found['device']}; "
         f"neighbours within {found['cutoff']:g} Å are an input{'; compiled' if aot else ''}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from denskit.cli.options import Force
+from denskit.cli.output import give
 
 if TYPE_CHECKING:
     from denskit.models.config import ModelConfig
@@ -72,6 +73,7 @@ def import_(
         force_field.scaling = _changed(force_field.scaling, elements, references)
     save_model(output, force_field, {"imported_from": checkpoint.name})
     count = sum(parameter.numel() for parameter in force_field.parameters())
+    give(output=output, model=force_field.config.name, parameters=count, heads=list(force_field.heads))
     typer.echo(
         f"Wrote {output}: {force_field.config.name}, {count:,} parameters, heads {', '.join(force_field.heads)}, "
         f"{len(force_field.scaling.elements)} elements"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from denskit.cli.output import give
 from denskit.cli.sets import with_settings
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ def info(
             show_default=False,
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the contents of a file, and its problems.
 
@@ -50,19 +49,17 @@ def info(
     if path.suffix == ".safetensors" or (path / "config.yaml").is_file():
         if settings:
             raise ValueError(f"{path} is a model; {settings[0]} belongs to structures")
-        _show_model(path, as_json)
+        _show_model(path)
     else:
-        _show_structures(path, settings, as_json)
+        _show_structures(path, settings)
 
 
-def _show_model(path: Path, as_json: bool) -> None:
+def _show_model(path: Path) -> None:
     from denskit.models.model_file import read_header
     from denskit.training.run_folder import model_file
 
     header = read_header(model_file(path))
-    if as_json:
-        typer.echo(json.dumps(header, indent=2, default=str))
-        return
+    give(**header)
     table = Table("field", "value", title=str(path))
     for name, value in _flat(header):
         table.add_row(name, value)
@@ -75,15 +72,13 @@ def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
     return [(prefix, str(value))]
 
 
-def _show_structures(path: Path, settings: list[str], as_json: bool) -> None:
+def _show_structures(path: Path, settings: list[str]) -> None:
     from denskit.data.inspection import inspect_file
     from denskit.training.load_config import data_config
 
     found = inspect_file(path, data_config(settings))
-    if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2))
-    else:
-        _print(found)
+    give(**found.to_dict())
+    _print(found)
     if found.problems:
         raise typer.Exit(1)
 

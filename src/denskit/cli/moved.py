@@ -22,6 +22,10 @@ MOVED = {
 }
 
 
+class Moved(Exception):
+    """A command of an earlier version; the message has its present form."""
+
+
 def moved_option(command: str, option: str) -> str | None:
     """The present form of an option that a command no longer has; None for one that it never had."""
     return MOVED.get(f"{command} {option}")
@@ -37,6 +41,6 @@ def add_moved_commands(app: typer.Typer, prefix: str = "") -> None:
 
 def _saying(present: str, name: str):  # type: ignore[no-untyped-def]
     def moved(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-        raise ValueError(f"denskit {name} is now: {present}")
+        raise Moved(f"denskit {name} is now: {present}")
 
     return moved

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from denskit.cli.options import Deterministic, Device, Fixed, Force
+from denskit.cli.output import give
 from denskit.cli.sets import named_sets
 
 
@@ -50,7 +51,7 @@ def predict(
         use_deterministic_algorithms()
     sets = named_sets(structures)
     if layout == "extxyz":
-        from denskit.evaluation.evaluate import predict as predict_file
+        from denskit.evaluation.evaluate import predict_file
 
         if len(sets) > 1:
             raise ValueError(f"{len(sets)} files are the splits of a submission: add --format evalai or leaderboard")
@@ -64,5 +65,6 @@ def predict(
         named = structures != [*sets.values()]
         given = sets if named or len(sets) > 1 else next(iter(sets.values()))
         count = write_submission(model, given, output, layout=layout, **settings)  # type: ignore[arg-type]
+    give(output=output, structures=count)
     if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
         typer.echo(f"Wrote {count} structures to {output}")

@@ -8,6 +8,8 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from denskit.cli.output import give
+
 app = typer.Typer(invoke_without_command=True)
 
 
@@ -28,6 +30,7 @@ def presets(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     table = Table(Column("preset", no_wrap=True), "purpose")
+    give(presets={name: preset_description(name) for name in preset_names()})
     for name in preset_names():
         table.add_row(name, preset_description(name))
     Console().print(table)
@@ -42,6 +45,7 @@ def show(name: Annotated[str, typer.Argument(help="Preset, such as md17/equiform
     """
     from denskit.presets import preset_text
 
+    give(name=name, text=preset_text(name))
     typer.echo(preset_text(name), nl=False)
 
 
@@ -60,16 +64,18 @@ def settings(
     from denskit.settings import fields_of
     from denskit.training.load_config import settings_classes
 
-    found = 0
+    found: dict[str, dict[str, str]] = {}
     for title, cls in settings_classes().items():
         table = Table(Column("setting", overflow="fold"), Column("default", overflow="fold"), "meaning", title=title)
         for key, field in fields_of(cls, "" if title == "run" else f"{title.partition('=')[0]}."):
             nested = title == "run" and "." in key  # listed under its own section
             if not nested and pattern in key and field.description:
                 default = "" if field.is_required() else str(field.get_default(call_default_factory=True))
-                table.add_row(key, default, " ".join(field.description.split()))
-        found += table.row_count
+                meaning = " ".join(field.description.split())
+                table.add_row(key, default, meaning)
+                found[f"{title}: {key}" if "=" in title else key] = {"default": default, "meaning": meaning}
         if table.row_count:
             Console().print(table)
     if not found:
         raise ValueError(f"no setting has {pattern!r} in its key; denskit presets settings lists all")
+    give(settings=found)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from denskit.cli.options import Deterministic, Device, Fixed, Kernels
+from denskit.cli.output import complain, give
 
 if TYPE_CHECKING:
     from denskit.data.writing import Originals
@@ -89,7 +90,7 @@ def relax(
     if is2re:
         _report_is2re(folder, source)
     if not any(relaxed.sound for relaxed in folder.results()):
-        typer.echo("No structure could be relaxed", err=True)
+        complain("No structure could be relaxed")
         raise typer.Exit(1)
 
 
@@ -154,16 +155,20 @@ def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSe
         typer.echo(
             f"Stopped; the state is saved in {folder.path}. Continue with the same command and --resume", err=True
         )
-        raise typer.Exit(130)
+        raise typer.Exit(128 + interrupt.signal)
     return summary
 
 
 def _report(folder: Any, summary: dict[str, Any]) -> None:
+    from denskit.runtime.progress import duration
+
+    give(folder=folder.path, **summary)
     parts = [f"{count} {status.replace('_', ' ')}" for status, count in summary["status"].items()]
     seconds = summary["seconds_of_last_run"]
     count = summary["structures"]
     typer.echo(
-        f"{count} structure{'' if count == 1 else 's'}: {', '.join(parts)}; {summary['moves']} moves, {seconds:.1f} s"
+        f"{count} structure{'' if count == 1 else 's'}: {', '.join(parts)}; {summary['moves']} moves, "
+        f"{duration(seconds)}"
     )
     troubles = [relaxed for relaxed in folder.results() if not relaxed.sound]
     for relaxed in troubles[:10]:
@@ -185,5 +190,6 @@ def _report_is2re(folder: Any, source: Structures) -> None:
     found = errors(folder.results(), source)
     if found:
         write_json(folder.path / "is2re.json", found)
+        give(is2re=found)
     for name, value in found.items():
         typer.echo(f"{name} {value:.4g}")

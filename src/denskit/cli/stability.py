@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from denskit.cli.options import Device, Kernels
+from denskit.cli.output import give
 from denskit.files import atomic_write, write_json
 
 if TYPE_CHECKING:
@@ -102,12 +103,13 @@ def _simulate(
         study = run_study(
             potential, truth, settings, folder=folder, resume=resume, progress=bar, stop=lambda: interrupt.signal != 0
         )
+    give(folder=folder, **study.summary())
     _print(study, title)
     _write(study, folder, title)
     typer.echo(f"Wrote {', '.join(FILES)} to {folder}")
     if study.interrupted:
         typer.echo(f"interrupted at {study.simulated:g} ps; continue with the same command and --resume")
-        raise typer.Exit(130)
+        raise typer.Exit(128 + interrupt.signal)
 
 
 def _print(study: Study, title: str) -> None:

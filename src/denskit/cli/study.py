@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from denskit.cli.output import complain, give
 
 if TYPE_CHECKING:
     from denskit.evaluation.study.config import StudyConfig
@@ -86,7 +90,7 @@ def study(
     if trial and task is not None:
         _write_trial(chosen, task, folder)
     elif task is not None:
-        train_and_judge(chosen, runs[task], folder)
+        train_and_judge(chosen, runs[task], folder, progress=True)
     elif slurm:
         typer.echo(_slurm_script(source, folder, len(runs)))
     else:
@@ -124,14 +128,15 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
                 study, lambda number: _command(source, folder, number), folder, processes=processes,
                 watch=progress.show,
             )  # fmt: skip
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         typer.echo("\nStopped; the running trainings saved their state. Continue with:")
         typer.echo(f"  denskit study {source} -o {folder.path}")
-        raise typer.Exit(130) from None
+        raise typer.Exit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
     failed = [job for job in jobs if job.state == "failed"]
     for job in failed:
-        typer.echo(f"FAILED: {job.run.label}, seed {job.run.seed}: see {folder.log(job.run)}", err=True)
+        complain(f"FAILED: {job.run.label}, seed {job.run.seed}: see {folder.log(job.run)}")
     results = collect(study, folder)
+    give(folder=folder.path, title=results.title, runs=[asdict(run) for run in results.found])
     written = [*write_tables(results, folder.path), *plot_study_results(results, folder.path)]
     from rich.console import Console
 
@@ -172,8 +177,6 @@ def _trial_file(folder: StudyFolder, number: int) -> Path:
 
 
 def _write_trial(study: StudyConfig, number: int, folder: StudyFolder) -> None:
-    from dataclasses import asdict
-
     from denskit.evaluation.study.config import runs_of
     from denskit.evaluation.study.timing import trial
     from denskit.files import write_json
@@ -271,6 +274,7 @@ def _list() -> None:
     from denskit.evaluation.study.config import load_study, runs_of
     from denskit.presets import study_names
 
+    give(studies={name: load_study(name).title for name in study_names()})
     table = Table(Column("study", no_wrap=True), Column("runs", justify="right"), "comparison")
     for name in study_names():
         study = load_study(name)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from denskit.cli.options import Force
+from denskit.cli.output import give
 from denskit.cli.sets import named_sets
 
 app = typer.Typer(no_args_is_help=True, help="Files of predictions for the Open Catalyst Project's servers.")
@@ -26,4 +27,5 @@ def merge(
     from denskit.evaluation.submission import merge_submissions
 
     count = merge_submissions(named_sets(files), output, force=force)
+    give(output=output, structures=count)
     typer.echo(f"Wrote {count} structures to {output}")

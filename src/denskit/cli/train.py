@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from denskit.cli.output import give
+
 if TYPE_CHECKING:
     from denskit.training.settings import RunConfig
 
@@ -31,7 +33,7 @@ def train(
 ) -> None:
     """Train a model.
 
-    Ctrl-C saves a checkpoint. Ends with exit code 2 where the errors are far above those of predicting zero.
+    Ctrl-C saves a checkpoint. Fails where the errors are far above those of predicting zero.
 
     Examples:
 
@@ -52,12 +54,15 @@ def train(
         config, expected = _planned(config)
         typer.echo(yaml.safe_dump(config.document(), sort_keys=False, allow_unicode=True), nl=False)
         typer.echo(expected, err=True)
+        give(config=config.document(), expected=expected)
         return
 
+    from denskit.models.model_file import IN_RUNS, read_header
     from denskit.training.run import train as train_model
 
-    run = train_model(config, resume=resume)
+    run = train_model(config, resume=resume, progress=True)
     if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
+        give(run=run, validation=read_header(run / IN_RUNS)["metadata"]["validation"])
         typer.echo(f"Done: {run}\nNext:  denskit evaluate {run}   |   denskit report {run}")
 
 

@@ -8,9 +8,10 @@ from ase.data import atomic_numbers
 from pydantic import Field, field_validator, model_validator
 
 from denskit.settings import Settings
-from denskit.units import HARTREE, KCAL_PER_MOL, KJ_PER_MOL
+from denskit.units import GPA, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 ENERGY_UNITS = {"eV": 1.0, "kcal/mol": KCAL_PER_MOL, "kJ/mol": KJ_PER_MOL, "Hartree": HARTREE}
+STRESS_UNITS = {"GPa": GPA, "kbar": GPA / 10}
 Origin = Literal["relaxation", "rattled", "md"]
 FixedFrom = Literal["file", "tags", "none"]
 Share = Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, le=1)]
@@ -83,7 +84,11 @@ class DataConfig(Settings):
     forces_key: str | None = None
     """Field with the forces; None: ``REF_forces``, else the calculator's ``forces``."""
     stress_key: str | None = None
-    """Field with the stress (ASE's sign) or, with "virial" in its name, the virial (-stress * volume)."""
+    """Field with the stress or, with "virial" in its name, the virial (-stress * volume, in the unit of energies)."""
+    stress_unit: Literal["auto", "GPa", "kbar"] = "auto"
+    """Unit of the stress.  ``auto``: that of energies, per Å^3."""
+    stress_sign: Literal["tension", "compression"] = "tension"
+    """When the stress is positive: under ``tension`` (ASE), or under ``compression`` (VASP's own files, MPtrj)."""
     group_key: str | None = None
     """Field that names a frame's group (system, material); None: ``sid`` where present.  Frames with groups are
     divided by group by default."""
@@ -126,6 +131,14 @@ class DataConfig(Settings):
                 raise ValueError("train is an empty list; wanted files or folders")
             return tuple({"path": part} if isinstance(part, str) else part for part in value)
         return value
+
+    @property
+    def stress_settings(self) -> str:
+        """The settings that say how to read the stress, empty where all have their defaults."""
+        names = ("stress_key", "stress_unit", "stress_sign")
+        values = {name: getattr(self, name) for name in names}
+        usual = type(self).model_fields
+        return ", ".join(f"data.{name}={value}" for name, value in values.items() if value != usual[name].default)
 
     @property
     def parts(self) -> tuple[Part, ...]:

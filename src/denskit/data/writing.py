@@ -115,12 +115,23 @@ def _finished(atoms: ase.Atoms, taken: Mapping[str, Any], results: Mapping[str, 
     for name, value in taken.items():
         _put(atoms, f"input_{name}", value)
     atoms.calc.results |= {name: value for name, value in results.items() if value is not None}
-    for name, value in atoms.info.items():  # of databases; ASE drops dicts in extxyz, and newlines damage the file
-        if isinstance(value, dict):
-            atoms.info[name] = f"_JSON {json.dumps(value, default=np.ndarray.tolist)}"
-        elif isinstance(value, str):
-            atoms.info[name] = value.replace("\n", " ")
+    atoms.info = in_one_line(atoms.info)
     return atoms
+
+
+def in_one_line(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a frame as extxyz can hold them: ASE drops dicts with arrays, and newlines damage the file."""
+    found = dict(info)
+    for name, value in info.items():
+        if isinstance(value, dict):
+            found[name] = f"_JSON {json.dumps(value, default=_listed)}"
+        elif isinstance(value, str):
+            found[name] = value.replace("\n", " ")
+    return found
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
 def _same(result: Any, label: Any) -> bool:

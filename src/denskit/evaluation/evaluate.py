@@ -1,37 +1,46 @@
-"""Errors of a model on labelled structures, and predictions for a file.  A model never sees a label here."""
+"""Errors of a model on labelled structures, and predictions.  A model never sees a label here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+import ase
 import ase.io
+import numpy as np
 
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source
 from denskit.data.config import DataConfig, FixedFrom, SplitConfig
+from denskit.data.frames import bare, read_atoms
 from denskit.data.loading import read_file
-from denskit.data.readers.formats import are_shards
 from denskit.data.writing import Originals, predicted
 from denskit.files import atomic_write, new_file
 from denskit.models.base import ForceField
-from denskit.models.model_file import load_model, read_header
+from denskit.models.model_file import load_model
 from denskit.models.prediction import predict_each
 from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes
+from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import measure
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder, model_file
+from denskit.training.trained_on import reading_as_trained
 
-Model = ForceField | str | Path
+_LOG = logging.getLogger(__name__)
+Model = ForceField | str | os.PathLike[str]
+Structures = Source | Sequence[ase.Atoms] | str | os.PathLike[str]
 Split = Literal["train", "valid", "test"]
 Kept = Literal["best", "last"]  # which weights of a run folder
 
 
 def evaluate(
     model: Model,
-    source: Source | str | Path | None = None,
+    source: Structures | None = None,
     *,
     split: Split = "test",
     checkpoint: Kept | None = None,
@@ -44,8 +53,8 @@ def evaluate(
 
     Args:
         model: a force field, a model file, or a run folder.
-        source: labelled structures, or a file of them, read with the keys and units of the training data; None: the
-            ``split`` of the run's own data.
+        source: labelled structures, ``ase.Atoms`` or a file of them, read with the keys and units of the training data;
+            None: the ``split`` of the run's own data.
         split: part of the run's data; training itself never reads "test".
         checkpoint: "best" or "last" of a run folder; None: the run's choice (``training.final``).
         device: "auto", "cpu", "cuda" or "cuda:N"; ignored for a force field, which stays where it is.
@@ -57,7 +66,9 @@ def evaluate(
     """
     force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
     structures = source_of(model, source, split, fixed)
-    result = measure(force_field, structures, batch_size=batch_size, processes=processes).summary()
+    shift = EnergyShift()
+    result = measure(force_field, structures, batch_size=batch_size, processes=processes, shift=shift).summary()
+    result |= shift.summary(processes)
     if not result:
         raise ValueError(f"{structures.name}: no energies, forces or stresses to compare with")
     return result
@@ -65,7 +76,7 @@ def evaluate(
 
 def evaluate_splits(
     model: Model,
-    splits: Mapping[str, Source | str | Path],
+    splits: Mapping[str, Structures],
     *,
     checkpoint: Kept | None = None,
     device: str = "auto",
@@ -90,7 +101,45 @@ def evaluate_splits(
     return {**results, "mean": mean}
 
 
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions for n structures, in the order given."""
+
+    energy: np.ndarray  # [n] eV
+    forces: list[np.ndarray]  # of each structure [atoms, 3] eV/Å
+    stress: np.ndarray | None  # [n, 3, 3] eV/Å^3, ASE's sign; NaN without periodicity in 3D; None: the model has none
+
+
 def predict(
+    model: Model, structures: Structures | ase.Atoms, *, device: str = "auto", batch_size: int = 32
+) -> Predictions:
+    """Energies, forces and, if the model has it, stress of structures, as arrays; labels are not looked at.
+
+    Args:
+        model: a force field, a model file, or a run folder.
+        structures: ``ase.Atoms``, a sequence of them, a file, or what :func:`denskit.read` returns.
+        device: "auto", "cpu", "cuda" or "cuda:N"; ignored for a force field, which stays where it is.
+        batch_size: structures evaluated at once.
+
+    Raises FileNotFoundError, and ValueError for elements that the model does not know.
+    """
+    force_field = load_force_field(model, None, device)
+    if isinstance(structures, ase.Atoms):
+        structures = [structures]
+    if not isinstance(structures, Source | str | os.PathLike):
+        structures = read_atoms([bare(atoms) for atoms in structures])[0].checked()[0]
+    found = [results for _, results in predict_each(force_field, source_of(model, structures, ""), batch_size)]
+    unknown = np.full((3, 3), np.nan)
+    return Predictions(
+        energy=np.array([results["energy"] for results in found]),
+        forces=[results["forces"] for results in found],
+        stress=np.stack([results.get("stress", unknown) for results in found])
+        if "stress" in force_field.outputs()
+        else None,
+    )
+
+
+def predict_file(
     model: Model,
     file: str | Path,
     output: str | Path,
@@ -111,7 +160,7 @@ def predict(
     if output.suffix not in (".xyz", ".extxyz"):
         raise ValueError(f"{output}: predictions are written as extxyz; name the file .extxyz or .xyz")
     force_field = load_force_field(model, None, device)
-    source, _ = read_file(file, reading(model, file, fixed))
+    source = source_of(model, file, "", fixed)
     original = Originals(file, source)
     with atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as frames:
         for system, results in predict_each(force_field, source, batch_size):
@@ -123,37 +172,43 @@ def load_force_field(model: Model, checkpoint: Kept | None, device: str) -> Forc
     """The force field, or that of a model file or run folder, in evaluation mode."""
     if isinstance(model, ForceField):
         return model.eval()
-    return load_model(model_file(model, checkpoint), device=choose_device(device))
+    path = model_file(model, checkpoint)
+    force_field = load_model(path, device=choose_device(device))
+    place = next(force_field.parameters()).device
+    kernels = force_field.backbone.choose_kernels(force_field.execution, place)
+    _LOG.info("%s: %s on %s, kernels %s", path, force_field.config.name, place, kernels)
+    return force_field
 
 
-def source_of(model: Model, source: Source | str | Path | None, split: str, fixed: FixedFrom | None = None) -> Source:
-    """Structures to judge a model on: ``source``, a file of structures, or the ``split`` of the run's own data."""
+def source_of(model: Model, source: Structures | None, split: str, fixed: FixedFrom | None = None) -> Source:
+    """Structures to judge a model on: given ones, those of a file, or the ``split`` of the run's own data."""
     if source is None:
         if isinstance(model, ForceField) or not RunFolder(Path(model)).config.is_file():
             raise ValueError("a model alone has no data: say which file, data.test=FILE, or give a run folder")
         data = run_data(Path(model))
         chosen: Source | None = getattr(data, split)
         if chosen is None:
-            raise ValueError(f"{model}: this run has no {split} split; give a file, data.test=FILE")
+            raise ValueError(f"{os.fspath(model)}: this run has no {split} split; give a file, data.test=FILE")
         return chosen
-    if isinstance(source, str | Path):
-        return read_file(source, reading(model, source, fixed))[0]
-    return source
-
-
-def reading(model: Model, file: str | Path, fixed: FixedFrom | None = None) -> DataConfig:
-    """Settings to read a file for a model: units, keys and the like of its training data; ``fixed`` where given."""
-    said: dict[str, Any] = {} if fixed is None else {"fixed": fixed}
-    if isinstance(model, ForceField):
-        return DataConfig(missing="mask", **said)
-    trained_on = read_header(model_file(model))["metadata"].get("run", {}).get("data", {})  # {} where imported
-    path = Path(file)
-    if are_shards(path):  # their fields have names and units of their own
-        names: tuple[str, ...] = ("fixed", "energies", "oc20_ref")
+    if isinstance(source, Source):
+        return source
+    if isinstance(source, str | os.PathLike):
+        found, messages = read_file(Path(source), reading(model, source, fixed))
     else:
-        names = ("units",) if path.suffix == ".npz" else ("energy_key", "forces_key", "stress_key", "units")
-    kept = {name: trained_on[name] for name in names if name in trained_on}
-    return DataConfig(missing="mask", **{**kept, **said})
+        config = reading(model, "frames.extxyz", fixed)
+        arrays, messages = read_atoms(source, config)
+        found, masked = arrays.checked(missing=config.missing)
+        messages += masked
+    for message in messages:
+        _LOG.info(message)
+    return found
+
+
+def reading(model: Model, file: str | os.PathLike[str], fixed: FixedFrom | None = None) -> DataConfig:
+    """Settings to read a file for a model: units, keys and the like of its training data; ``fixed`` where given."""
+    if isinstance(model, ForceField):
+        return DataConfig(missing="mask", **{} if fixed is None else {"fixed": fixed})  # type: ignore[arg-type]
+    return reading_as_trained(model_file(model), file, fixed)
 
 
 def run_data(run: Path) -> LoadedData:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def save_model(path: str | Path, force_field: ForceField, metadata: dict[str, An
         raise OSError(f"cannot write {path}: {error}") from error
 
 
-def read_header(path: str | Path) -> dict[str, Any]:
+def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The JSON header of a model file, or of the model in a run folder.
 
     Raises:
@@ -85,7 +86,7 @@ def read_header(path: str | Path) -> dict[str, Any]:
     return header
 
 
-def _file(path: str | Path) -> Path:
+def _file(path: str | os.PathLike[str]) -> Path:
     """The model file, or the model of a run folder."""
     path = Path(path)
     if path.is_dir():
@@ -95,7 +96,9 @@ def _file(path: str | Path) -> Path:
     return path
 
 
-def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> ForceField:
+def load_model(
+    path: str | os.PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+) -> ForceField:
     """A force field in evaluation mode from a model file; warns where its norm is unsafe at symmetric sites.
 
     Args:

@@ -37,6 +37,8 @@ class WorkFolder:
         marker: the file that the work writes first.
     """
 
+    before_marker: tuple[str, ...] = ()  # what a beginning writes before the marker, and a kill leaves behind
+
     def __init__(self, path: str | Path, work: str, marker: str) -> None:
         self.path = Path(path)
         self.work = work
@@ -60,7 +62,7 @@ class WorkFolder:
                     "(nothing changed)"
                 )
             return True
-        if not is_empty(self.path):
+        if not is_empty(self.path, but_for=self.before_marker):
             raise ValueError(
                 f"{self.path} is not empty and holds no {self.work} to continue; give another folder (nothing changed)"
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import ase
@@ -14,9 +13,8 @@ from ase.calculators.calculator import Calculator, PropertyNotImplementedError, 
 from ase.stress import full_3x3_to_voigt_6_stress
 
 from denskit.batch import Batch
-from denskit.models.base import ForceField
 from denskit.models.execution import KernelName
-from denskit.simulation.potential import DIRECT, Evaluation, Potential
+from denskit.simulation.potential import DIRECT, Evaluation, Model, Potential
 from denskit.simulation.structures import batch_of
 
 MAGNETIC = ("initial_charges", "initial_magmoms")  # a force field sees neither
@@ -46,7 +44,7 @@ class DenskitCalculator(Calculator):
 
     def __init__(
         self,
-        model: str | Path | ForceField | Sequence[str | Path | ForceField],
+        model: Model | Sequence[Model],
         *,
         device: str | torch.device = "cpu",
         dtype: str | torch.dtype | None = None,

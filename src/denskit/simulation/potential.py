@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -19,6 +19,7 @@ from denskit.models.model_file import load_model
 from denskit.simulation.compiled import CompiledModel
 from denskit.simulation.neighbor_list import Candidates, unusable
 
+Model = str | os.PathLike[str] | ForceField  # a model file or run folder, or a force field
 DIRECT = "stress is a derivative of the energy, but this model has forces=direct and gives none"
 
 
@@ -65,7 +66,7 @@ class Potential:
     relative to the first atom of each system, so a drifting molecule loses no digits.
 
     Args:
-        models: one or several model files or force fields; the potential keeps frozen copies.
+        models: one or several model files, run folders or force fields; the potential keeps frozen copies.
         device: default: that of force fields, the CPU for files.
         dtype: default: that of the models.
         skin: Å; 0 searches for neighbours at every call.
@@ -82,7 +83,7 @@ class Potential:
 
     def __init__(
         self,
-        models: str | Path | ForceField | Sequence[str | Path | ForceField],
+        models: Model | Sequence[Model],
         *,
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
@@ -92,7 +93,7 @@ class Potential:
         edge_chunk: int | None = None,
         kernels: KernelName = "auto",
     ) -> None:
-        given = [models] if isinstance(models, str | Path | ForceField) else list(models)
+        given = [models] if isinstance(models, str | os.PathLike | ForceField) else list(models)
         if not given:
             raise ValueError("a potential needs at least one model; none was given")
         if not skin >= 0:
@@ -234,7 +235,7 @@ def _outputs(stress: bool) -> tuple[str, ...]:
 
 
 def _frozen(
-    model: str | Path | ForceField, device: str | torch.device | None, dtype: torch.dtype | None, execution: Execution
+    model: Model, device: str | torch.device | None, dtype: torch.dtype | None, execution: Execution
 ) -> ForceField:
     if isinstance(model, ForceField):
         frozen = copy.deepcopy(model).to(device=device, dtype=dtype)

@@ -19,6 +19,7 @@ from denskit.models.base import ForceField
 from denskit.models.prediction import batches
 from denskit.runtime.memory import memory_named
 from denskit.runtime.processes import Processes
+from denskit.tasks.energy_shift import EnergyShift
 
 MILLI = 1000.0  # meV in one eV
 WITHIN_ENERGY, WITHIN_FORCE = 0.02, 0.03  # eV, eV/Å: thresholds of EwT and EFwT, both strict
@@ -173,10 +174,12 @@ def measure(
     batch_size: int,
     processes: Processes | None = None,
     advice: str = "lower the batch size",
+    shift: EnergyShift | None = None,
 ) -> Metrics:
     """Errors of the predictions for all structures of a source, divided among the processes.
 
-    Raises ValueError where a batch does not fit into memory, with ``advice``.
+    ``shift`` gets the energy errors of this process.  Raises ValueError where a batch does not fit into memory, with
+    ``advice``.
     """
     rank, count = (processes.rank, processes.count) if processes else (0, 1)
     metrics = Metrics(next(force_field.parameters()).device)
@@ -184,7 +187,10 @@ def measure(
         for _, batch, targets in batches(force_field, source, batch_size, first=rank, step=count):
             with memory_named(batch, advice):
                 mean = force_field.scaling.reference_energy(batch)
-                metrics.update(force_field.predict(batch), batch, targets, mean)
+                prediction = force_field.predict(batch)
+                metrics.update(prediction, batch, targets, mean)
+                if shift is not None:
+                    shift.update(prediction["energy"], batch, targets)
     if processes:
         processes.add(metrics.state)
     return metrics

@@ -27,6 +27,7 @@ from denskit.models.reference_fit import fit_references
 from denskit.models.scaling import Scaling, Statistics, describe, listed
 from denskit.runtime.memory import memory_named
 from denskit.settings import ON_FINE_TUNING, marked
+from denskit.training.parts import freeze
 from denskit.training.run_folder import model_file
 from denskit.training.settings import FixedScale, RunConfig
 
@@ -60,6 +61,9 @@ def fine_tuned(
     force_field.to(getattr(torch, training.dtype))
     new = [z for z in found.elements if z not in known]
     messages = [take_weights(force_field, trained, origin), *start_new_elements(force_field, new, known)]
+    if training.frozen:
+        fresh = _weights(force_field).keys() - _weights(trained).keys()
+        messages.append(freeze(force_field, training.frozen, {*fresh, *(element_tables(force_field) if new else ())}))
 
     force_field.to(device)
     constants = _Constants(scaling)

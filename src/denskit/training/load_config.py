@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 from yaml import YAMLError
 
 from denskit.data.config import DataConfig
+from denskit.data.splits import PARTS
 from denskit.models import MODELS
 from denskit.presets import preset_text
 from denskit.reading.documents import parse_yaml, read_yaml
 from denskit.tasks import TaskConfig
+from denskit.training.run_folder import RunFolder
 from denskit.training.settings import RunConfig, TrainingConfig
 
 __all__ = ["RunConfig", "TrainingConfig", "load_config"]
@@ -29,12 +33,16 @@ _NAMED = ("model", "task", "data")  # `task=dens` is short for `task.name=dens`
 _LENGTHS = ("epochs", "max_steps", "budget")  # an override of one replaces the other
 
 
-def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+Overrides = Sequence[str] | Mapping[str, Any]
+
+
+def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = ()) -> RunConfig:
     """The configuration of a run.
 
     Args:
         preset_or_path: a preset (``md17/equiformer_l2_dens``), a YAML file, or a run folder (its ``config.yaml``).
-        overrides: ``key.sub=value`` with YAML values; ``task=dens`` is short for ``task.name=dens``.
+        overrides: ``key.sub=value`` with YAML values, or a dict with nested or dotted keys,
+            ``{"task": "dens", "training.max_steps": 500}``; ``task=dens`` is short for ``task.name=dens``.
 
     A preset or file may hold a table ``molecules:`` with changes for each molecule (nested, or with dotted keys): the
     row of ``data.molecule`` is applied before the overrides.  Where an override names another task or model than the
@@ -44,7 +52,8 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
     Raises ValueError for unknown keys (with the nearest valid names), values out of range and combinations that would
     be ignored; FileNotFoundError for a file that is not there.
     """
-    origin, base = _read(str(preset_or_path))
+    name = os.fspath(preset_or_path)
+    origin, base = _read(name)
     changes = _parse_overrides(overrides)
     for place, content in ((origin, base), ("override", changes)):
         _require_sections(place, content)
@@ -58,7 +67,7 @@ def load_config(preset_or_path: str | Path, overrides: Sequence[str] = ()) -> Ru
         base["data"] = {key: value for key, value in (base.get("data") or {}).items() if key != "split"}
     merged = _merge(_keep_trained(base, changes), changes)
     merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
-    merged.setdefault("output", _default_output(str(preset_or_path), merged))
+    merged.setdefault("output", _default_output(name, merged))
     classes = {
         "model": MODELS[merged["model"]["name"]].config,
         "data": DataConfig,
@@ -116,12 +125,18 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
         raise ValueError(f"{origin}: a mapping with model, data, task, training is wanted, found {content!r:.99}")
     if is_file and isinstance(content.get("training"), dict):
         content["training"].pop("step", None)  # in folders of runs from before there was one way to make a step
-    if Path(name).is_dir():
-        content["output"] = name  # the folder may have been moved
+    if Path(name).is_dir():  # which may have been moved
+        content["output"] = name
+        for part in PARTS:
+            own = RunFolder(name).frames(part).resolve()
+            if own.is_file():
+                content["data"][part] = str(own)
     return origin, content
 
 
-def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+def _parse_overrides(overrides: Overrides) -> dict[str, Any]:
+    if isinstance(overrides, Mapping):
+        return _nested(overrides)
     full = []
     for override in overrides:
         key, equals, value = override.partition("=")
@@ -133,6 +148,28 @@ def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         return OmegaConf.to_container(OmegaConf.from_dotlist(full), resolve=False)  # type: ignore[return-value]
     except (YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"overrides {' '.join(overrides)}: {error}") from None
+
+
+def _nested(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides from Python, with dotted keys made nested and paths and numpy's numbers made plain."""
+    found = OmegaConf.create({})
+    for key, value in overrides.items():
+        named = key in _NAMED and not isinstance(value, Mapping)
+        try:
+            OmegaConf.update(found, f"{key}.name" if named else key, _plain(value), merge=True, force_add=True)
+        except OmegaConfBaseException as error:
+            raise ValueError(f"override {key}={value!r:.99}: {error}") from None
+    return OmegaConf.to_container(found, resolve=False)  # type: ignore[return-value]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

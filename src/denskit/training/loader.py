@@ -59,6 +59,26 @@ def steps_per_epoch(size: int, batch_size: int, drop_last: bool) -> int:
     return size // batch_size if drop_last else -(-size // batch_size)
 
 
+@dataclass(frozen=True)
+class Mixture:
+    """Training structures, new ones first, and how many of the old ones come in each epoch."""
+
+    source: Source
+    new: int
+    old: int = 0  # in each epoch
+    held_out: Source | None = None  # old structures that are never trained on
+
+    @property
+    def epoch_size(self) -> int:
+        """Structures of an epoch."""
+        return self.new + self.old
+
+    def structures(self, epoch: int, order: np.ndarray) -> np.ndarray:
+        """Positions in the source of places [n] in an epoch; the old structures take turns over the epochs."""
+        turn = (epoch * self.old + order - self.new) % max(len(self.source) - self.new, 1)
+        return np.where(order < self.new, order, self.new + turn)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepWork:
     """Batches of one process in one step."""
@@ -72,7 +92,7 @@ class StepWork:
 class Loader:
     """Makes the work of each step for one of several processes."""
 
-    source: Source
+    mixture: Mixture
     task: Task
     schedule: Schedule
     seed: int
@@ -88,8 +108,14 @@ class Loader:
         """Positions in the source of all structures of a step, over all processes."""
         epoch = self.schedule.epoch(step)
         start = (step - epoch * self.schedule.steps_per_epoch) * self.batch_size
-        places = np.arange(start, min(start + self.batch_size, len(self.source)))
-        return epoch_order(self.seed, epoch, len(self.source), places)
+        size = self.mixture.epoch_size
+        order = epoch_order(self.seed, epoch, size, np.arange(start, min(start + self.batch_size, size)))
+        return self.mixture.structures(epoch, order)
+
+    @property
+    def source(self) -> Source:
+        """All structures that are trained on."""
+        return self.mixture.source
 
     def shares(self, step: int) -> list[np.ndarray]:
         """Positions in the source of this process's micro-batches, with about as many atoms as those of the others."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from denskit.models.base import ForceField
+from denskit.training.parts import depths
 from denskit.training.settings import TrainingConfig
 
 _DTYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -17,12 +18,18 @@ _SMALLEST_SCALE = 2.0**-10  # of a loss: below it, overflow is not the cause of 
 
 
 def build_optimizer(force_field: ForceField, config: TrainingConfig) -> torch.optim.AdamW:
-    """Fused AdamW (Loshchilov and Hutter 2019); no weight decay for the parameters that the model names."""
-    exempt = force_field.no_decay_parameters()
-    named = [(name, parameter) for name, parameter in force_field.named_parameters() if parameter.requires_grad]
+    """Fused AdamW (Loshchilov and Hutter 2019); no weight decay for the parameters that the model names.
+
+    With ``layer_decay`` the learning rate is lower the farther a part is from the heads (Howard and Ruder 2018).
+    """
+    exempt, depth = force_field.no_decay_parameters(), depths(force_field)
+    chosen: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in force_field.named_parameters():
+        if parameter.requires_grad:
+            chosen.setdefault((config.layer_decay ** depth[name], name in exempt), []).append(parameter)
     groups = [
-        {"params": [p for name, p in named if name not in exempt], "weight_decay": config.weight_decay},
-        {"params": [p for name, p in named if name in exempt], "weight_decay": 0.0},
+        {"params": parameters, "weight_decay": 0.0 if bare else config.weight_decay, "share": share}
+        for (share, bare), parameters in sorted(chosen.items(), key=lambda item: item[0][1])
     ]
     return torch.optim.AdamW(
         groups, lr=config.lr, betas=config.betas, eps=config.adam_epsilon, amsgrad=config.amsgrad, fused=True
@@ -30,9 +37,9 @@ def build_optimizer(force_field: ForceField, config: TrainingConfig) -> torch.op
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate of all groups."""
+    """Set the learning rate: of each group its share of it."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group.get("share", 1.0)  # absent in checkpoints of earlier versions
 
 
 class Gradients:

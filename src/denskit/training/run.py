@@ -21,6 +21,7 @@ from denskit.training.checkpoint import Checkpoint, full_disk_named, load_checkp
 from denskit.training.checks import PlannedTraining, warnings_before
 from denskit.training.cost import TRIAL_SECONDS, TRIAL_STEPS, Cost, time_steps
 from denskit.training.fitted_settings import fit_model_to_data, fit_sigma_to_data
+from denskit.training.given_frames import Frames, kept, with_frames
 from denskit.training.run_folder import RunFolder
 from denskit.training.run_log import RunLog
 from denskit.training.settings import RunConfig
@@ -31,8 +32,11 @@ _JUDGED = 32  # structures evaluated in a trial
 _LENGTHS = ("epochs", "max_steps", "budget")
 
 
-def train(config: RunConfig, *, resume: bool = False) -> Path:
+def train(config: RunConfig, *, resume: bool = False, frames: Frames | None = None, progress: bool = False) -> Path:
     """Train, and return the run folder ``config.output`` (its files: docs/cli.md).
+
+    ``frames``: structures in memory, the data of the run instead of files; they are written into the folder.
+    ``progress`` shows the log and a progress bar; train.log is written in any case.
 
     ``resume`` continues the run in that folder from ``checkpoints/last.pt`` bit for bit; without a checkpoint the run
     begins.  Under torchrun every process calls this.  On Ctrl-C and SIGTERM the step is finished, a checkpoint saved,
@@ -46,13 +50,23 @@ def train(config: RunConfig, *, resume: bool = False) -> Path:
     if config.deterministic:
         use_deterministic_algorithms()
     group = join_processes(config.device)
+    if frames is not None:
+        config = with_frames(config, frames)
     with locked(folder.path) if group.is_first else contextlib.nullcontext():
-        _train(config, folder, group, resume)
+        continues = folder.continues(resume=resume)
+        group.wait()  # all have looked at the folder before it changes
+        with kept(frames or {}, folder, continues=continues) if group.is_first else contextlib.nullcontext():
+            group.wait()  # the frames are there
+            trainer, changes = _prepared(config, folder, group, resume=resume, continues=continues)
+        _run(trainer, changes, progress=progress)
     return folder.path
 
 
-def _train(config: RunConfig, folder: RunFolder, group: Processes, resume: bool) -> None:
-    checkpoint = load_checkpoint(folder.last) if folder.continues(resume=resume) else None
+def _prepared(
+    config: RunConfig, folder: RunFolder, group: Processes, *, resume: bool, continues: bool
+) -> tuple[Trainer, dict[str, tuple[Any, Any]]]:
+    """The training at its beginning or at its checkpoint, and the settings that changed since; nothing is written."""
+    checkpoint = load_checkpoint(folder.last) if continues else None
     data = load_data(config.data, config.seed, config.required_labels)
     if checkpoint is not None and data.splits is not None:
         folder.require_same_data(data.splits.sha256)
@@ -67,15 +81,19 @@ def _train(config: RunConfig, folder: RunFolder, group: Processes, resume: bool)
     if checkpoint is None and group.is_first:
         trainer.messages += [f"training data: {finding}" for finding in findings_of(data.train)]
     trainer.messages += warnings_before(PlannedTraining(config, trainer.schedule, data.train))
-    changes = trainer.resume(checkpoint) if checkpoint is not None else {}
-    group.wait()  # all have looked at the folder before it changes
+    return trainer, trainer.resume(checkpoint) if checkpoint is not None else {}
+
+
+def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], *, progress: bool) -> None:
+    """Begin the folder, and train."""
+    folder, first, splits = trainer.folder, trainer.group.is_first, trainer.data.splits
     with full_disk_named(folder.path):
-        if group.is_first:
-            folder.write_start(config)
-            if data.splits is not None:
-                data.splits.save(folder.splits)
+        if first:
+            folder.write_start(trainer.config)
+            if splits is not None:
+                splits.save(folder.splits)
         total = trainer.schedule.total_steps
-        with RunLog(folder, total_steps=total, first_step=trainer.step, silent=not group.is_first) as log:
+        with RunLog(folder, total_steps=total, first_step=trainer.step, silent=not first, progress=progress) as log:
             for line in announcement(trainer, changes):
                 log.say(line)
             trainer.run(log)
@@ -139,11 +157,13 @@ def _trial(config: RunConfig, data: LoadedData, group: Processes) -> Cost:
 def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[str]:
     """Messages before the first step; ``changes`` of settings since the checkpoint, as (before, now)."""
     config, data, schedule = trainer.config, trainer.data, trainer.schedule
-    numbers = sum(parameter.numel() for parameter in trainer.force_field.parameters())
+    force_field = trainer.force_field
+    numbers = sum(parameter.numel() for parameter in force_field.parameters())
     amp = config.training.amp
     precision = config.training.dtype if amp == "none" else f"{config.training.dtype} with {amp} where it does no harm"
     if config.training.tf32:
         precision += " and products in TF32" if trainer.precision.tf32 else " (TF32 is for NVIDIA GPUs)"
+    kernels = force_field.backbone.choose_kernels(force_field.execution, trainer.group.device)
     by = f"best: the smallest {BEST_BY[config.training.best_by]} on the validation split"
     return [
         *trainer.messages,
@@ -152,6 +172,7 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
         f"{len(data.valid) if data.valid else 0} for validation",
         f"{schedule.total_steps} steps of {config.training.batch_size} structures ({schedule.steps_per_epoch} an epoch)"
         f" on {trainer.group.count} x {trainer.group.device}, {precision}, seed {config.seed}",
+        f"kernels of edge operations: {kernels}",
         by if data.valid is not None else "no validation split: the last weights are kept",
-        *([] if trainer.force_field.backbone.symmetric_sites else [f"warning: {SYMMETRIC_SITES}; set {_SAFE_NORM}"]),
+        *([] if force_field.backbone.symmetric_sites else [f"warning: {SYMMETRIC_SITES}; set {_SAFE_NORM}"]),
     ]

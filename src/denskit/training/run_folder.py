@@ -22,10 +22,13 @@ from denskit.runtime.work_folder import WorkFolder
 from denskit.training.settings import RunConfig
 
 PACKAGES = ("denskit", "torch", "numpy", "ase", "vesin", "pydantic", "safetensors", "omegaconf")
+FRAMES = "frames"  # subfolder of the frames that were given in memory
 
 
 class RunFolder(WorkFolder):
     """Paths inside a run folder, and whether a training may begin or continue there."""
+
+    before_marker = (FRAMES,)
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path, "run", "config.yaml")
@@ -38,6 +41,10 @@ class RunFolder(WorkFolder):
         self.best_model = self.path / "checkpoints" / "best.safetensors"  # of the best step on validation
         self.last_model = self.path / "checkpoints" / "last.safetensors"
         self.model = self.path / IN_RUNS  # the result of the run
+
+    def frames(self, part: str) -> Path:
+        """File of the frames that were given in memory."""
+        return self.path / FRAMES / f"{part}.extxyz"
 
     def continues(self, *, resume: bool, say: Callable[[str], None] = lambda text: None) -> bool:
         """Whether a checkpoint is there to continue from; False: the training begins.
@@ -110,7 +117,7 @@ def _commit() -> str | None:
     return commit.stdout.strip() + ("+changes" if state.stdout.strip() else "")
 
 
-def model_file(run_or_model: str | Path, checkpoint: Literal["best", "last"] | None = None) -> Path:
+def model_file(run_or_model: str | os.PathLike[str], checkpoint: Literal["best", "last"] | None = None) -> Path:
     """The path of a model file, given itself or by its run folder.
 
     checkpoint: "best" or "last" of a run folder; None: the result of the run (``training.final``).

@@ -19,13 +19,15 @@ _SIGNIFICANT = 7  # digits in metrics.csv
 
 
 class RunLog:
-    """The log of the first process; ``silent`` in the others."""
+    """The log of the first process; ``silent`` in the others.  ``progress``: it is shown, too."""
 
-    def __init__(self, folder: RunFolder, *, total_steps: int, first_step: int, silent: bool) -> None:
+    def __init__(
+        self, folder: RunFolder, *, total_steps: int, first_step: int, silent: bool, progress: bool = False
+    ) -> None:
         self.folder = folder
         self.silent = silent
         self._total, self._first = total_steps, first_step
-        self._console = Console(highlight=False)
+        self._console = Console(highlight=False, quiet=not progress)
         self._bar: Report = unreported
         self._note = ""  # beside the bar
         self._open = ExitStack()
@@ -80,7 +82,7 @@ def metrics_line(values: Mapping[str, float | int], total_steps: int) -> str:
     parts = [f"step {values['step']}/{total_steps}", f"epoch {values['epoch']}"]
     if "train_loss" in values:
         parts.append(f"loss {values['train_loss']:.4f}")
-    for split in ("train", "valid"):
+    for split in ("train", "valid", "replay"):
         relative = values.get(f"{split}_forces_mae_relative_to_zero")
         zero = "" if relative is None else f" ({relative:.{2 if relative < 10 else 0}f} of predicting zero)"
         errors = [

@@ -189,6 +189,16 @@ class TrainingConfig(Settings):
     """Which weights become model.safetensors: best on validation, or the last (as published for MD17)."""
     init_from: str | None = None
     """Model file or run folder to start from: its weights, elements, element references and scale (fine-tuning)."""
+    frozen: tuple[str, ...] = ()
+    """Parts of the model in init_from that are not trained: [embedding, blocks.0] or [embedding, blocks], ..."""
+    layer_decay: float = Field(1.0, gt=0, le=1)
+    """Factor of the learning rate for each block farther from the heads: 0.8 changes the first layers of a trained
+    model less than the last."""
+    replay: str | None = None
+    """File or folder of structures that the model in init_from was trained on, to train on again beside the new ones,
+    so that they are not forgotten."""
+    replay_share: float = Field(0.25, gt=0, lt=1)
+    """Share of the structures of an epoch that are replayed."""
     prefetch: OnResume[int] = Field(4, ge=1)
     """Batches prepared ahead, in the background."""
     loader_threads: OnResume[int] = Field(1, ge=1)
@@ -215,6 +225,16 @@ class TrainingConfig(Settings):
             raise ValueError(f"amp={self.amp} with dtype=float64 asks for half and double precision; choose one")
         if self.tf32 and self.dtype == "float64":
             raise ValueError("tf32=true is for products of float32, and dtype=float64 has none; choose one")
+        if self.frozen and self.init_from is None:
+            raise ValueError(
+                f"frozen={', '.join(self.frozen)} would keep random weights; give init_from, a trained model"
+            )
+        if self.init_from is None and self.replay is not None:
+            raise ValueError(
+                f"replay={self.replay} is for fine-tuning; give init_from, or list all files in data.train"
+            )
+        if self.replay is None and self.replay_share != type(self).model_fields["replay_share"].default:
+            raise ValueError(f"replay_share={self.replay_share:g} without replay has no effect; give replay=FILE")
         if parse_interval(self.evaluate_every).unit == "minute":
             raise ValueError(f"evaluate_every={self.evaluate_every}: give steps or epochs, so that runs are repeatable")
         return self
@@ -322,6 +342,8 @@ class RunConfig(Settings):
                 data[name] = [part | {"path": _absolute(part["path"])} for part in data[name]]
             elif data.get(name) is not None:
                 data[name] = _absolute(data[name])
+        if document["training"]["replay"] is not None:
+            document["training"]["replay"] = _absolute(document["training"]["replay"])
         if isinstance(data["references"], str) and Path(data["references"]).suffix:
             data["references"] = _absolute(data["references"])
         return document

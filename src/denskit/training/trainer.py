@@ -15,7 +15,8 @@ from torch import Tensor
 
 from denskit.batch import Prepared
 from denskit.data import LoadedData
-from denskit.data.base import evenly
+from denskit.data.base import Source, evenly
+from denskit.data.splits import PARTS
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
 from denskit.models.model_file import save_model
@@ -31,6 +32,7 @@ from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, cannot_write, sa
 from denskit.training.checks import verdict_on
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
 from denskit.training.optimizer import Gradients, Precision, WeightAverage, build_optimizer, set_learning_rate
+from denskit.training.replay import with_replay
 from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, metrics_line
 from denskit.training.running_totals import RunningTotals
@@ -64,10 +66,12 @@ class Trainer:
         training, device = self.config.training, self.group.device
         self.folder = RunFolder(Path(self.config.output))
         self.task = build_task(self.config.task)
-        per_epoch = steps_per_epoch(len(self.data.train), training.batch_size, training.drop_last)
-        self.schedule = Schedule(training, per_epoch)
         force_field, said = initial_force_field(self.config, self.data, self.task, device)
-        self.messages += self.data.messages + said
+        self.mixture, replayed = with_replay(self.config, self.data.train, force_field)
+        self.messages += self.data.messages + said + replayed
+        self.schedule = Schedule(
+            training, steps_per_epoch(self.mixture.epoch_size, training.batch_size, training.drop_last)
+        )
         if self.data.valid is not None:
             check_known_elements(force_field, self.data.valid)
         self.force_field: ForceField = force_field.to(device)
@@ -86,7 +90,7 @@ class Trainer:
         decay = training.ema_decay
         self.average = None if decay is None else WeightAverage(parameters, decay, warmup=training.ema_warmup)
         self.loader = Loader(
-            source=self.data.train,
+            mixture=self.mixture,
             task=self.task,
             schedule=self.schedule,
             seed=self.config.seed,
@@ -100,13 +104,15 @@ class Trainer:
         )
         self.interrupt = Interrupt(patient=self.group.count > 1)
         self.totals = self._new_totals()
+        self.first = 0  # steps that an earlier process did
         self.failure = ""  # verdict on the last row, where the training failed
         self.saved_at = time.monotonic()
 
     def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
         """Take over the state of a checkpoint; the settings that changed since."""
         now = self.config.document() | {"training structures": len(self.data.train)}
-        changes = self.folder.require_same(self.config.completed(checkpoint.record), now, MAY_CHANGE)
+        own = {f"data.{part}" for part in PARTS if self.folder.frames(part).is_file()}  # the folder may have been moved
+        changes = self.folder.require_same(self.config.completed(checkpoint.record), now, MAY_CHANGE | own)
         self.force_field.load_state_dict(checkpoint.weights)
         self.optimizer.load_state_dict(checkpoint.optimizer)
         if self.average is not None:
@@ -130,7 +136,7 @@ class Trainer:
 
     def run(self, log: RunLog) -> None:
         """All steps that are left, then the final evaluation and files."""
-        total = self.schedule.total_steps
+        total, self.first = self.schedule.total_steps, self.step
         if self.step == 0 and self.group.is_first:
             self._save_state()  # a kill at any moment leaves a checkpoint
         with self.interrupt:
@@ -225,6 +231,11 @@ class Trainer:
         evaluate = step == total or self.schedule.is_due(parse_interval(training.evaluate_every), step)
         if evaluate or step % training.log_every == 0:
             self._log_row(log, evaluate)
+        elif (passed := step - self.first) < training.log_every and passed.bit_count() == 1:
+            row = self._row(self.totals)  # steps 1, 2, 4, 8, ...: it runs, and how fast
+            if passed == 1:
+                del row["step_ms"]  # it compiled kernels
+            log.say(metrics_line(row, total))
         if stop:
             if self.group.is_first:
                 self._save()
@@ -246,6 +257,21 @@ class Trainer:
     def _log_row(self, log: RunLog, evaluate: bool) -> None:
         """Write a row of metrics.csv, with validation errors where they are due."""
         totals, self.totals = self.totals, self._new_totals()
+        row = self._row(totals)
+        if evaluate and self.data.valid is not None:
+            row |= {f"valid_{name}": value for name, value in self._validate().items()}
+        if evaluate and self.mixture.held_out is not None:
+            with self._averaged():
+                row |= {f"replay_{name}": value for name, value in self._measure(self.mixture.held_out).items()}
+        log.row(row)
+        log.say(metrics_line(row, self.schedule.total_steps))
+        verdict = verdict_on(row, self.config) if self.schedule.is_warm(self.step - 1) else None
+        if verdict is not None and (evaluate or self.data.valid is None):
+            log.say(f"warning: {verdict.message}")
+        self.failure = verdict.message if verdict is not None and verdict.failed else ""
+
+    def _row(self, totals: RunningTotals) -> dict[str, float | int]:
+        """Numbers of a row of metrics.csv, without validation errors."""
         last = self.step - 1
         weights = self.loader.term_weights(self.schedule.progress(last))
         row: dict[str, float | int] = {
@@ -258,14 +284,7 @@ class Trainer:
         }
         if self.config.training.amp == "fp16":
             row["skipped_steps"] = totals.skipped
-        if evaluate and self.data.valid is not None:
-            row |= {f"valid_{name}": value for name, value in self._validate().items()}
-        log.row(row)
-        log.say(metrics_line(row, self.schedule.total_steps))
-        verdict = verdict_on(row, self.config) if self.schedule.is_warm(last) else None
-        if verdict is not None and (evaluate or self.data.valid is None):
-            log.say(f"warning: {verdict.message}")
-        self.failure = verdict.message if verdict is not None and verdict.failed else ""
+        return row
 
     def _validate(self) -> dict[str, float]:
         """Errors on the validation split; the best weights so far become a model file."""
@@ -273,9 +292,7 @@ class Trainer:
         training = self.config.training
         valid = evenly(self.data.valid, training.evaluate_structures)
         with self._averaged():
-            metrics = measure(
-                self.force_field, valid, batch_size=training.evaluate_batch_size, processes=self.group, advice=_FEWER
-            ).summary()
+            metrics = self._measure(valid)
             name = BEST_BY[training.best_by]
             if name not in metrics:
                 raise ValueError(
@@ -289,6 +306,11 @@ class Trainer:
                     if training.final == "best":
                         self._save_model(self.folder.model, metrics)
         return metrics
+
+    def _measure(self, source: Source) -> dict[str, float]:
+        """Errors of the weights on the structures of a source."""
+        batch_size = self.config.training.evaluate_batch_size
+        return measure(self.force_field, source, batch_size=batch_size, processes=self.group, advice=_FEWER).summary()
 
     def _save(self) -> None:
         """The state to resume from, and the last weights as a model file."""

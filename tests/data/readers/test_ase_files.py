@@ -219,3 +219,27 @@ def test_real_mptrj_has_stress_with_ases_sign(data_dir: Path) -> None:
         np.testing.assert_array_equal(frames[index].stress, atoms.get_stress(voigt=False))
         np.testing.assert_array_equal(frames[index].forces, atoms.get_forces())
         assert frames[index].group == atoms.info["mptrj_traj_id"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "sign", "factor"),
+    [("GPa", "tension", 160.2176634), ("kbar", "compression", -1602.176634), ("auto", "compression", -1.0)],
+)
+def test_stress_in_other_units_and_signs(tmp_path: Path, unit: str, sign: str, factor: float) -> None:
+    atoms = _copper()
+    expected = atoms.get_stress(voigt=False)
+    atoms.info["REF_stress"] = factor * expected
+    atoms.calc = None
+    ase.io.write(tmp_path / "frames.extxyz", atoms)
+    config = DataConfig.model_validate({"stress_unit": unit, "stress_sign": sign})
+    (system,), messages = read_file(tmp_path / "frames.extxyz", config)
+    np.testing.assert_allclose(system.stress, expected, atol=1e-6)
+    assert any(f"positive under {sign}, converted to eV/Å^3" in message for message in messages)
+
+
+def test_settings_of_a_stress_do_not_apply_to_a_virial(tmp_path: Path) -> None:
+    atoms = _copper()
+    atoms.info["REF_virial"] = np.eye(3)
+    ase.io.write(tmp_path / "frames.extxyz", atoms)
+    with pytest.raises(ValueError, match="REF_virial is read as a virial.*data.stress_key"):
+        read_file(tmp_path / "frames.extxyz", DataConfig(stress_unit="GPa"))

@@ -236,5 +236,5 @@ def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--steps", "3", "--index", "7"], "cannot read frames 7"),
     ):
         result = CliRunner().invoke(app, [*common, *wrong])
-        assert result.exit_code == 2
+        assert result.exit_code == 1
         assert message in result.output

@@ -6,13 +6,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from denskit.units import BOHR, GPA, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
+from denskit.data.config import STRESS_UNITS
+from denskit.units import BOHR, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 _WITHIN = np.log(1.15)  # of a known factor
 _CLOSE_CALL = 0.05  # another known factor that is nearly as near is named, too
 
 # Predicted over found change of the energy -> meaning, remedy.
 Meanings = Mapping[float, tuple[str, str]]
+
+
+def stress_in(unit: str) -> str:
+    """Remedy for a stress in another unit."""
+    return f"Say data.stress_unit={unit}"
 
 
 def _wrong_unit(label: str, wanted: str, units: Mapping[str, float], power: int) -> Meanings:
@@ -36,7 +42,10 @@ _FORCE_UNITS = {
     "Rydberg/Bohr": HARTREE / BOHR / 2,
     "Hartree/Å": HARTREE,
 }
-_STRESS_UNITS = {"GPa": GPA, "kbar": GPA / 10, "Hartree/Bohr^3": HARTREE / BOHR**3}
+_STRESS_MEANS: Meanings = {
+    **{1 / size: (f"the stress is in {name}, not in eV/Å^3", stress_in(name)) for name, size in STRESS_UNITS.items()},
+    **_wrong_unit("stress", "eV/Å^3", {"Hartree/Bohr^3": HARTREE / BOHR**3}, -1),
+}
 FORCES_MEAN: Meanings = {
     **_ENERGIES_MEAN,
     **_wrong_unit("forces", "eV/Å", _FORCE_UNITS, -1),
@@ -46,7 +55,7 @@ FORCES_MEAN: Meanings = {
     ),
     1 / BOHR: ("the positions are in Bohr, not in Å", f"Multiply positions and cells of the file by {BOHR:.7g}"),
 }
-STRESS_MEANS: Meanings = {**_ENERGIES_MEAN, **_wrong_unit("stress", "eV/Å^3", _STRESS_UNITS, -1)}
+STRESS_MEANS: Meanings = {**_ENERGIES_MEAN, **_STRESS_MEANS}
 
 
 def meaning(factor: float, meanings: Meanings) -> tuple[str, str]:
@@ -62,6 +71,8 @@ def meaning(factor: float, meanings: Meanings) -> tuple[str, str]:
 
 def reversed_in_sign(advice: str, label: str) -> str:
     """The advice, with a change of the sign of a label."""
+    if label == "stress":
+        return " ".join(["Say data.stress_sign=compression", advice.removeprefix("Say ")]).strip()
     multiply = f"Multiply the {label} of the file by "
     if advice.startswith(multiply):
         return advice.replace(multiply, f"{multiply}-")

@@ -6,16 +6,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from denskit.data.config import STRESS_UNITS
 from denskit.data.inspection import forces
 from denskit.data.inspection.energy_consistency import with_forces, with_stress
 from denskit.data.inspection.finding import Finding
+from denskit.data.inspection.meanings import stress_in
 from denskit.data.inspection.sample import Sample
 from denskit.units import GPA
 
 LARGE = 0.6  # eV/Å^3 (100 GPa), of half of the structures
 USUAL = 1.6  # stress over the estimate from forces below; 0.5 to 11 in sound data
 LEAST_FORCE = 0.02  # eV/Å
-_UNITS = {"eV/Å^3": 1.0, "GPa": 1 / GPA, "kbar": 10 / GPA}
+_UNITS = {"eV/Å^3": 1.0, **{name: 1 / size for name, size in STRESS_UNITS.items()}}
 
 
 def unit(sample: Sample) -> Iterator[Finding]:
@@ -45,5 +47,5 @@ def unit(sample: Sample) -> Iterator[Finding]:
             "problem",
             f"half of the stresses are above {np.median(size):.3g} eV/Å^3 ({np.median(size) / GPA:.3g} GPa; rms)",
             f"the stress is in {name}, or a virial (not divided by the volume)",
-            f"Multiply the stress of the file by {1 / factor:.7g}, or give a virial a name with virial in it",
+            f"{stress_in(name)}, or give a virial a name with virial in it",
         )

@@ -6,7 +6,7 @@ Sign and units are ASE's: eV, eV/Å, eV/Å^3, stress = dE/dstrain / volume; a vi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -21,7 +21,7 @@ from ase.io.extxyz import key_val_str_to_dict
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
-from denskit.data.config import ENERGY_UNITS, DataConfig
+from denskit.data.config import ENERGY_UNITS, STRESS_UNITS, DataConfig
 from denskit.data.readers.npz import SPELLINGS
 from denskit.data.structure_arrays import StructureArrays
 from denskit.reading.budget import PACKED, Lines, Unreadable, naming
@@ -43,8 +43,14 @@ def read_ase(path: Path, config: DataConfig) -> tuple[StructureArrays, list[str]
     Structures are read one by one into arrays; no list of Atoms is kept.  Forces are those of the calculator, without
     constraints applied; atoms held by FixAtoms are ``fixed``.  Raises ValueError, naming file and frame.
     """
-    reader = _Reader(path, config)
-    structures = StructureArrays.from_systems(reader.systems(), name=str(path))
+    return read_frames(_readable(path), str(path), config)
+
+
+def read_frames(frames: Iterable[ase.Atoms], name: str, config: DataConfig) -> tuple[StructureArrays, list[str]]:
+    """As :func:`read_ase`, of frames that are there; ``name`` names them in messages."""
+    reader = _Reader(name, config)
+    systems = (reader.system(atoms, index) for index, atoms in enumerate(frames))
+    structures = StructureArrays.from_systems(systems, name=name)
     keys = tuple(sorted(reader.seen))
     reader.refuse_mixed_names()
     return replace(structures, keys=keys, denoise=config.origin != "md"), reader.messages()
@@ -65,6 +71,25 @@ def read_atoms(path: Path) -> Iterator[ase.Atoms]:
         _check_lines(path)
         how = {"format": "extxyz", "properties_parser": _fields}
     yield from ase.io.iread(str(path), index=":", do_not_split_by_at_sign=True, **how)
+
+
+def _readable(path: Path) -> Iterator[ase.Atoms]:
+    """The frames of a file.  Raises ValueError where it cannot be read."""
+    iterator = read_atoms(path)
+    for index in count():
+        try:
+            atoms = next(iterator, None)
+        except Unreadable:
+            raise
+        except Exception as error:  # ASE's readers raise errors of any type on a bad file
+            where = f"after {index} frames" if index else "at its beginning"
+            raise ValueError(
+                f"{path} cannot be read {where}: it is truncated, or not a file of structures that ASE knows "
+                f"({type(error).__name__}: {error})"
+            ) from error
+        if atoms is None:
+            return
+        yield atoms
 
 
 def _check_lines(path: Path) -> None:
@@ -90,10 +115,10 @@ def _fields(line: str) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads a file once and collects the names of its fields."""
+    """Reads frames once and collects the names of their fields."""
 
-    def __init__(self, path: Path, config: DataConfig) -> None:
-        self.path = path
+    def __init__(self, name: str, config: DataConfig) -> None:
+        self.name = name
         self.config = config
         self.factor = ENERGY_UNITS["eV" if config.units == "auto" else config.units]
         self.used = {label: Counter[str]() for label in NAMES}
@@ -101,26 +126,8 @@ class _Reader:
         self.seen: set[str] = set()
         self.ignored = Counter[str]()
 
-    def systems(self) -> Iterator[System]:
-        iterator = read_atoms(self.path)
-        index = 0
-        while True:
-            try:
-                atoms = next(iterator, None)
-            except Unreadable:
-                raise
-            except Exception as error:  # ASE's readers raise errors of any type on a bad file
-                where = f"after {index} frames" if index else "at its beginning"
-                raise ValueError(
-                    f"{self.path} cannot be read {where}: it is truncated, or not a file of structures that ASE knows "
-                    f"({type(error).__name__}: {error})"
-                ) from error
-            if atoms is None:
-                return
-            yield self._system(atoms, index)
-            index += 1
-
-    def _system(self, atoms: ase.Atoms, index: int) -> System:
+    def system(self, atoms: ase.Atoms, index: int) -> System:
+        """A frame with its labels."""
         results = {} if atoms.calc is None else atoms.calc.results
         fields: dict[str, Any] = {**atoms.info, **atoms.arrays, **results}
         self.seen.update(set(fields) - GEOMETRY)
@@ -145,7 +152,7 @@ class _Reader:
         """ASE's files are in eV; where a frame names another unit, the user must confirm it."""
         said = fields.get("energy_unit")
         if self.config.units == "auto" and said is not None and SPELLINGS.get(str(said).lower()) != "eV":
-            raise ValueError(f"{self.path}, frame {index} says energy_unit={said}; say data.units=UNIT, too")
+            raise ValueError(f"{self.name}, frame {index} says energy_unit={said}; say data.units=UNIT, too")
 
     def _find(self, label: str, fields: dict[str, Any]) -> str | None:
         explicit = getattr(self.config, f"{label}_key")
@@ -160,7 +167,7 @@ class _Reader:
         if others and getattr(self.config, f"{label}_key") is None:
             self.both[label] = f"{key} (not {', '.join(others)})"
         self.used[label][key] += 1
-        where = f"{self.path}, frame {index}: {key}"
+        where = f"{self.name}, frame {index}: {key}"
         try:
             value = np.array(fields[key], dtype=np.float64)
         except (TypeError, ValueError):
@@ -168,7 +175,19 @@ class _Reader:
         if value.size not in sizes:
             wanted = " or ".join(str(size) for size in sizes)
             raise ValueError(f"{where} is of shape {value.shape}; wanted {wanted} numbers for the {label}")
-        return value * self.factor
+        return value * (self.stress_factor(key) if label == "stress" else self.factor)
+
+    def stress_factor(self, key: str) -> float:
+        """Factor from the numbers of a field to a stress in eV/Å^3, or to a virial in eV."""
+        unit, sign = self.config.stress_unit, -1.0 if self.config.stress_sign == "compression" else 1.0
+        if "virial" not in key.lower():
+            return sign * (self.factor if unit == "auto" else STRESS_UNITS[unit])
+        if unit != "auto" or sign < 0:
+            raise ValueError(
+                f"{self.name}: {key} is read as a virial, -stress * volume in the unit of energies; "
+                "data.stress_unit and data.stress_sign are for a stress. Name its field with data.stress_key"
+            )
+        return self.factor
 
     def _stress(self, atoms: ase.Atoms, fields: dict[str, Any], index: int) -> np.ndarray | None:
         key = self._find("stress", fields)
@@ -196,7 +215,7 @@ class _Reader:
             return ""
         if key not in fields:
             raise ValueError(
-                f"{self.path}, frame {index} has no {key} (data.group_key). Fields of the frame: "
+                f"{self.name}, frame {index} has no {key} (data.group_key). Fields of the frame: "
                 f"{', '.join(sorted(set(fields) - GEOMETRY)) or 'none'}"
             )
         return str(fields[key])
@@ -206,14 +225,18 @@ class _Reader:
             if len(names) > 1:
                 counts = ", ".join(f"{name} in {count}" for name, count in names.items())
                 raise ValueError(
-                    f"{self.path}: frames name their {label} differently ({counts} frames), perhaps from different "
+                    f"{self.name}: frames name their {label} differently ({counts} frames), perhaps from different "
                     f"methods. Choose one with data.{label}_key"
                 )
 
     def messages(self) -> list[str]:
         fields = ", ".join(f"{label} from {next(iter(names))}" for label, names in self.used.items() if names)
         unit = "eV" if self.config.units == "auto" else f"{self.config.units}, converted to eV (data.units)"
-        said = [f"{self.path}: {fields or 'no labels'}; energies in {unit}, lengths in Å"]
-        said += [f"{self.path}: {label} is {which}" for label, which in self.both.items()]
-        said += [f"{self.path}: ignored {thing}, {count} times" for thing, count in self.ignored.items()]
+        said = [f"{self.name}: {fields or 'no labels'}; energies in {unit}, lengths in Å"]
+        if self.used["stress"] and (self.config.stress_unit, self.config.stress_sign) != ("auto", "tension"):
+            unit = "the unit of energies per Å^3" if self.config.stress_unit == "auto" else self.config.stress_unit
+            sign = f"positive under {self.config.stress_sign}"
+            said.append(f"{self.name}: stress in {unit}, {sign}, converted to eV/Å^3, positive under tension")
+        said += [f"{self.name}: {label} is {which}" for label, which in self.both.items()]
+        said += [f"{self.name}: ignored {thing}, {count} times" for thing, count in self.ignored.items()]
         return said

@@ -29,8 +29,8 @@ def read_concatenated(
 
     Raises ValueError, naming the file and the array, for arrays that are missing or do not fit each other.
     """
-    if config.stress_key is not None:
-        raise ValueError(f"{path}: data.stress_key={config.stress_key}, but concatenated npz files carry no stress")
+    if config.stress_settings:
+        raise ValueError(f"{path}: {config.stress_settings}, but concatenated npz files carry no stress")
     named, natoms = NamedArrays(arrays, path), arrays["natoms"]
     if natoms.ndim != 1 or len(natoms) == 0 or natoms.dtype.kind not in "iu" or natoms.min() < 1:
         raise ValueError(f"{path}: natoms is {natoms.dtype} of shape {natoms.shape}; wanted positive integers [B]")

@@ -100,9 +100,9 @@ def _folder(path: Path, config: DataConfig) -> tuple[Records, list[str]]:
 
 
 def _rules(path: Path, ending: str, config: DataConfig) -> Rules:
-    for key in (*_KEYS, "units"):
+    for key in (*_KEYS, "units", "stress_unit", "stress_sign"):
         value = getattr(config, key)
-        if value is not None and value not in ("auto", "eV"):
+        if value not in (None, "auto", "eV", "tension"):
             raise ValueError(f"{path}: data.{key}={value}, but *{ending} files have their own names, in eV and Å")
     offsets = None if config.oc20_ref is None else system_references(Path(config.oc20_ref).expanduser())
     return Rules(missing="mask", denoise=config.origin != "md", offsets=offsets)

@@ -49,8 +49,8 @@ def read_npz(path: Path, config: DataConfig) -> tuple[StructureArrays, list[str]
             "natoms, pos and z concatenated over the atoms of all frames; the file has "
             f"{', '.join(sorted(arrays))}"
         )
-    if config.stress_key is not None:
-        raise ValueError(f"{path}: data.stress_key={config.stress_key}, but npz files of molecules carry no stress")
+    if config.stress_settings:
+        raise ValueError(f"{path}: {config.stress_settings}, but npz files of molecules carry no stress")
     energy_unit, length_unit, message = _units(arrays, config, path)
     named = NamedArrays(arrays, path)
     positions = named.numbers(form[0], shape=(None, None, 3)) * length_unit

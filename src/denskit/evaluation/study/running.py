@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 from denskit.evaluation.denoising import noise_error
@@ -53,14 +54,16 @@ class StudyFolder:
         return self.path / "splits"
 
 
-def train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder) -> dict[str, Any]:
+def train_and_judge(
+    study: StudyConfig, run: StudyRun, folder: StudyFolder, *, progress: bool = False
+) -> dict[str, Any]:
     """Train one run, or continue it, judge it on the test split and the study's other tests, and write result.json.
 
-    Raises as :func:`train` and :func:`evaluate`.
+    ``progress``: as of :func:`train`.  Raises as :func:`train` and :func:`evaluate`.
     """
     path = folder.run(run)
     config = run.config(path, split_settings(study, run, folder.splits))
-    train(config, resume=True)
+    train(config, resume=True, progress=progress)
     header = read_header(RunFolder(path).model)
     errors = {"test": evaluate(path)} if _has_test_split(path) else {}
     errors |= {name: evaluate(path, file) for name, file in study.tests.items()}
@@ -112,7 +115,7 @@ def run_all(
     """Run the missing trainings, ``processes`` at a time, each with one thread; returns all jobs.
 
     ``command``: the command line of run number k.  ``watch`` is called about twice a second.  On Ctrl-C and SIGTERM the
-    running trainings save their state and end, and KeyboardInterrupt is raised.
+    running trainings save their state and end, and KeyboardInterrupt(signal) is raised.
     """
     jobs = [
         Job(number=number, run=run, state="done" if folder.result(run).is_file() else "waiting")
@@ -149,11 +152,15 @@ def _collect(jobs: Sequence[Job], folder: StudyFolder) -> None:
             job.state = "done" if folder.result(job.run).is_file() else "failed"
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(number)
+
+
 @contextmanager
 def _ended_together(jobs: Sequence[Job]) -> Iterator[None]:
     """SIGTERM acts like Ctrl-C; when the block is left early, the running trainings save their state and end."""
     # also SIGINT, which shells ignore in what they run in the background
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

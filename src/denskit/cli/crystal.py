@@ -1,0 +1,106 @@
+"""``denskit crystal``: equation of state, elastic constants and phonons of crystals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from denskit.cli.options import Device, Kernels
+from denskit.cli.output import complain, give
+
+# column, key, format
+COLUMNS = (
+    ("formula", "formula", "{}"),
+    ("energy (eV/atom)", "energy_eV_per_atom", "{:.4f}"),
+    ("volume (Å^3/atom)", "volume_A3_per_atom", "{:.3f}"),
+    ("bulk (GPa)", "bulk_modulus_GPa", "{:.1f}"),
+    ("shear (GPa)", "shear_modulus_GPa", "{:.1f}"),
+    ("Poisson", "poisson_ratio", "{:.3f}"),
+    ("phonons (THz)", "phonon_largest_THz", "{:.2f}"),
+    ("lowest (THz)", "phonon_smallest_THz", "{:.2f}"),
+)
+
+
+def crystal(
+    model: Annotated[Path, typer.Argument(help="Model file or run folder; with stress.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="Crystals: cif, POSCAR, extxyz, traj, db, ...", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)],
+    phonons: Annotated[bool, typer.Option("--phonons", help="Phonons too, by phonopy (extra crystals).")] = False,
+    supercell: Annotated[float, typer.Option(help="Å: smallest height of the supercell for phonons.")] = 12.0,
+    fmax: Annotated[float, typer.Option(help="eV/Å: largest force in a relaxed crystal.")] = 1e-3,
+    strain: Annotated[float, typer.Option(help="Strain of the elastic constants.")] = 0.005,
+    volumes: Annotated[int, typer.Option(help="Volumes of the equation of state.", min=5)] = 9,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the work in the folder.")] = False,
+    device: Device = "auto",
+    dtype: Annotated[Literal["float32", "float64"], typer.Option(help="Of the model.")] = "float64",
+    kernels: Kernels = "auto",
+) -> None:
+    """Relax crystals, and measure their equation of state, elastic constants and phonons.
+
+    Writes crystals.jsonl (one line a crystal, units in the names), crystals.png and, with --phonons, files for phonopy
+    (bands, thermal conductivity by phono3py, ...). Ctrl-C stops after a crystal; --resume continues.
+
+    Examples:
+
+      denskit crystal runs/mine Cu.cif -o copper
+
+      denskit crystal runs/mine crystals.extxyz --phonons -o crystals
+    """
+    from rich.console import Console
+
+    from denskit.analysis.crystal_plots import plot_crystals
+    from denskit.data.readers.formats import open_unchecked
+    from denskit.evaluation.evaluate import reading
+    from denskit.runtime.device import choose_device
+    from denskit.runtime.interrupt import Interrupt
+    from denskit.runtime.progress import progress_bar
+    from denskit.simulation.calculator import DTYPES
+    from denskit.simulation.crystals import CrystalSettings
+    from denskit.simulation.crystals.folder import measure_into
+    from denskit.simulation.potential import Potential
+    from denskit.training.run_folder import model_file
+
+    weights = model_file(model)
+    settings = CrystalSettings(fmax=fmax, strain=strain, volumes=volumes, supercell=supercell)
+    potential = Potential(weights, device=choose_device(device), dtype=DTYPES[dtype], stress=True, kernels=kernels)
+    source, said = open_unchecked(file, reading(model, file))
+    typer.echo("\n".join(said), err=True)
+    origin = {"model": potential.weights_sha256(), "file": str(file), "dtype": dtype}
+    with Interrupt(patient=False) as interrupt, progress_bar(Console(stderr=True)) as bar:
+        found = measure_into(
+            output, potential, source, settings, vibrations=phonons, origin=origin, resume=resume,
+            stop=lambda: interrupt.signal != 0, progress=bar,
+        )  # fmt: skip
+    if found is None:
+        typer.echo(f"Stopped; finished crystals are in {output}. Continue with --resume", err=True)
+        raise typer.Exit(128 + interrupt.signal)
+    give(folder=output, crystals=found)
+    _print(found)
+    picture = plot_crystals(found, output / "crystals.png")
+    typer.echo(f"Wrote crystals.jsonl{' and crystals.png' if picture else ''} to {output}")
+    if all("error" in crystal for crystal in found):
+        complain("No crystal could be measured")
+        raise typer.Exit(1)
+
+
+def _print(found: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = [column for column in COLUMNS if any(column[1] in crystal for crystal in found)]
+    table = Table(*(name for name, _, _ in shown))
+    for crystal in found:
+        if "error" not in crystal:
+            table.add_row(*(form.format(crystal[key]) for _, key, form in shown))
+    console = Console(soft_wrap=True)
+    console.print(table)
+    for crystal in found:
+        place = f"crystal {crystal['index']} ({crystal['formula']})"
+        if "error" in crystal:
+            console.print(f"{place}: {crystal['error']}", markup=False)
+        elif not crystal["elastically_stable"]:
+            console.print(f"{place}: a strain lowers its energy (an eigenvalue of the elastic constants is negative)")
+        elif crystal.get("dynamically_stable") is False:
+            console.print(f"{place}: imaginary phonons down to {crystal['phonon_smallest_THz']:.2f} THz")

@@ -1,0 +1,133 @@
+"""How all verbs speak: ``--json``, ``--quiet`` and ``--verbose``.
+
+Verbs print for people as they like, and hand their results to :func:`give`.  With ``--json`` standard output
+holds one JSON object, these results, and the words for people go to standard error; with ``--quiet`` there are none.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from functools import cache
+from typing import Annotated, Any
+
+import typer
+
+
+class Output:
+    """The output of one call of the program."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """A new call: for people, with nothing found yet."""
+        self.as_json = self.verbose = False
+        self.found: dict[str, Any] = {}
+        self.out, self.err = sys.stdout, sys.stderr
+        self._redirected = ExitStack()
+
+    def end(self) -> None:
+        """Leave standard output and error as they were, and print the results where they are wanted as JSON."""
+        self._redirected.close()
+        if self.as_json:
+            print(json.dumps(_plain(self.found), ensure_ascii=False, indent=2), file=self.out)
+
+    def use_json(self, wanted: bool) -> None:
+        """``--json``."""
+        if wanted:
+            self.as_json = True
+            if sys.stdout is self.out:
+                self._redirected.enter_context(redirect_stdout(sys.stderr))
+
+    def be_quiet(self, wanted: bool) -> None:
+        """``--quiet``."""
+        if wanted:
+            nowhere = self._redirected.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+            self._redirected.enter_context(redirect_stdout(nowhere))
+            self._redirected.enter_context(redirect_stderr(nowhere))
+
+    def be_verbose(self, wanted: bool) -> None:
+        """``--verbose``: how data were read and models loaded, and the traceback of an error."""
+        if wanted:
+            self.verbose = True
+            log, handler = logging.getLogger("denskit"), logging.StreamHandler(self.err)
+            log.addHandler(handler)
+            log.setLevel(logging.INFO)
+            self._redirected.callback(log.setLevel, logging.NOTSET)
+            self._redirected.callback(log.removeHandler, handler)
+
+    def show_warnings_plainly(self) -> None:
+        """Print Python warnings for users as ``Warning: message``, without file and line, also with ``--quiet``."""
+
+        def shown(message: Warning | str, category: type[Warning], *where: Any, **_: Any) -> None:
+            plain = f"Warning: {message}\n"
+            self.err.write(plain if category is UserWarning else warnings.formatwarning(message, category, *where[:2]))
+
+        warnings.showwarning = shown
+
+
+OUTPUT = Output()
+
+
+def give(**found: Any) -> None:
+    """Results of the verb, for ``--json``: numbers, texts, paths, arrays, and lists and dicts of these."""
+    OUTPUT.found |= found
+
+
+def complain(text: str) -> None:
+    """Say why the verb fails; ``--quiet`` does not silence it."""
+    print(text, file=OUTPUT.err)
+
+
+def _option(*names: str, to: Callable[[bool], None], help: str) -> Any:
+    def called(value: bool) -> None:
+        to(value)
+
+    return typer.Option(*names, callback=called, expose_value=False, help=help, rich_help_panel="Output")
+
+
+def _common(
+    as_json: Annotated[bool, _option("--json", to=OUTPUT.use_json, help="Print the results as JSON.")] = False,
+    quiet: Annotated[bool, _option("--quiet", "-q", to=OUTPUT.be_quiet, help="Print errors only.")] = False,
+    verbose: Annotated[
+        bool, _option("--verbose", "-v", to=OUTPUT.be_verbose, help="Also how data are read; tracebacks.")
+    ] = False,
+) -> None:
+    """The options of every verb."""
+
+
+@cache
+def common_options() -> list[Any]:
+    """The options of every verb, as click knows them."""
+    made = typer.Typer(add_completion=False)
+    made.command()(_common)
+    return list(typer.main.get_command(made).params)
+
+
+def with_common_options(command: Any) -> Any:
+    """The command, and all below it, with the options of every verb."""
+    for below in getattr(command, "commands", {}).values():
+        with_common_options(below)
+    leaf = not hasattr(command, "commands") or command.invoke_without_command
+    if leaf and common_options()[0] not in command.params:
+        command.params.extend(common_options())
+    return command
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):  # numpy and torch
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no NaN
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

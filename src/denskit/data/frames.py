@@ -1,0 +1,93 @@
+"""Frames in memory: ``ase.Atoms`` read as those of a file are, and written with all their digits.
+
+ASE's own writer of extxyz keeps eight decimals of positions and forces; a training would then continue with other
+numbers than it began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import ase
+import numpy as np
+from ase.constraints import FixAtoms, FixCartesian
+from ase.io.extxyz import key_val_dict_to_str
+from ase.stress import voigt_6_to_full_3x3_stress
+
+from denskit.data.config import DataConfig
+from denskit.data.readers.ase_files import read_frames
+from denskit.data.structure_arrays import StructureArrays
+from denskit.data.writing import in_one_line
+
+NAME = "the given atoms"  # in messages
+_OF_ATOMS = ("forces", "energies", "stresses", "charges", "magmoms")  # results with one row an atom
+_OF_FRAMES = ("energy", "free_energy", "stress", "dipole", "magmom")
+_UNSEEN = {"initial_charges", "initial_magmoms"}  # changes that leave the geometry
+_KINDS = {"f": "R", "i": "I", "u": "I", "b": "L", "U": "S"}
+
+
+def read_atoms(frames: Sequence[ase.Atoms], config: DataConfig | None = None) -> tuple[StructureArrays, list[str]]:
+    """Structures of ``ase.Atoms`` in eV and Å, and messages; labels are found as in a file.
+
+    Raises ValueError, naming the frame: no frames, something else than atoms, a calculator whose results belong to
+    another geometry.
+    """
+    if not len(frames):
+        raise ValueError("no atoms were given; at least one structure is wanted")
+    for index, atoms in enumerate(frames):
+        if not isinstance(atoms, ase.Atoms):
+            raise ValueError(f"{NAME}, frame {index}: found {type(atoms).__name__}; wanted ase.Atoms")
+        calc = atoms.calc
+        if calc is not None and calc.results and set(calc.check_state(atoms)) - _UNSEEN:
+            raise ValueError(
+                f"{NAME}, frame {index}: the results of its calculator belong to another geometry; the atoms were "
+                "moved, or several frames share one calculator. Give each frame results of its own: "
+                "atoms.calc = SinglePointCalculator(atoms, energy=..., forces=...)"
+            )
+    return read_frames(frames, NAME, config or DataConfig())
+
+
+def bare(atoms: ase.Atoms) -> ase.Atoms:
+    """The atoms and their cell alone, without labels."""
+    if not isinstance(atoms, ase.Atoms):
+        raise ValueError(f"found {type(atoms).__name__} among the structures; wanted ase.Atoms")
+    return ase.Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc)
+
+
+def exact_extxyz(frames: Sequence[ase.Atoms]) -> Iterator[str]:
+    """Each frame as text of an extxyz file, from which ASE reads the very same numbers."""
+    for atoms in frames:
+        results = {} if atoms.calc is None else atoms.calc.results
+        columns = {"species": np.array(atoms.get_chemical_symbols()), "pos": atoms.positions, **_mobile(atoms)}
+        columns |= {name: rows for name, rows in atoms.arrays.items() if name not in ("numbers", "positions")}
+        columns |= {name: results[name] for name in _OF_ATOMS if results.get(name) is not None}
+        columns = {name: np.asarray(rows).reshape(len(atoms), -1) for name, rows in columns.items()}
+        info = atoms.info | {name: results[name] for name in _OF_FRAMES if results.get(name) is not None}
+        for name in {"stress", "virial"} & info.keys():  # extxyz wants 3 x 3
+            info[name] = voigt_6_to_full_3x3_stress(info[name]) if np.size(info[name]) == 6 else info[name]
+        kinds = (f"{name}:{_KINDS[rows.dtype.kind]}:{rows.shape[1]}" for name, rows in columns.items())
+        head = {"Lattice": atoms.cell.array.ravel()} if atoms.cell.any() else {}
+        head |= {"Properties": ":".join(kinds), "pbc": atoms.pbc}
+        yield f"{len(atoms)}\n{key_val_dict_to_str(head | in_one_line(info))}\n"
+        words = [_words(rows) for rows in columns.values()]
+        yield "".join(" ".join(row) + "\n" for row in zip(*words, strict=True))
+
+
+def _mobile(atoms: ase.Atoms) -> dict[str, np.ndarray]:
+    """The column ``move_mask`` of extxyz, where atoms are fixed."""
+    free = np.ones((len(atoms), 3), dtype=bool)
+    for constraint in atoms.constraints:
+        if isinstance(constraint, FixAtoms):
+            free[constraint.index] = False
+        elif isinstance(constraint, FixCartesian):
+            free[constraint.index] &= ~np.asarray(constraint.mask, dtype=bool)
+    if free.all():
+        return {}
+    return {"move_mask": free[:, 0] if (free == free[:, :1]).all() else free}
+
+
+def _words(rows: np.ndarray) -> list[str]:
+    """One text for each row, of numbers that read back the same."""
+    if rows.dtype.kind == "b":
+        return [" ".join("FT"[value] for value in row) for row in rows.tolist()]
+    return [" ".join(map(str, row)) for row in rows.tolist()]  # of a float the shortest text with the same value

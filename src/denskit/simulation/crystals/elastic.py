@@ -1,0 +1,84 @@
+"""Elastic constants from the stress of strained cells, with relaxed atoms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from denskit.batch import System
+from denskit.simulation.crystals.ground_state import CrystalSettings, relaxed_at_fixed_cells, strained
+from denskit.simulation.potential import EnergyAndForces
+from denskit.units import GPA
+
+_PLACES = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))  # Voigt's order: xx yy zz yz xz xy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elasticity:
+    """Elastic constants and Hill's averages over orientations (Proc. Phys. Soc. A 65, 349, 1952); all in GPa."""
+
+    constants: np.ndarray  # [6, 6], Voigt's order xx yy zz yz xz xy, symmetric
+    bulk_modulus: float
+    shear_modulus: float
+    youngs_modulus: float
+    poisson_ratio: float
+    stable: bool  # all eigenvalues are positive (Born)
+    asymmetry: float  # largest difference of C_ij and C_ji before averaging: noise of the forces, lack of relaxation
+
+    @classmethod
+    def of(cls, measured: np.ndarray) -> Elasticity:
+        """From measured constants [6, 6]."""
+        constants = (measured + measured.T) / 2
+        eigenvalues = np.linalg.eigvalsh(constants)
+        stable = bool(eigenvalues[0] > 0)
+        bulk, shear = _voigt(constants)
+        if stable:  # else there is no compliance
+            reuss_bulk, reuss_shear = _reuss(np.linalg.inv(constants))
+            bulk, shear = (bulk + reuss_bulk) / 2, (shear + reuss_shear) / 2
+        return cls(
+            constants=constants,
+            bulk_modulus=bulk,
+            shear_modulus=shear,
+            youngs_modulus=9 * bulk * shear / (3 * bulk + shear),
+            poisson_ratio=(3 * bulk - 2 * shear) / (6 * bulk + 2 * shear),
+            stable=stable,
+            asymmetry=float(np.abs(measured - measured.T).max()),
+        )
+
+
+def elastic_constants(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> Elasticity:
+    """Elastic constants of a relaxed crystal, by central differences of the stress.
+
+    Raises ValueError where the potential has no stress, or atoms do not relax.
+    """
+    if not potential.stress:
+        raise ValueError("elastic constants are derivatives of the stress, and this potential gives none")
+    systems = [strained(crystal, sign * settings.strain * _unit(place)) for place in range(6) for sign in (1, -1)]
+    stresses = []
+    for result in relaxed_at_fixed_cells(potential, systems, settings):
+        assert result.stress is not None
+        stresses.append([result.stress[i, j] for i, j in _PLACES])
+    up, down = np.array(stresses).reshape(6, 2, 6).transpose(1, 0, 2)
+    return Elasticity.of((up - down) / (2 * settings.strain) / GPA)
+
+
+def _unit(place: int) -> np.ndarray:
+    """A strain [3, 3] of 1 in one component of Voigt; a shear of 1 has 1/2 off the diagonal twice."""
+    strain = np.zeros((3, 3))
+    i, j = _PLACES[place]
+    strain[i, j] += 0.5
+    strain[j, i] += 0.5
+    return strain
+
+
+def _voigt(c: np.ndarray) -> tuple[float, float]:
+    """Bulk and shear modulus of Voigt's average, from elastic constants [6, 6]."""
+    diagonal, off, shear = np.trace(c[:3, :3]), c[0, 1] + c[0, 2] + c[1, 2], np.trace(c[3:, 3:])
+    return float((diagonal + 2 * off) / 9), float((diagonal - off + 3 * shear) / 15)
+
+
+def _reuss(s: np.ndarray) -> tuple[float, float]:
+    """Bulk and shear modulus of Reuss's average, from compliances [6, 6]."""
+    diagonal, off, shear = np.trace(s[:3, :3]), s[0, 1] + s[0, 2] + s[1, 2], np.trace(s[3:, 3:])
+    return float(1 / (diagonal + 2 * off)), float(15 / (4 * diagonal - 4 * off + 3 * shear))

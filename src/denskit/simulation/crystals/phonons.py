@@ -1,0 +1,93 @@
+"""Phonons by finite displacements.  phonopy (extra ``crystals``) chooses the displacements and solves the rest."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from denskit.batch import System
+from denskit.data.base import collate
+from denskit.simulation.crystals.ground_state import CrystalSettings
+from denskit.simulation.potential import EnergyAndForces
+
+if TYPE_CHECKING:
+    from phonopy import Phonopy
+
+MESH = 60.0  # Å: lengths of the sampling of q, as phonopy counts them
+IMAGINARY = -0.05  # THz: below it a mode is unstable; acoustic modes near Gamma scatter about 0
+TEMPERATURE = 300.0  # K
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phonons:
+    """Densities of states and thermal properties of a crystal."""
+
+    frequencies: np.ndarray  # [F] THz; imaginary ones are negative
+    density: np.ndarray  # [F] states per THz and primitive cell
+    smallest: float  # THz, on the mesh
+    largest: float  # THz
+    heat_capacity: float  # J/K/mol of primitive cells, 300 K
+    free_energy: float  # kJ/mol of primitive cells, 300 K, of the harmonic vibrations
+    atoms: int  # of the supercell
+    phonopy: Phonopy  # for bands, Grueneisen parameters, ... by phonopy itself
+
+    @property
+    def stable(self) -> bool:
+        """Whether no mode is imaginary."""
+        return self.smallest > IMAGINARY
+
+
+def phonons(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> Phonons:
+    """Phonons of a relaxed crystal.
+
+    Raises ModuleNotFoundError without phonopy.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # phonopy 4 tells of its new defaults
+        calculation = _phonopy(crystal, settings)
+        calculation.generate_displacements(distance=settings.displacement)
+        calculation.forces = np.array([_forces(potential, cell) for cell in calculation.supercells_with_displacements])
+        calculation.produce_force_constants()
+        calculation.run_mesh(MESH)
+        calculation.run_total_dos()
+        calculation.run_thermal_properties(temperatures=[TEMPERATURE])
+    sampled, density, thermal = calculation.mesh, calculation.total_dos, calculation.thermal_properties
+    return Phonons(
+        frequencies=density.frequency_points,
+        density=density.dos,
+        smallest=float(sampled.frequencies.min()),
+        largest=float(sampled.frequencies.max()),
+        heat_capacity=float(thermal.heat_capacity[0]),
+        free_energy=float(thermal.free_energy[0]),
+        atoms=len(calculation.supercell),
+        phonopy=calculation,
+    )
+
+
+def _phonopy(crystal: System, settings: CrystalSettings) -> Any:
+    try:
+        from phonopy import Phonopy
+        from phonopy.structure.atoms import PhonopyAtoms
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("phonons need phonopy: pip install 'denskit[crystals]'") from None
+    heights = 1 / np.linalg.norm(np.linalg.inv(crystal.cell), axis=0)
+    repeats = np.ceil(settings.supercell / heights - 1e-6).astype(int)
+    cell = PhonopyAtoms(numbers=crystal.atomic_numbers, positions=crystal.positions, cell=crystal.cell)
+    return Phonopy(cell, np.diag(repeats), primitive_matrix="auto")
+
+
+def _forces(potential: EnergyAndForces, cell: Any) -> np.ndarray:
+    """Forces [n, 3] of a displaced supercell, eV/Å."""
+    n = len(cell)
+    system = System(
+        positions=np.array(cell.positions), atomic_numbers=np.array(cell.numbers, dtype=np.int64),
+        cell=np.array(cell.cell), pbc=np.ones(3, dtype=bool), fixed=np.zeros(n, dtype=bool),
+        tags=np.zeros(n, dtype=np.int64),
+    )  # fmt: skip
+    batch, _ = collate([system], torch.float64)
+    forces: np.ndarray = potential(batch).forces.cpu().numpy()
+    return forces

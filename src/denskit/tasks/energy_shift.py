@@ -1,0 +1,58 @@
+"""Energy errors up to a shift: data computed with other reference energies differ by a constant for each element.
+
+    e_b = predicted - reference energy of structure b        n_bz: its atoms of element z
+    c = argmin sum_b (e_b - c_0 - sum_z n_bz c_z)^2          of least norm
+
+The errors left over are those of a model whose references were fitted to the data it is judged on.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from denskit.batch import MAX_ATOMIC_NUMBER, Batch, Targets
+from denskit.runtime.processes import Processes
+
+FEWEST = 5  # structures for each number that is fitted; of fewer the shift would explain everything
+_NOTHING = 1e-10  # eigenvalue, relative to the largest, of a combination that the compositions do not determine
+
+
+class EnergyShift:
+    """Energy errors and compositions of structures, held on the CPU."""
+
+    def __init__(self) -> None:
+        self._errors: list[Tensor] = []
+        self._counts: list[Tensor] = []
+
+    def update(self, energy: Tensor, batch: Batch, targets: Targets) -> None:
+        """Add the structures of a batch that have an energy; ``energy`` [B]: predicted, eV."""
+        counts = torch.zeros(batch.num_systems, MAX_ATOMIC_NUMBER + 1, dtype=torch.float64, device=energy.device)
+        counts.index_put_((batch.system_index, batch.atomic_numbers), batch.atom_mask.double(), accumulate=True)
+        has = targets.energy_mask
+        self._errors.append((energy.double() - targets.energy)[has].cpu())
+        self._counts.append(counts[has].to(torch.int16).cpu())
+
+    def summary(self, processes: Processes | None = None) -> dict[str, float]:
+        """Mean absolute errors without the shift, over all processes; empty for too few structures."""
+
+        def total(value: Tensor) -> Tensor:
+            return value if processes is None else processes.add(value.to(processes.device)).cpu()
+
+        errors = torch.cat([torch.zeros(0, dtype=torch.float64), *self._errors])
+        counts = torch.cat([torch.zeros(0, MAX_ATOMIC_NUMBER + 1, dtype=torch.int16), *self._counts]).double()
+        atoms = counts.sum(1)
+        counts[:, 0] = 1  # no element has the number 0
+        values, vectors = torch.linalg.eigh(total(counts.T @ counts))
+        known = values > _NOTHING * values[-1]
+        structures = float(total(torch.tensor([float(len(errors))], dtype=torch.float64)))
+        if structures < FEWEST * max(int(known.sum()), 1):
+            return {}
+        solve = vectors[:, known] / values[known] @ vectors[:, known].T
+        for _ in range(2):  # the second pass removes the rounding of the first
+            errors = errors - counts @ (solve @ total(counts.T @ errors))
+        absolute = total(torch.stack([errors.abs().sum(), (errors.abs() / atoms).sum()])) / structures
+        return {
+            "energy_mae_shifted_meV": 1000 * float(absolute[0]),
+            "energy_mae_shifted_meV_per_atom": 1000 * float(absolute[1]),
+        }

@@ -1,0 +1,63 @@
+"""Frames that were given in memory, kept in the run folder as the files that a resumed run and an evaluation read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import ase
+
+from denskit.data.frames import exact_extxyz, read_atoms
+from denskit.files import atomic_write
+from denskit.training.run_folder import RunFolder
+from denskit.training.settings import RunConfig
+
+Frames = Mapping[str, Sequence[ase.Atoms]]  # train, and perhaps valid and test
+
+
+def with_frames(config: RunConfig, frames: Frames) -> RunConfig:
+    """The run with the frames' files as its data.
+
+    Raises ValueError where the run names data already, and for frames that cannot be trained on, naming the frame.
+    """
+    named = [name for name in ("path", "train", "valid", "test") if getattr(config.data, name) is not None]
+    if named:
+        raise ValueError(
+            f"frames are given, and data.{named[0]}={getattr(config.data, named[0])} too; give one of them"
+        )
+    for given in frames.values():
+        structures, _ = read_atoms(given, config.data)
+        structures.checked(required=config.required_labels, missing=config.data.missing)
+    folder = RunFolder(config.output)
+    files = {part: str(folder.frames(part)) for part in frames}
+    data = config.data.model_dump(exclude_unset=True) | {"name": "file", **files}
+    return config.model_copy(update={"data": type(config.data).model_validate(data)})
+
+
+@contextmanager
+def kept(frames: Frames, folder: RunFolder, *, continues: bool) -> Iterator[None]:
+    """Write the frames into the run folder; where the block raises they are removed, and the folder is as before.
+
+    Raises ValueError where the run that ``continues`` has other frames.
+    """
+    new: list[Path] = []
+    for part, given in frames.items():
+        path = folder.frames(part)
+        text = "".join(exact_extxyz(given))
+        if continues:
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                raise ValueError(f"{folder.path} was trained on other frames than those given (nothing changed)")
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        new.append(path)
+    try:
+        yield
+    except BaseException:
+        for path in new:
+            path.unlink()
+        if new:
+            new[0].parent.rmdir()
+        raise

@@ -1,0 +1,143 @@
+"""Runs from outside: which there are, what they are, how far they came; and their removal."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from denskit.files import is_locked, locked
+from denskit.reading.documents import read_yaml
+from denskit.training.run_folder import FRAMES, RunFolder
+
+RunState = Literal["running", "finished", "failed", "interrupted"]
+_STEP = re.compile(r"step (\d+)/(\d+)\b")
+_STAMP = len("2026-01-01 00:00:00  ")  # before each line of train.log
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """A run in one line of a table."""
+
+    path: Path
+    model: str
+    task: str
+    data: str
+    state: RunState
+    step: int  # steps done
+    steps: int  # of the whole training; 0 before the first logged step
+    validation: Mapping[str, float]  # smallest errors so far, by metric
+    test: Mapping[str, float]  # errors of test.json; empty before `denskit evaluate`
+    changed: float  # s since the epoch, of the last line in its log
+
+
+def overview_of(path: str | os.PathLike[str]) -> Overview:
+    """The overview of a run.  Raises FileNotFoundError where the folder holds none."""
+    folder = run_folder(path)
+    config: dict[str, Any] = read_yaml(folder.config)
+    step, steps = _progress(folder)
+    test = folder.path / "test.json"
+    return Overview(
+        path=folder.path, model=config["model"]["name"], task=config["task"]["name"], data=_data(config["data"]),
+        state=state_of(folder), step=step, steps=steps, validation=_best(folder),
+        test=json.loads(test.read_text(encoding="utf-8")) if test.is_file() else {},
+        changed=(folder.log if folder.log.is_file() else folder.config).stat().st_mtime,
+    )  # fmt: skip
+
+
+def run_folder(path: str | os.PathLike[str]) -> RunFolder:
+    """The run in a folder.  Raises FileNotFoundError where there is none."""
+    folder = RunFolder(Path(path))
+    if not (folder.config.is_file() and folder.environment.is_file()):
+        raise FileNotFoundError(
+            f"{folder.path} holds no run: it has no config.yaml and environment.json, which a training writes first"
+        )
+    return folder
+
+
+def runs_below(top: Path) -> list[Path]:
+    """The run folders in a folder and its subfolders, by name.  Raises FileNotFoundError for no folder."""
+    if not top.is_dir():
+        raise FileNotFoundError(f"no folder {top}; say where your runs are: denskit runs FOLDER")
+    found = []
+    for place, folders, files in os.walk(top):
+        if {"config.yaml", "environment.json"} <= set(files):
+            found.append(Path(place))
+            folders.clear()  # nothing in a run folder is a run
+        folders[:] = [name for name in folders if not name.startswith(".")]
+    return sorted(found)
+
+
+def delete_run(path: str | os.PathLike[str]) -> None:
+    """Remove a run folder.
+
+    Raises FileNotFoundError for a folder without a run; ValueError while it trains, and for a folder around the working
+    directory.
+    """
+    folder = run_folder(path).path
+    if Path.cwd().is_relative_to(folder.resolve()):
+        raise ValueError(f"{folder} is the working directory, or around it; nothing was deleted")
+    with locked(folder):
+        shutil.rmtree(folder)
+
+
+def state_of(folder: RunFolder) -> RunState:
+    """What the lock and the last line of the log say."""
+    if is_locked(folder.path):
+        return "running"
+    last = next(reversed(lines_of(folder)), "")
+    if last.startswith("finished:"):
+        return "finished"
+    return "failed" if last.startswith("stopped: ") else "interrupted"
+
+
+def lines_of(folder: RunFolder) -> list[str]:
+    """The lines of train.log without their times."""
+    if not folder.log.is_file():
+        return []
+    return [line[_STAMP:] for line in folder.log.read_text(encoding="utf-8").splitlines()]
+
+
+def messages_of(folder: RunFolder) -> list[str]:
+    """The lines of train.log without times and without the lines of numbers, which metrics.csv has."""
+    return [line for line in lines_of(folder) if not _STEP.match(line)]
+
+
+def _progress(folder: RunFolder) -> tuple[int, int]:
+    """Steps done and to do, of the last line of numbers."""
+    found = next((match for line in reversed(lines_of(folder)) if (match := _STEP.match(line))), None)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _best(folder: RunFolder) -> dict[str, float]:
+    """The smallest validation errors, by metric."""
+    best: dict[str, float] = {}
+    for row in _rows(folder.metrics):
+        for name, text in row.items():
+            if name.startswith("valid_") and text and math.isfinite(value := float(text)):
+                metric = name.removeprefix("valid_")
+                best[metric] = min(best.get(metric, value), value)
+    return best
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    if path.is_file():
+        with path.open(newline="", encoding="utf-8") as stream:
+            yield from (row for row in csv.DictReader(stream) if None not in row.values())  # whole rows
+
+
+def _data(config: Mapping[str, Any]) -> str:
+    if config["name"] != "file":
+        return " ".join(word for word in (config["name"], config.get("molecule")) if word)
+    given = config.get("path") or config.get("train") or "?"
+    paths = [
+        Path(part if isinstance(part, str) else part["path"]) for part in ([given] if isinstance(given, str) else given)
+    ]
+    return ", ".join("atoms in memory" if path.parent.name == FRAMES else path.name for path in paths)

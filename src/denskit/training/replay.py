@@ -1,0 +1,109 @@
+"""Replay: some of the structures that a model was trained on are trained on again, so that fine-tuning keeps them.
+
+Their energies move with the references: where fine-tuning changes the references of the elements by some eV, labels
+change by the same, so that one energy head serves both sets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from denskit.batch import System
+from denskit.data.base import Source, Subset, evenly
+from denskit.data.loading import read_file
+from denskit.data.records import joined
+from denskit.models.base import ForceField
+from denskit.models.model_file import read_header
+from denskit.models.scaling import Scaling
+from denskit.tasks.metrics import measure
+from denskit.training.loader import Mixture
+from denskit.training.run_folder import model_file
+from denskit.training.settings import RunConfig
+from denskit.training.trained_on import reading_as_trained
+
+JUDGED = 200  # old structures, at most, that are held out to measure what is kept
+FORGOTTEN = 0.5  # force error relative to predicting zero: a model does better on its own training data
+
+
+def with_replay(config: RunConfig, new: Source, force_field: ForceField) -> tuple[Mixture, list[str]]:
+    """The training structures of a run, and messages.
+
+    Raises ValueError where the old structures would have no effect, or are not those that the model learned.
+    """
+    training = config.training
+    if training.replay is None:
+        return Mixture(new, len(new)), []
+    trained = model_file(str(training.init_from))
+    old, said = read_file(training.replay, reading_as_trained(trained, training.replay))
+    each = round(len(new) * training.replay_share / (1 - training.replay_share))
+    held = min(JUDGED, len(old) // 10)
+    if not each or not held or len(old) - held < 1:
+        raise ValueError(
+            f"training.replay={training.replay}: {len(old)} old structures beside {len(new)} new ones at "
+            f"training.replay_share={training.replay_share:g} come to {each} an epoch, {held} held out; at least 1 of "
+            "each is wanted. Give more old structures, or a larger share"
+        )
+    moved = _Moved(old, *_movement(Scaling.from_dict(read_header(trained)["scaling"]), force_field.scaling))
+    _require_known(force_field, evenly(moved, JUDGED), training.replay, training.evaluate_batch_size)
+    order = np.random.default_rng(config.seed).permutation(len(old))
+    chosen = Subset(moved, order[held:], f"{training.replay} (replay)")
+    mixture = Mixture(joined([new, chosen]), len(new), each, Subset(moved, np.sort(order[:held]), "old structures"))
+    rounds = len(chosen) / each
+    said.append(
+        f"replay: {each} of {len(chosen)} old structures in each epoch beside {len(new)} new ones, all of them in "
+        f"{max(rounds, 1):.3g} epochs; {held} are held out and judged at each evaluation"
+    )
+    return mixture, said
+
+
+def _movement(before: Scaling, after: Scaling) -> tuple[np.ndarray, float]:
+    """Changes of the references [119] and of the shift, eV."""
+    references = (after.references.cpu() - before.references).numpy()
+    return references, float(after.energy_shift) - float(before.energy_shift)
+
+
+@dataclass(frozen=True)
+class _Moved(Source):
+    """Structures whose energies follow the references."""
+
+    source: Source
+    references: np.ndarray  # [119] eV
+    shift: float  # eV
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @cached_property
+    def sizes(self) -> np.ndarray | None:
+        return self.source.sizes
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> System:
+        system = self.source[index]
+        if system.energy is None:
+            return system
+        moved = float(self.references[system.atomic_numbers].sum()) + self.shift
+        return replace(system, energy=system.energy + moved)
+
+
+def _require_known(force_field: ForceField, old: Source, path: str | Path, batch_size: int) -> None:
+    """Raise ValueError for structures with unknown elements, and for those that the model does not know."""
+    for system in old:
+        force_field.scaling.check_elements(system.atomic_numbers, f"{path}, frame {system.index},")
+    errors = measure(force_field, old, batch_size=batch_size).summary()
+    relative = errors.get("forces_mae_relative_to_zero", errors.get("energy_mae_relative_to_mean"))
+    if relative is None:
+        raise ValueError(f"training.replay={path}: no old structure has labels, so nothing would be learned from them")
+    if relative > FORGOTTEN:
+        raise ValueError(
+            f"training.replay={path}: the model's error is {relative:.2f} of a trivial prediction's on these "
+            "structures, so it was not trained on them, or their labels are in another unit or of another method. Give "
+            "structures of its training data, or train on these as data.train"
+        )

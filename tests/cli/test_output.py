@@ -1,0 +1,185 @@
+"""One output for all verbs: --json, --quiet, --verbose, exit codes, colour, completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+import torch
+import typer
+from ase.build import molecule
+from click.testing import Result
+from typer.testing import CliRunner
+
+from contract.variants import build
+from denskit.cli import app
+from denskit.models.model_file import save_model
+
+ESCAPE = "\x1b["
+
+
+def denskit(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, and labelled frames of ethanol."""
+    folder = tmp_path_factory.mktemp("output")
+    save_model(folder / "model.safetensors", build("envelope", torch.float32), {})
+    frames = [molecule("CH3CH2OH") for _ in range(3)]
+    for index, atoms in enumerate(frames):
+        atoms.rattle(0.02, seed=index)
+        atoms.info["REF_energy"], atoms.arrays["REF_forces"] = 0.1 * index, np.zeros((9, 3))
+    ase.io.write(folder / "mine.extxyz", frames)
+    return folder
+
+
+def verbs(group: object, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        if command.hidden:
+            continue
+        if hasattr(command, "commands"):
+            yield from verbs(command, (*words, name))
+        else:
+            yield (*words, name)
+
+
+@pytest.mark.parametrize("words", verbs(typer.main.get_command(app)), ids=" ".join)
+def test_every_verb_has_the_options_of_output(words: tuple[str, ...]) -> None:
+    shown = denskit(*words, "--help").output
+    assert all(option in shown for option in ("--json", "--quiet", "--verbose"))
+
+
+COMMANDS = {
+    "info": (["info", "mine.extxyz"], {"frames", "elements", "findings"}),
+    "model": (["info", "model.safetensors"], {"model", "scaling"}),
+    "evaluate": (["evaluate", "model.safetensors", "mine.extxyz"], {"errors"}),
+    "predict": (["predict", "model.safetensors", "mine.extxyz", "-o", "{tmp}/out.extxyz"], {"output", "structures"}),
+    "relax": (["relax", "model.safetensors", "mine.extxyz", "-o", "{tmp}/relaxed", "--steps", 1], {"folder", "moves"}),
+    "bench": (["bench", "model.safetensors", "mine.extxyz", "--repeats", 1], {"kernels", "predict_ms_per_structure"}),
+    "doctor": (["doctor"], {"torch"}),
+    "presets": (["presets"], {"presets"}),
+    "settings": (["presets", "settings", "cutoff"], {"settings"}),
+    "studies": (["study", "--list"], {"studies"}),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_json_is_all_of_standard_output(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    arguments, keys = COMMANDS[name]
+    result = denskit(*(str(word).format(tmp=tmp_path) for word in arguments), "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert keys <= found.keys(), found.keys()
+    assert "NaN" not in result.stdout
+
+
+def test_an_error_is_in_the_json_too(folder: Path) -> None:
+    result = denskit("evaluate", folder / "model.safetensors", folder / "absent.extxyz", "--json")
+    assert result.exit_code == 1
+    assert "absent.extxyz" in json.loads(result.stdout)["error"]
+    assert "absent.extxyz" in result.stderr
+
+
+def test_quiet_is_silent_but_for_errors(folder: Path, tmp_path: Path) -> None:
+    done = denskit("predict", folder / "model.safetensors", folder / "mine.extxyz", "-o", tmp_path / "a.extxyz", "-q")
+    assert (done.exit_code, done.output) == (0, "")
+    failed = denskit("predict", folder / "model.safetensors", folder / "no.extxyz", "-o", tmp_path / "b.extxyz", "-q")
+    assert failed.exit_code == 1 and "no.extxyz" in failed.stderr
+    ase.io.write(tmp_path / "xenon.extxyz", ase.Atoms("Xe"))
+    none = denskit("relax", folder / "model.safetensors", tmp_path / "xenon.extxyz", "-o", tmp_path / "none", "-q")
+    assert none.exit_code == 1 and none.output == "No structure could be relaxed\n"
+
+
+def test_verbose_says_how_data_are_read_and_shows_the_traceback(folder: Path) -> None:
+    arguments = ("evaluate", folder / "model.safetensors", folder / "mine.extxyz")
+    said = "energy from REF_energy, forces from REF_forces"
+    assert said in denskit(*arguments, "-v").stderr
+    assert said not in denskit(*arguments).output
+    assert isinstance(denskit("evaluate", folder / "none", "-v").exception, FileNotFoundError)
+
+
+def test_a_call_leaves_nothing_behind_for_the_next(folder: Path) -> None:
+    denskit("doctor", "--json", "-q", "-v")
+    assert "torch" in denskit("doctor").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["doctor"], 0),
+        (["train", "equiformer", "data.path=absent.extxyz"], 1),
+        (["train", "equiformr"], 1),
+        (["predict", "model.safetensors"], 2),
+        (["evaluate", "model.safetensors", "--batchsize", "3"], 2),
+        (["nothing"], 2),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else str(value),
+)
+def test_exit_codes(arguments: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert denskit(*arguments).exit_code == code
+
+
+def test_ctrl_c_in_any_verb_is_130(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("denskit.evaluation.evaluate.predict_each", interrupted)
+    out = folder / "interrupted.extxyz"
+    assert denskit("predict", folder / "model.safetensors", folder / "mine.extxyz", "-o", out).exit_code == 130
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_training_with_its_code(number: int, code: int, tmp_path: Path) -> None:
+    """The first line of numbers shows that the training runs, long before ``training.log_every`` steps."""
+    settings = ["data=embedded", "data.molecule=ethanol", "training.max_steps=100000", f"output={tmp_path / 'run'}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "denskit", "train", "demo", *settings],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("step 1/"):
+            process.send_signal(number)
+            break
+    rest, errors = process.communicate()
+    assert process.returncode == code, "".join(lines) + rest + errors
+    assert "Continue with the same command" in rest
+
+
+def test_there_is_no_colour_without_a_terminal_and_with_no_color(folder: Path) -> None:
+    code = "from denskit.cli import app; app()"
+    for changes in ({}, {"NO_COLOR": "1"}):
+        env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")} | changes
+        for words in (["doctor"], ["evaluate", "absent"], ["--help"]):
+            done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=env)
+            assert ESCAPE not in done.stdout + done.stderr
+
+
+def test_bash_completes_verbs_and_options() -> None:
+    def completed(*words: str) -> list[str]:
+        env = {
+            **os.environ, "_DENSKIT_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(("denskit", *words)),
+            "COMP_CWORD": str(len(words)),
+        }  # fmt: skip
+        code = "import sys; sys.argv[0] = 'denskit'; from denskit.cli import app; app(prog_name='denskit')"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env).stdout.split()
+
+    assert {"predict", "presets"} <= set(completed("pre"))
+    assert "--json" in completed("predict", "--")

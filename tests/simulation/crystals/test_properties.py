@@ -1,0 +1,139 @@
+"""Properties of crystals of a formula, compared with differences of its energy."""
+
+from __future__ import annotations
+
+import ase
+import numpy as np
+import pytest
+import torch
+from ase.build import bulk
+
+from denskit.batch import System
+from denskit.data.base import collate
+from denskit.simulation.crystals import (
+    CrystalSettings,
+    elastic_constants,
+    equation_of_state,
+    phonons,
+    relaxed_crystal,
+)
+from denskit.simulation.crystals.elastic import Elasticity
+from denskit.units import AMU, GPA
+from simulation.morse import Morse
+
+SETTINGS = CrystalSettings(fmax=1e-5, strain=0.002, supercell=4.0, volume_range=0.03)
+MORSE = Morse(stress=True)
+
+
+def _system(atoms: ase.Atoms) -> System:
+    n = len(atoms)
+    return System(
+        positions=atoms.positions, atomic_numbers=atoms.numbers, cell=atoms.cell.array, pbc=np.ones(3, dtype=bool),
+        fixed=np.zeros(n, dtype=bool), tags=np.zeros(n, dtype=np.int64),
+    )  # fmt: skip
+
+
+def _energy(positions: np.ndarray, cell: np.ndarray) -> float:
+    n = len(positions)
+    atoms = ase.Atoms(numbers=[29] * n, positions=positions, cell=cell, pbc=True)
+    return float(MORSE(collate([_system(atoms)], torch.float64)[0]).energy[0])
+
+
+@pytest.fixture(scope="module")
+def crystal() -> System:
+    """Face-centred cubic, four atoms, started from a cell that is not the minimum."""
+    return relaxed_crystal(MORSE, _system(bulk("Cu", cubic=True, a=3.0)), SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def elastic(crystal: System) -> Elasticity:
+    return elastic_constants(MORSE, crystal, SETTINGS)
+
+
+def test_elastic_constants_are_second_derivatives_of_the_energy(crystal: System, elastic: Elasticity) -> None:
+    def energy(strain: np.ndarray) -> float:
+        change = np.eye(3) + strain
+        return _energy(crystal.positions @ change, crystal.cell @ change)
+
+    volume, step = abs(np.linalg.det(crystal.cell)), 2e-3
+    tension, shear = np.diag([step, 0, 0]), np.array([[0, step / 2, 0], [step / 2, 0, 0], [0, 0, 0]])
+    for strain, found in ((tension, elastic.constants[0, 0]), (shear, elastic.constants[5, 5])):
+        second = (energy(strain) + energy(-strain) - 2 * energy(0 * strain)) / step**2 / volume / GPA
+        assert found == pytest.approx(second, rel=2e-3)
+
+
+def test_a_cubic_crystal_has_three_constants(elastic: Elasticity) -> None:
+    c = elastic.constants
+    c11, c12, c44 = c[0, 0], c[0, 1], c[3, 3]
+    expected = np.diag([c11] * 3 + [c44] * 3)
+    expected[:3, :3] += c12 * (1 - np.eye(3))
+    np.testing.assert_allclose(c, expected, atol=1e-3 * c11)
+    assert elastic.stable
+    assert elastic.asymmetry < 1e-3 * c11
+    assert elastic.bulk_modulus == pytest.approx((c11 + 2 * c12) / 3, rel=1e-6)
+
+
+def test_the_equation_of_state_has_the_bulk_modulus_of_the_elastic_constants(
+    crystal: System, elastic: Elasticity
+) -> None:
+    found = equation_of_state(MORSE, crystal, SETTINGS)
+    assert found.bulk_modulus == pytest.approx(elastic.bulk_modulus, rel=0.02)
+    assert found.volume == pytest.approx(abs(np.linalg.det(crystal.cell)) / 4, rel=1e-3)
+    assert found.energy == pytest.approx((crystal.energy or 0.0) / 4, abs=1e-4)
+    assert found.residual < 1e-3
+
+
+def test_averages_of_an_isotropic_solid() -> None:
+    bulk_modulus, shear = 100.0, 40.0
+    c = np.diag([4 / 3 * shear] * 3 + [shear] * 3)
+    c[:3, :3] += bulk_modulus - 2 / 3 * shear * (1 - np.eye(3))
+    found = Elasticity.of(c)
+    assert (found.bulk_modulus, found.shear_modulus) == pytest.approx((bulk_modulus, shear))
+    assert found.youngs_modulus == pytest.approx(9 * bulk_modulus * shear / (3 * bulk_modulus + shear))
+    assert found.poisson_ratio == pytest.approx((3 * bulk_modulus - 2 * shear) / (6 * bulk_modulus + 2 * shear))
+    c[3, 3] = -1.0
+    assert not Elasticity.of(c).stable
+
+
+def test_phonons_are_those_of_the_hessian(crystal: System) -> None:
+    """The modes of the four-atom cell at Gamma, from second differences of the energy."""
+    pytest.importorskip("phonopy")
+    found = phonons(MORSE, crystal, SETTINGS)
+    n, step = len(crystal), 1e-3
+    hessian = np.zeros((3 * n, 3 * n))
+    for i in range(3 * n):
+        for j in range(i + 1):
+            corners = []
+            for one, other in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+                moved = crystal.positions.flatten()
+                moved[i] += one * step
+                moved[j] += other * step
+                corners.append(one * other * _energy(moved.reshape(-1, 3), crystal.cell))
+            hessian[i, j] = hessian[j, i] = sum(corners) / (4 * step**2)
+    masses = ase.Atoms("Cu").get_masses()[0] * AMU
+    values = np.linalg.eigvalsh(hessian) / masses
+    own = 1000 * np.sqrt(np.abs(values)) * np.sign(values) / (2 * np.pi)  # THz
+    modes = found.phonopy
+    modes.run_qpoints([[0, 0, 0], [0.5, 0.5, 0.0], [0.5, 0.0, 0.5], [0.0, 0.5, 0.5]])  # those folded onto Gamma
+    theirs = np.sort(modes.qpoints.frequencies.flatten())
+    np.testing.assert_allclose(theirs, np.sort(own), atol=0.02 * own.max())
+    assert found.stable
+    assert 3 * 8.314 * 0.5 < found.heat_capacity <= 3 * 8.3145
+
+
+def test_a_molecule_is_refused() -> None:
+    molecule = _system(bulk("Cu"))
+    molecule.pbc[:] = False
+    with pytest.raises(ValueError, match="not periodic: it has no volume"):
+        relaxed_crystal(MORSE, molecule, SETTINGS)
+
+
+def test_a_relaxation_that_does_not_converge_is_an_error() -> None:
+    crystal = _system(bulk("Cu", cubic=True, a=3.3))
+    with pytest.raises(ValueError, match="did not converge to 1e-05 eV/Å"):
+        relaxed_crystal(MORSE, crystal, SETTINGS.model_copy(update={"steps": 1}))
+
+
+def test_a_crystal_that_falls_apart_is_an_error() -> None:
+    with pytest.raises(ValueError, match="relaxation took the volume from .* the model does not know this crystal"):
+        relaxed_crystal(MORSE, _system(bulk("Cu", cubic=True, a=4.8)), SETTINGS)

@@ -1,0 +1,154 @@
+"""Denskit from Python: training on atoms in memory, and the object of a run."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+
+import ase
+import numpy as np
+import pytest
+import torch
+from ase.build import molecule
+from ase.calculators.emt import EMT
+from ase.calculators.singlepoint import SinglePointCalculator
+
+from denskit import DenskitCalculator, Potential, Run, evaluate, load_config, load_model, predict, train
+from denskit.models.model_file import save_model
+
+from trained import trained
+
+TINY = Path(__file__).parent / "training" / "tiny.yaml"
+
+
+def labelled(count: int) -> list[ase.Atoms]:
+    frames = []
+    for index in range(count):
+        atoms = molecule(("CH3CH2OH", "H2O")[index % 2])
+        atoms.rattle(0.05, seed=index)
+        reference = atoms.copy()
+        reference.calc = EMT()
+        atoms.calc = SinglePointCalculator(
+            atoms, energy=reference.get_potential_energy(), forces=reference.get_forces()
+        )
+        frames.append(atoms)
+    return frames
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def trained_run(**more: object) -> Run:
+    settings = {"training.max_steps": 3, "data.molecule": None, "data.split": {"valid": 4, "test": 6}}
+    return train(TINY, labelled(24), settings=settings, task="dens", device="cpu", output="runs/mine", **more)
+
+
+def test_a_run_holds_all_that_came_of_a_training(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = trained_run()
+    assert capfd.readouterr() == ("", "")
+    assert run.state == "finished"
+    assert run.config.task.name == "dens" and run.config.training.max_steps == 3
+    assert any("24 train" in line or "14 train" in line for line in run.messages)
+    assert not any(line.startswith("step ") for line in run.messages)
+    assert run.curves["step"][-1] == 3
+    assert run.errors == evaluate(run.path) == run.errors
+    assert load_model(run).config == run.model.config
+    assert "finished, 3 of 3 steps" in repr(run) and "meV/Å" in repr(run)
+    assert "<td>test</td>" in run._repr_html_()
+    assert pickle.loads(pickle.dumps(run)) == run
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        Run(here)
+
+
+def test_predictions_are_those_of_the_calculator(here: Path) -> None:
+    run = trained_run()
+    frames = labelled(3)
+    frames[0].calc = EMT()  # labels are not looked at, fitting or not
+    found = run.predict(frames)
+    assert found.energy.shape == (3,) and found.stress is None
+    for atoms, energy, forces in zip(frames, found.energy, found.forces, strict=True):
+        atoms.calc = DenskitCalculator(run)
+        assert atoms.get_potential_energy() == pytest.approx(energy, abs=1e-3)
+        np.testing.assert_allclose(atoms.get_forces(), forces, atol=1e-3)
+    assert predict(run, frames[0]).energy[0] == pytest.approx(found.energy[0], abs=1e-3)
+    assert Potential(run).cutoff == run.model.cutoff
+    labels = evaluate(run, labelled(12))
+    assert labels["forces_mae_meV_per_A"] > 0 and "energy_mae_shifted_meV" in labels
+
+
+def test_stress_is_an_array_with_nan_for_molecules(tmp_path: Path) -> None:
+    save_model(tmp_path / "model.safetensors", trained(torch.float32), {})
+    crystal = ase.Atoms(
+        "Cu4", scaled_positions=[[0, 0, 0], [0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]], cell=[3.6] * 3
+    )
+    crystal.pbc = True
+    found = predict(tmp_path / "model.safetensors", [crystal, molecule("H2O")])
+    assert found.stress is not None and np.isfinite(found.stress[0]).all() and np.isnan(found.stress[1]).all()
+
+
+def test_a_moved_run_is_resumed_with_its_own_frames(here: Path) -> None:
+    first = trained_run()
+    shutil.move(first.path, "elsewhere")
+    errors = evaluate("elsewhere")
+    again = train("elsewhere", settings={"training.max_steps": 5}, resume=True)
+    assert again.curves["step"][-1] == 5
+    assert evaluate("elsewhere", split="valid") and errors.keys() == again.errors.keys()
+    with pytest.raises(ValueError, match="trained on other frames than those given"):
+        train("elsewhere", labelled(10), resume=True)
+
+
+def test_errors_are_measured_again_after_more_training(here: Path) -> None:
+    run = trained_run()
+    before = run.errors
+    train(run, settings={"training.max_steps": 9, "training.final": "last"}, resume=True)
+    assert run.errors == evaluate(run.path) != before
+
+
+def test_parts_of_their_own(here: Path) -> None:
+    frames = labelled(14)
+    more = {"settings": {"training.max_steps": 1, "data.molecule": None}, "device": "cpu", "output": "runs/parts"}
+    run = train(TINY, frames[:8], valid=frames[8:11], test=frames[11:], **more)
+    assert evaluate(run) == pytest.approx(evaluate(run, frames[11:]))
+    with pytest.raises(ValueError, match="test structures are given, but none to train on"):
+        train(TINY, test=frames, output="runs/none")
+
+
+@pytest.mark.parametrize(
+    ("frames", "settings", "said"),
+    [
+        ([], {}, "no atoms were given"),
+        ([molecule("H2O")], {}, "no frame has energy"),
+        ([*labelled(3), molecule("H2O")], {}, "1 of 4 frames have no energy: frame 3"),
+        (labelled(2), {"data.path": "mine.extxyz"}, "data.path=mine.extxyz too; give one of them"),
+        (labelled(2), {"training.max_stepz": 3}, "did you mean training.max_steps"),
+        (labelled(2), {"data.split.train": 50}, "has 2 frames to divide"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_named_and_nothing_is_left(
+    here: Path, frames: list[ase.Atoms], settings: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        train("equiformer", frames, settings=settings, output="runs/new")
+    assert not Path("runs/new").exists() or not list(Path("runs/new").iterdir())
+
+
+def test_a_killed_beginning_does_not_block_the_folder(here: Path) -> None:
+    (here / "runs/mine/frames").mkdir(parents=True)
+    (here / "runs/mine/frames/train.extxyz").write_text("half a file")
+    assert trained_run().state == "finished"
+
+
+def test_settings_from_python() -> None:
+    config = load_config("equiformer", {"task": "dens", "training.max_steps": np.int64(7), "training": {"lr": 1e-3}})
+    assert (config.task.name, config.training.max_steps, config.training.lr) == ("dens", 7, 1e-3)
+    assert load_config("equiformer", {"data.path": Path("a.extxyz")}).data.path == "a.extxyz"
+    whole = load_config("equiformer", {"data": {"train": [{"path": "a", "origin": "md"}, "b"], "valid": "c"}})
+    assert [part.path for part in whole.data.parts] == ["a", "b"]
+    with pytest.raises(ValueError, match="did you mean training.batch_size"):
+        load_config("equiformer", {"training.batchsize": 4})
+    with pytest.raises(ValueError, match="a whole configuration is given, and seed too"):
+        train(config, seed=1)

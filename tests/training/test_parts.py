@@ -1,0 +1,117 @@
+"""Parts of a model: frozen ones stay as they were, and rates fall with the distance from the heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from denskit.data import load_data
+from denskit.models import build_force_field
+from denskit.models.base import ForceField
+from denskit.models.model_file import load_model
+from denskit.models.scaling import Scaling
+from denskit.runtime.processes import join_processes
+from denskit.training.load_config import RunConfig, load_config
+from denskit.training.optimizer import build_optimizer, set_learning_rate
+from denskit.training.parts import depths, freeze, parts_of
+from denskit.training.run import train
+from denskit.training.trainer import Trainer
+
+Tiny = Callable[..., RunConfig]
+
+
+@pytest.fixture
+def trained(tiny: Tiny) -> Path:
+    return train(tiny("training.max_steps=2", "task=energy_forces", name="trained"))
+
+
+def _last(run: Path) -> ForceField:
+    return load_model(run / "checkpoints" / "last.safetensors")
+
+
+def _start(config: RunConfig) -> Trainer:
+    return Trainer(config, load_data(config.data, config.seed), join_processes("cpu"))
+
+
+def test_frozen_parts_keep_their_weights_and_the_others_learn(tiny: Tiny, trained: Path) -> None:
+    run = train(
+        tiny(
+            f"training.init_from={trained}",
+            "training.frozen=[embedding,blocks.0]",
+            "task=energy_forces",
+            "training.max_steps=3",
+        )
+    )
+    before, after = load_model(trained / "model.safetensors"), _last(run)
+    parts = parts_of(after)
+    moved = {
+        parts[name]
+        for (name, old), (_, new) in zip(before.named_parameters(), after.named_parameters(), strict=True)
+        if not torch.equal(old, new)
+    }
+    assert moved.isdisjoint({"embedding", "blocks.0"})
+    assert {"norm", "heads.energy"} <= moved
+    assert "frozen: embedding, blocks.0; " in (run / "train.log").read_text()
+
+
+def test_a_run_with_frozen_parts_resumes_exactly(tiny: Tiny, trained: Path) -> None:
+    settings = (
+        f"training.init_from={trained}", "training.frozen=[embedding]", "training.ema_decay=0.9", "task=energy_forces",
+        "training.schedule=constant", "training.layer_decay=0.5",
+    )  # fmt: skip
+    whole = train(tiny(*settings, "training.max_steps=4", name="whole"))
+    train(tiny(*settings, "training.max_steps=2", name="cut"))
+    cut = train(tiny(*settings, "training.max_steps=4", name="cut"), resume=True)
+    for one, other in zip(_last(whole).parameters(), _last(cut).parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["training.frozen=[block]", "task=energy_forces"], "no part 'block'; did you mean blocks.0"),
+        (["training.frozen=[embedding,blocks,norm,heads]", "task=energy_forces"], "leaves no weights to train"),
+        (["training.frozen=[heads]", "task=dens"], "heads.noise has untrained weights"),
+        (
+            ["training.frozen=[embedding]", "task=energy_forces", "data.molecule=acetamide"],
+            "embedding has untrained weights",
+        ),
+    ],
+)
+def test_refused(tiny: Tiny, trained: Path, settings: list[str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        _start(tiny(f"training.init_from={trained}", *settings))
+
+
+def test_nothing_is_frozen_in_an_untrained_model(tiny: Tiny) -> None:
+    with pytest.raises(ValueError, match="frozen=embedding would keep random weights; give init_from"):
+        tiny("training.frozen=[embedding]")
+
+
+def test_rates_fall_with_the_distance_from_the_heads(tiny: Tiny) -> None:
+    config = tiny("training.layer_decay=0.5")
+    force_field = _start(config).force_field
+    depth = depths(force_field)
+    last = max(depth[name] for name in depth if parts_of(force_field)[name].startswith("blocks."))
+    assert {depth[name] for name, part in parts_of(force_field).items() if part in ("norm", "heads.energy")} == {0}
+    assert {depth[name] for name, part in parts_of(force_field).items() if part == "embedding"} == {last + 1}
+    optimizer = build_optimizer(force_field, config.training)
+    set_learning_rate(optimizer, 0.01)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    for name, parameter in force_field.named_parameters():
+        assert rates[id(parameter)] == pytest.approx(0.01 * 0.5 ** depth[name])
+    assert len(rates) == len(depth)
+
+
+def test_parts_of_every_model() -> None:
+    for preset in ("equiformer_v2", "equiformer_v3", "esen"):
+        config = load_config(preset, ["data.path=none.xyz"])
+        scaling = Scaling(elements=[1], references={}, energy_shift=0.0, energy_scale=1.0, force_scale=1.0)
+        model = config.model.model_copy(update={"average_degree": 10.0, "average_atoms": 10.0})
+        force_field = build_force_field(model, heads={"noise": "1"}, scaling=scaling)
+        parts = set(parts_of(force_field).values())
+        assert {"embedding", "blocks.0", "norm", "heads.energy", "heads.noise"} <= parts
+        assert freeze(force_field, ["embedding", "blocks"]).startswith("frozen: embedding, blocks;")
