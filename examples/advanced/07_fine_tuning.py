@@ -15,39 +15,40 @@ with random weights.
 import tempfile
 from pathlib import Path
 
+import ase.io
 import matplotlib.pyplot as plt
 
-from denskit import evaluate, load_config, train
-from denskit.analysis.plots import read_metrics
+from denskit import train
 
 folder = Path(tempfile.mkdtemp())
-settings = [
-    "data=file",
-    "data={path: ../data/ethanol_dft.extxyz, references: fit, split: {mode: random, train: 50, valid: 30, test: 70}}",
-    "training.max_steps=100",
-    "training.evaluate_every=10 steps",
-    "training.log_every=50",
-]
-tuned = [*settings, "data.references=fit", "training.init_from=../data/ethanol", "training.lr=5e-4"]
-runs = {
-    "from scratch": train(load_config("demo", [*settings, f"output={folder}/scratch"])),
-    "fine-tuned": train(load_config("demo", [*tuned, f"output={folder}/tuned"])),
-    "fine-tuned with DeNS": train(load_config("demo", [*tuned, "task=dens", f"output={folder}/dens"])),
+frames = ase.io.read("../data/ethanol_dft.extxyz", index=":")
+settings = {
+    "data.references": "fit",
+    "data.split": {"mode": "random", "train": 50, "valid": 30, "test": 70},
+    "training.max_steps": 100,
+    "training.evaluate_every": "10 steps",
 }
+tuned = {**settings, "training.init_from": "../data/ethanol", "training.lr": 5e-4}
+runs = {
+    "from scratch": train("demo", frames, settings=settings, output=f"{folder}/scratch"),
+    "fine-tuned": train("demo", frames, settings=tuned, output=f"{folder}/tuned"),
+    "fine-tuned with DeNS": train("demo", frames, settings=tuned, task="dens", output=f"{folder}/dens"),
+}
+for message in runs["fine-tuned"].messages:
+    print(message)
 
 # %%
 # Energies of the two methods differ by thousands of eV. ``data.references=fit`` corrects the energies of the
-# elements on the new structures; the log above says by how much. What remains is the difference of the two
+# elements on the new structures; the messages above say by how much. What remains is the difference of the two
 # potential energy surfaces.
 
 figure, axes = plt.subplots(figsize=(5.5, 3.4), layout="constrained")
 for name, run in runs.items():
-    curves = read_metrics(Path(run) / "metrics.csv")
-    axes.semilogy(curves["step"], curves["valid_forces_mae_meV_per_A"], ".-", label=name)
+    axes.semilogy(run.curves["step"], run.curves["valid_forces_mae_meV_per_A"], ".-", label=name)
 axes.set(xlabel="step", ylabel="validation error of forces (meV/Å)")
 axes.legend(frameon=False)
 plt.show()
 
 for name, run in runs.items():
-    errors = evaluate(run)
-    print(f"{name:21} forces {errors['forces_mae_meV_per_A']:6.1f} meV/Å   energy {errors['energy_mae_meV']:6.1f} meV")
+    forces, energy = run.errors["forces_mae_meV_per_A"], run.errors["energy_mae_meV"]
+    print(f"{name:21} forces {forces:6.1f} meV/Å   energy {energy:6.1f} meV")

@@ -17,24 +17,20 @@ import matplotlib.pyplot as plt
 import numpy as np
 from ase.build import molecule
 
-from denskit import DenskitCalculator, Potential, load_config, train
+from denskit import DenskitCalculator, Potential, train
 from denskit.data import load_data
 from denskit.data.base import collate
 
 folder = Path(tempfile.mkdtemp())
-settings = [
-    "data.split={train: 200, valid: 50, test: 100, seed: 0}",
-    "training.max_steps=100",
-    "training.log_every=100",
-]
-committee = [train(load_config("demo", [*settings, f"seed={seed}", f"output={folder}/{seed}"])) for seed in range(3)]
+settings = {"data.split": {"train": 200, "valid": 50, "test": 100, "seed": 0}, "training.max_steps": 100}
+committee = [train("demo", settings=settings, seed=seed, output=f"{folder}/{seed}") for seed in range(3)]
 
 # %%
 # Spread against error
 # --------------------
 # ``Potential`` of several models gives the mean forces and their standard deviation.
 
-config = load_config(committee[0])
+config = committee[0].config
 test = load_data(config.data, config.seed).test
 batch, targets = collate([test[index] for index in range(len(test))])
 found = Potential(committee)(batch)

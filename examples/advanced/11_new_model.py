@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor, nn
 
-from denskit import evaluate, load_config, load_model, train
+from denskit import train
 from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
 from denskit.models import MODELS, ModelEntry
@@ -105,14 +105,14 @@ MODELS["distances"] = ModelEntry(DistancesConfig, Distances)
 import tempfile
 
 folder = tempfile.mkdtemp()
-settings = ["data.split={train: 400, valid: 50, test: 200}", "training.max_steps=150", "training.log_every=150"]
+settings = {"data.split": {"train": 400, "valid": 50, "test": 200}, "training.max_steps": 100}
 runs = {
-    "distances": train(load_config("demo", ["model={name: distances}", *settings, f"output={folder}/distances"])),
-    "equiformer": train(load_config("demo", [*settings, f"output={folder}/equiformer"])),
+    "distances": train("demo", settings=settings, model={"name": "distances"}, output=f"{folder}/distances"),
+    "equiformer": train("demo", settings=settings, output=f"{folder}/equiformer"),
 }
 for name, run in runs.items():
-    parameters = sum(parameter.numel() for parameter in load_model(run).parameters())
-    print(f"{name:10} {parameters:6,} parameters, forces {evaluate(run)['forces_mae_meV_per_A']:.0f} meV/Å")
+    parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    print(f"{name:10} {parameters:6,} parameters, forces {run.errors['forces_mae_meV_per_A']:.0f} meV/Å")
 
 # %%
 # All that the others can do
@@ -132,7 +132,7 @@ for angle in angles:
     atoms.set_dihedral(0, 1, 2, 3, angle, indices=[3])
     energies.append(atoms.get_potential_energy())
 before = energies[0]
-atoms.rotate(70, "xyz")
+atoms.rotate(70, "x")
 atoms.set_dihedral(0, 1, 2, 3, 0, indices=[3])
 print(f"energy after a rotation: {atoms.get_potential_energy() - before:+.1e} eV")
 

@@ -17,35 +17,33 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from denskit import evaluate, load_config, train
-from denskit.analysis.plots import read_metrics
+from denskit import train
 
 folder = Path(tempfile.mkdtemp())
-settings = [
-    "data.split={train: 50, valid: 50, test: 200}",
-    "training.max_steps=100",
-    "training.evaluate_every=25 steps",
-    "training.log_every=50",
-]
-runs = {
-    "without DeNS": train(load_config("demo", [*settings, "task=energy_forces", f"output={folder}/plain"])),
-    "with DeNS": train(load_config("demo", [*settings, "task=dens", f"output={folder}/dens"])),
+settings = {
+    "data.split": {"train": 50, "valid": 50, "test": 200},
+    "training.max_steps": 100,
+    "training.evaluate_every": "25 steps",
 }
+runs = {
+    "without DeNS": train("demo", settings=settings, task="energy_forces", output=f"{folder}/plain"),
+    "with DeNS": train("demo", settings=settings, task="dens", output=f"{folder}/dens"),
+}
+print(runs["with DeNS"])
 
 # %%
 # Errors on 200 structures that neither training has seen:
 
 for name, run in runs.items():
-    errors = evaluate(run)
-    print(f"{name:13} forces {errors['forces_mae_meV_per_A']:6.1f} meV/Å   energy {errors['energy_mae_meV']:6.1f} meV")
+    forces, energy = run.errors["forces_mae_meV_per_A"], run.errors["energy_mae_meV"]
+    print(f"{name:13} forces {forces:6.1f} meV/Å   energy {energy:6.1f} meV")
 
 # %%
-# A run folder holds the curves in ``metrics.csv``.
+# The curves, which are in ``metrics.csv`` of the run folder, too:
 
 figure, axes = plt.subplots(figsize=(5, 3.4), layout="constrained")
 for name, run in runs.items():
-    curves = read_metrics(Path(run) / "metrics.csv")
-    axes.semilogy(curves["step"], curves["valid_forces_mae_meV_per_A"], ".-", label=name)
+    axes.semilogy(run.curves["step"], run.curves["valid_forces_mae_meV_per_A"], ".-", label=name)
 axes.set(xlabel="step", ylabel="validation error of forces (meV/Å)")
 axes.legend(frameon=False)
 plt.show()

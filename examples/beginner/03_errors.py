@@ -13,9 +13,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from ase.data import chemical_symbols
 
-from denskit import evaluate, load_config, load_model
+from denskit import evaluate, load_config, predict
 from denskit.data import load_data
-from denskit.models.prediction import predict_each
 
 run = "../data/ethanol"
 for name, value in evaluate(run).items():
@@ -27,9 +26,8 @@ for name, value in evaluate(run).items():
 
 config = load_config(run)
 test = load_data(config.data, config.seed).test
-pairs = list(predict_each(load_model(run), test, 32))
-reference = np.array([system.forces for system, _ in pairs])  # [structures, 9, 3] eV/Å
-predicted = np.array([found["forces"] for _, found in pairs])
+reference = np.array([system.forces for system in test])  # [structures, 9, 3] eV/Å
+predicted = np.array(predict(run, test).forces)
 error = 1000 * np.linalg.norm(predicted - reference, axis=-1)  # [structures, 9] meV/Å
 
 numbers = test[0].atomic_numbers
@@ -61,4 +59,4 @@ for number in np.unique(numbers):
 for place in np.argsort(error.max(axis=1))[:-4:-1]:
     atom = int(error[place].argmax())
     symbol = chemical_symbols[numbers[atom]]
-    print(f"frame {pairs[place][0].index}: atom {atom} ({symbol}), error {error[place, atom]:.0f} meV/Å")
+    print(f"frame {test[int(place)].index}: atom {atom} ({symbol}), error {error[place, atom]:.0f} meV/Å")

@@ -26,12 +26,12 @@ folder = Path(tempfile.mkdtemp())
 potential = Potential("../data/ethanol")
 plan = DynamicsPlan(
     settings=DynamicsSettings(ensemble="nvt", temperature=500, timestep=0.5),
-    steps=800,
+    steps=600,
     folder=folder / "nvt",
     frame_every=10,
 )
 outcome = dynamics(potential, [molecule("CH3CH2OH")] * 4, plan)
-print(f"{800 * 0.5 / 1000} ps; unstable replicas: {len(outcome.failures)}")
+print(f"{600 * 0.5 / 1000} ps; unstable replicas: {len(outcome.failures)}")
 
 # %%
 # What the folder holds
@@ -47,7 +47,7 @@ for replica in range(4):
 left.axhline(500, color="black", linewidth=0.8)
 left.set(xlabel="time (ps)", ylabel="temperature (K)")
 for replica in range(4):
-    frames = ase.io.read(folder / "nvt" / f"trajectory_{replica}.extxyz", index=":")
+    frames = ase.io.read(folder / "nvt" / f"trajectory_{replica:02}.extxyz", index=":")
     right.plot(np.arange(len(frames)) * 10 * 0.5 / 1000, [frame.get_distance(2, 3) for frame in frames])
 right.set(xlabel="time (ps)", ylabel="O-H bond (Å)")
 plt.show()

@@ -293,7 +293,7 @@ class _Checker:
         near += [
             f"{other}.{leaf}" for other, cls in self.classes.items() if leaf in cls.model_fields and other != prefix
         ]
-        for name, cls in _CHOICES.get(prefix, {}).items():
+        for name, cls in _choices().get(prefix, {}).items():
             if cls is not owner:
                 close = difflib.get_close_matches(leaf, cls.model_fields, n=1, cutoff=0.75)
                 near += [
