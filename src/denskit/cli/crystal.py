@@ -13,13 +13,13 @@ from denskit.cli.output import complain, give
 # column, key, format
 COLUMNS = (
     ("formula", "formula", "{}"),
-    ("energy (eV/atom)", "energy_eV_per_atom", "{:.4f}"),
-    ("volume (Å^3/atom)", "volume_A3_per_atom", "{:.3f}"),
-    ("bulk (GPa)", "bulk_modulus_GPa", "{:.1f}"),
-    ("shear (GPa)", "shear_modulus_GPa", "{:.1f}"),
+    ("energy\n(eV/atom)", "energy_eV_per_atom", "{:.4f}"),
+    ("volume\n(Å^3/atom)", "volume_A3_per_atom", "{:.3f}"),
+    ("bulk\n(GPa)", "bulk_modulus_GPa", "{:.1f}"),
+    ("shear\n(GPa)", "shear_modulus_GPa", "{:.1f}"),
     ("Poisson", "poisson_ratio", "{:.3f}"),
-    ("phonons (THz)", "phonon_largest_THz", "{:.2f}"),
-    ("lowest (THz)", "phonon_smallest_THz", "{:.2f}"),
+    ("phonons\n(THz)", "phonon_largest_THz", "{:.2f}"),
+    ("lowest\n(THz)", "phonon_smallest_THz", "{:.2f}"),
 )
 
 

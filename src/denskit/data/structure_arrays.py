@@ -120,7 +120,7 @@ class StructureArrays(Source):
             raise ValueError(f"{name} has no frames: it is empty, or not a file of structures")
         counts = [len(system) for system in held]
         nan_forces = [np.full((n, 3), np.nan) for n in counts]
-        groups = tuple(system.group for system in held)
+        groups, sids = tuple(system.group for system in held), tuple(system.sid for system in held)
         return cls(
             name=name,
             starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
@@ -135,6 +135,7 @@ class StructureArrays(Source):
             stress=np.stack([np.full((3, 3), np.nan) if s.stress is None else s.stress for s in held]),
             has={label: np.array([getattr(system, label) is not None for system in held]) for label in LABELS},
             groups=groups if any(groups) else (),
+            sids=sids if any(sids) else (),
         )
 
     def atom_rows(self, places: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from denskit.data.base import Shard
 from denskit.data.config import DataConfig
 from denskit.data.readers.ase_files import read_ase
 from denskit.data.readers.aselmdb import AseLmdbShard
+from denskit.data.readers.mptrj import is_mptrj, read_mptrj
 from denskit.data.readers.npz import read_npz
 from denskit.data.readers.oc20 import LmdbShard, PickledList
 from denskit.data.readers.raw_oc20 import RawPair, text_of
@@ -46,12 +47,14 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArray
     ending = _ending(path)
     if ending is not None:
         return _records(path, [path], ending, config)
+    if is_mptrj(path):
+        return read_mptrj(path, config)
     return (read_ase if is_read_by_ase(path) else read_npz)(path, config)
 
 
 def is_read_by_ase(path: Path) -> bool:
     """Whether ASE reads the file."""
-    return path.is_file() and _ending(path) is None and path.suffix != ".npz"
+    return path.is_file() and _ending(path) is None and path.suffix != ".npz" and not is_mptrj(path)
 
 
 def are_shards(path: Path) -> bool:

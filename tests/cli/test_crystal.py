@@ -1,0 +1,62 @@
+"""`denskit crystal` with a trained model: files, messages, resuming."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ase.io
+import pytest
+from ase.build import bulk, molecule
+from typer.testing import CliRunner
+
+from denskit.cli import app
+from denskit.simulation.crystals.folder import properties_in
+
+from trained import TRAINED
+
+
+@pytest.fixture
+def crystals(tmp_path: Path) -> Path:
+    """Copper, gold (which the model does not know) and a molecule."""
+    path = tmp_path / "crystals.extxyz"
+    water = molecule("H2O", vacuum=5.0)
+    ase.io.write(path, [bulk("Cu"), bulk("Au"), water])
+    return path
+
+
+def test_properties_of_copper(tmp_path: Path, crystals: Path) -> None:
+    pytest.importorskip("phonopy")
+    output = tmp_path / "out"
+    arguments = ["crystal", str(TRAINED), str(crystals), "-o", str(output), "--phonons", "--supercell", "6", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    copper, gold, water = properties_in(output)
+    assert copper["formula"] == "Cu"
+    assert 10 < copper["volume_A3_per_atom"] < 13.5
+    assert 80 < copper["bulk_modulus_GPa"] < 200, "EMT, which the model learned: 134 GPa"
+    assert copper["elastic_constants_GPa"][0][0] > copper["elastic_constants_GPa"][0][1] > 0
+    assert "was not trained on" in gold["error"]
+    assert "it has no volume" in water["error"]
+    assert json.loads(result.stdout)["crystals"][0] == copper
+    assert (output / "phonopy_0.yaml").is_file()
+    assert (output / "crystals.png").stat().st_size > 10_000
+
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 1
+    assert "continue it with --resume" in again.stderr
+    resumed = CliRunner().invoke(app, [*arguments, "--resume"])
+    assert resumed.exit_code == 0, resumed.output
+    assert len(list(properties_in(output))) == 3
+    other = CliRunner().invoke(app, [*arguments, "--resume", "--strain", "0.01"])
+    assert "settings.strain: 0.005 then, 0.01 now" in other.stderr
+
+
+def test_an_interrupted_list_continues(tmp_path: Path, crystals: Path) -> None:
+    output = tmp_path / "out"
+    arguments = ["crystal", str(TRAINED), str(crystals), "-o", str(output)]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    lines = (output / "crystals.jsonl").read_text().splitlines(keepends=True)
+    (output / "crystals.jsonl").write_text(lines[0] + lines[1][:20])  # as a kill leaves it
+    assert CliRunner().invoke(app, [*arguments, "--resume"]).exit_code == 0
+    assert (output / "crystals.jsonl").read_text() == "".join(lines)
