@@ -9,7 +9,13 @@ from sphinx_gallery.sorting import ExplicitOrder
 project = "Denskit"
 author = "the authors of Denskit"
 release = installed("denskit")
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_gallery.gen_gallery"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_gallery.gen_gallery",
+]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 html_theme = "furo"
