@@ -9,15 +9,16 @@ Tungsten from 121 strained cells of two atoms and six snapshots of molecular dyn
 # The training
 # ------------
 # ``model.stress=strain`` makes the stress the exact derivative of the energy; ``task.stress_weight`` puts the
-# labels to use. Files that hold stress labels want both. The run in ``data/tungsten`` is this training, some
-# minutes on one core:
+# labels to use. Files that hold stress labels want both. ``training.final=last``: most validation cells have no
+# forces by which to choose a best step. The run in ``data/tungsten`` is this training, some minutes on one core:
 #
 # .. code-block:: bash
 #
 #    denskit train demo data=file data.path=tungsten.extxyz data.references=fit data.split.mode=random \
-# data.split.train=97 data.split.valid=10 data.split.test=20 \        model.num_elements=80 model.num_basis=32
-# model.stress=strain task.stress_weight=50 \        training.scale=force_rms training.batch_size=4
-# training.max_steps=2500 training.lr=2e-3 output=tungsten
+#        data.split.train=97 data.split.valid=10 data.split.test=20 \
+#        model.num_elements=80 model.num_basis=32 model.stress=strain task.stress_weight=50 \
+#        training.scale=force_rms training.batch_size=4 training.max_steps=2500 training.lr=2e-3 \
+#        training.final=last output=tungsten
 
 import matplotlib.pyplot as plt
 import numpy as np
