@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import os
 import re
 import shutil
 import subprocess
@@ -22,7 +23,8 @@ pytestmark = pytest.mark.one_thread
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([str(word) for word in command], cwd=cwd, env=own, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -91,7 +93,8 @@ def test_wheel_trains_in_an_empty_environment(wheel: Path, tmp_path: Path) -> No
     inside = Path(
         run(programs / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip()
     )
-    (inside / "zz_dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    # behind the wheel, which comes first
+    (inside / "zz_dependencies.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})")
     place = run(programs / "python", "-c", "import denskit; print(denskit.__file__)", cwd=tmp_path)
     assert str(inside) in place
     assert denskit.__version__ in run(programs / "denskit", "--version", cwd=tmp_path)
