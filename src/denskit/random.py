@@ -35,6 +35,8 @@ class Use(IntEnum):
     NOISE = 3
     MOMENTA = 4
     LANGEVIN = 5
+    CHOOSE_STRAIN = 6
+    STRAIN = 7
 
 
 def fold(seed: int, *values: int) -> int:
