@@ -36,6 +36,8 @@ class Use(IntEnum):
     MOMENTA = 4
     LANGEVIN = 5
     BAROSTAT = 6
+    CHOOSE_STRAIN = 7
+    STRAIN = 8
 
 
 def fold(seed: int, *values: int) -> int:

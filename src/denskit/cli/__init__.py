@@ -26,6 +26,7 @@ from denskit.cli.md import md
 from denskit.cli.models import app as models_app
 from denskit.cli.moved import add_moved_commands
 from denskit.cli.output import OUTPUT
+from denskit.cli.plot import plot
 from denskit.cli.predict import predict
 from denskit.cli.presets import app as presets_app
 from denskit.cli.relax import relax
@@ -94,6 +95,7 @@ app.command()(select)
 app.command()(label)
 app.command()(export)
 app.command()(report)
+app.command()(plot)
 app.command()(demo)
 app.command()(doctor)
 app.command()(bench)
