@@ -1,11 +1,12 @@
-"""Three rounds of active learning on ethanol, beside the same number of random frames.
-
-    python examples/active_learning.py --output runs/active
+"""Active learning: three rounds on ethanol
+========================================
 
 Each round: a committee simulates ethanol at 800 K, frames on which it disagrees are chosen and labelled with GFN2-xTB,
-and the committee continues its training with them.  A second committee gets random frames of the same simulations,
-none of them exploded either.
-Writes errors.json and errors.png.  About ten minutes on two cores; needs the xtb extra (pip install 'denskit[xtb]').
+and the committee continues its training with them.  A second committee gets random frames of the same simulations.
+Neither gets frames on which the committee disagrees very much: there the simulation has exploded.
+
+``python examples/active_learning.py --output runs/active`` writes errors.json and errors.png.  It takes about ten
+minutes on two cores and needs the xtb extra (``pip install 'denskit[xtb]'``).
 """
 
 from __future__ import annotations
