@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from ase.units import GPa
 
 from denskit.analysis.judged import Judged
 from denskit.analysis.plots import COLUMNS, MEV
@@ -14,6 +13,7 @@ from denskit.analysis.report.elements import by_element
 from denskit.analysis.report.page import Section, listed, paragraph, table
 from denskit.analysis.run_results import RunResults
 from denskit.reading.documents import read_json
+from denskit.units import GPA
 
 OUTLIER = 3.0  # times the median error of a frame
 SHIFTED = 0.5  # of the energy error: if less is left without a constant for each element, the summary says so
@@ -69,7 +69,7 @@ def headline(run: RunResults) -> str:
         sentences.append(f"Energy: {_energy_in_words(judged.errors)}" + ("" if sentences else f" on {frames}"))
     if judged.stress is not None:
         error = np.abs(judged.stress[1] - judged.stress[0]).mean()
-        sentences.append(f"Stress: {MEV * error:.2g} meV/Å³ ({error / GPa:.2g} GPa)")
+        sentences.append(f"Stress: {MEV * error:.2g} meV/Å³ ({error / GPA:.2g} GPa)")
     return ". ".join(sentences) + "." if sentences else f"The {frames} have no labels to compare with."
 
 
