@@ -13,6 +13,7 @@ from denskit.analysis.report.elements import by_element
 from denskit.analysis.report.page import Section, listed, paragraph, table
 from denskit.analysis.run_results import RunResults
 from denskit.reading.documents import read_json
+from denskit.units import GPA
 
 OUTLIER = 3.0  # times the median error of a frame
 SHIFTED = 0.5  # of the energy error: if less is left without a constant for each element, the summary says so
@@ -63,23 +64,27 @@ def headline(run: RunResults) -> str:
         frames += f" (of {int(judged.of):,}, evenly spaced)"
     sentences = []
     if judged.forces is not None:
-        reference, predicted = judged.forces
-        error, scale = np.abs(predicted - reference).mean(), np.abs(reference).mean()
-        share = (
-            f", {percent(100 * error / scale)} % of the mean force component ({MEV * scale:.0f} meV/Å)" if scale else ""
-        )
-        sentences.append(f"Forces: {MEV * error:.1f} meV/Å mean absolute error on {frames}{share}")
-        elements = by_element(judged)
-        if len(elements) > 1:
-            worst = max(elements, key=lambda row: row.error)
-            sentences[-1] += f"; worst element {worst.label} ({MEV * worst.error:.1f} meV/Å)"
-        sentences[-1] += f"; {_outliers_in_words(judged)}"
+        sentences.append(_forces_in_words(judged, frames))
     if judged.energy is not None:
         sentences.append(f"Energy: {_energy_in_words(judged.errors)}" + ("" if sentences else f" on {frames}"))
     if judged.stress is not None:
         error = np.abs(judged.stress[1] - judged.stress[0]).mean()
-        sentences.append(f"Stress: {MEV * error:.2g} meV/Å³ ({160.21766 * error:.2g} GPa)")
+        sentences.append(f"Stress: {MEV * error:.2g} meV/Å³ ({error / GPA:.2g} GPa)")
     return ". ".join(sentences) + "." if sentences else f"The {frames} have no labels to compare with."
+
+
+def _forces_in_words(judged: Judged, frames: str) -> str:
+    assert judged.forces is not None
+    reference, predicted = judged.forces
+    error, scale = np.abs(predicted - reference).mean(), np.abs(reference).mean()
+    told = f"Forces: {MEV * error:.1f} meV/Å mean absolute error on {frames}"
+    if scale:
+        told += f", {percent(100 * error / scale)} % of the mean force component ({MEV * scale:.0f} meV/Å)"
+    elements = by_element(judged)
+    if len(elements) > 1:
+        worst = max(elements, key=lambda row: row.error)
+        told += f"; worst element {worst.label} ({MEV * worst.error:.1f} meV/Å)"
+    return f"{told}; {_outliers_in_words(judged)}"
 
 
 def percent(value: float) -> str:
