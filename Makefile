@@ -14,6 +14,7 @@ PORTABLE := tests/contract tests/nn tests/models tests/simulation
 GPU    := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 # The one place that says which torch: the default build beside an NVIDIA GPU, otherwise a CPU build.
 TORCH  ?= $(if $(GPU),torch,torch==2.13.0)
+OLDEST_TORCH := torch==2.6.0
 PYTHON ?= $(shell for python in python3 python3.12 python3.13 python3.11; do \
 	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
 	&& echo $$python && break; done)
@@ -26,17 +27,19 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-threads test-portable fuzz demo docs bench lint format types imports structure check clean
+.PHONY: help setup test test-threads test-portable test-minimum fuzz demo docs dist bench lint format types imports structure check clean
 
 help:
 	@echo "make test            all tests, one thread a process"
 	@echo "make test-threads    tests of kernels, training, evaluation and simulation with 2, 4 and the default threads"
 	@echo "make test-portable   tests of models and simulation without a processor's vector instructions"
+	@echo "make test-minimum    tests of the package with the oldest dependencies, in .venv-minimum"
 	@echo "make fuzz            read damaged files for half an hour (FUZZ=seconds); what fails is kept in fuzz-found"
 	@echo "make check           lint, types, import rules, sizes, as CI does before the tests"
 	@echo "make format          rewrite layout"
 	@echo "make demo            train, evaluate and plot with and without DeNS"
 	@echo "make docs            the documentation as a site, in build/docs"
+	@echo "make dist            sdist and wheel, in dist"
 	@echo "make bench           speed and memory"
 	@echo "make setup           only the environment (.venv), with test and development tools"
 	@echo "ARGS=... goes to the command that runs, e.g. make test ARGS='tests/tasks -x'"
@@ -93,6 +96,15 @@ test-portable: $(VENV)/.dev
 	@ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
 		--numprocesses $(WORKERS) --dist worksteal -m "not one_thread" $(PORTABLE) $(ARGS)
 
+test-minimum:
+	@$(PYTHON) -m venv .venv-minimum
+	@.venv-minimum/bin/python -m pip install -qq --constraint constraints-min.txt "$(OLDEST_TORCH)" '.[test]'
+	@OMP_NUM_THREADS=1 .venv-minimum/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
+
+dist: $(VENV)/.dev
+	@$(PIP) build
+	@$(BIN)/python -m build --outdir dist .
+
 demo: $(VENV)/.core
 	@$(BIN)/denskit demo --output runs/demo $(ARGS)
 
@@ -127,4 +139,4 @@ structure: $(VENV)/.dev
 check: lint types imports structure
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-minimum build dist docs/gallery .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

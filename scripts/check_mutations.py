@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DENS = "tasks/dens.py"
+CELL_DENS = "tasks/cell_dens.py"
 CORRUPTION = "tasks/corruption.py"
 NOISY_NODES = "tasks/noisy_nodes.py"
 LABELS = "tasks/energy_forces.py"
@@ -40,6 +41,7 @@ _T = "tests/tasks/test_dens.py::"
 _L = "tests/tasks/test_losses.py::"
 _M = "tests/tasks/test_metrics.py::"
 _N = "tests/tasks/test_noisy_nodes.py::"
+_C = "tests/tasks/test_cell_dens.py::"
 
 MUTATIONS = [
     Mutation(
@@ -238,6 +240,55 @@ MUTATIONS = [
         before="label_terms(self.config, prediction, prepared)",
         after="label_terms(self.config, prediction, prepared, forces_scored=~prepared.noise_mask)",
         test=_N + "test_all_labels_are_scored_and_stay_those_of_the_original",
+    ),
+    Mutation(
+        mistake="the strain deforms the cell, not the atoms",
+        file=CELL_DENS,
+        before="positions=batch.positions + moved, ",
+        after="",
+        test=_C + "test_strained_crystals_deform_as_a_whole_and_others_not",
+    ),
+    Mutation(
+        mistake="the strain is not symmetric",
+        file=CELL_DENS,
+        before="return (drawn + drawn.mT) / 2",
+        after="return drawn",
+        test=_C + "test_strained_crystals_deform_as_a_whole_and_others_not",
+    ),
+    Mutation(
+        mistake="stress encoded without the volume",
+        file=CELL_DENS,
+        before="(batch.cell.det().abs() / batch.n_atoms)",
+        after="(1.0 / batch.n_atoms)",
+        test=_C + "test_the_encoded_virial_is_that_of_the_original_structure",
+    ),
+    Mutation(
+        mistake="stress encoded on structures that are not strained",
+        file=CELL_DENS,
+        before="encoded = chosen & self.config.stress_encoding",
+        after="encoded = torch.ones_like(chosen) & self.config.stress_encoding",
+        test=_C + "test_the_encoded_virial_is_that_of_the_original_structure",
+    ),
+    Mutation(
+        mistake="structures without a stress are strained",
+        file=CELL_DENS,
+        before=" & targets.stress_mask  # [B]",
+        after="",
+        test=_C + "test_crystals_that_cannot_be_strained_are_left_alone",
+    ),
+    Mutation(
+        mistake="the stress of strained crystals is scored",
+        file=CELL_DENS,
+        before="return super()._untouched(prepared) & ~prepared.strain_mask",
+        after="return super()._untouched(prepared)",
+        test=_C + "test_what_is_scored",
+    ),
+    Mutation(
+        mistake="the strain scored on all crystals",
+        file=CELL_DENS,
+        before="LOSSES[self.config.loss], prepared.strain_mask",
+        after="LOSSES[self.config.loss], torch.ones_like(prepared.strain_mask)",
+        test=_C + "test_what_is_scored",
     ),
 ]
 

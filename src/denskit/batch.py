@@ -184,6 +184,8 @@ class Prepared(_Tensors):
 
     batch: Batch
     targets: Targets
-    force_input: Tensor  # [N, 3] eV/Å, zero on atoms that were not corrupted
+    force_input: Tensor  # [N, 3] eV/Å, zero on atoms that were not corrupted; [N, 9]: then a virial, see ForceEncoding
     noise: Tensor  # [N, 3] to predict, in units of sigma; zero where noise_mask is False
     noise_mask: Tensor  # [N] bool, corrupted atoms
+    strain: Tensor | None = None  # [B, 3, 3] to predict, in units of its sigma; None: the task strains no cells
+    strain_mask: Tensor | None = None  # [B] bool, strained structures

@@ -35,6 +35,9 @@ class Use(IntEnum):
     NOISE = 3
     MOMENTA = 4
     LANGEVIN = 5
+    BAROSTAT = 6
+    CHOOSE_STRAIN = 7
+    STRAIN = 8
 
 
 def fold(seed: int, *values: int) -> int:

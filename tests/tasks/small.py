@@ -114,11 +114,12 @@ class LinearModel(nn.Module):
 
     def forward(self, prepared: Prepared) -> dict[str, Tensor]:
         batch = prepared.batch
-        features = batch.positions + self.encoding * prepared.force_input
+        features = batch.positions + self.encoding * prepared.force_input[:, :3]
         pooled = features.new_zeros(batch.num_systems, 3).index_add(0, batch.system_index, features)
         return {
             "energy": pooled @ self.energy,
             "forces": features @ self.forces,
             "noise": features @ self.noise,
             "stress": (pooled @ self.stress).reshape(-1, 3, 3),
+            "strain": (pooled @ self.stress).reshape(-1, 3, 3),
         }

@@ -142,6 +142,12 @@ def test_stress_that_nobody_uses(tiny: Tiny, systems: dict[str, System]) -> None
     assert _warned(tiny(*strain, "task.stress_weight=10"), crystals) == ""
 
 
+def test_cell_dens_needs_crystals_with_stress(tiny: Tiny, systems: dict[str, System]) -> None:
+    strained = tiny(LONG, "task=cell_dens", "model.stress=strain", "task.stress_weight=1")
+    assert "no training structure is one; task=dens does the same" in _warned(strained, [systems["ethanol"]])
+    assert _warned(strained, [systems["copper"]]) == ""
+
+
 def test_denoising_needs_forces(tiny: Tiny, systems: dict[str, System]) -> None:
     water = systems["water"]
     relaxed = replace(water, forces=np.full((3, 3), 0.045 / np.sqrt(3)))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
-from denskit.geometry.wigner_3j import wigner_3j
+from denskit.geometry.symmetric_matrices import matrices_of
 from denskit.models.config import ModelConfig
 from denskit.models.edge_chunks import recomputed
 from denskit.models.execution import DEFAULT, Execution
@@ -24,6 +24,7 @@ SYMMETRIC_SITES = (
     "this model's layer norm (as published) divides features that vanish by symmetry: near symmetric sites (perfect "
     "crystals, CH4, CO2) forces are wrong by orders of magnitude. Do not use it there"
 )
+AUXILIARY = ("noise", "strain")  # heads that only training reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,8 @@ class Backbone(nn.Module, ABC):
 
         Args:
             batch: with edges.
-            force_input: [N, 3] eV/Å, forces of corrupted atoms and zero elsewhere; None at inference.
+            force_input: [N, 3] eV/Å, forces of corrupted atoms and zero elsewhere, or [N, 9] with virials (see
+                :class:`denskit.nn.force_encoding.ForceEncoding`); None at inference.
             frames: default: the frames of the batch's edges.
             l_out: highest degree wanted; default all.
             execution: kernels, chunks and recomputation.
@@ -183,13 +185,14 @@ class ForceField(nn.Module):
 
         Args:
             batch: with neighbours built.
-            force_input: [N, 3] eV/Å, only in DeNS training.
+            force_input: [N, 3] eV/Å, or [N, 9], only in training with DeNS.
             outputs: names wanted, those of :meth:`outputs` or "energies"; default all of :meth:`outputs`.
             edge_frames: for tests; default: the frames of the batch's edges.  Gradients do not pass through given ones.
             execution: default the force field's own.
 
         Returns:
-            Of "energy" [B], "energies" [N], "forces" [N, 3], "noise" [N, 3] and "stress" [B, 3, 3] those wanted.
+            Of "energy" [B], "energies" [N], "forces" [N, 3], "noise" [N, 3], "stress" and "strain" [B, 3, 3]
+            those wanted.
         """
         wanted = self.outputs() if outputs is None else outputs
         execution = self.execution if execution is None else execution
@@ -206,7 +209,10 @@ class ForceField(nn.Module):
             inputs = [positions] if strain is None else [positions, strain]
             # only training differentiates the gradient itself
             gradients = torch.autograd.grad(
-                out["energy"].sum(), inputs, create_graph=self.training, retain_graph="noise" in wanted or None
+                out["energy"].sum(),
+                inputs,
+                create_graph=self.training,
+                retain_graph=any(n in wanted for n in AUXILIARY) or None,
             )
         out["forces"] = -gradients[0]
         if strain is not None:
@@ -230,8 +236,8 @@ class ForceField(nn.Module):
         out = {name: self.heads[name](features) for name in used}
         # sums and outputs are never in half precision
         out = {name: value.to(batch.positions.dtype) for name, value in out.items()}
-        if "stress" in out:
-            out["stress"] = _mean_matrix(batch, out["stress"])
+        for name in out.keys() & {name for name, irreps in self.head_irreps.items() if irreps == "0+2"}:
+            out[name] = _mean_matrix(batch, out[name])
         out["energies"] = torch.where(batch.atom_mask, out["energy"][:, 0], 0)
         out["energy"] = batch.sum_over_atoms(out["energies"])
         return out
@@ -255,7 +261,7 @@ class ForceField(nn.Module):
         self.scaling.check_elements(batch.atomic_numbers[batch.atom_mask].cpu())
         if batch.edges is None:
             batch = self.config.with_neighbors(batch)
-        wanted = tuple(name for name in self.outputs() if name != "noise") if outputs is None else outputs
+        wanted = tuple(name for name in self.outputs() if name not in AUXILIARY) if outputs is None else outputs
         training = self.training
         self.eval()
         try:
@@ -271,8 +277,7 @@ class ForceField(nn.Module):
 def _mean_matrix(batch: Batch, coefficients: Tensor) -> Tensor:
     """Symmetric matrices [B, 3, 3]: the means over each system's atoms of coefficients [N, 6] of degrees 0 and 2."""
     total = batch.sum_over_atoms(torch.where(batch.atom_mask[:, None], coefficients, 0))
-    basis = torch.cat([(2 * l + 1) ** 0.5 * wigner_3j(1, 1, l) for l in (0, 2)], -1).to(coefficients)  # [3, 3, 6]
-    return torch.einsum("ijk,bk->bij", basis, total / batch.n_atoms[:, None])
+    return matrices_of(total / batch.n_atoms[:, None])
 
 
 def _strained(batch: Batch, strain: Tensor | None) -> Batch:

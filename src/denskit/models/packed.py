@@ -284,7 +284,9 @@ class PackedBackbone(Backbone):
         per_degree = [config.channels] * (config.l_max + 1)
         self.force_encoding = None
         if "noise" in heads:
-            self.force_encoding = ForceEncoding(per_degree, force_input_scale, init, bias=self.force_bias)
+            self.force_encoding = ForceEncoding(
+                per_degree, force_input_scale, init, bias=self.force_bias, stress="strain" in heads
+            )
         self.edge_degree = EdgeDegreeEmbedding(config)
 
     def embed(self, batch: Batch, force_input: Tensor | None, graph: PackedGraph) -> Tensor:

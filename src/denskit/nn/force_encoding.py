@@ -18,22 +18,43 @@ class ForceEncoding(nn.Module):
     the embedding is exactly zero with finite gradients.  The published embedding has a bias on its scalars that acts on
     all atoms, also at inference; here the encoding has no effect at inference.
 
+    With ``stress``, six more numbers an atom are encoded: its share of a virial as coefficients of degrees 0 and 2
+    (:mod:`denskit.geometry.symmetric_matrices`), mapped to the features of these degrees.
+
     Args:
         channels: channels of each degree of the node features.
-        scale: s, in Å/eV.
+        scale: s, in Å/eV; also of virials, per Å.
         bias: a bias on the scalars of atoms with a force (EquiformerV3).
+        stress: encode virials, too; the features must have degree 2.
     """
 
     def __init__(
-        self, channels: Sequence[int], scale: float, init: Initialisation = "normal", *, bias: bool = False
+        self,
+        channels: Sequence[int],
+        scale: float,
+        init: Initialisation = "normal",
+        *,
+        bias: bool = False,
+        stress: bool = False,
     ) -> None:
         super().__init__()
         self.scale = scale
         self.l_max = len(channels) - 1
         self.linear = SO3Linear([1] * len(channels), channels, bias=bias, init=init)
+        if stress and len(channels) < 3:
+            raise ValueError(f"a stress has degree 2, and the features only degrees up to {len(channels) - 1}")
+        self.stress = nn.ModuleDict({str(l): nn.Linear(1, channels[l], bias=False) for l in (0, 2)}) if stress else None
 
-    def forward(self, forces: Tensor) -> list[Tensor]:
-        """Forces [N, 3] in eV/Å to features x[l] [N, 2l+1, C_l]."""
+    def forward(self, encoded: Tensor) -> list[Tensor]:
+        """Forces [N, 3] in eV/Å, or forces and virials [N, 9] in eV, to features x[l] [N, 2l+1, C_l]."""
+        features = self._of_forces(encoded[:, :3])
+        if self.stress is not None and encoded.shape[1] > 3:
+            virial = self.scale * encoded[:, 3:, None]
+            for l, part in ((0, virial[:, :1]), (2, virial[:, 1:])):
+                features[l] = features[l] + self.stress[str(l)](part)
+        return features
+
+    def _of_forces(self, forces: Tensor) -> list[Tensor]:
         zero = (forces == 0).all(-1, keepdim=True)
         # zero forces get a direction, to avoid division by zero; their length is set to 0 afterwards
         safe = torch.where(zero, forces.new_tensor([0.0, 1.0, 0.0]), forces)

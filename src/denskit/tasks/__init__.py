@@ -8,14 +8,15 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from denskit.tasks.base import Task, Term, total_loss
+from denskit.tasks.cell_dens import CellDeNS, CellDeNSConfig
 from denskit.tasks.corruption import DenoisingConfig
 from denskit.tasks.dens import DeNS, DeNSConfig
 from denskit.tasks.energy_forces import EnergyForces, EnergyForcesConfig
 from denskit.tasks.noisy_nodes import NoisyNodes, NoisyNodesConfig
 
-TaskConfig = Annotated[EnergyForcesConfig | DeNSConfig | NoisyNodesConfig, Field(discriminator="name")]
+TaskConfig = Annotated[EnergyForcesConfig | DeNSConfig | CellDeNSConfig | NoisyNodesConfig, Field(discriminator="name")]
 TASKS: dict[str, Callable[[Any], Task]] = {
-    "energy_forces": EnergyForces, "dens": DeNS, "noisy_nodes": NoisyNodes
+    "energy_forces": EnergyForces, "dens": DeNS, "cell_dens": CellDeNS, "noisy_nodes": NoisyNodes
 }  # fmt: skip
 
 
@@ -26,6 +27,8 @@ def build_task(config: TaskConfig) -> Task:
 
 __all__ = [
     "TASKS",
+    "CellDeNS",
+    "CellDeNSConfig",
     "DeNS",
     "DeNSConfig",
     "DenoisingConfig",

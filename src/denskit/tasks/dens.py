@@ -111,7 +111,7 @@ class DeNS:
         Forces are scored on uncorrupted atoms, noise on corrupted atoms.  The stress of a corrupted structure is not
         scored: it has no label.
         """
-        untouched = prepared.batch.count_atoms(prepared.noise_mask) == 0
+        untouched = self._untouched(prepared)
         terms = label_terms(
             self.config,
             prediction,
@@ -122,6 +122,10 @@ class DeNS:
         )
         terms["noise"] = noise_term(self.config, prediction["noise"], prepared, progress)
         return terms
+
+    def _untouched(self, prepared: Prepared) -> Tensor:
+        """Structures [B] bool without any corruption."""
+        return prepared.batch.count_atoms(prepared.noise_mask) == 0
 
     def _draw_atoms(self, batch: Batch, targets: Targets, keys: Tensor) -> Tensor:
         """Atoms [N] bool to corrupt."""

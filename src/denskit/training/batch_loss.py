@@ -40,7 +40,7 @@ def batch_loss(
     scaling = force_field.scaling
     scaled = replace(part, targets=scaling.scale_targets(part.batch, part.targets))
     with autocast:
-        prediction = force_field(part.batch, part.force_input if "noise" in task.heads else None)
+        prediction = force_field(part.batch, part.force_input if task.heads else None)
     terms = task.losses(prediction, scaled, progress)
     parts = [
         term.weight * term.sum / count.clamp(min=1).to(term.sum.dtype)
@@ -67,4 +67,5 @@ def no_prediction(batch: Batch) -> dict[str, Tensor]:
         "forces": torch.zeros_like(batch.positions),
         "noise": torch.zeros_like(batch.positions),
         "stress": torch.zeros_like(batch.cell),
+        "strain": torch.zeros_like(batch.cell),
     }

@@ -14,7 +14,7 @@ import torch
 
 from denskit.batch import System
 from denskit.data.base import Source, collate, evenly
-from denskit.tasks import DenoisingConfig, DeNSConfig
+from denskit.tasks import CellDeNSConfig, DenoisingConfig, DeNSConfig
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig
 
@@ -89,6 +89,18 @@ def idle_denoising(planned: PlannedTraining) -> str | None:
     return f"task=dens with task.{name}=0 trains without denoising, but at its cost; task=energy_forces does the same"
 
 
+def nothing_to_strain(planned: PlannedTraining) -> str | None:
+    """Cell DeNS on structures without volume or stress."""
+    if not isinstance(planned.config.task, CellDeNSConfig):
+        return None
+    if any(system.stress is not None and system.pbc.all() for system in planned.systems):
+        return None
+    return (
+        "task=cell_dens strains crystals that have a stress, and no training structure is one; task=dens does the same "
+        "here"
+    )
+
+
 def denoising_at_equilibrium(planned: PlannedTraining) -> str | None:
     """DeNS on structures without forces."""
     if not isinstance(planned.config.task, DeNSConfig):
@@ -151,7 +163,8 @@ def length(planned: PlannedTraining) -> str | None:
 
 
 CHECKS = (
-    learning_rate, noise, idle_denoising, denoising_at_equilibrium, few_epochs, unused_stress, untrained_stress, length
+    learning_rate, noise, idle_denoising, nothing_to_strain, denoising_at_equilibrium, few_epochs, unused_stress,
+    untrained_stress, length,
 )  # fmt: skip
 
 

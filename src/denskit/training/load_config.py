@@ -28,8 +28,6 @@ __all__ = ["RunConfig", "TrainingConfig", "load_config"]
 _TASKS: dict[str, type[BaseModel]] = {
     config.model_fields["name"].default: config for config in get_args(get_args(TaskConfig)[0])
 }
-_MODELS: dict[str, type[BaseModel]] = {name: entry.config for name, entry in MODELS.items()}
-_CHOICES = {"model": _MODELS, "task": _TASKS}
 _DEFAULT_NAMES = {"model": "equiformer", "task": "energy_forces"}
 _NAMED = ("model", "task", "data")  # `task=dens` is short for `task.name=dens`
 _LENGTHS = ("epochs", "max_steps", "budget")  # an override of one replaces the other
@@ -60,7 +58,7 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     for place, content in ((origin, base), ("override", changes)):
         _require_sections(place, content)
     base = _apply_molecule(base, changes, origin)
-    for section, classes in _CHOICES.items():
+    for section, classes in _choices().items():
         base[section] = _switch(base.get(section) or {}, changes.get(section) or {}, section, classes, origin)
     changed_length = [name for name in _LENGTHS if (changes.get("training") or {}).get(name) is not None]
     if len(changed_length) == 1:
@@ -71,7 +69,7 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
     merged.setdefault("output", _default_output(name, merged))
     classes = {
-        "model": _MODELS[merged["model"]["name"]],
+        "model": MODELS[merged["model"]["name"]].config,
         "data": DataConfig,
         "task": _TASKS[merged["task"]["name"]],
         "training": TrainingConfig,
@@ -79,9 +77,14 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     return _Checker(origin, changes, classes).run_config(merged)
 
 
+def _choices() -> dict[str, dict[str, type[BaseModel]]]:
+    """Classes of settings by section and name; a script may add a model to MODELS at any time."""
+    return {"model": {name: entry.config for name, entry in MODELS.items()}, "task": _TASKS}
+
+
 def settings_classes() -> dict[str, type[BaseModel]]:
     """Classes of all settings by section: ``run``, ``training``, ``data``, ``task=dens``, ``model=equiformer``, ..."""
-    chosen = {f"{section}={name}": cls for section, classes in _CHOICES.items() for name, cls in classes.items()}
+    chosen = {f"{section}={name}": cls for section, classes in _choices().items() for name, cls in classes.items()}
     return {"run": RunConfig, "training": TrainingConfig, "data": DataConfig, **chosen}
 
 
@@ -290,7 +293,7 @@ class _Checker:
         near += [
             f"{other}.{leaf}" for other, cls in self.classes.items() if leaf in cls.model_fields and other != prefix
         ]
-        for name, cls in _CHOICES.get(prefix, {}).items():
+        for name, cls in _choices().get(prefix, {}).items():
             if cls is not owner:
                 close = difflib.get_close_matches(leaf, cls.model_fields, n=1, cutoff=0.75)
                 near += [

@@ -116,12 +116,26 @@ class VectorHead(nn.Module):
         return vector[:, :, 0]
 
 
+class MatrixHead(nn.Module):
+    """A linear map of the degrees 0 and 2: the strain of a cell, as a mean over the atoms."""
+
+    def __init__(self, config: EquiformerConfig) -> None:
+        super().__init__()
+        if len(config.feature_channels) < 3:
+            raise ValueError(f"a strain has degree 2; model.feature_channels={list(config.feature_channels)} lack it")
+        self.linear = nn.ModuleDict({str(l): nn.Linear(config.feature_channels[l], 1, bias=False) for l in (0, 2)})
+
+    def forward(self, features: EquiformerFeatures) -> Tensor:
+        """Coefficients [N, 6] of degrees 0 and 2 (m = -2..2)."""
+        return torch.cat([self.linear[str(l)](features.nodes[l])[:, :, 0] for l in (0, 2)], 1)
+
+
 class Equiformer(Backbone):
     """Equiformer as a backbone, with DeNS's force encoding when there is a noise head."""
 
     symmetry = "SO(3)"
     gauge_exact = True
-    head_types: ClassVar = {"0": EnergyHead, "1": VectorHead}
+    head_types: ClassVar = {"0": EnergyHead, "1": VectorHead, "0+2": MatrixHead}
     config: EquiformerConfig
 
     def __init__(self, config: EquiformerConfig, heads: dict[str, str], force_input_scale: float) -> None:
@@ -137,7 +151,9 @@ class Equiformer(Backbone):
         self.basis = RADIAL_BASES[config.radial_basis](config.num_basis, config.cutoff)
         self.envelope = PolynomialEnvelope(config.cutoff) if config.envelope else None
         self.edge_degree = EdgeDegreeEmbedding(config)
-        self.force_encoding = ForceEncoding(channels, force_input_scale, init) if "noise" in heads else None
+        self.force_encoding = None
+        if "noise" in heads:
+            self.force_encoding = ForceEncoding(channels, force_input_scale, init, stress="strain" in heads)
         # degrees above 0 leave the last block only for a head that reads them
         keeps_vectors = any(irreps != "0" for irreps in heads.values())
         self.feature_channels = config.feature_channels if keeps_vectors else config.feature_channels[:1]

@@ -1,0 +1,23 @@
+"""Symmetric matrices as features of degrees 0 and 2, and back."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from denskit.geometry.wigner_3j import wigner_3j
+
+
+def matrices_of(coefficients: Tensor) -> Tensor:
+    """Symmetric matrices [B, 3, 3] of coefficients [B, 6], degree 0 first, then degree 2 (m = -2..2)."""
+    return torch.einsum("ijk,bk->bij", _basis(coefficients), coefficients)
+
+
+def coefficients_of(matrices: Tensor) -> Tensor:
+    """The inverse of :func:`matrices_of`; it drops the antisymmetric part.  The Frobenius norm is the Euclidean one."""
+    return torch.einsum("ijk,bij->bk", _basis(matrices), matrices)
+
+
+def _basis(like: Tensor) -> Tensor:
+    """Six orthonormal matrices [3, 3, 6]."""
+    return torch.cat([(2 * l + 1) ** 0.5 * wigner_3j(1, 1, l) for l in (0, 2)], -1).to(like)
