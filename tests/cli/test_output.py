@@ -20,6 +20,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from contract.variants import build
+from denskit import predict
 from denskit.cli import app
 from denskit.models.model_file import save_model
 
@@ -110,6 +111,23 @@ def test_verbose_says_how_data_are_read_and_shows_the_traceback(folder: Path) ->
     assert said in denskit(*arguments, "-v").stderr
     assert said not in denskit(*arguments).output
     assert isinstance(denskit("evaluate", folder / "none", "-v").exception, FileNotFoundError)
+
+
+def test_other_reference_energies_are_noticed(folder: Path, tmp_path: Path) -> None:
+    """Labels that are the model's own but for a constant; near ones give no hint."""
+    model, frames = folder / "model.safetensors", [molecule("H2O") for _ in range(8)]
+    for index, atoms in enumerate(frames):
+        atoms.rattle(0.05, seed=index)
+    energies = predict(model, frames).energy
+    for name, constant in (("same", 0.0), ("other", 512.0)):
+        for index, atoms in enumerate(frames):
+            atoms.info["REF_energy"] = energies[index] + constant + 0.01 * (-1) ** index
+        ase.io.write(tmp_path / f"{name}.extxyz", frames)
+    said = {name: denskit("evaluate", model, tmp_path / f"{name}.extxyz").stdout for name in ("same", "other")}
+    assert "hint: energies differ by a constant for each element" in said["other"] and "hint" not in said["same"]
+    found = json.loads(denskit("evaluate", model, tmp_path / "other.extxyz", "--json").stdout)["errors"]["other"]
+    assert found["energy_mae_meV"] == pytest.approx(512000, rel=1e-3)
+    assert found["energy_mae_shifted_meV"] == pytest.approx(10, rel=0.05)
 
 
 def test_a_call_leaves_nothing_behind_for_the_next(folder: Path) -> None:

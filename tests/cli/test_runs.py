@@ -38,6 +38,11 @@ def test_runs_are_listed_and_deleted(folder: Path) -> None:
         ("finished", 2, "equiformer", "embedded ethanol")
     }
     assert listed[0]["validation"]["forces_mae_meV_per_A"] > 0 and listed[0]["test"] == {}
+    compare = ("compare", "a=runs/first", "b=runs/deeper/second", "-o", "compared")
+    assert len(json.loads(denskit(*compare, "--json").stdout)["runs"]) == 2
+    refused = denskit(*compare)
+    assert refused.exit_code == 1 and "table.md exists already" in refused.stderr
+    assert denskit(*compare, "--force").exit_code == 0
     shown = denskit("runs", "runs").output
     assert "runs/first" in shown and "finished" in shown and "notes" not in shown
     with locked(Path("runs/first")):

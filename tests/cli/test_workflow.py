@@ -179,6 +179,8 @@ def test_demo_writes_its_results_and_fails_when_nothing_was_learnt(tmp_path: Pat
     assert run["noise"]["noise_error_relative_to_zero_with_test_forces"] > 0.8
     assert "of unseen structures" in result.stdout
     assert (tmp_path / "overview.png").stat().st_size > 1000
+    again = denskit("demo", "--output", tmp_path, "--steps", "1")
+    assert again.exit_code == 1 and "replace it with --force" in again.stderr
 
 
 def test_bench_times_forces_and_the_training_step_and_changes_nothing(run: Path, mine: Path) -> None:

@@ -25,11 +25,12 @@ def demo(
         "runs/demo"
     ),
     steps: Annotated[int | None, typer.Option(help="Training steps of each; default: the study's.", min=1)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier demo.")] = False,
 ) -> None:
     """Train a small model on 50 shipped structures, without and with DeNS side by side; judge both on unseen ones.
 
     This is the first seed of the study `demo`; `denskit study demo` runs five seeds and gives the confidence interval.
-    Ctrl-C saves both trainings, and the same command continues them. A finished demo starts anew.
+    Ctrl-C saves both trainings, and the same command continues them.
 
     Fails (exit code 1) where forces or noise are not clearly better than predicting zero.
 
@@ -47,6 +48,8 @@ def demo(
     source = folder.path / "study.yaml"
     finished = all(folder.result(run).is_file() for run in runs_of(study))
     if source.is_file() and not _continues(source, study, finished=finished):
+        if not force:
+            raise ValueError(f"{output} holds a demo already: give another --output, or replace it with --force")
         shutil.rmtree(folder.path)
     write_study(study, source)
     run_study(study, source, folder, cores(), dry_run=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from denskit.cli.options import Device, Kernels
+from denskit.cli.output import give
 
 if TYPE_CHECKING:
     from denskit.simulation.dynamics.folder import DynamicsPlan
@@ -165,9 +166,13 @@ def _simulate(
     if plan.uncertain is not None:
         console.print(_uncertain_frames(plan))
     reached = f"{outcome.state.batch.num_systems} of {len(structures)} runs are stable"
+    give(
+        folder=plan.folder, stable=outcome.state.batch.num_systems, replicas=len(structures), steps=outcome.state.step,
+        interrupted=outcome.interrupted, failures=[str(failure) for failure in outcome.failures],
+    )  # fmt: skip
     console.print(f"{reached}; {_ended(outcome, plan)}; wrote {plan.folder}")
     if outcome.interrupted:
-        raise typer.Exit(130)
+        raise typer.Exit(128 + interrupt.signal)
 
 
 def _uncertain_frames(plan: DynamicsPlan) -> str:
