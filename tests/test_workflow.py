@@ -10,6 +10,7 @@ import ase
 import numpy as np
 import pytest
 import torch
+import yaml
 from ase.build import molecule
 from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
@@ -43,7 +44,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def trained_run(**more: object) -> Run:
-    settings = {"training.max_steps": 3, "data.molecule": None, "data.split": {"valid": 4, "test": 6}}
+    settings = {"training.max_steps": 3, "data.molecule": None, "data.split": {"train": 14, "valid": 4, "test": 6}}
     return train(TINY, labelled(24), settings=settings, task="dens", device="cpu", output="runs/mine", **more)
 
 
@@ -52,7 +53,7 @@ def test_a_run_holds_all_that_came_of_a_training(here: Path, capfd: pytest.Captu
     assert capfd.readouterr() == ("", "")
     assert run.state == "finished"
     assert run.config.task.name == "dens" and run.config.training.max_steps == 3
-    assert any("24 train" in line or "14 train" in line for line in run.messages)
+    assert any("14 train / 4 valid / 6 test" in line for line in run.messages)
     assert not any(line.startswith("step ") for line in run.messages)
     assert run.curves["step"][-1] == 3
     assert run.errors == evaluate(run.path) == run.errors
@@ -110,9 +111,13 @@ def test_errors_are_measured_again_after_more_training(here: Path) -> None:
 
 def test_parts_of_their_own(here: Path) -> None:
     frames = labelled(14)
-    more = {"settings": {"training.max_steps": 1, "data.molecule": None}, "device": "cpu", "output": "runs/parts"}
-    run = train(TINY, frames[:8], valid=frames[8:11], test=frames[11:], **more)
+    content = yaml.safe_load(TINY.read_text())
+    Path("tiny.yaml").write_text(yaml.safe_dump(content | {"data": {}}))
+    more = {"settings": {"training.max_steps": 1}, "device": "cpu", "output": "runs/parts"}
+    run = train("tiny.yaml", frames[:8], valid=frames[8:11], test=frames[11:], **more)
     assert evaluate(run) == pytest.approx(evaluate(run, frames[11:]))
+    with pytest.raises(ValueError, match="data.split divides one file"):
+        train(TINY, frames[:8], valid=frames[8:], settings={"data.molecule": None}, output="runs/none")
     with pytest.raises(ValueError, match="test structures are given, but none to train on"):
         train(TINY, test=frames, output="runs/none")
 

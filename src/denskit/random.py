@@ -35,8 +35,9 @@ class Use(IntEnum):
     NOISE = 3
     MOMENTA = 4
     LANGEVIN = 5
-    CHOOSE_STRAIN = 6
-    STRAIN = 7
+    BAROSTAT = 6
+    CHOOSE_STRAIN = 7
+    STRAIN = 8
 
 
 def fold(seed: int, *values: int) -> int:

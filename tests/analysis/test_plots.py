@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from denskit.analysis.plots import plot_learning_curves, plot_overview, plot_parity, read_metrics
-from denskit.analysis.report import html_image, html_table, write_page
+from denskit.analysis.plots import curves_figure, plot_overview, plot_parity, png_of, read_metrics
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -40,18 +38,6 @@ def test_metrics_are_read_with_gaps(tmp_path: Path) -> None:
         read_metrics(path)
 
 
-def test_page_fetches_nothing_and_escapes(tmp_path: Path) -> None:
-    image = tmp_path / "curve.png"
-    plot_parity((np.arange(3.0), np.arange(3.0)), None, image)
-    table = html_table(["key", "value"], [["output", "<script>"]])
-    page = write_page(tmp_path / "report.html", "run & co", [("Numbers", table), ("Curve", html_image(image))])
-    text = page.read_text(encoding="utf-8")
-    assert "run &amp; co" in text
-    assert "&lt;script&gt;" in text
-    assert not re.search(r"https?://|<script|<link", text)
-    assert text.count("data:image/png;base64,") == 1
-
-
 def test_learning_curves_of_runs_with_other_columns(tmp_path: Path) -> None:
     for name, header in (
         ("a", "step,train_energy_mae_meV,valid_forces_mae_meV_per_A"),
@@ -59,8 +45,16 @@ def test_learning_curves_of_runs_with_other_columns(tmp_path: Path) -> None:
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "metrics.csv").write_text(f"{header}\n10,5,\n20,4,3\n")
-    output = plot_learning_curves({"a": tmp_path / "a", "b": tmp_path / "b"}, tmp_path / "curves.png")
-    assert output.read_bytes().startswith(PNG)
+    curves = {name: read_metrics(tmp_path / name / "metrics.csv") for name in ("a", "b")}
+    assert png_of(curves_figure(curves)).startswith(PNG)
     pair = (np.arange(6.0), np.arange(6.0) + 0.1)
     runs = {"a": tmp_path / "a", "b": tmp_path / "b"}
     assert plot_overview(runs, {"a": pair, "b": pair}, tmp_path / "all.png").read_bytes().startswith(PNG)
+
+
+def test_one_validation_shows_as_a_dot_with_its_value() -> None:
+    columns = {"step": np.array([5.0, 10.0]), "valid_forces_mae_meV_per_A": np.array([np.nan, 41.5])}
+    forces = curves_figure({"short": columns}).axes[1]
+    (line,) = [line for line in forces.lines if len(line.get_xdata())]
+    assert line.get_marker() == "o"
+    assert [text.get_text() for text in forces.texts] == ["41.5"]

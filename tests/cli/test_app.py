@@ -14,8 +14,8 @@ from denskit.cli import app
 from denskit.cli.moved import MOVED
 
 VERBS = (
-    "info train evaluate study compare predict relax md stability crystal report import export demo doctor presets "
-    "data runs"
+    "info train evaluate study compare predict relax md stability crystal report plot import export demo doctor "
+    "presets data runs"
 ).split()
 
 

@@ -38,7 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frames = [molecule("CH3CH2OH") for _ in range(3)]
     for index, atoms in enumerate(frames):
         atoms.rattle(0.02, seed=index)
-        atoms.info["REF_energy"], atoms.arrays["REF_forces"] = 0.1 * index, np.zeros((9, 3))
+        atoms.info["REF_energy"] = 0.1 * index
+        atoms.arrays["REF_forces"] = np.random.default_rng(index).normal(size=(9, 3))
     ase.io.write(folder / "mine.extxyz", frames)
     return folder
 
@@ -80,7 +81,7 @@ def test_json_is_all_of_standard_output(
     monkeypatch.chdir(folder)
     arguments, keys = COMMANDS[name]
     result = denskit(*(str(word).format(tmp=tmp_path) for word in arguments), "--json")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code in (0, 1) if name == "info" else result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert keys <= found.keys(), found.keys()
     assert "NaN" not in result.stdout

@@ -5,7 +5,7 @@ One class over all variants of all models, in float32 and float64.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -23,14 +23,29 @@ from denskit.geometry.neighbors import build_neighbors, dense_neighbors
 from denskit.models import MODELS, ForceField
 from denskit.models.model_file import load_model, save_model
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, total_loss
+from denskit.testing import (
+    JUMP,
+    STEP,
+    TOLERANCE,
+    assert_near,
+    batch_of,
+    check_batching,
+    check_forces,
+    check_permutation,
+    check_rotation,
+    check_translation,
+    forces_to_encode,
+    jump_at_cutoff,
+    molecule,
+    moved,
+    random_rotation,
+)  # fmt: skip
 
 from tolerances import ENERGY_ROUND_TRIP_EV, EQUIVARIANCE32, EQUIVARIANCE64, FINITE_DIFFERENCE64
 
 Systems = dict[str, System]
 Outputs = dict[str, Tensor]
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-TOLERANCE = {torch.float32: EQUIVARIANCE32, torch.float64: EQUIVARIANCE64}
-STEP = 2e-5  # Å
 
 
 def test_every_model_is_under_contract() -> None:
@@ -69,27 +84,6 @@ def force_field(name: str, dtype: torch.dtype) -> ForceField:
     return build(name, dtype)
 
 
-def batch_of(systems: Sequence[System], force_field: ForceField, neighbors: bool = True) -> Batch:
-    batch, _ = collate(systems, next(force_field.parameters()).dtype)
-    return build_neighbors(batch, force_field.cutoff) if neighbors else batch
-
-
-def molecule(positions: Sequence[Sequence[float]], numbers: Sequence[int]) -> System:
-    return System(
-        positions=np.array(positions, dtype=np.float64), atomic_numbers=np.array(numbers), cell=np.zeros((3, 3)),
-        pbc=np.zeros(3, dtype=bool), fixed=np.zeros(len(numbers), dtype=bool), tags=np.zeros(len(numbers), dtype=int),
-    )  # fmt: skip
-
-
-def force_input_for(force_field: ForceField, batch: Batch) -> Tensor | None:
-    """Forces of every second atom where the model encodes forces, else None."""
-    if "noise" not in force_field.heads:
-        return None
-    generator = torch.Generator().manual_seed(3)
-    forces = torch.randn(batch.positions.shape, generator=generator, dtype=torch.float64).to(batch.positions.dtype)
-    return forces * (torch.arange(batch.num_atoms) % 2)[:, None]
-
-
 def zero_input(force_field: ForceField, batch: Batch) -> Tensor | None:
     return torch.zeros_like(batch.positions) if "noise" in force_field.heads else None
 
@@ -102,29 +96,9 @@ def for_molecules(force_field: ForceField) -> tuple[str, ...]:
     return tuple(name for name in force_field.outputs() if name != "stress")
 
 
-def assert_near(actual: Outputs, expected: Outputs, tolerance: float) -> None:
-    """Differences relative to the root mean square of what is expected."""
-    assert actual.keys() == expected.keys()
-    for name, value in expected.items():
-        scale = float(value.detach().square().mean().sqrt())
-        difference = float((actual[name] - value).detach().abs().max())
-        assert difference <= tolerance * scale, f"{name}: {difference:.1e} where rms is {scale:.1e}"
-        assert bool(value.isfinite().all())
-
-
 def rotation_tolerance(name: str, dtype: torch.dtype) -> float:
     """Exact models agree to rounding; sampled ones to their error, which is named beside them."""
     return max(VARIANTS[name].sampling_error, TOLERANCE[dtype])
-
-
-def random_rotation(dtype: torch.dtype, proper: bool = True) -> Tensor:
-    rotation = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))[0]
-    return (rotation * rotation.det() * (1 if proper else -1)).to(dtype)
-
-
-def moved(batch: Batch, displacement: Tensor) -> Batch:
-    """The same graph with other positions."""
-    return replace(batch, positions=batch.positions + displacement)
 
 
 def loss_of(out: Outputs) -> Tensor:
@@ -139,7 +113,7 @@ def acting_parameters(name: str) -> frozenset[str]:
     """
     force_field = build(name, torch.float64).train()
     batch = batch_of([molecule([[0, 0, 0], [0, 0.8, 0.6], [1.2, 0, -0.3]], [8, 1, 1])], force_field)
-    loss_of(force_field(batch, force_input_for(force_field, batch), for_molecules(force_field))).backward()
+    loss_of(force_field(batch, forces_to_encode(force_field, batch), for_molecules(force_field))).backward()
     return frozenset(key for key, parameter in force_field.named_parameters() if parameter.grad is not None)
 
 
@@ -154,19 +128,11 @@ def assert_finite_gradients(force_field: ForceField, loss: Tensor, acting: Colle
 
 
 class TestSymmetry:
-    def test_rotation(self, name: str, force_field: ForceField, dtype: torch.dtype, systems: Systems) -> None:
+    def test_rotation(self, name: str, force_field: ForceField, systems: Systems) -> None:
         """Also reflections where the model promises O(3)."""
-        batch = batch_of([systems["ethanol"], systems["triclinic"]], force_field)
-        forces, wanted = force_input_for(force_field, batch), for_crystals(force_field)
-        out = force_field(batch, forces, wanted)
-        for proper in (True, False) if force_field.backbone.symmetry == "O(3)" else (True,):
-            rotation = random_rotation(dtype, proper)
-            turned = replace(batch, positions=batch.positions @ rotation.T, cell=batch.cell @ rotation.T)
-            actual = force_field(turned, None if forces is None else forces @ rotation.T, wanted)
-            expected = {key: value @ rotation.T if key in ("forces", "noise") else value for key, value in out.items()}
-            if "stress" in out:
-                expected["stress"] = rotation @ out["stress"] @ rotation.T
-            assert_near(actual, expected, rotation_tolerance(name, dtype))
+        sampling = VARIANTS[name].sampling_error
+        check_rotation(force_field, [systems["ethanol"], systems["triclinic"]], sampling=sampling)
+        check_rotation(force_field, [systems["copper"], systems["triclinic"]], sampling=sampling)
 
     def test_rotation_of_edges_along_axes(self, name: str, force_field: ForceField, dtype: torch.dtype) -> None:
         """A molecule all of whose bonds lie on coordinate axes is like any other."""
@@ -195,11 +161,8 @@ class TestSymmetry:
         expected = force_field(batch, None, wanted)
         assert_near(force_field(batch, None, wanted, edge_frames=other), expected, EQUIVARIANCE64)
 
-    def test_translation(self, force_field: ForceField, dtype: torch.dtype, systems: Systems) -> None:
-        batch = batch_of([systems["ethanol"], systems["water"]], force_field)
-        forces, wanted = force_input_for(force_field, batch), for_molecules(force_field)
-        shifted = moved(batch, torch.tensor([0.3, -1.7, 0.9], dtype=dtype))
-        assert_near(force_field(shifted, forces, wanted), force_field(batch, forces, wanted), TOLERANCE[dtype])
+    def test_translation(self, force_field: ForceField, systems: Systems) -> None:
+        check_translation(force_field, [systems["ethanol"], systems["water"]])
 
     def test_lattice_translation_of_single_atoms(self, name: str, systems: Systems) -> None:
         """It does not matter in which cell an atom is written down."""
@@ -209,27 +172,13 @@ class TestSymmetry:
         first, second = (force_field(batch_of([s], force_field)) for s in (system, elsewhere))
         assert_near(second, first, EQUIVARIANCE64)
 
-    def test_permutation(self, force_field: ForceField, dtype: torch.dtype, systems: Systems) -> None:
-        system = systems["ethanol"]
-        order = torch.randperm(len(system))
-        permuted = replace(system, positions=system.positions[order], atomic_numbers=system.atomic_numbers[order])
-        batch, wanted = batch_of([system], force_field), for_molecules(force_field)
-        forces = force_input_for(force_field, batch)
-        out = force_field(batch, forces, wanted)
-        actual = force_field(batch_of([permuted], force_field), None if forces is None else forces[order], wanted)
-        expected = {name: value if name == "energy" else value[order] for name, value in out.items()}
-        assert_near(actual, expected, TOLERANCE[dtype])
+    def test_permutation(self, force_field: ForceField, systems: Systems) -> None:
+        check_permutation(force_field, [systems["ethanol"]])
 
 
 class TestLocality:
-    def test_batch_of_two_is_two_of_one(self, force_field: ForceField, dtype: torch.dtype, systems: Systems) -> None:
-        chosen, wanted = [systems["copper"], systems["triclinic"]], for_crystals(force_field)
-        batch = batch_of(chosen, force_field)
-        forces = force_input_for(force_field, batch)
-        parts = [None] * 2 if forces is None else forces.split([len(system) for system in chosen])
-        singles = [force_field(batch_of([s], force_field), f, wanted) for s, f in zip(chosen, parts, strict=True)]
-        expected = {name: torch.cat([single[name] for single in singles]) for name in wanted}
-        assert_near(force_field(batch, forces, wanted), expected, TOLERANCE[dtype])
+    def test_batch_of_two_is_two_of_one(self, force_field: ForceField, systems: Systems) -> None:
+        check_batching(force_field, [systems["copper"], systems["triclinic"]])
 
     def test_systems_do_not_see_each_other(self, name: str, systems: Systems) -> None:
         """Molecules at one place; the gradient across is exactly zero, and moving one changes nothing of the other."""
@@ -296,9 +245,9 @@ class TestPadding:
         self, name: str, force_field: ForceField, dtype: torch.dtype, systems: Systems
     ) -> None:
         """Padding atoms and all pairs on a masked list of fixed size, against the exact list; in training as well."""
-        plain = batch_of([systems["ethanol"], systems["water"]], force_field, neighbors=False)
+        plain = collate([systems["ethanol"], systems["water"]], dtype)[0]
         padded, wanted = self.padded(plain, 4), for_molecules(force_field)
-        forces = force_input_for(force_field, padded)
+        forces = forces_to_encode(force_field, padded)
         real = padded.atom_mask
         batches = [
             build_neighbors(plain, force_field.cutoff),
@@ -327,15 +276,7 @@ class TestPadding:
 class TestPhysics:
     @pytest.mark.parametrize("name", names(gradient=True))
     def test_forces_are_the_gradient(self, name: str, systems: Systems) -> None:
-        force_field = build(name, torch.float64)
-        batch = batch_of([systems["ethanol"], systems["triclinic"]], force_field)
-        forces = force_field(batch, None, ("energy", "forces"))["forces"]
-        for _ in range(3):
-            direction = torch.randn_like(batch.positions)
-            energies = [force_field(moved(batch, s * STEP * direction), None, ("energy",))["energy"] for s in (1, -1)]
-            work = torch.zeros(2, dtype=torch.float64).index_add(0, batch.system_index, (forces * direction).sum(1))
-            expected = (energies[1] - energies[0]) / (2 * STEP)
-            assert_near({"work": work}, {"work": expected}, FINITE_DIFFERENCE64)
+        check_forces(build(name, torch.float64), [systems["ethanol"], systems["triclinic"]])
 
     @pytest.mark.parametrize("name", names(strain=True))
     def test_stress_is_the_gradient_by_strain(self, name: str, systems: Systems) -> None:
@@ -373,33 +314,10 @@ class TestPhysics:
 class TestSmoothness:
     """An atom crosses the cutoff.  The published functions jump there, and the envelope is what removes it."""
 
-    def across(self, force_field: ForceField, gap: float) -> list[Outputs]:
-        """Predictions with a hydrogen just inside and just outside the cutoff of each atom of a water molecule."""
-        water = np.array([[0.0, 0.0, 0.1], [0.76, 0.0, -0.47], [-0.76, 0.0, -0.47]])
-        way = np.array([0.36, 0.48, 0.8])
-        outs = []
-        for atom in range(3):
-            for side in (-1, 1):
-                probe = water[atom] + (force_field.cutoff + side * gap) * way
-                batch = batch_of([molecule([*water.tolist(), probe.tolist()], [8, 1, 1, 1])], force_field)
-                outs.append(force_field(batch, None, ("energy", "forces")))
-        return outs
-
-    def jump(self, force_field: ForceField, gap: float = 1e-8) -> float:
-        """The largest change of energy or forces over twice the gap, relative to their rms."""
-        outs = self.across(force_field, gap)
-        changes = []
-        for inside, outside in zip(outs[0::2], outs[1::2], strict=True):
-            for name, value in inside.items():
-                changes.append(
-                    float((outside[name] - value).detach().abs().max() / value.detach().square().mean().sqrt())
-                )
-        return max(changes)
-
     @pytest.mark.parametrize("name", names(smooth=True))
     def test_no_jump_at_the_cutoff_with_an_envelope_only(self, name: str) -> None:
-        assert self.jump(build(name, torch.float64)) < 1e-5
-        assert self.jump(build(name, torch.float64, envelope=False)) > 1e-4
+        assert jump_at_cutoff(build(name, torch.float64)) < JUMP
+        assert jump_at_cutoff(build(name, torch.float64, envelope=False)) > 1e-4
 
     @pytest.mark.parametrize("name", names(smooth=True))
     def test_no_jump_with_attention_as_sharp_as_after_training(self, name: str) -> None:
@@ -408,11 +326,11 @@ class TestSmoothness:
             for key, parameter in force_field.named_parameters():
                 if key.endswith(("attention_vector", "query.weights.0")):
                     parameter *= 5
-        assert self.jump(force_field) < 1e-5
+        assert jump_at_cutoff(force_field) < JUMP
 
     @pytest.mark.parametrize("name", [n for n in names() if n not in names(smooth=True)])
     def test_smooth_is_promised_where_it_is_true(self, name: str) -> None:
-        assert self.jump(build(name, torch.float64)) > 1e-5
+        assert jump_at_cutoff(build(name, torch.float64)) > JUMP
 
     @pytest.mark.parametrize("name", names(smooth=True))
     def test_the_only_neighbour_leaves(self, name: str, dtype: torch.dtype) -> None:
@@ -436,7 +354,7 @@ class TestSmoothness:
 class TestTraining:
     def test_gradients_of_all_outputs_are_finite(self, name: str, force_field: ForceField, systems: Systems) -> None:
         batch = batch_of([systems["copper"], systems["triclinic"]], force_field)
-        out = force_field.train()(batch, force_input_for(force_field, batch), for_crystals(force_field))
+        out = force_field.train()(batch, forces_to_encode(force_field, batch), for_crystals(force_field))
         assert_finite_gradients(force_field, loss_of(out), acting_parameters(name))
 
     def test_edges_along_every_axis(self, name: str, force_field: ForceField) -> None:
@@ -463,7 +381,7 @@ class TestTraining:
         force_field = build(name, torch.float64)
         batch = batch_of([systems["ethanol"]], force_field)
         wanted = for_molecules(force_field)
-        nothing, given = (force_field(batch, f, wanted) for f in (None, force_input_for(force_field, batch)))
+        nothing, given = (force_field(batch, f, wanted) for f in (None, forces_to_encode(force_field, batch)))
         for key in wanted:
             assert not torch.allclose(nothing[key], given[key])
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -13,7 +15,7 @@ from denskit.analysis.denoising_plot import plot_denoising
 from denskit.cli import app
 from denskit.data import load_data
 from denskit.data.base import collate
-from denskit.evaluation.denoising import Recovery, denoise, noise_error
+from denskit.evaluation.denoising import Recovery, corrupt, denoise, noise_error
 from denskit.models.model_file import load_model, save_model
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig
@@ -48,6 +50,26 @@ def by_hand(run: Path, sigma: float, ratio: float, *, unit: float, informed: boo
     atoms = prepared.noise_mask
     moved = (prepared.batch.positions - batch.positions)[atoms]
     return float((unit * answer[atoms].detach() - moved).abs().sum() / moved.abs().sum())
+
+
+def test_one_structure_is_corrupted_and_denoised(run: Path) -> None:
+    config = load_config(run)
+    test = load_data(config.data, config.seed).test
+    assert test is not None
+    system = test[2]
+    half, whole = corrupt(run, system, [0.05, 0.1])
+    assert whole.noisy.any() and not whole.noisy.all()
+    for cell in (half, whole):
+        np.testing.assert_allclose(cell.corrupted[~cell.noisy], system.positions[~cell.noisy], atol=1e-6)
+        np.testing.assert_allclose(cell.denoised[~cell.noisy], system.positions[~cell.noisy], atol=1e-6)
+    np.testing.assert_allclose(whole.corrupted - system.positions, 2 * (half.corrupted - system.positions), atol=1e-5)
+    assert whole.noisy.sum() >= 2  # a quarter of nine atoms
+    batch, targets = collate([replace(system, positions=whole.corrupted)])
+    known = targets.forces * torch.from_numpy(whole.noisy)[:, None]
+    force_field = load_model(run / "model.safetensors")
+    with torch.no_grad():
+        answer = force_field(force_field.config.with_neighbors(batch), known)["noise"].numpy()
+    np.testing.assert_allclose(whole.corrupted - whole.denoised, 0.05 * answer * whole.noisy[:, None], atol=1e-4)
 
 
 def test_each_cell_of_the_grid_is_compared_in_angstrom(run: Path) -> None:

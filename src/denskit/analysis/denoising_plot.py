@@ -1,19 +1,26 @@
-"""Plot of the denoising diagnostic: noise error against sigma, with and without encoded forces."""
+"""Figures of DeNS: its terms over the training, and noise error against sigma with and without encoded forces."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 
+import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from denskit.analysis.plots import COLOURS, row_of_axes, save_figure
+from denskit.analysis.plots import COLOURS, COLUMNS, draw_column, plain_ticks, row_of_axes, save_figure
 from denskit.evaluation.denoising import Recovery
 
 
 def plot_denoising(found: Sequence[Recovery], output: Path, *, title: str = "") -> Path:
-    """Draw the relative noise error against sigma, a colour for each corruption ratio; 1 is predicting zero."""
+    """Write :func:`denoising_figure` as PNG; returns its path."""
+    return save_figure(denoising_figure(found, title=title), output)
+
+
+def denoising_figure(found: Sequence[Recovery], *, title: str = "") -> Figure:
+    """Relative noise error against sigma, a colour for each corruption ratio; 1 is predicting zero."""
     figure, (axes,) = row_of_axes(1, width=5.6, height=4.0, title=title)
     for colour, ratio in zip(cycle(COLOURS), sorted({cell.corruption_ratio for cell in found}), strict=False):
         row = sorted((cell for cell in found if cell.corruption_ratio == ratio), key=lambda cell: cell.sigma)
@@ -29,4 +36,19 @@ def plot_denoising(found: Sequence[Recovery], output: Path, *, title: str = "") 
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.legend(frameon=False, fontsize=8)
-    return save_figure(figure, output)
+    return figure
+
+
+def terms_figure(columns: Mapping[str, np.ndarray]) -> Figure:
+    """Loss terms of a training with noise over steps; energy errors in training and validation."""
+    figure, (terms, energy) = row_of_axes(2, width=4.8)
+    for name, colour in zip(("noise", "energy", "forces"), COLOURS, strict=False):
+        draw_column(terms, columns, f"train_loss_{name}", color=colour, label=name, marker=".")
+    terms.set(xlabel="training step", ylabel="loss term, without its weight", yscale="log")
+    draw_column(energy, columns, f"train_{COLUMNS['energy']}", color=COLOURS[1], label="training, part of it corrupted")
+    draw_column(energy, columns, f"valid_{COLUMNS['energy']}", color=COLOURS[0], label="validation", marker="o")
+    energy.set(xlabel="training step", ylabel="energy error, MAE (meV)", yscale="log")
+    for axes in (terms, energy):
+        plain_ticks(axes.yaxis)
+        axes.legend(frameon=False, fontsize=9)
+    return figure

@@ -1,4 +1,4 @@
-"""Plots of a run: learning curves and parity, as PNG files.
+"""Figures of a run: learning curves and parity; and the style of all figures.
 
 Everything is drawn with matplotlib's Agg canvas (no display needed) and labelled in meV, meV/Å and steps.
 """
@@ -6,6 +6,7 @@ Everything is drawn with matplotlib's Agg canvas (no display needed) and labelle
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -20,8 +22,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 Pair = tuple[np.ndarray, np.ndarray]  # reference, predicted
 
 MEV = 1000.0  # meV per eV
-UNITS = {"energy": "meV", "forces": "meV/Å"}
-_COLUMNS = {"energy": "energy_mae_meV", "forces": "forces_mae_meV_per_A"}  # of metrics.csv, after train_ or valid_
+UNITS = {"energy": "meV", "forces": "meV/Å", "stress": "meV/Å³"}
+COLUMNS = {  # of metrics.csv, after train_ or valid_
+    "energy": "energy_mae_meV", "forces": "forces_mae_meV_per_A", "stress": "stress_mae_meV_per_A3",
+}  # fmt: skip
 DPI = 130
 COLOURS = ("#3b6fb6", "#d1702b", "#3a8f5c", "#8a4fa3", "#b5483f", "#6b6b6b")
 
@@ -46,34 +50,56 @@ def plot_parity(energy: Pair | None, forces: Pair | None, output: Path, *, title
     ``energy`` and ``forces`` are (reference, predicted) in eV and eV/Å, any shape; ``None`` leaves that panel out.
     Energies are shown relative to the mean of the reference.  Raises ValueError when both are ``None``.
     """
-    if energy is None and forces is None:
-        raise ValueError("nothing to draw: the structures have neither energies nor forces as labels")
-    panels = [(name, pair) for name, pair in (("energy", energy), ("forces", forces)) if pair is not None]
-    figure, row = row_of_axes(len(panels), width=4.4, height=4.2, title=title)
-    for axes, (name, pair) in zip(row, panels, strict=True):
-        _draw_parity(axes, name, {"": pair})
-    return save_figure(figure, output)
+    panels: dict[str, Mapping[str, Pair]] = {}
+    if energy is not None:
+        panels["energy (meV)"] = {"": relative(energy)}
+    if forces is not None:
+        panels["force (meV/Å)"] = {"": forces}
+    return save_figure(parity_figure(panels, title=title), output)
 
 
-def plot_learning_curves(runs: Mapping[str, Path], output: Path) -> Path:
-    """Errors of several runs over steps, on logarithmic axes: energy (meV) and forces (meV/Å).
+def relative(pair: Pair) -> Pair:
+    """Both sides less the mean of the reference."""
+    return pair[0] - pair[0].mean(), pair[1] - pair[0].mean()
 
-    Validation is drawn full, training (with corrupted structures as they were trained on) thin.  ``runs`` maps labels
-    to run folders.  Raises FileNotFoundError and ValueError as :func:`read_metrics`.
+
+def parity_figure(panels: Mapping[str, Mapping[str, Pair]], *, title: str = "") -> Figure:
+    """Predicted against reference values.
+
+    panels: "QUANTITY (UNIT)" of each panel -> label -> (reference, predicted) in a thousand times that unit, any shape.
+
+    Raises ValueError without panels.
     """
-    figure, row = row_of_axes(len(UNITS), width=4.6)
-    _draw_curves(row, runs)
-    return save_figure(figure, output)
+    if not panels:
+        raise ValueError("nothing to draw: the structures have neither energies nor forces as labels")
+    figure, row = row_of_axes(len(panels), width=4.4, height=4.2, title=title)
+    for axes, (name, pairs) in zip(row, panels.items(), strict=True):
+        _draw_parity(axes, name, pairs)
+    return figure
+
+
+def curves_figure(runs: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
+    """Errors of several runs over steps, on logarithmic axes: energy, forces, and stress where it was trained.
+
+    Validation is drawn with dots, training (with corrupted structures as they were trained on) thin.  ``runs`` maps
+    labels to the columns of :func:`read_metrics`.
+    """
+    known = set().union(*runs.values())
+    names = [name for name in UNITS if name != "stress" or {f"train_{COLUMNS[name]}", f"valid_{COLUMNS[name]}"} & known]
+    figure, row = row_of_axes(len(names), width=4.6)
+    _draw_curves(row, names, runs)
+    return figure
 
 
 def plot_overview(runs: Mapping[str, Path], forces: Mapping[str, Pair], output: Path) -> Path:
     """Several runs on one page: learning curves of energy and forces, and the parity of forces (eV/Å) after training.
 
-    ``runs`` and ``forces`` have the same labels.  Raises as :func:`read_metrics`.
+    ``runs`` maps labels to run folders, ``forces`` has the same labels.  Raises as :func:`read_metrics`.
     """
     figure, row = row_of_axes(3, width=4.4, height=4.0)
-    _draw_curves(row[:2], runs)
-    _draw_parity(row[2], "forces", forces)
+    curves = {label: read_metrics(folder / "metrics.csv") for label, folder in runs.items()}
+    _draw_curves(row[:2], ["energy", "forces"], curves)
+    _draw_parity(row[2], "force (meV/Å)", forces)
     return save_figure(figure, output)
 
 
@@ -88,47 +114,60 @@ def row_of_axes(count: int, *, width: float, height: float = 3.8, title: str = "
     return figure, row
 
 
-def plain_ticks(axes: Axes) -> None:
-    """Ticks at 1, 2 and 5 of a logarithmic y axis, as plain numbers."""
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+def plain_ticks(axis: Axis) -> None:
+    """Ticks at 1, 2 and 5 of a logarithmic axis, at powers of ten only on a long one, as plain numbers."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def png_of(figure: Figure) -> bytes:
+    """A figure as the bytes of a PNG file."""
+    stream = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(stream)
+    return stream.getvalue()
 
 
 def save_figure(figure: Figure, output: Path) -> Path:
     """Write a figure as PNG; returns its path."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    FigureCanvasAgg(figure).print_png(str(output))
+    output.write_bytes(png_of(figure))
     return output
 
 
-def _draw_curves(row: Sequence[Axes], runs: Mapping[str, Path]) -> None:
-    curves = {label: read_metrics(folder / "metrics.csv") for label, folder in runs.items()}
-    for axes, name in zip(row, UNITS, strict=True):
-        for colour, (label, columns) in zip(cycle(COLOURS), curves.items(), strict=False):
-            _draw_curve(axes, columns, f"train_{_COLUMNS[name]}", color=colour, linewidth=0.6, alpha=0.5)
-            _draw_curve(axes, columns, f"valid_{_COLUMNS[name]}", color=colour, label=label, marker=".")
-        axes.set(xlabel="training step", ylabel=f"{name} MAE ({UNITS[name]}; thin: training)", yscale="log")
-        plain_ticks(axes)
+def _draw_curves(row: Sequence[Axes], names: Sequence[str], runs: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    for axes, name in zip(row, names, strict=True):
+        for colour, (label, columns) in zip(cycle(COLOURS), runs.items(), strict=False):
+            train, valid = (None, label) if len(runs) > 1 else ("training", "validation")
+            draw_column(axes, columns, f"train_{COLUMNS[name]}", color=colour, linewidth=0.7, alpha=0.6, label=train)
+            draw_column(axes, columns, f"valid_{COLUMNS[name]}", color=colour, label=valid, marker="o", markersize=3.5)
+        axes.set(xlabel="training step", ylabel=f"{name} error, MAE ({UNITS[name]})", yscale="log")
+        plain_ticks(axes.yaxis)
         axes.legend(frameon=False, fontsize=9)
 
 
-def _draw_curve(axes: Axes, columns: Mapping[str, np.ndarray], name: str, **style: Any) -> None:
-    """The measured points of a column; an absent column leaves an empty line."""
+def draw_column(axes: Axes, columns: Mapping[str, np.ndarray], name: str, **style: Any) -> None:
+    """The measured points of a column over steps; one point alone as a dot with its value."""
     values = columns.get(name, np.full_like(columns["step"], np.nan))
     measured = np.isfinite(values)
-    axes.plot(columns["step"][measured], values[measured], **style)
+    steps, values = columns["step"][measured], values[measured]
+    if len(values) == 1:
+        style |= {"marker": style.get("marker", "x")}
+        axes.annotate(f"{values[0]:.4g}", (steps[0], values[0]), xytext=(6, 4), textcoords="offset points", fontsize=9)
+    axes.plot(steps, values, **style)
 
 
 def _draw_parity(axes: Axes, name: str, pairs: Mapping[str, Pair]) -> None:
-    unit = UNITS[name]
+    unit = name[name.index("(") + 1 : -1]
     for colour, (label, pair) in zip(cycle(COLOURS), pairs.items(), strict=False):
-        zero = float(np.mean(pair[0])) if name == "energy" else 0.0
-        reference, predicted = (MEV * (np.ravel(values) - zero) for values in pair)
+        reference, predicted = (MEV * np.ravel(values) for values in pair)
         text = f"{label} MAE {np.mean(np.abs(predicted - reference)):.3g} {unit}".strip()
         axes.scatter(reference, predicted, s=5, alpha=0.35, linewidths=0, color=colour, label=text, rasterized=True)
     axes.axline((0, 0), slope=1, color="0.6", linewidth=0.9, zorder=1)
-    axes.set(xlabel=f"reference {name} ({unit})", ylabel=f"predicted {name} ({unit})", aspect="equal")
+    ends = np.array([axes.get_xlim(), axes.get_ylim()])
+    axes.set(xlim=(ends.min(), ends.max()), ylim=(ends.min(), ends.max()))
+    axes.set(xlabel=f"reference {name}", ylabel=f"predicted {name}", aspect="equal")
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.legend(frameon=False, fontsize=9, markerscale=3)

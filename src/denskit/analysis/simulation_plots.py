@@ -1,13 +1,15 @@
-"""Plots of a simulation study: h(r) beside the reference, temperature and energy over time."""
+"""Figures of simulations: temperature and energy over time, relaxations, h(r) of a study beside the reference."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from denskit.analysis.plots import COLOURS, row_of_axes, save_figure
 from denskit.simulation.distributions import EDGES
@@ -28,6 +30,32 @@ def plot_study(study: Study, output: Path, *, title: str = "") -> Path:
     _draw_series(energy, records.time, potential - potential[:1], study)
     energy.set(ylabel="potential energy less that of the first frame (eV)")
     return save_figure(figure, output)
+
+
+def dynamics_figure(replicas: Mapping[int, Mapping[str, np.ndarray]]) -> Figure:
+    """Temperature (K) and potential energy (eV, from the first) over time; replica -> columns of statistics.csv."""
+    figure, (temperature, energy) = row_of_axes(2, width=4.8)
+    for (replica, columns), colour in zip(replicas.items(), cycle(COLOURS), strict=False):
+        style: dict[str, Any] = {"color": colour, "linewidth": 0.8, "label": f"replica {replica}"}
+        temperature.plot(columns["time_ps"], columns["temperature_K"], **style)
+        energy.plot(columns["time_ps"], columns["potential_eV"] - columns["potential_eV"][0], **style)
+    temperature.set(xlabel="time (ps)", ylabel="temperature (K)")
+    energy.set(xlabel="time (ps)", ylabel="potential energy, from the first (eV)")
+    if 1 < len(replicas) <= len(COLOURS):
+        temperature.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def relaxation_figure(energies: Mapping[str, np.ndarray], forces: Mapping[str, np.ndarray]) -> Figure:
+    """Energy (eV, from the last) and largest force (eV/Å) after each move; label -> values [moves + 1]."""
+    figure, (left, right) = row_of_axes(2, width=4.8)
+    for label, colour in zip(energies, cycle(COLOURS), strict=False):
+        left.plot(energies[label] - energies[label][-1], color=colour, marker=".", label=label)
+        right.plot(forces[label], color=colour, marker=".")
+    left.set(xlabel="move", ylabel="energy, from the last (eV)")
+    right.set(xlabel="move", ylabel="largest force (eV/Å)", yscale="log")
+    left.legend(frameon=False, fontsize=8)
+    return figure
 
 
 def _draw_h_of_r(axes: Axes, study: Study) -> None:

@@ -1,4 +1,4 @@
-"""Plots of a study: learning curves by variant, and errors against an axis such as the number of training frames."""
+"""Figures of a study: learning curves by variant, and errors against an axis such as the number of training frames."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from denskit.analysis.plots import COLOURS, plain_ticks, read_metrics, row_of_axes, save_figure
@@ -17,17 +18,22 @@ _MOST = 4  # panels in a row
 
 
 def plot_study_results(results: Results, folder: Path) -> list[Path]:
-    """Write the plots of a study as PNG files, one more for each numeric axis; return their paths."""
-    written = [_plot_curves(results, folder / "learning_curves.png")]
+    """Write the figures of a study as PNG files; return their paths."""
+    return [save_figure(figure, folder / f"{name}.png") for name, figure in study_figures(results).items()]
+
+
+def study_figures(results: Results) -> dict[str, Figure]:
+    """Learning curves, and one more figure for each numeric axis, by name."""
+    figures = {"learning_curves": _curves_figure(results)}
     axes = list(dict.fromkeys(key for run in results.found for key in run.values))
     for axis in axes:
         values = {run.values[axis] for run in results.found}
         if len(values) > 1 and all(isinstance(value, int | float) for value in values):
-            written.append(_plot_axis(results, axis, folder / f"{axis.replace('.', '_')}.png"))
-    return written
+            figures[axis.replace(".", "_")] = _axis_figure(results, axis)
+    return figures
 
 
-def _plot_axis(results: Results, axis: str, output: Path) -> Path:
+def _axis_figure(results: Results, axis: str) -> Figure:
     """Error of each variant against a numeric axis, one panel a test and metric; bars are standard errors."""
     columns = [column for column in results.columns if column.metric == FORCES]
     columns += [column for column in results.columns if column.metric != FORCES]
@@ -36,12 +42,12 @@ def _plot_axis(results: Results, axis: str, output: Path) -> Path:
     for axes, column in zip(row, columns, strict=True):
         _draw_axis(axes, results, axis, column)
         axes.set(xlabel=_name(axis), ylabel=f"MAE, {column.title(results.several_tests)}", xscale="log", yscale="log")
-        plain_ticks(axes)
+        plain_ticks(axes.yaxis)
         values = sorted({run.values[axis] for run in results.found})
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.legend(frameon=False, fontsize=9)
-    return save_figure(figure, output)
+    return figure
 
 
 def _draw_axis(axes: Axes, results: Results, axis: str, column: Column) -> None:
@@ -57,7 +63,7 @@ def _draw_axis(axes: Axes, results: Results, axis: str, column: Column) -> None:
         axes.errorbar(x, y, yerr=np.nan_to_num(error), label=label, color=colour, marker="o", markersize=4, capsize=2)
 
 
-def _plot_curves(results: Results, output: Path) -> Path:
+def _curves_figure(results: Results) -> Figure:
     """Validation force error over steps, one panel a point: mean over seeds, band from lowest to highest."""
     points = list(dict.fromkeys(run.point for run in results.found))[:_MOST]
     figure, row = row_of_axes(len(points), width=4.6, title=results.title)
@@ -66,9 +72,9 @@ def _plot_curves(results: Results, output: Path) -> Path:
             runs = [run for run in results.found if run.point == point and run.variant == variant]
             _draw_curve(axes, runs, variant, colour)
         axes.set(xlabel="training step", ylabel=f"validation MAE, {METRICS[FORCES]}", yscale="log", title=point)
-        plain_ticks(axes)
+        plain_ticks(axes.yaxis)
         axes.legend(frameon=False, fontsize=9)
-    return save_figure(figure, output)
+    return figure
 
 
 def _draw_curve(axes: Axes, runs: Sequence[Found], label: str, colour: str) -> None:

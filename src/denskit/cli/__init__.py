@@ -21,14 +21,18 @@ from denskit.cli.evaluate import evaluate
 from denskit.cli.export import export
 from denskit.cli.import_ import import_
 from denskit.cli.info import info
+from denskit.cli.label import label
 from denskit.cli.md import md
+from denskit.cli.models import app as models_app
 from denskit.cli.moved import add_moved_commands
 from denskit.cli.output import OUTPUT
+from denskit.cli.plot import plot
 from denskit.cli.predict import predict
 from denskit.cli.presets import app as presets_app
 from denskit.cli.relax import relax
 from denskit.cli.report import report
 from denskit.cli.runs import app as runs_app
+from denskit.cli.select import select
 from denskit.cli.stability import stability
 from denskit.cli.study import study
 from denskit.cli.submission import app as submission_app
@@ -87,11 +91,15 @@ app.command("import")(import_)
 app.command()(md)
 app.command()(stability)
 app.command()(crystal)
+app.command()(select)
+app.command()(label)
 app.command()(export)
 app.command()(report)
+app.command()(plot)
 app.command()(demo)
 app.command()(doctor)
 app.command()(bench)
+app.add_typer(models_app, name="models")
 app.add_typer(presets_app, name="presets")
 app.add_typer(runs_app, name="runs")
 app.add_typer(data_app, name="data")

@@ -77,6 +77,7 @@ def crystal(
         typer.echo(f"Stopped; finished crystals are in {output}. Continue with --resume", err=True)
         raise typer.Exit(128 + interrupt.signal)
     give(folder=output, crystals=found)
+    give(folder=output, crystals=found)
     _print(found)
     picture = plot_crystals(found, output / "crystals.png")
     typer.echo(f"Wrote crystals.jsonl{' and crystals.png' if picture else ''} to {output}")

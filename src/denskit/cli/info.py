@@ -46,7 +46,7 @@ def info(
     if len(files) != 1:
         raise ValueError(f"one file, run folder or model file is wanted, found {' '.join(files) or 'none'}")
     path = Path(files[0])
-    if path.suffix == ".safetensors" or (path / "config.yaml").is_file():
+    if path.suffix == ".safetensors" or files[0].startswith("zoo:") or (path / "config.yaml").is_file():
         if settings:
             raise ValueError(f"{path} is a model; {settings[0]} belongs to structures")
         _show_model(path)

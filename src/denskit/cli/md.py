@@ -13,12 +13,23 @@ if TYPE_CHECKING:
     from denskit.simulation.dynamics.folder import DynamicsPlan
     from denskit.simulation.dynamics.loop import Outcome
 
+Committee = Annotated[
+    list[Path] | None, typer.Option(help="A further model, repeatable: mean forces and their spread.")
+]
+Uncertain = Annotated[
+    float | None,
+    typer.Option(help="eV/Å: write frames with a larger spread of the committee's forces to a file.", min=0),
+]
+
 
 def md(
     model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
     file: Annotated[Path, typer.Argument(help="Structures, anything that ASE reads.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path("runs/md"),
-    ensemble: Annotated[Literal["nve", "nvt", "langevin"], typer.Option(help="nvt is a Nosé-Hoover chain.")] = "nvt",
+    ensemble: Annotated[
+        Literal["nve", "nvt", "langevin", "npt"],
+        typer.Option(help="nvt: Nosé-Hoover chain; npt: Langevin, and a cell that keeps its shape."),
+    ] = "nvt",
     temperature: Annotated[float, typer.Option(help="K, of the initial momenta and of the thermostat.")] = 300.0,
     timestep: Annotated[float, typer.Option(help="fs.")] = 0.5,
     steps: Annotated[int | None, typer.Option(help="Steps in all; this or --time.", min=1)] = None,
@@ -27,20 +38,21 @@ def md(
     index: Annotated[str, typer.Option(help="Which frames of the file, in ASE's notation.")] = "-1",
     seed: Annotated[int, typer.Option(help="Of momenta and noise.", min=0)] = 0,
     relaxation_time: Annotated[float, typer.Option(help="fs, of the Nosé-Hoover chain.")] = 50.0,
-    friction: Annotated[float, typer.Option(help="1/fs, of the Langevin thermostat.")] = 0.01,
+    friction: Annotated[float, typer.Option(help="1/fs, of the Langevin thermostat (langevin and npt).")] = 0.01,
+    pressure: Annotated[float | None, typer.Option(help="GPa, of npt; default: 0.", show_default=False)] = None,
+    pressure_time: Annotated[float, typer.Option(help="fs, in which the volume relaxes in npt.")] = 500.0,
     rotation: Annotated[bool, typer.Option(help="Let molecules start with angular momentum.")] = True,
     bonds: Annotated[bool, typer.Option(help="End the run of a molecule whose bond changes by 0.5 Å.")] = True,
     frame_every: Annotated[int, typer.Option(help="Steps between frames.", min=1)] = 100,
     statistics_every: Annotated[int, typer.Option(help="Steps between lines of statistics.csv.", min=1)] = 10,
     restart_every: Annotated[int, typer.Option(help="Steps between restart files.", min=1)] = 1000,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the restart file in the folder.")] = False,
-    committee: Annotated[
-        list[Path] | None, typer.Option(help="A further model, repeatable: mean forces and their spread.")
-    ] = None,
-    uncertain: Annotated[
-        float | None,
-        typer.Option(help="eV/Å: write frames with a larger spread of the committee's forces to a file.", min=0),
-    ] = None,
+    committee: Committee = None,
+    uncertain: Uncertain = None,
+    uncertain_every: Annotated[
+        float, typer.Option(help="fs at least between such frames of a replica.", min=0)
+    ] = 100.0,
+    uncertain_frames: Annotated[int, typer.Option(help="At most so many such frames in all.", min=1)] = 1000,
     stop_uncertain: Annotated[
         bool, typer.Option("--stop-uncertain", help="End a run at its first such frame.")
     ] = False,
@@ -55,7 +67,7 @@ def md(
         bool, typer.Option("--compile", help="Compile the model first (a minute or more, C++ compiler): for long runs.")
     ] = False,
 ) -> None:
-    """Simulate structures: NVE, or NVT with a Nosé-Hoover chain or a Langevin thermostat; replicas in one batch.
+    """Simulate structures at constant energy, temperature or pressure; replicas in one batch.
 
     Writes trajectories (extxyz), statistics.csv, summary.json and a restart file. An unstable run ends, the
     others continue. Ctrl-C ends after the current step; --resume continues.
@@ -66,19 +78,23 @@ def md(
 
       denskit md runs/mine ethanol.xyz --temperature 500 --time 20 --replicas 16 --resume
 
+      denskit md runs/crystal tungsten.cif --ensemble npt --pressure 10 --temperature 1000 --time 20
+
       denskit md runs/a ethanol.xyz --committee runs/b --committee runs/c --time 10 --uncertain 0.3 --stop-uncertain
     """
     from denskit.simulation.dynamics import DynamicsSettings
     from denskit.simulation.dynamics.folder import DynamicsPlan
 
+    if pressure is not None and ensemble != "npt":
+        raise ValueError(f"--pressure acts with --ensemble npt only, not with {ensemble}")
     settings = DynamicsSettings(
         ensemble=ensemble, temperature=temperature, timestep=timestep, seed=seed, relaxation_time=relaxation_time,
-        friction=friction, rotation=rotation,
+        friction=friction, rotation=rotation, pressure=pressure or 0.0, pressure_time=pressure_time,
     )  # fmt: skip
     plan = DynamicsPlan(
         settings=settings, steps=_steps(steps, time, timestep), folder=output, frame_every=frame_every,
         statistics_every=statistics_every, restart_every=restart_every, bonds=bonds, uncertain=uncertain,
-        stop_uncertain=stop_uncertain,
+        stop_uncertain=stop_uncertain, uncertain_every=uncertain_every, uncertain_frames=uncertain_frames,
     )  # fmt: skip
     structures = [atoms.copy() for atoms in _read(file, index) for _ in range(replicas)]
     models = [model, *(committee or [])]
@@ -134,7 +150,8 @@ def _simulate(
 
     precision = None if dtype is None else DTYPES[dtype]
     files = [model_file(model) for model in models]
-    potential = Potential(files, device=choose_device(device), dtype=precision, **made)
+    stress = plan.settings.ensemble == "npt"
+    potential = Potential(files, device=choose_device(device), dtype=precision, stress=stress, **made)
     console = Console(soft_wrap=True)
     if made["compile"]:
         console.print("compiling the model before the first step: one to several minutes")
@@ -157,9 +174,13 @@ def _uncertain_frames(plan: DynamicsPlan) -> str:
     from denskit.simulation.dynamics.folder import UNCERTAIN_FRAMES
 
     file = plan.folder / UNCERTAIN_FRAMES
+    spread = f"in which forces spread by more than {plan.uncertain:g} eV/Å over the models"
     if not file.exists():
-        return f"no frame in which forces spread by more than {plan.uncertain:g} eV/Å over the models"
-    return f"frames in which forces spread by more than {plan.uncertain:g} eV/Å over the models: {file}"
+        return f"no frame {spread}"
+    return (
+        f"frames {spread}, {plan.uncertain_every:g} fs or more apart in a replica, {plan.uncertain_frames} at most: "
+        f"{file}"
+    )
 
 
 def _ended(outcome: Outcome, plan: DynamicsPlan) -> str:

@@ -1,4 +1,4 @@
-"""``denskit report``: one HTML page for a run."""
+"""``denskit report``: one HTML page for a run, a study, several runs, or a simulation."""
 
 from __future__ import annotations
 
@@ -7,14 +7,41 @@ from typing import Annotated
 
 import typer
 
+from denskit.cli.options import Device, Force
+from denskit.cli.output import give
+
+Folders = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Folders of runs, or one of a study, `md` or `relax`.", metavar="RUN|STUDY ...", show_default=False
+    ),
+]
+
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Run folder.", show_default=False)],
+    folders: Folders,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="HTML file; default: report.html in the folder.", show_default=False),
+    ] = None,
+    device: Device = "auto",
+    force: Force = False,
 ) -> None:
-    """Write report.html into a run folder: settings, errors, curves, in one file without links.
+    """Write one HTML page to read and to send: errors in words and pictures, structures in 3D, settings, cost.
 
-    Example:  denskit report runs/mine
+    The page needs no network. Predictions for the test structures are kept in the run folder, so a second report is
+    fast. Several runs give errors side by side and their calibration as a committee.
+
+    Examples:
+
+      denskit report runs/mine
+
+      denskit report runs/study-demo
+
+      denskit report runs/seed0 runs/seed1 runs/seed2 -o committee.html
     """
-    from denskit.analysis.report import report_run
+    from denskit.analysis.report import report as write_report
 
-    typer.echo(f"Wrote {report_run(run)}")
+    file = write_report(folders, output, device=device, force=force)
+    give(file=file)
+    typer.echo(f"Wrote {file}")

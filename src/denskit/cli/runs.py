@@ -106,7 +106,7 @@ def _print(runs: list[Overview]) -> None:
             _number(run.test, "forces_mae_meV_per_A"), time.strftime("%Y-%m-%d %H:%M", time.localtime(run.changed)),
         )  # fmt: skip
     console = Console()
-    console.print(table, width=console.width if console.is_terminal else max(console.width, 160), crop=False)
+    Console(width=console.width if console.is_terminal else 200).print(table)
 
 
 def _number(errors: Any, name: str) -> str:

@@ -83,20 +83,26 @@ def predicted(original: ase.Atoms, system: System, results: Mapping[str, Any]) -
     return _finished(atoms, taken, results)
 
 
-def relaxed_at(original: ase.Atoms, positions: np.ndarray, cell: np.ndarray, results: Mapping[str, Any]) -> ase.Atoms:
-    """The structure at other ``positions`` (Å) and ``cell`` (Å), with a model's results there.
-
-    Its labels belong to the start and become ``input_`` fields.  Momenta are dropped.
-    """
+def relabelled(original: ase.Atoms, results: Mapping[str, Any]) -> ase.Atoms:
+    """The structure with new labels (energy, forces, perhaps stress); all earlier ones become ``input_`` fields."""
     atoms, taken = _without_results(original)
     for name in (name for names in NAMES.values() for name in names):
         for fields in (atoms.info, atoms.arrays):
             if name in fields:
                 taken[name] = fields.pop(name)
+    return _finished(atoms, taken, results)
+
+
+def relaxed_at(original: ase.Atoms, positions: np.ndarray, cell: np.ndarray, results: Mapping[str, Any]) -> ase.Atoms:
+    """The structure at other ``positions`` (Å) and ``cell`` (Å), with a model's results there.
+
+    Its labels belong to the start and become ``input_`` fields.  Momenta are dropped.
+    """
+    atoms = relabelled(original, results)
     atoms.arrays.pop("momenta", None)
     atoms.set_cell(cell, apply_constraint=False)
     atoms.set_positions(positions, apply_constraint=False)
-    return _finished(atoms, taken, results)
+    return atoms
 
 
 def _without_results(original: ase.Atoms) -> tuple[ase.Atoms, dict[str, Any]]:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from denskit.batch import Batch, Targets
+from denskit.batch import Batch, System, Targets
+from denskit.data.base import Source, collate
 from denskit.evaluation.evaluate import Kept, Split, load_force_field, source_of
 from denskit.models.base import ForceField
 from denskit.models.prediction import batches
@@ -23,6 +25,7 @@ from denskit.tasks.metrics import Metrics
 from denskit.training.load_config import load_config
 
 _NAME = "noise_error_relative_to_zero"
+_DRAWS = 50  # of the atoms of one structure
 Denoises = DeNSConfig | NoisyNodesConfig
 
 
@@ -39,7 +42,7 @@ class Recovery:
 
 def denoise(
     run: str | Path,
-    source: str | Path | None = None,
+    source: Source | str | Path | None = None,
     *,
     sigmas: Sequence[float] = (),
     ratios: Sequence[float] = (),
@@ -55,7 +58,7 @@ def denoise(
 
     Args:
         run: run folder of a training with DeNS or Noisy Nodes (which corrupts all atoms: its only ratio is 1).
-        source: a file of labelled structures; None: the ``split`` of the run's own data.
+        source: labelled structures, or a file of them; None: the ``split`` of the run's own data.
         sigmas: standard deviations of the noise, Å; none: half, once and twice the run's own.
         ratios: shares of the free atoms that are corrupted; none: once and twice the run's own, and all.
         split, checkpoint, device, batch_size: as for :func:`denskit.evaluation.evaluate.evaluate`.
@@ -94,6 +97,52 @@ def noise_error(run: str | Path) -> dict[str, float]:
     (found,) = denoise(run, sigmas=[sigma], ratios=[ratio])
     informed = {} if found.with_forces is None else {f"{_NAME}_with_test_forces": found.with_forces}
     return informed | {f"{_NAME}_without_forces": found.without_forces}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corrupted:
+    """A structure with noise, and the model's reconstruction of it."""
+
+    sigma: float  # Å
+    corrupted: np.ndarray  # [n, 3] Å, positions with noise
+    denoised: np.ndarray  # [n, 3] Å, positions after the predicted noise is subtracted
+    noisy: np.ndarray  # [n] bool, atoms that were moved
+
+
+def corrupt(run: str | Path, system: System, sigmas: Sequence[float] = (), *, device: str = "auto") -> list[Corrupted]:
+    """Corrupt one structure at several sigmas (Å; none: half, once, twice and four times the run's own) and denoise it.
+
+    All sigmas share their random numbers; forces are encoded as in training.  Of several draws the first is taken that
+    corrupts as many atoms as the run's ratio promises.  Raises as :func:`denoise`.
+    """
+    task, seed = _task_and_seed(run)
+    own_sigma, own_ratio = _own(task)
+    force_field = load_force_field(run, None, device)
+    parameter = next(force_field.parameters())
+    batch, targets = collate([system], parameter.dtype)
+    batch, targets = batch.to(parameter.device), targets.to(parameter.device)
+    wanted, found = max(1, round(own_ratio * int((~system.fixed).sum()))), []
+    for sigma in sigmas or [factor * own_sigma for factor in (0.5, 1, 2, 4)]:
+        corrupting = _corrupting(task, sigma, own_ratio)
+        draws = (keys_for(seed, 0, torch.tensor([number], device=parameter.device)) for number in range(_DRAWS))
+        prepared = (corrupting.prepare(batch, targets, keys, 0.0) for keys in draws)
+        drawn = next((one for one in prepared if int(one.noise_mask.sum()) >= wanted), None)
+        if drawn is None:
+            raise ValueError(f"structure {system.index}: {_DRAWS} draws corrupt fewer than {wanted} atoms")
+        with torch.no_grad():
+            corrupted = force_field.config.with_neighbors(drawn.batch)
+            noise = force_field(corrupted, drawn.force_input, outputs=("noise",))["noise"]
+        back = torch.where(drawn.noise_mask[:, None], own_sigma * noise, torch.zeros_like(noise))
+        positions = drawn.batch.positions
+        found.append(
+            Corrupted(
+                sigma=sigma,
+                corrupted=positions.double().cpu().numpy(),
+                denoised=(positions - back).double().cpu().numpy(),
+                noisy=drawn.noise_mask.cpu().numpy(),
+            )
+        )
+    return found
 
 
 def _task_and_seed(run: str | Path) -> tuple[Denoises, int]:

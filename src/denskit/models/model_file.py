@@ -19,6 +19,7 @@ from denskit.models.scaling import Scaling
 from denskit.models.weights import with_weights
 from denskit.reading.budget import naming
 from denskit.reading.documents import check_extent
+from denskit.zoo import file_of
 
 FORMAT_VERSION = 1
 IN_RUNS = "model.safetensors"  # name of the model file in a run folder
@@ -87,8 +88,8 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _file(path: str | os.PathLike[str]) -> Path:
-    """The model file, or the model of a run folder."""
-    path = Path(path)
+    """The model file, the model of a run folder, or a shipped one (``zoo:NAME``)."""
+    path = file_of(path)
     if path.is_dir():
         path = path / IN_RUNS
     if not path.is_file():
@@ -102,7 +103,7 @@ def load_model(
     """A force field in evaluation mode from a model file; warns where its norm is unsafe at symmetric sites.
 
     Args:
-        path: the model file, or a run folder.
+        path: the model file, a run folder, or the name of a shipped model (``zoo:ethanol-xtb``).
         device: of the weights.
         dtype: of the weights; default that of the file.
 

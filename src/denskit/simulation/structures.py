@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import ase
 import numpy as np
 import torch
 from ase.constraints import FixAtoms, FixCartesian
+from torch import Tensor
 
 from denskit.batch import Batch, System
 from denskit.data.base import collate
@@ -41,6 +43,12 @@ def atoms_of(batch: Batch) -> list[ase.Atoms]:
         )
         for place in range(batch.num_systems)
     ]  # fmt: skip
+
+
+def scaled(batch: Batch, factor: Tensor) -> Batch:
+    """The batch with positions and cells multiplied by a factor [B]."""
+    positions = batch.positions * factor[batch.system_index][:, None]
+    return replace(batch, positions=positions, cell=batch.cell * factor[:, None, None])
 
 
 def _system(atoms: ase.Atoms, place: int) -> System:

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import ase
+from pydantic import ValidationError
 
 from denskit.data.frames import exact_extxyz, read_atoms
+from denskit.data.splits import PARTS
 from denskit.files import atomic_write
 from denskit.training.run_folder import RunFolder
 from denskit.training.settings import RunConfig
@@ -21,18 +23,22 @@ def with_frames(config: RunConfig, frames: Frames) -> RunConfig:
 
     Raises ValueError where the run names data already, and for frames that cannot be trained on, naming the frame.
     """
-    named = [name for name in ("path", "train", "valid", "test") if getattr(config.data, name) is not None]
-    if named:
-        raise ValueError(
-            f"frames are given, and data.{named[0]}={getattr(config.data, named[0])} too; give one of them"
-        )
+    folder = RunFolder(config.output)
+    files = {part: str(folder.frames(part).resolve()) for part in frames}
+    for name in ("path", *PARTS):
+        value = getattr(config.data, name)
+        if value is not None and value != files.get(name):
+            raise ValueError(f"frames are given, and data.{name}={value} too; give one of them")
     for given in frames.values():
         structures, _ = read_atoms(given, config.data)
         structures.checked(required=config.required_labels, missing=config.data.missing)
-    folder = RunFolder(config.output)
-    files = {part: str(folder.frames(part)) for part in frames}
     data = config.data.model_dump(exclude_unset=True) | {"name": "file", **files}
-    return config.model_copy(update={"data": type(config.data).model_validate(data)})
+    try:
+        return config.model_copy(update={"data": type(config.data).model_validate(data)})
+    except ValidationError as error:
+        raise ValueError(
+            "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
+        ) from None
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from denskit.models.model_file import IN_RUNS
 from denskit.reading.documents import read_json
 from denskit.runtime.work_folder import WorkFolder
 from denskit.training.settings import RunConfig
+from denskit.zoo import file_of
 
 PACKAGES = ("denskit", "torch", "numpy", "ase", "vesin", "pydantic", "safetensors", "omegaconf")
 FRAMES = "frames"  # subfolder of the frames that were given in memory
@@ -118,12 +119,12 @@ def _commit() -> str | None:
 
 
 def model_file(run_or_model: str | os.PathLike[str], checkpoint: Literal["best", "last"] | None = None) -> Path:
-    """The path of a model file, given itself or by its run folder.
+    """The path of a model file, given itself, by its run folder, or by the name of a shipped one (``zoo:NAME``).
 
     checkpoint: "best" or "last" of a run folder; None: the result of the run (``training.final``).
     Raises FileNotFoundError, and ValueError for a checkpoint of a file.
     """
-    path = Path(run_or_model)
+    path = file_of(run_or_model)
     if path.is_dir():
         folder = RunFolder(path)
         path = {None: folder.model, "best": folder.best_model, "last": folder.last_model}[checkpoint]

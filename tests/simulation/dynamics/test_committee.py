@@ -96,10 +96,25 @@ def threshold(whole: Path) -> float:
 def test_frames_beyond_the_threshold_are_kept(
     committee: Potential, whole: Path, threshold: float, tmp_path: Path
 ) -> None:
-    molecular_dynamics(committee, STRUCTURES, plan(tmp_path / "run", 40, uncertain=threshold))
+    molecular_dynamics(committee, STRUCTURES, plan(tmp_path / "run", 40, uncertain=threshold, uncertain_every=0.0))
     frames = ase.io.read(tmp_path / "run" / "uncertain.extxyz", index=":")
     assert [(frame.info["replica"], frame.info["step"]) for frame in frames] == above(whole, threshold)
     assert all(frame.info["max_forces_std"] > threshold for frame in frames)
+
+
+def test_kept_frames_are_apart_and_few(committee: Potential, whole: Path, tmp_path: Path) -> None:
+    """Steps of 0.25 fs, looked at every 10th: 5 fs between frames are every second look.  Also over a restart."""
+    chosen = plan(tmp_path / "apart", 40, uncertain=1e-6, uncertain_every=5.0)
+    molecular_dynamics(committee, STRUCTURES, replace(chosen, steps=10))
+    molecular_dynamics(committee, STRUCTURES, chosen, resume=True)
+    frames = ase.io.read(tmp_path / "apart" / "uncertain.extxyz", index=":")
+    expected = [(replica, step) for step in (0, 20, 40) for replica in range(3)]
+    assert [(frame.info["replica"], frame.info["step"]) for frame in frames] == expected
+    few = replace(chosen, folder=tmp_path / "few", uncertain_frames=4)
+    molecular_dynamics(committee, STRUCTURES, replace(few, steps=10))
+    molecular_dynamics(committee, STRUCTURES, few, resume=True)
+    frames = ase.io.read(tmp_path / "few" / "uncertain.extxyz", index=":")
+    assert [(frame.info["replica"], frame.info["step"]) for frame in frames] == expected[:4]
 
 
 def test_uncertain_runs_end_and_a_restart_knows(

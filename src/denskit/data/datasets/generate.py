@@ -63,7 +63,7 @@ def generate(
     if stride < 1 or abs(stride * timestep - every) > 1e-9:
         raise ValueError(f"frames every {every} fs are not a whole number of steps of {timestep} fs")
     atoms = _molecule(molecule)
-    atoms.calc = _calculator()
+    atoms.calc = xtb_calculator()
     rng = np.random.default_rng(seed)
     BFGS(atoms, logfile=None).run(fmax=0.02, steps=500)
     deviations = np.sqrt(atoms.get_masses() * temperature * units.kB)  # of momenta: Maxwell and Boltzmann
@@ -133,9 +133,10 @@ def _molecule(name: str) -> ase.Atoms:
     return atoms
 
 
-def _calculator() -> Any:
+def xtb_calculator() -> Any:
+    """A calculator of GFN2-xTB for ASE.  Raises ValueError without tblite."""
     try:
         from tblite.ase import TBLite  # an optional dependency: imported where it is used
     except ModuleNotFoundError as error:
-        raise ValueError("generating data needs tblite, which is not installed: pip install 'denskit[xtb]'") from error
+        raise ValueError("GFN2-xTB needs tblite, which is not installed: pip install 'denskit[xtb]'") from error
     return TBLite(method=METHOD, verbosity=0, accuracy=ACCURACY)

@@ -67,13 +67,21 @@ def _cells(results: Results, row: Row, bold: tuple[str, str]) -> list[str]:
 _NOTE = "MAE, mean ± standard error over seeds. Δ: to '{reference}', paired by seed, with its 95 % confidence interval."
 
 
+def as_cells(results: Results, bold: tuple[str, str] = ("", "")) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the table as text; ``bold`` surrounds the best of each point."""
+    return _header(results), [_cells(results, row, bold) for row in results.rows]
+
+
+def note(results: Results) -> str:
+    """How to read the table."""
+    return _NOTE.format(reference=results.reference)
+
+
 def as_markdown(results: Results) -> str:
     """The table with its title and how to read it."""
-    header = _header(results)
-    lines = [" | ".join(header), " | ".join("---" for _ in header)]
-    lines += [" | ".join(_cells(results, row, ("**", "**"))) for row in results.rows]
-    table = "\n".join(f"| {line} |" for line in lines)
-    return f"## {results.title}\n\n{table}\n\n{_NOTE.format(reference=results.reference)}\n"
+    header, rows = as_cells(results, ("**", "**"))
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows))
+    return f"## {results.title}\n\n{table}\n\n{note(results)}\n"
 
 
 def as_latex(results: Results) -> str:
@@ -82,8 +90,7 @@ def as_latex(results: Results) -> str:
     def line(cells: list[str]) -> str:
         return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
 
-    header = _header(results)
-    cells = [_cells(results, row, ("<b>", "</b>")) for row in results.rows]
+    header, cells = as_cells(results, ("<b>", "</b>"))
     rows = [line(row).replace("<b>", r"\textbf{").replace("</b>", "}") for row in cells]
     begin = r"\begin{tabular}{ll" + "r" * (len(header) - 2) + "}"
     return "\n".join([begin, r"\toprule", line(header), r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
@@ -105,7 +112,7 @@ def as_rich(results: Results) -> list[Table | str]:
             changes = [_gap(row, column) for column in gaps]
             table.add_row(*([row.point] if row.point else []), row.variant, *errors, *changes)
         tables.append(table)
-    return [*tables, _NOTE.format(reference=results.reference)]
+    return [*tables, note(results)]
 
 
 def write_tables(results: Results, folder: Path) -> list[Path]:

@@ -6,6 +6,7 @@ import torch
 from ase.data import chemical_symbols
 from torch import Tensor
 
+from denskit.batch import Batch
 from denskit.simulation.dynamics.integrators import State
 from denskit.simulation.dynamics.observers import Instability
 
@@ -23,8 +24,14 @@ def spread_of_atoms(state: State) -> Tensor:
 
 def spread_of(state: State) -> Tensor:
     """The largest spread [B] (eV/Å) of an atom of each system."""
-    found = spread_of_atoms(state)
-    return found.new_zeros(state.batch.num_systems).scatter_reduce(0, state.batch.system_index, found, "amax")
+    assert state.forces_std is not None, "one model has no spread"
+    return largest_spread(state.batch, state.forces_std)
+
+
+def largest_spread(batch: Batch, forces_std: Tensor) -> Tensor:
+    """The largest norm [B] (eV/Å) of an atom of each system, of standard deviations of forces [N, 3]."""
+    norms = torch.linalg.vector_norm(forces_std, dim=-1)
+    return norms.new_zeros(batch.num_systems).scatter_reduce(0, batch.system_index, norms, "amax")
 
 
 def uncertain(state: State, limit: float) -> list[Instability]:

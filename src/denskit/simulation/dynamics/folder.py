@@ -17,12 +17,20 @@ from denskit.runtime.work_folder import WorkFolder
 from denskit.simulation.dynamics.conservation import nve_drift
 from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, State
 from denskit.simulation.dynamics.loop import Outcome, Recorder, Simulation
-from denskit.simulation.dynamics.observers import BondStability, Finite, NotTooHot, Observer, find_bonds
+from denskit.simulation.dynamics.observers import (
+    BondStability,
+    Finite,
+    NotTooHot,
+    Observer,
+    VolumeWithin,
+    find_bonds,
+)
 from denskit.simulation.dynamics.recorders import StatisticsWriter, TrajectoryWriter, UncertainWriter
 from denskit.simulation.dynamics.restart import Restart, origin_of
 from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
+from denskit.units import GPA
 
 SHORT_RUN = 100.0  # fs without a thermostat, to measure the drift of a model that may not conserve energy
 SECOND = 1.0  # between progress reports
@@ -43,6 +51,8 @@ class DynamicsPlan:
     restart_every: int = 1000  # between restart files
     bonds: bool = True  # a molecule with a bond changed by more than 0.5 Å ends its simulation
     uncertain: float | None = None  # eV/Å: systems on which a committee disagrees by more are written to a file
+    uncertain_every: float = 100.0  # fs at least between such frames of a replica: nearer ones are alike
+    uncertain_frames: int = 1000  # at most, of all replicas
     stop_uncertain: bool = False  # and end their simulation
 
 
@@ -74,7 +84,8 @@ def molecular_dynamics(
         ValueError: The folder holds other work, a simulation (without ``resume``), one of other settings or structures,
             or is in use; an unknown element; a constraint other than fixed atoms; a threshold of spread for one model.
     """
-    folder, settings, watch = plan.folder, plan.settings, _uncertainty_recorders(plan, potential)
+    folder, settings = plan.folder, plan.settings
+    _check_committee(plan, potential)
     batch = batch_of(structures, potential.device)
     dynamics = Dynamics(potential, settings)
     work = WorkFolder(folder, "simulation", RESTART)
@@ -86,6 +97,8 @@ def molecular_dynamics(
             for message in warnings_of(potential, batch, settings):
                 say(message)
             restart = Restart(state=dynamics.start(batch), settings=settings, origin=origin_of(batch, potential))
+            for message in _about_pressure(potential, restart.state):
+                say(message)
             restart.save(work.marker)
         simulation = Simulation(
             dynamics=dynamics,
@@ -104,7 +117,7 @@ def molecular_dynamics(
         simulation.recorders = [
             (plan.statistics_every, StatisticsWriter(folder / STATISTICS, dynamics)),
             (plan.frame_every, TrajectoryWriter(folder, settings.timestep)),
-            *watch,
+            *_uncertainty_recorders(plan),
             (plan.restart_every, save),
             (1, _Clock(progress, plan, restart.state.step)),
         ]
@@ -157,23 +170,42 @@ class _Clock:
         self.report(state.step, f"{text}, {float(state.temperature.mean()):.0f} K", self.plan.steps)
 
 
+def _about_pressure(potential: Potential, state: State) -> list[str]:
+    if state.modulus is None:
+        return []
+    low, high = (f"{float(value) / GPA:.3g}" for value in (state.modulus.min(), state.modulus.max()))
+    span = low if low == high else f"{low} to {high}"
+    found = [f"bulk modulus at the start: {span} GPa (sets the rate of the barostat)"]
+    if any(model.config.stress == "none" for model in potential.models):
+        found.append("warning: this model was not trained on stress: its pressure is a derivative of the energy alone")
+    return found
+
+
 def _observers(plan: DynamicsPlan, batch: Batch, state: State) -> list[Observer]:
     """Observers of the systems that are left; bonds are those of the initial structures."""
     observers: list[Observer] = [Finite(), NotTooHot(plan.settings.temperature)]
+    left = torch.isin(torch.arange(batch.num_systems, device=state.replicas.device), state.replicas)
+    if plan.settings.ensemble == "npt":
+        observers.append(VolumeWithin(batch.cell.double().det().abs()).select(left))
     if plan.bonds and not bool(batch.pbc.any()):
-        everyone = torch.arange(batch.num_systems, device=state.replicas.device)
-        observers.append(BondStability(find_bonds(batch)).select(torch.isin(everyone, state.replicas)))
+        observers.append(BondStability(find_bonds(batch)).select(left))
     return observers
 
 
-def _uncertainty_recorders(plan: DynamicsPlan, potential: Potential) -> list[tuple[int, Recorder]]:
-    if plan.uncertain is None:
-        if plan.stop_uncertain:
-            raise ValueError("to end uncertain systems, give the threshold (eV/Å) as well")
-        return []
-    if len(potential.models) < 2:
+def _check_committee(plan: DynamicsPlan, potential: Potential) -> None:
+    if plan.uncertain is None and plan.stop_uncertain:
+        raise ValueError("to end uncertain systems, give the threshold (eV/Å) as well")
+    if plan.uncertain is not None and len(potential.models) < 2:
         raise ValueError("one model does not know how certain it is: give a committee of two models or more")
-    writer = UncertainWriter(plan.folder / UNCERTAIN_FRAMES, plan.settings.timestep, plan.uncertain)
+
+
+def _uncertainty_recorders(plan: DynamicsPlan) -> list[tuple[int, Recorder]]:
+    if plan.uncertain is None:
+        return []
+    writer = UncertainWriter(
+        plan.folder / UNCERTAIN_FRAMES, plan.settings.timestep, plan.uncertain, apart=plan.uncertain_every,
+        most=plan.uncertain_frames,
+    )  # fmt: skip
     return [(Simulation.look_every, writer)]
 
 

@@ -1,4 +1,4 @@
-"""Molecular dynamics of many systems at once: NVE, and NVT with a Nosé-Hoover chain or a Langevin thermostat."""
+"""Molecular dynamics of many systems at once: NVE, NVT (Nosé-Hoover chain or Langevin), NPT."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from denskit.batch import Batch
 from denskit.random import keys_for
+from denskit.simulation.dynamics.barostat import StochasticCell, bulk_modulus
 from denskit.simulation.dynamics.momenta import (
     atom_numbers,
     degrees_of_freedom,
@@ -21,6 +22,7 @@ from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.dynamics.thermostats import LangevinBath, NoseHooverChain
 from denskit.simulation.potential import EnergyAndForces
 from denskit.simulation.state import SystemState
+from denskit.simulation.structures import scaled
 from denskit.units import BOLTZMANN
 
 
@@ -39,10 +41,12 @@ class State(SystemState):
     freedom: Tensor  # [B] degrees of freedom
     chain_positions: Tensor  # [B, links], Nosé-Hoover
     chain_velocities: Tensor  # [B, links] 1/fs
-    heat: Tensor  # [B] eV, from the Langevin thermostat since the start
+    heat: Tensor  # [B] eV, from the Langevin thermostat and the barostat since the start
     conserved_at_start: Tensor  # [B] eV
     energy_std: Tensor | None = None  # [B] eV, over the models of a committee; None: one model
     forces_std: Tensor | None = None  # [N, 3] eV/Å
+    stress: Tensor | None = None  # [B, 3, 3] eV/Å^3, where the potential gives it
+    modulus: Tensor | None = None  # [B] eV/Å^3, bulk modulus at the start; npt only
     step: int = 0
 
     @property
@@ -60,6 +64,17 @@ class State(SystemState):
         """Kinetic temperatures [B] (K)."""
         return 2 * self.kinetic / (self.freedom * BOLTZMANN)
 
+    @property
+    def volume(self) -> Tensor:
+        """Volumes [B] (Å^3)."""
+        return self.batch.cell.det().abs()
+
+    @property
+    def pressure(self) -> Tensor:
+        """Instantaneous pressures [B] (eV/Å^3) of a state with stress: kinetic part and virial."""
+        assert self.stress is not None, "the potential was made with stress"
+        return 2 * self.kinetic / (3 * self.volume) - self.stress.diagonal(dim1=1, dim2=2).mean(1)
+
 
 class BrokenSystems(ValueError):
     """A step leads to positions that the potential cannot evaluate."""
@@ -75,14 +90,16 @@ class BrokenSystems(ValueError):
 class Dynamics:
     """Integrates states: velocity Verlet, alone or between half steps of a Nosé-Hoover chain, or BAOAB for Langevin.
 
-    Fixed atoms do not move.  Random numbers depend on (seed, replica, step) alone, so replicas in one batch do what
-    each would do alone.
+    In npt the cell is rescaled in the middle of BAOAB, by the pressure at the beginning of the step.  Fixed atoms do
+    not move.  Random numbers depend on (seed, replica, step) alone, so replicas do what each would do alone.
     """
 
     def __init__(self, potential: EnergyAndForces, settings: DynamicsSettings) -> None:
         self.potential = potential
         self.settings = settings
-        self._bath: tuple[Tensor, LangevinBath] | None = None  # for these replicas
+        self._baths: tuple[Tensor, LangevinBath, StochasticCell] | None = None  # for these replicas
+        if settings.ensemble == "npt" and not potential.stress:
+            raise ValueError("constant pressure needs the stress: make the potential with stress=True")
 
     def start(self, batch: Batch, *, momenta: Tensor | None = None, replicas: Sequence[int] | None = None) -> State:
         """The initial state, with the thermostat at rest.
@@ -93,7 +110,7 @@ class Dynamics:
             replicas: numbers of the systems; default: 0, 1, ...
 
         Raises:
-            ValueError: A system without degrees of freedom, or one that the potential refuses.
+            ValueError: A system without degrees of freedom, or one that the potential refuses; fixed atoms in npt.
         """
         settings = self.settings
         batch = replace(batch.to(dtype=torch.float64), edges=None)
@@ -101,7 +118,9 @@ class Dynamics:
         numbers = torch.arange(batch.num_systems) if replicas is None else torch.tensor(list(replicas))
         numbers = numbers.to(device)
         masses = masses_of(batch)
-        langevin = settings.ensemble == "langevin"
+        isobaric, langevin = settings.ensemble == "npt", settings.ensemble in ("langevin", "npt")
+        if isobaric and bool(batch.fixed.any()):
+            raise ValueError("constant pressure moves all atoms with the cell: release the fixed atoms, or use nvt")
         freedom = degrees_of_freedom(batch, masses, momentum=langevin, rotation=langevin or settings.rotation)
         if momenta is None:
             keys = keys_for(settings.seed, 0, numbers)
@@ -113,13 +132,14 @@ class Dynamics:
             energy=found.energy, forces=found.forces, freedom=freedom,
             chain_positions=chain[0].clone(), chain_velocities=chain[1].clone(),
             heat=torch.zeros_like(found.energy), conserved_at_start=torch.zeros_like(found.energy),
-            energy_std=found.energy_std, forces_std=found.forces_std,
+            energy_std=found.energy_std, forces_std=found.forces_std, stress=found.stress,
+            modulus=bulk_modulus(self.potential, batch, settings.temperature) if isobaric else None,
         )  # fmt: skip
         return replace(state, conserved_at_start=self.conserved(state))
 
     def step(self, state: State) -> State:
         """The state after a time step.  Raises BrokenSystems where the potential cannot evaluate the positions."""
-        if self.settings.ensemble == "langevin":
+        if self.settings.ensemble in ("langevin", "npt"):
             moved = self._langevin(state)
         elif self.settings.ensemble == "nvt":
             moved = self._chain_half_step(self._verlet(self._chain_half_step(state)))
@@ -146,12 +166,34 @@ class Dynamics:
         dt = self.settings.timestep
         momenta = _kicked(state, state.momenta, dt / 2)
         halfway = _drifted(state, state.batch.positions, momenta, dt / 2)
-        pushed = self._bath_of(state).kick(momenta, state.step)
+        bath, barostat = self._baths_of(state)
+        pushed = bath.kick(momenta, state.step)
         pushed = torch.where(state.batch.fixed[:, None], 0.0, pushed)
         before = kinetic_energy(state.batch, momenta, state.masses)
         gained = kinetic_energy(state.batch, pushed, state.masses) - before
-        drifted = self._evaluated(state, _drifted(state, halfway, pushed, dt / 2))
-        return replace(drifted, momenta=_kicked(drifted, pushed, dt / 2), heat=state.heat + gained)
+        moved = replace(state, batch=replace(state.batch, positions=halfway), momenta=pushed, heat=state.heat + gained)
+        if self.settings.ensemble == "langevin":
+            drifted = self._evaluated(moved, _drifted(state, halfway, pushed, dt / 2))
+        else:
+            drifted = self._rescaled(state, moved, barostat)
+        return replace(drifted, momenta=_kicked(drifted, drifted.momenta, dt / 2))
+
+    def _rescaled(self, start: State, state: State, barostat: StochasticCell) -> State:
+        """The middle of a step in npt: cell, positions and momenta rescaled, then the second half of the free motion.
+
+        The heat gets the change of the kinetic energy and, by the trapezoidal rule, the work against the stress.
+        """
+        assert start.modulus is not None
+        factor = barostat.factor(start.volume, start.pressure, start.modulus, start.step)
+        smaller = replace(
+            state,
+            batch=scaled(state.batch, factor),
+            momenta=state.momenta / factor[state.system_index][:, None],
+        )
+        positions = _drifted(smaller, smaller.batch.positions, smaller.momenta, self.settings.timestep / 2)
+        moved = self._evaluated(smaller, positions)
+        work = (_virial(start) + _virial(moved)) / 2 * factor.log()
+        return replace(moved, heat=moved.heat + smaller.kinetic - state.kinetic + work)
 
     def _evaluated(self, state: State, positions: Tensor) -> State:
         batch = replace(state.batch, positions=positions)
@@ -162,7 +204,7 @@ class Dynamics:
             if not bool(broken.any()):
                 raise
             raise BrokenSystems(broken) from None
-        results = {name: getattr(found, name) for name in ("energy", "forces", "energy_std", "forces_std")}
+        results = {name: getattr(found, name) for name in ("energy", "forces", "energy_std", "forces_std", "stress")}
         return replace(state, batch=batch, **results)
 
     def _chain_half_step(self, state: State) -> State:
@@ -171,11 +213,19 @@ class Dynamics:
         momenta = state.momenta * factor[state.batch.system_index][:, None]
         return replace(state, momenta=momenta, chain_positions=positions, chain_velocities=velocities)
 
-    def _bath_of(self, state: State) -> LangevinBath:
-        if self._bath is None or self._bath[0] is not state.replicas:
-            keys = keys_for(self.settings.seed, 1, state.replicas)[state.batch.system_index]
-            self._bath = (state.replicas, LangevinBath(self.settings, keys, atom_numbers(state.batch), state.masses))
-        return self._bath[1]
+    def _baths_of(self, state: State) -> tuple[LangevinBath, StochasticCell]:
+        if self._baths is None or self._baths[0] is not state.replicas:
+            keys = keys_for(self.settings.seed, 1, state.replicas)
+            atoms = atom_numbers(state.batch)
+            bath = LangevinBath(self.settings, keys[state.batch.system_index], atoms, state.masses)
+            self._baths = (state.replicas, bath, StochasticCell(self.settings, keys))
+        return self._baths[1:]
+
+
+def _virial(state: State) -> Tensor:
+    """Derivatives [B] (eV) of the energies by the logarithm of all lengths."""
+    assert state.stress is not None
+    return state.volume * state.stress.diagonal(dim1=1, dim2=2).sum(1)
 
 
 def _kicked(state: State, momenta: Tensor, time: float) -> Tensor:

@@ -23,6 +23,7 @@ from denskit.geometry.neighbors import build_neighbors, dense_neighbors
 BOND_TOLERANCE = 0.5  # Å
 BOND_SKIN = 0.3  # Å on every covalent radius: the skin of ASE's NeighborList, by which the benchmark finds bonds
 HEATING = 10_000.0  # K above the target
+EXPANSION = 2.0  # largest factor of the volume in either direction
 REACH = 5.0  # Å, cutoff of the search for bonds
 ALONE = 2.5  # Å
 DENSE = 500  # atoms of a molecule up to which all pairs are searched
@@ -173,6 +174,26 @@ class NotTooHot(Observer):
 
     def _reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
         return f"temperature is {float(temperature[system]):.0f} K, more than {HEATING:.0f} K above {self.target:.0f} K"
+
+
+@dataclass(frozen=True)
+class VolumeWithin(Observer):
+    """Unstable when the volume of the cell is below half or above twice that of the start, or NaN."""
+
+    start: Tensor  # [B] Å^3
+    check = "volume"
+
+    def _unstable(self, batch: Batch, temperature: Tensor) -> Tensor:
+        ratio = batch.cell.det().abs() / self.start
+        return ~((ratio >= 1 / EXPANSION) & (ratio <= EXPANSION))
+
+    def _reason(self, batch: Batch, temperature: Tensor, system: int) -> str:
+        volume = float(batch.cell[system].det().abs())
+        return f"volume is {volume:.1f} Å^3, at the start it was {float(self.start[system]):.1f} Å^3"
+
+    def select(self, keep: Tensor) -> VolumeWithin:
+        """The observer of the systems where ``keep`` [B] is True."""
+        return VolumeWithin(self.start[keep])
 
 
 class NotAlone(Observer):

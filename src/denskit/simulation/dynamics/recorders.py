@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,17 +16,18 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from denskit.simulation.dynamics.committee import spread_of
 from denskit.simulation.dynamics.integrators import Dynamics, State
 from denskit.simulation.structures import atoms_of
-from denskit.units import AMU
+from denskit.units import AMU, GPA
 
 COLUMNS = (
     "replica", "step", "time_ps", "temperature_K", "potential_eV", "kinetic_eV", "total_eV", "conserved_eV",
     "drift_meV_per_atom",
 )  # fmt: skip
+CELL_COLUMNS = ("volume_A3", "pressure_GPa")  # of constant pressure
 SPREAD_COLUMNS = ("energy_std_eV", "max_forces_std_eV_per_A")  # of committees
 
 
 def snapshots(state: State, time: float) -> list[ase.Atoms]:
-    """The systems as ASE atoms with momenta, energy and forces; ``time`` (ps) and the replica in ``info``.
+    """The systems as ASE atoms with momenta, energy, forces, perhaps stress; ``time`` (ps) and replica in ``info``.
 
     Of a committee, also ``energy_std`` (eV) and ``max_forces_std`` (eV/Å) in ``info``, ``forces_std`` in ``arrays``.
     """
@@ -37,7 +39,8 @@ def snapshots(state: State, time: float) -> list[ase.Atoms]:
     for place, atoms in enumerate(structures):
         own = slice(start, start + len(atoms))
         atoms.set_momenta(momenta[own], apply_constraint=False)
-        atoms.calc = SinglePointCalculator(atoms, energy=energy[place], forces=forces[own])
+        stress = None if state.stress is None else state.stress[place].cpu().numpy()
+        atoms.calc = SinglePointCalculator(atoms, energy=energy[place], forces=forces[own], stress=stress)
         atoms.info |= {"replica": int(state.replicas[place]), "step": state.step, "time_ps": time}
         if state.energy_std is not None and state.forces_std is not None:
             atoms.arrays["forces_std"] = state.forces_std[own].cpu().numpy()
@@ -60,20 +63,40 @@ class TrajectoryWriter:
             ase.io.write(path, atoms, format="extxyz", append=True)
 
 
-@dataclass(frozen=True)
 class UncertainWriter:
-    """Appends the systems on which the models of a committee disagree by more than ``limit`` to an extxyz file."""
+    """Appends the systems on which the models of a committee disagree by more than ``limit`` to an extxyz file.
 
-    path: Path
-    timestep: float  # fs
-    limit: float  # eV/Å
+    Frames in the file, of an interrupted run, count.
+
+    Args:
+        path: of the file.
+        timestep: fs.
+        limit: eV/Å.
+        apart: fs at least between two frames of a replica.
+        most: frames in all.
+    """
+
+    def __init__(self, path: Path, timestep: float, limit: float, *, apart: float, most: int) -> None:
+        self.path, self.timestep, self.limit, self.most = path, timestep, limit, most
+        self.stride = apart / timestep  # steps
+        kept = list(ase.io.iread(path, index=":")) if path.exists() else []
+        self.count = len(kept)
+        self.last: dict[int, int] = {atoms.info["replica"]: atoms.info["step"] for atoms in kept}
 
     def __call__(self, state: State) -> None:
-        """Write one frame of each such system."""
-        beyond = spread_of(state) > self.limit
-        if bool(beyond.any()):
-            found = snapshots(state.select(beyond), state.step * self.timestep / 1000)
-            ase.io.write(self.path, found, format="extxyz", append=True)
+        """Write one frame of each such system whose last one is long enough ago."""
+        beyond = (spread_of(state) > self.limit).tolist()
+        due = [
+            wild and state.step - self.last.get(replica, -math.inf) >= self.stride
+            for wild, replica in zip(beyond, state.replicas.tolist(), strict=True)
+        ]
+        if self.count >= self.most or not any(due):
+            return
+        keep = torch.tensor(due, device=state.replicas.device)
+        found = snapshots(state.select(keep), state.step * self.timestep / 1000)[: self.most - self.count]
+        ase.io.write(self.path, found, format="extxyz", append=True)
+        self.count += len(found)
+        self.last |= {atoms.info["replica"]: state.step for atoms in found}
 
 
 @dataclass(frozen=True)
@@ -90,6 +113,9 @@ class StatisticsWriter:
         kinetic = state.kinetic
         columns = [state.temperature, state.energy, kinetic, state.energy + kinetic, conserved, drift]
         names = [*COLUMNS]
+        if self.dynamics.settings.ensemble == "npt":
+            columns += [state.volume, state.pressure / GPA]
+            names += CELL_COLUMNS
         if state.energy_std is not None:
             columns += [state.energy_std, spread_of(state)]
             names += SPREAD_COLUMNS

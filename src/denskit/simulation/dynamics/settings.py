@@ -10,21 +10,25 @@ from denskit.settings import Settings
 
 
 class DynamicsSettings(Settings):
-    """Ensemble, thermostat and time step."""
+    """Ensemble, thermostat, barostat and time step."""
 
-    ensemble: Literal["nve", "nvt", "langevin"] = Field("nvt")
-    """Nvt: Nosé-Hoover chain."""
+    ensemble: Literal["nve", "nvt", "langevin", "npt"] = Field("nvt")
+    """Nvt: Nosé-Hoover chain; npt: Langevin with stochastic cell rescaling."""
     temperature: float = Field(300.0, gt=0)
     """K, of the initial momenta and the thermostat."""
     timestep: float = Field(0.5, gt=0)
     """fs."""
     seed: int = Field(0, ge=0)
-    """Of the initial momenta and the Langevin noise."""
+    """Of the initial momenta and all noise."""
     relaxation_time: float = Field(50.0, gt=0)
     """fs, of the Nosé-Hoover chain."""
     links: int = Field(3, ge=1)
     """Length of the Nosé-Hoover chain."""
     friction: float = Field(0.01, gt=0)
     """1/fs, of the Langevin thermostat."""
+    pressure: float = Field(0.0)
+    """GPa, of npt."""
+    pressure_time: float = Field(500.0, gt=0)
+    """fs, in which the volume relaxes in npt."""
     rotation: bool = Field(True)
     """Molecules start with angular momentum."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -71,6 +72,27 @@ class NoseHooverChain:
         return stored.sum(1)
 
 
+class NoiseBlocks:
+    """Noise by step, drawn for ``NOISE_BLOCK`` steps at once.
+
+    draw: the noise [T, ...] of steps [T] int64.
+    """
+
+    def __init__(self, draw: Callable[[Tensor], Tensor], device: torch.device) -> None:
+        self.draw = draw
+        self.device = device
+        self._block = -1
+        self._noise: Tensor | None = None
+
+    def at(self, step: int) -> Tensor:
+        """The noise of a step."""
+        block = step // NOISE_BLOCK
+        if self._noise is None or block != self._block:
+            self._noise = self.draw(torch.arange(block * NOISE_BLOCK, (block + 1) * NOISE_BLOCK, device=self.device))
+            self._block = block
+        return self._noise[step % NOISE_BLOCK]
+
+
 class LangevinBath:
     """The O step of BAOAB (Leimkuhler and Matthews, Appl. Math. Res. Express 2013, 34): exact friction and noise.
 
@@ -83,20 +105,13 @@ class LangevinBath:
         self.spread = (masses * BOLTZMANN * settings.temperature).sqrt()[:, None]  # [N, 1] eV fs/Å
         self.keys = keys[:, None]  # [N, 1] of each atom's system
         self.atoms = atoms[:, None]  # [N, 1] number inside the system
-        self._block = -1
-        self._noise = masses
+        component = torch.arange(3, device=keys.device)
+        self._noise = NoiseBlocks(
+            lambda steps: normal(self.keys, Use.LANGEVIN, steps[:, None, None], self.atoms, component), keys.device
+        )
 
     def kick(self, momenta: Tensor, step: int) -> Tensor:
         """Momenta [N, 3] after friction and noise of time step number ``step``."""
         keep = torch.exp(torch.tensor(-self.settings.friction * self.settings.timestep, dtype=torch.float64))
         blend = (1 - keep.square()).sqrt()
-        return float(keep) * momenta + float(blend) * self.spread * self._noise_of(step)
-
-    def _noise_of(self, step: int) -> Tensor:
-        block = step // NOISE_BLOCK
-        if block != self._block:
-            steps = torch.arange(block * NOISE_BLOCK, (block + 1) * NOISE_BLOCK, device=self.keys.device)
-            component = torch.arange(3, device=self.keys.device)
-            self._noise = normal(self.keys, Use.LANGEVIN, steps[:, None, None], self.atoms, component)
-            self._block = block
-        return self._noise[step % NOISE_BLOCK]
+        return float(keep) * momenta + float(blend) * self.spread * self._noise.at(step)

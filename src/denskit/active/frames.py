@@ -1,0 +1,160 @@
+"""Frames with all their fields, and what models and fingerprints say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import ase
+import torch
+from torch import Tensor
+
+from denskit.batch import Batch, System
+from denskit.data import read_file
+from denskit.data.config import DataConfig
+from denskit.data.readers.ase_files import read_atoms
+from denskit.data.readers.formats import is_read_by_ase
+from denskit.data.writing import Originals, plain
+from denskit.geometry.neighbors import build_neighbors
+from denskit.models.base import ForceField
+from denskit.models.prediction import MOST_ATOMS
+from denskit.nn.radial import ExponentialNormalBasis
+from denskit.reading.budget import naming
+from denskit.simulation.dynamics.committee import largest_spread
+from denskit.simulation.neighbor_list import unusable
+from denskit.simulation.potential import Potential
+from denskit.simulation.structures import batch_of
+
+CUTOFF = 5.0  # Å, of the radial fingerprint
+RADIAL = 16  # functions of the distance in it
+
+
+def read_frames(path: str | Path) -> list[ase.Atoms]:
+    """All frames of a file with all fields, or of the trajectories in a folder of ``denskit md``.
+
+    Raises FileNotFoundError, and ValueError for a file that cannot be read or holds no frame.
+    """
+    path = Path(path).expanduser()
+    files = sorted(path.glob("trajectory_*.extxyz")) if path.is_dir() else []
+    if files:
+        return [atoms for file in files for atoms in read_frames(file)]
+    if is_read_by_ase(path):
+        with naming(path, "cannot be read"):
+            frames = list(read_atoms(path))
+    else:
+        source, _ = read_file(path, DataConfig(missing="mask"))
+        original = Originals(path, source)
+        frames = [original(system) for system in source]
+    if not frames:
+        raise ValueError(f"{path} holds no frame")
+    return frames
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """Features of all atoms of usable frames, and the spread of a committee on each frame."""
+
+    features: Tensor  # [A, C] float64
+    numbers: Tensor  # [A] int64, atomic numbers
+    frame: Tensor  # [A] int64, frame of each atom
+    usable: Tensor  # [P] bool: False where atoms lie on each other, have flown apart or are not finite
+    spread: Tensor | None  # [P] eV/Å, NaN where not usable; None: fewer than two models
+
+    def fingerprints(self, elements: Tensor) -> Tensor:
+        """Sums of the features over the atoms of each element, per atom of the frame: [P, len(elements) * C]."""
+        frames, width = len(self.usable), self.features.shape[1]
+        place = torch.searchsorted(elements, self.numbers)
+        sums = self.features.new_zeros(frames * len(elements), width)
+        sums.index_add_(0, self.frame * len(elements) + place, self.features)
+        atoms = torch.bincount(self.frame, minlength=frames).clamp(min=1)
+        return sums.reshape(frames, -1) / atoms[:, None]
+
+
+def look_at(
+    frames: Sequence[ase.Atoms] | Sequence[System], potential: Potential | None, batch_size: int, elements: Tensor
+) -> Look:
+    """Features of frames: of the last layer of the first model, or radial ones without a model; spread of several.
+
+    elements: [E] sorted atomic numbers that occur, for the radial features.  Raises ValueError for elements that a
+    model does not know.
+    """
+    usable = torch.ones(len(frames), dtype=torch.bool)
+    spread = torch.full((len(frames),), torch.nan, dtype=torch.float64)
+    features, numbers, owner = [], [], []
+    cutoff = CUTOFF if potential is None else potential.cutoff
+    for rows in _groups(frames, batch_size):
+        batch = batch_of([_bare(frames[row]) for row in rows])
+        bad = _broken(batch, cutoff)
+        usable[rows] = ~bad
+        rows = [row for row, wrong in zip(rows, bad.tolist(), strict=True) if not wrong]
+        if not rows:
+            continue
+        if bool(bad.any()):
+            batch = batch_of([_bare(frames[row]) for row in rows])
+        if potential is None:
+            found = _radial_features(batch, elements)
+        else:
+            found = _last_layer(potential.models[0], batch)
+            if len(potential.models) > 1:
+                evaluation = potential(batch)
+                assert evaluation.forces_std is not None
+                spread[rows] = largest_spread(batch.to(potential.device), evaluation.forces_std).cpu()
+        features.append(found.double().cpu())
+        numbers.append(batch.atomic_numbers)
+        owner.append(torch.tensor(rows)[batch.system_index])
+    if not features:
+        raise ValueError("no frame is usable: in each, atoms lie on each other, have flown apart or are not finite")
+    several = potential is not None and len(potential.models) > 1
+    return Look(
+        features=torch.cat(features), numbers=torch.cat(numbers), frame=torch.cat(owner), usable=usable,
+        spread=spread if several else None,
+    )  # fmt: skip
+
+
+def _last_layer(model: ForceField, batch: Batch) -> Tensor:
+    """Invariant features [N, C] of the last layer, which the energy head reads."""
+    model.scaling.check_elements(batch.atomic_numbers)
+    parameter = next(model.parameters())
+    ready = model.config.with_neighbors(batch.to(parameter.device, parameter.dtype))
+    with torch.no_grad():
+        return model.backbone(ready, l_out=0, execution=model.execution).nodes[0][:, 0]
+
+
+def _radial_features(batch: Batch, elements: Tensor) -> Tensor:
+    """Sums of radial functions [N, E * RADIAL] over the neighbours of each element."""
+    near = build_neighbors(batch, CUTOFF)
+    source, target = near.built_edges.index
+    basis = ExponentialNormalBasis(RADIAL, CUTOFF).double()(near.edge_vectors().norm(dim=1))
+    place = target * len(elements) + torch.searchsorted(elements, batch.atomic_numbers[source])
+    sums = basis.new_zeros(batch.num_atoms * len(elements), RADIAL).index_add_(0, place, basis)
+    return sums.reshape(batch.num_atoms, -1)
+
+
+def _broken(batch: Batch, cutoff: float) -> Tensor:
+    """Systems [B] without a neighbour list, or with two atoms at one place."""
+    try:
+        build_neighbors(batch, cutoff)
+    except ValueError:
+        return unusable(batch, cutoff)
+    return torch.zeros(batch.num_systems, dtype=torch.bool)
+
+
+def _bare(frame: ase.Atoms | System) -> ase.Atoms:
+    """Elements, positions and cell alone."""
+    atoms = plain(frame) if isinstance(frame, System) else frame
+    return ase.Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc)
+
+
+def _groups(frames: Sequence[ase.Atoms] | Sequence[System], size: int) -> Iterator[list[int]]:
+    """Numbers of consecutive frames, ``size`` at most, with ``MOST_ATOMS`` atoms at most unless one has more."""
+    group: list[int] = []
+    atoms = 0
+    for row in range(len(frames)):
+        if group and (len(group) == size or atoms + len(frames[row]) > MOST_ATOMS):
+            yield group
+            group, atoms = [], 0
+        group.append(row)
+        atoms += len(frames[row])
+    if group:
+        yield group

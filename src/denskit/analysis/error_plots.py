@@ -1,0 +1,67 @@
+"""Figures of errors: their distribution, and their dependence on another quantity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import cycle
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.stats import spearmanr
+
+from denskit.analysis.plots import COLOURS, MEV, plain_ticks, row_of_axes
+
+_BINS = 12  # of a quantity that errors are averaged over
+
+
+def histogram_figure(panels: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
+    """Distributions of errors, one line a label, on a logarithmic axis.
+
+    panels: "QUANTITY (UNIT)" of each panel -> label -> errors [n], above 0, in a thousand times that unit.
+    """
+    figure, row = row_of_axes(len(panels), width=4.6)
+    for axes, (name, errors) in zip(row, panels.items(), strict=True):
+        everything = MEV * np.concatenate(list(errors.values()))
+        largest = everything.max()
+        lowest = max(np.quantile(everything, 0.005), largest * 1e-5)
+        bins = np.geomspace(lowest, largest * 1.001, 50)
+        for colour, (label, values) in zip(cycle(COLOURS), errors.items(), strict=False):
+            weights = np.full(len(values), 100 / len(values))
+            axes.hist(
+                MEV * values, bins.tolist(), weights=weights, histtype="step", linewidth=1.4, color=colour, label=label
+            )
+        axes.set(xlabel=name, ylabel="share (%)", xscale="log")
+        plain_ticks(axes.xaxis)
+        if len(errors) > 1:
+            axes.legend(frameon=False, fontsize=8, ncols=1 + len(errors) // 9)
+    return figure
+
+
+def trend_figure(panels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
+    """Force error of atoms (eV/Å) against another quantity: the mean in bins of equal counts, and 10 to 90 %.
+
+    panels: axis label -> (quantity [n], error [n]), both above 0: the axes are logarithmic.
+    """
+    figure, row = row_of_axes(len(panels), width=4.8)
+    for axes, (name, (quantity, error)) in zip(row, panels.items(), strict=True):
+        _draw_trend(axes, quantity, MEV * error)
+        axes.set(xlabel=name, ylabel="force error of an atom (meV/Å)", xscale="log", yscale="log")
+        for axis in (axes.xaxis, axes.yaxis):
+            plain_ticks(axis)
+        axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _draw_trend(axes: Axes, quantity: np.ndarray, error: np.ndarray) -> None:
+    shown = slice(None, None, max(1, len(error) // 4000))
+    axes.scatter(quantity[shown], error[shown], s=3, alpha=0.15, linewidths=0, color="0.5", rasterized=True)
+    order = np.argsort(quantity)
+    groups = [group for group in np.array_split(order, min(_BINS, len(order))) if len(group)]
+    x = [np.median(quantity[group]) for group in groups]
+    low, high = np.array([np.quantile(error[group], [0.1, 0.9]) for group in groups]).T
+    rank = f"rank correlation {spearmanr(quantity, error).statistic:.2f}"
+    axes.fill_between(x, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="10 to 90 %")
+    means = [error[group].mean() for group in groups]
+    axes.plot(x, means, color=COLOURS[0], marker="o", markersize=3.5, label=f"mean; {rank}")
+    axes.set_ylim(np.quantile(error, 0.002), error.max() * 1.3)

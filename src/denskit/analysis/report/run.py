@@ -1,0 +1,107 @@
+"""Reports of runs: the sections of one run, several runs side by side, and a study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from denskit.analysis.judged import Judged
+from denskit.analysis.report.committee import committee
+from denskit.analysis.report.curves import curves
+from denskit.analysis.report.dens import dens
+from denskit.analysis.report.errors import parity, shares, trends
+from denskit.analysis.report.page import Part, Picture, Section, folded, html_of, paragraph, table
+from denskit.analysis.report.settings import cost, environment, settings
+from denskit.analysis.report.structures import worst
+from denskit.analysis.report.summary import error_table, errors_by_set, headline, summary
+from denskit.analysis.run_results import RunResults
+from denskit.analysis.study_plots import study_figures
+from denskit.evaluation.study.config import load_study
+from denskit.evaluation.study.results import Results, collect
+from denskit.evaluation.study.running import StudyFolder
+from denskit.evaluation.study.tables import as_cells, note
+
+MOST_RUNS = 6  # with all their sections in a page of several runs
+
+SECTIONS: dict[str, Callable[[RunResults], Section]] = {
+    "summary": summary,
+    "curves": lambda run: curves([run]),
+    "parity": lambda run: _judged(run, parity),
+    "errors": lambda run: _judged(run, lambda judged: shares(judged, run.groups)),
+    "trends": lambda run: _judged(run, trends),
+    "structures": lambda run: _judged(run, worst),
+    "dens": dens,
+    "cost": cost,
+    "settings": settings,
+    "environment": environment,
+}
+
+
+def run_sections(run: RunResults, names: Sequence[str] = tuple(SECTIONS)) -> list[Section]:
+    """The sections of a run that have something to show."""
+    found = [SECTIONS[name](run) for name in names]
+    return [section for section in found if section.parts]
+
+
+def _judged(run: RunResults, section: Callable[[Judged], Section]) -> Section:
+    return section(run.judged) if isinstance(run.judged, Judged) else Section("", [])
+
+
+def several_sections(runs: Sequence[RunResults]) -> list[Section]:
+    """Several runs: errors side by side, learning curves, the runs as a committee, each run folded."""
+    found = [_side_by_side(runs), curves(runs), committee(runs), _each(runs)]
+    return [section for section in found if section.parts]
+
+
+def _side_by_side(runs: Sequence[RunResults]) -> Section:
+    parts: list[Part] = []
+    errors = {run.name: errors for run in runs if (errors := next(iter(errors_by_set(run).values()), None))}
+    if errors:
+        parts.append(error_table(errors))
+    return Section("Errors", parts)
+
+
+def _each(runs: Sequence[RunResults]) -> Section:
+    """A line for each run, and its sections folded for the first runs."""
+    parts = []
+    for run in runs[:MOST_RUNS]:
+        told = headline(run) if isinstance(run.judged, Judged) else run.judged
+        content = "\n".join(f"<h3>{section.title}</h3>\n{html_of(section.parts)}" for section in run_sections(run))
+        parts.append(folded(f"{run.name}. {told}", content))
+    if len(runs) > MOST_RUNS:
+        rest = ", ".join(str(run.path) for run in runs[MOST_RUNS:])
+        parts.append(paragraph(f"Not shown here; `denskit report RUN` makes a page of each: {rest}"))
+    return Section("Runs", parts)
+
+
+def study_sections(path: Path, *, device: str = "auto") -> list[Section]:
+    """The table, learning curves and errors over the axes of a study; its finished runs.
+
+    Raises ValueError where no run is finished.
+    """
+    study = load_study(path / "study.yaml")
+    results = collect(study, StudyFolder(path))
+    header, rows = as_cells(results)
+    filled = [column for column in zip(header, *rows, strict=True) if any(column[1:])]
+    cells = list(zip(*filled, strict=True))
+    parts: list[Part] = [table(cells[0], cells[1:]), paragraph(note(results))]
+    parts += [Picture(name, figure, _captions(name)) for name, figure in study_figures(results).items()]
+    runs = {run.folder: RunResults(run.folder, device=device) for run in results.found}
+    found = [Section("Results", parts), *_committees(results, runs), _each(list(runs.values()))]
+    return [section for section in found if section.parts]
+
+
+def _captions(name: str) -> str:
+    if name == "learning_curves":
+        return (
+            "Validation errors of the forces over the training: mean over seeds, and the range from lowest to highest."
+        )
+    return "Test errors; bars are standard errors over seeds."
+
+
+def _committees(results: Results, runs: Mapping[Path, RunResults]) -> Iterator[Section]:
+    """The seeds of each variant at each point."""
+    for row in results.rows:
+        seeds = [run.folder for run in results.found if (run.variant, run.values) == (row.variant, row.values)]
+        words = f"{row.variant}, {row.point}" if row.point else row.variant
+        yield committee([runs[folder] for folder in seeds], f"Seeds of {words} as a committee")

@@ -1,0 +1,96 @@
+"""The sections of cost, settings and environment."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from denskit.analysis.report.page import Section, folded, paragraph, table, verbatim
+from denskit.analysis.run_results import RunResults
+from denskit.evaluation.study.config import dotted
+from denskit.presets import preset_names
+from denskit.reading.documents import read_json
+from denskit.runtime.progress import duration
+from denskit.training.load_config import load_config
+from denskit.training.settings import RunConfig
+
+_OF_EVERY_RUN = ("output", "seed", "device")
+
+
+def cost(run: RunResults) -> Section:
+    """Time, speed, memory, size."""
+    columns, rows = run.columns, []
+
+    def last(name: str) -> float:
+        values = columns.get(name, np.zeros(0))
+        values = values[np.isfinite(values)]
+        return float(values[-1]) if len(values) else np.nan
+
+    if run.header:
+        rows.append(("Parameters of the model", f"{run.header['parameters']:,}"))
+    if np.isfinite(seconds := last("seconds")):
+        rows.append(("Training time", duration(seconds)))
+        rows.append(("Steps", f"{last('step'):,.0f} ({last('epoch'):,.0f} epochs)"))
+    for name, label, unit in (
+        ("step_ms", "Time of a step, median", "ms"),
+        ("samples_per_s", "Structures per second, median", ""),
+    ):
+        values = columns.get(name, np.zeros(0))
+        if np.isfinite(values).any():
+            rows.append((label, f"{np.nanmedian(values):.3g} {unit}".strip()))
+    if np.isfinite(memory := last("memory_MiB")):
+        rows.append(("Memory", f"{memory:,.0f} MiB"))
+    return Section("Time and cost", [table(["quantity", "value"], rows)] if rows else [])
+
+
+def settings(run: RunResults) -> Section:
+    """Settings that differ from the nearest preset, and all of them folded."""
+    own = _flat(run.config)
+    name, preset = _nearest_preset(run.config)
+    changed = [
+        (key, str(value), str(preset[key]) if key in preset else "not there")
+        for key, value in own.items()
+        if key not in _OF_EVERY_RUN and preset.get(key) != value and not (key not in preset and value is None)
+    ]
+    parts = [
+        paragraph(f"The run differs from the preset {name} in {len(changed)} settings; the seed is {own['seed']}."),
+        table(["setting", "this run", name], changed),
+        folded("All settings (YAML)", verbatim(run.yaml)),
+    ]
+    return Section("Settings", parts)
+
+
+def _flat(config: RunConfig) -> dict[str, Any]:
+    return dict(dotted(config.document()))
+
+
+def _nearest_preset(run: RunConfig) -> tuple[str, dict[str, Any]]:
+    """The preset of the same model with the fewest other settings, and its settings."""
+    own, molecule = _flat(run), [f"data.molecule={run.data.molecule}"] if run.data.molecule else []
+    found = {}
+    for name in preset_names():
+        with suppress(ValueError):  # a preset of molecules, which this run has not
+            found[name] = _flat(load_config(name, molecule))
+    alike = {name: preset for name, preset in found.items() if preset["model.name"] == run.model.name} or found
+    best = min(alike, key=lambda name: sum(own.get(key) != value for key, value in alike[name].items()))
+    return best, alike[best]
+
+
+def environment(run: RunResults) -> Section:
+    """Versions and machine."""
+    if not run.folder.environment.is_file():
+        return Section("Environment", [])
+    found = read_json(run.folder.environment)
+    packages = ", ".join(f"{name} {version}" for name, version in (found.get("packages") or {}).items())
+    devices = ", ".join(found.get("devices") or []) or "none"
+    rows = [
+        ("Command", " ".join(map(str, found.get("command") or []))),
+        ("Commit", str(found.get("commit") or "")),
+        ("Python", str(found.get("python") or "")),
+        ("Packages", packages),
+        ("Machine", f"{found.get('platform', '')}, {found.get('cpus', '?')} CPUs, threads {found.get('threads', '?')}"),
+        ("GPUs", devices),
+    ]
+    return Section("Environment", [table(["", ""], rows)])

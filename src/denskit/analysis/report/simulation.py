@@ -1,0 +1,140 @@
+"""Reports of the folders of ``denskit md`` and ``denskit relax``: numbers, figures, trajectories to play."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ase
+import ase.io
+import numpy as np
+
+from denskit.analysis.report.page import Part, Picture, Section, paragraph, table
+from denskit.analysis.scenes import MOST_ATOMS, MOST_FRAMES, Frame, Scene, cell_of
+from denskit.analysis.simulation_plots import dynamics_figure, relaxation_figure
+from denskit.reading.documents import read_json
+from denskit.simulation.dynamics.folder import RESTART, STATISTICS, SUMMARY
+from denskit.simulation.relaxation.folder import RelaxationFolder
+
+_SHOWN = 3  # trajectories
+
+
+def is_dynamics(path: Path) -> bool:
+    """Whether ``denskit md`` wrote the folder."""
+    return (path / RESTART).is_file()
+
+
+def is_relaxation(path: Path) -> bool:
+    """Whether ``denskit relax`` wrote the folder."""
+    folder = RelaxationFolder(path)
+    return folder.marker.is_file() and folder.finished.is_file()
+
+
+def dynamics(path: Path) -> list[Section]:
+    """Outcome, temperature and energy, trajectories."""
+    parts: list[Part] = []
+    if (path / SUMMARY).is_file():
+        parts.append(paragraph(_dynamics_in_words(read_json(path / SUMMARY))))
+    replicas = _statistics(path / STATISTICS)
+    if replicas:
+        parts.append(
+            Picture("simulation", dynamics_figure(replicas), "Temperature and potential energy of each replica.")
+        )
+    trajectories = sorted(path.glob("trajectory_*.extxyz"))
+    scenes = [scene for file in trajectories[:_SHOWN] if (scene := _trajectory(file, "time_ps", "ps")) is not None]
+    return [Section("Simulation", parts), Section("Trajectories", scenes)]
+
+
+def _dynamics_in_words(summary: dict[str, Any]) -> str:
+    stable, failures = summary["stable_replicas"], summary["failures"]
+    told = f"{summary['time_ps']:.4g} ps in {summary['step']:,} steps; {len(stable)} of {len(stable) + len(failures)} "
+    told += "replicas stable" + (", interrupted" if summary["interrupted"] else "") + "."
+    ends = [
+        f" Replica {failure['replica']} ended at step {failure['step']}: {failure['reason']}." for failure in failures
+    ]
+    return told + "".join(ends)
+
+
+def _statistics(path: Path) -> dict[int, dict[str, np.ndarray]]:
+    """Columns of statistics.csv by replica."""
+    if not path.is_file():
+        return {}
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    found: dict[int, list[dict[str, str]]] = {}
+    for row in rows:
+        found.setdefault(int(row["replica"]), []).append(row)
+    names = ("time_ps", "temperature_K", "potential_eV")
+    return {
+        replica: {name: np.array([float(row[name]) for row in own]) for name in names} for replica, own in found.items()
+    }
+
+
+def relaxation(path: Path) -> list[Section]:
+    """Outcome of each structure, energies and forces over the moves, trajectories or the relaxed structures."""
+    folder = RelaxationFolder(path)
+    results = list(folder.results())
+    counts = ", ".join(
+        f"{count} {status.replace('_', ' ')}" for status, count in Counter(r.status for r in results).items()
+    )
+    moves = sum(result.moves for result in results)
+    parts: list[Part] = [paragraph(f"{len(results)} structures: {counts}; {moves:,} moves.")]
+    header = ["structure", "status", "moves", "largest force (eV/Å)", "moved at most (Å)"]
+    rows = [
+        [str(r.index), r.status, str(r.moves), "" if r.fmax is None else f"{r.fmax:.3f}", f"{r.moved:.2f}"]
+        for r in results[:MOST_FRAMES]
+    ]
+    parts.append(table(header, rows))
+    if len(results) > MOST_FRAMES:
+        parts.append(paragraph(f"The first {MOST_FRAMES} are shown; all are in summary.csv."))
+    trajectories = sorted(folder.trajectories.glob("*.extxyz"))[:_SHOWN]
+    scenes: list[Part] = []
+    if trajectories:
+        parts.append(_moves(trajectories))
+        scenes += [scene for file in trajectories if (scene := _trajectory(file, "moves", "moves")) is not None]
+    elif folder.structures.is_file() and (scene := _trajectory(folder.structures, "moves", "moves")) is not None:
+        scenes.append(scene)
+    return [Section("Relaxation", parts), Section("Structures", scenes)]
+
+
+def _moves(files: Sequence[Path]) -> Picture:
+    energies, forces = {}, {}
+    for file in files:
+        frames = ase.io.read(file, ":")
+        label = f"structure {int(file.stem)}"
+        energies[label] = np.array([frame.get_potential_energy() for frame in frames])
+        forces[label] = np.array([np.linalg.norm(frame.get_forces(), axis=-1).max() for frame in frames])
+    return Picture("relaxation", relaxation_figure(energies, forces), "Energy and largest force after each move.")
+
+
+def _trajectory(file: Path, key: str, unit: str) -> Scene | None:
+    """At most 100 frames of an extxyz file, evenly spaced; None where the structures are too large to show."""
+    with file.open("rb") as lines:
+        total = sum(b"Properties=" in line for line in lines)
+    step = -(-total // MOST_FRAMES)
+    chosen = [atoms for atoms in ase.io.read(file, f"::{step}") if len(atoms) <= MOST_ATOMS] if total else []
+    if not chosen:
+        return None
+    return Scene(
+        name=file.stem,
+        caption=f"{file.name}: {len(chosen)} of {total} frames.",
+        control="play",
+        frames=[
+            Frame(
+                label=_label(atoms, f"{atoms.info.get(key, number):.4g} {unit}"),
+                numbers=atoms.numbers,
+                positions=atoms.positions,
+                cell=cell_of(np.array(atoms.cell), atoms.pbc),
+            )
+            for number, atoms in enumerate(chosen)
+        ],
+    )
+
+
+def _label(atoms: ase.Atoms, place: str) -> str:
+    """Place and energy; a structure that was refused has none."""
+    energy = None if atoms.calc is None else atoms.calc.results.get("energy")
+    return place if energy is None else f"{place}, energy {energy:.3f} eV"

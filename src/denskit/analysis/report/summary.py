@@ -1,0 +1,158 @@
+"""The first section: the result in words, warnings, and a table of errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from denskit.analysis.judged import Judged
+from denskit.analysis.plots import COLUMNS, MEV
+from denskit.analysis.report.elements import by_element
+from denskit.analysis.report.page import Section, listed, paragraph, table
+from denskit.analysis.run_results import RunResults
+from denskit.reading.documents import read_json
+
+OUTLIER = 3.0  # times the median error of a frame
+SHIFTED = 0.5  # of the energy error: if less is left without a constant for each element, the summary says so
+_LISTED = 8  # outliers by number
+NAMES = {  # key of metrics.csv and test.json: quantity, unit
+    "energy_mae_meV": ("Energy: mean absolute error", "meV"),
+    "energy_rmse_meV": ("Energy: root mean square error", "meV"),
+    "energy_mae_meV_per_atom": ("Energy per atom: mean absolute error", "meV"),
+    "energy_rmse_meV_per_atom": ("Energy per atom: root mean square error", "meV"),
+    "energy_mae_shifted_meV": ("Energy without a constant for each element: mean absolute error", "meV"),
+    "energy_mae_shifted_meV_per_atom": ("The same per atom", "meV"),
+    "energy_mae_relative_to_mean": ("Energy error / error of predicting the elements' mean energies", ""),
+    "forces_mae_meV_per_A": ("Forces: mean absolute error of a component", "meV/Å"),
+    "forces_rmse_meV_per_A": ("Forces: root mean square error of a component", "meV/Å"),
+    "forces_magnitude_mae_meV_per_A": ("Forces: mean absolute error of the length", "meV/Å"),
+    "forces_cosine": ("Forces: mean cosine between predicted and reference (1 is parallel)", ""),
+    "forces_mae_relative_to_zero": ("Force error / error of predicting zero", ""),
+    "ewt_percent": ("Structures with an energy within 20 meV", "%"),
+    "efwt_percent": ("Structures with an energy within 20 meV and every force component within 30 meV/Å", "%"),
+    "stress_mae_meV_per_A3": ("Stress: mean absolute error of a component", "meV/Å³"),
+}
+
+
+def summary(run: RunResults) -> Section:
+    """The run in a few sentences, its warnings and its errors."""
+    parts: list[str] = []
+    if isinstance(run.judged, Judged):
+        parts.append(paragraph(headline(run)).replace("<p>", '<p class="lead">', 1))
+    else:
+        parts.append(paragraph(run.judged))
+    parts.append(paragraph(training_in_words(run)))
+    warnings = [line.removeprefix("warning: ") for line in run.messages if line.startswith("warning")]
+    warnings += [line for line in run.messages if line.startswith("training data:")]
+    if warnings:
+        parts += ["<p>Warnings of the training:</p>", listed(warnings, "warnings")]
+    errors = errors_by_set(run)
+    if errors:
+        parts.append(error_table(errors))
+    return Section("Summary", parts)
+
+
+def headline(run: RunResults) -> str:
+    """``12.0 meV/Å on 987 unseen frames, 1.4 % of the mean force component; worst element O; 3 outliers.``"""
+    judged = run.judged
+    assert isinstance(judged, Judged)
+    frames = f"{len(judged):,} {'unseen' if judged.part == 'test' else 'validation'} frames"
+    if len(judged) < judged.of:
+        frames += f" (of {int(judged.of):,}, evenly spaced)"
+    sentences = []
+    if judged.forces is not None:
+        reference, predicted = judged.forces
+        error, scale = np.abs(predicted - reference).mean(), np.abs(reference).mean()
+        share = (
+            f", {percent(100 * error / scale)} % of the mean force component ({MEV * scale:.0f} meV/Å)" if scale else ""
+        )
+        sentences.append(f"Forces: {MEV * error:.1f} meV/Å mean absolute error on {frames}{share}")
+        elements = by_element(judged)
+        if len(elements) > 1:
+            worst = max(elements, key=lambda row: row.error)
+            sentences[-1] += f"; worst element {worst.label} ({MEV * worst.error:.1f} meV/Å)"
+        sentences[-1] += f"; {_outliers_in_words(judged)}"
+    if judged.energy is not None:
+        sentences.append(f"Energy: {_energy_in_words(judged.errors)}" + ("" if sentences else f" on {frames}"))
+    if judged.stress is not None:
+        error = np.abs(judged.stress[1] - judged.stress[0]).mean()
+        sentences.append(f"Stress: {MEV * error:.2g} meV/Å³ ({160.21766 * error:.2g} GPa)")
+    return ". ".join(sentences) + "." if sentences else f"The {frames} have no labels to compare with."
+
+
+def percent(value: float) -> str:
+    """Two digits below 10, whole numbers above."""
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
+def _energy_in_words(errors: Mapping[str, float]) -> str:
+    """The error, and what is left of it without a constant for each element where that is much less."""
+    whole, shifted = (errors.get(f"energy_mae_{kind}meV_per_atom", math.nan) for kind in ("", "shifted_"))
+    text = f"{errors[COLUMNS['energy']]:.1f} meV, {whole:.2g} meV an atom"
+    if shifted < SHIFTED * whole:
+        text += f" ({shifted:.2g} meV an atom without a constant for each element: other reference energies?)"
+    return text
+
+
+def outliers(judged: Judged) -> np.ndarray:
+    """Places of the frames with more than three times the median error, the worst first."""
+    error = judged.frame_error
+    found = np.flatnonzero(error > OUTLIER * np.nanmedian(error))
+    return found[np.argsort(-error[found])]
+
+
+def _outliers_in_words(judged: Judged) -> str:
+    found = outliers(judged)
+    if not len(found):
+        return f"no outliers (no frame has {OUTLIER:g} times the median error)"
+    numbers = ", ".join(str(judged.index[place]) for place in found[:_LISTED])
+    more = ", ..." if len(found) > _LISTED else ""
+    word = "outlier" if len(found) == 1 else "outliers"
+    return f"{len(found)} {word} with more than {OUTLIER:g} times the median error (frame {numbers}{more})"
+
+
+def training_in_words(run: RunResults) -> str:
+    """Model, task, length, the best validation, and training against validation errors."""
+    config, columns = run.config, run.columns
+    trained = next((line for line in run.messages if "training structures" in line and "parameters" in line), "")
+    sentences = [trained or f"{config.model.name}; task {config.task.name}"]
+    if run.folder.splits.is_file():
+        splits = read_json(run.folder.splits)
+        sentences.append(f"Data: {splits['file']}, {splits['how']}")
+    steps = columns["step"]
+    valid = columns.get(f"valid_{COLUMNS['forces']}", np.full(len(steps), np.nan))
+    if np.isfinite(valid).any():
+        best = int(np.nanargmin(valid))
+        sentences.append(
+            f"Validation forces were best at step {steps[best]:,.0f} of {steps[-1]:,.0f}: {valid[best]:.1f} meV/Å"
+        )
+        train = columns.get(f"train_{COLUMNS['forces']}", valid)[best]
+        if valid[best] > 2 * train:
+            sentences.append(
+                f"The training error was {train:.1f} meV/Å there, {valid[best] / train:.1f} times smaller: more "
+                "training frames will help more than longer training"
+            )
+    elif len(steps):
+        sentences.append(f"{steps[-1]:,.0f} steps are logged, without a validation")
+    return ". ".join(sentence.rstrip(".") for sentence in sentences) + "."
+
+
+def errors_by_set(run: RunResults) -> dict[str, Mapping[str, float]]:
+    """Errors by set: tests as they were written or as they are measured now, and the validation of the kept model."""
+    found: dict[str, Mapping[str, float]] = dict(run.errors)
+    if not found and isinstance(run.judged, Judged) and run.judged.part == "test":
+        found["test"] = run.judged.errors
+    validation = run.header.get("metadata", {}).get("validation")
+    return found | ({"validation": validation} if validation else {})
+
+
+def error_table(errors: Mapping[str, Mapping[str, float]]) -> str:
+    """Errors under names for people, one column a set."""
+    known = [key for key in NAMES if any(key in found for found in errors.values())]
+    rows = [
+        [NAMES[key][0], *(f"{found[key]:.4g}" if key in found else "" for found in errors.values()), NAMES[key][1]]
+        for key in known
+    ]
+    return table(["Error", *errors, "unit"], rows)

@@ -1,0 +1,63 @@
+"""``denskit label``: energies and forces by a reference method."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from denskit.cli.options import Force
+from denskit.cli.output import give
+
+SHOWN = 10  # failures that are printed
+
+
+def label(
+    file: Annotated[Path, typer.Argument(help="Frames, any format that Denskit reads.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write (extxyz).", show_default=False)],
+    method: Annotated[
+        str,
+        typer.Option(
+            "--with", help="xtb (GFN2-xTB), or package.module:function, which returns a calculator of ASE.",
+            metavar="xtb|MODULE:FUNCTION",
+        ),
+    ] = "xtb",
+    processes: Annotated[int, typer.Option(help="Frames labelled at the same time.", min=1)] = 1,
+    force: Force = False,
+) -> None:  # fmt: skip
+    """Label frames: energy, forces, and stress of crystals if the method has it. All fields are kept.
+
+    Labels in the file become input_energy, input_forces, ... Each new label is saved at once: after Ctrl-C or a kill
+    the same command continues. Frames that the method fails on are named and left out.
+
+    Examples:
+
+      denskit label chosen.extxyz -o labelled.extxyz --with xtb
+
+      denskit label chosen.extxyz -o labelled.extxyz --with mylab:vasp --processes 4
+    """
+    from rich.console import Console
+
+    from denskit.active import label as compute
+    from denskit.runtime.interrupt import Interrupt
+    from denskit.runtime.progress import progress_bar
+
+    console = Console(soft_wrap=True)
+    with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
+        done = compute(
+            file, output, method=method, processes=processes, force=force, progress=bar,
+            stop=lambda: interrupt.signal != 0,
+        )  # fmt: skip
+    give(**asdict(done))
+    if done.taken:
+        console.print(f"{done.taken} labels are of an earlier call")
+    for frame, reason in list(done.failures.items())[:SHOWN]:
+        console.print(f"frame {frame} is left out: {reason}", markup=False)
+    if len(done.failures) > SHOWN:
+        console.print(f"... and {len(done.failures) - SHOWN} more frames are left out")
+    if not done.finished:
+        console.print(f"stopped after {done.labels} labels; the same command continues")
+        raise typer.Exit(130)
+    console.print(f"Wrote {done.labels} labelled frames to {done.path}")

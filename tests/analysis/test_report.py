@@ -1,0 +1,164 @@
+"""The report of runs, studies and simulations: what it says, and that it is written whatever is missing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from ase.build import molecule
+
+from denskit.analysis.judged import Judged
+from denskit.analysis.report import plot, report, sections_of
+from denskit.analysis.report.page import Section, paragraph, table, write_page
+from denskit.analysis.report.summary import NAMES, headline, percent
+from denskit.analysis.run_results import RunResults
+from denskit.data.loading import read
+from denskit.evaluation.evaluate import evaluate
+from denskit.files import write_json
+from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics
+from denskit.simulation.dynamics.settings import DynamicsSettings
+from denskit.simulation.potential import Potential
+from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
+from denskit.simulation.relaxation.settings import RelaxationSettings
+from denskit.tasks.metrics import Metrics
+
+from trained import TRAINED
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def words(path: Path) -> str:
+    """The text of a page, without scripts and images."""
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(r"<(script|style).*?</\1>", " ", text, flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]*>", " ", text).replace("&NoBreak;", "").split())
+
+
+def test_summary_says_the_errors_in_words(runs: list[Path]) -> None:
+    errors = evaluate(runs[0])
+    said = words(report([runs[0]]))
+    assert f"Forces: {errors['forces_mae_meV_per_A']:.1f} meV/Å mean absolute error on 16 unseen frames" in said
+    assert f"{percent(100 * errors['forces_mae_relative_to_zero'])} % of the mean force component" in said
+    assert "worst element" in said
+    assert "on 50 frames of ethanol DeNS was ahead only after about 400 epochs" in said  # a warning of the log
+    assert "ewt_percent" not in said
+    for heading in ("Learning curves", "Errors by element and group", "Where the errors are", "Denoising", "Settings"):
+        assert heading in said
+    assert "config_type" in said
+
+
+def test_shares_are_short_numbers() -> None:
+    assert [percent(value) for value in (1.42, 9.96, 45.3, 105.0)] == ["1.4", "10", "45", "105"]
+
+
+def test_every_metric_has_a_name(runs: list[Path]) -> None:
+    assert set(evaluate(runs[0])) <= set(NAMES)
+    assert set(Metrics().summary()) <= set(NAMES)
+
+
+def test_a_constant_shift_of_the_energies_is_told(runs: list[Path]) -> None:
+    run = RunResults(runs[0])
+    assert isinstance(run.judged, Judged)
+    assert "without a constant" not in headline(run)
+    shifted = run.judged.energies + np.array([[0.0], [9.0 * 7]])  # 7 eV for each of 9 atoms
+    run.__dict__["judged"] = replace(run.judged, energies=shifted)
+    found = re.search(r"meV, 7e\+03 meV an atom \((\S+) meV an atom without a constant for each element", headline(run))
+    assert found and float(found[1]) < 100
+
+
+def test_pages_escape_what_they_print() -> None:
+    page = write_page("run & co", [Section("Numbers", [table(["key"], [["<script>"]]), paragraph("a < b")])])
+    assert "run &amp; co" in page
+    assert "&lt;script&gt;" in page
+    assert "<script>" not in page  # and no viewer where there is no scene
+
+
+def test_a_run_without_model_or_data_has_a_report(runs: list[Path], tmp_path: Path) -> None:
+    unfinished = shutil.copytree(runs[0], tmp_path / "unfinished")
+    for name in ("model.safetensors", "predictions.npz", "metrics.csv", "train.log", "environment.json"):
+        (unfinished / name).unlink(missing_ok=True)
+    said = words(report([unfinished]))
+    assert "no model yet" in said
+    assert "No step is logged yet" in said
+    moved = shutil.copytree(runs[0], tmp_path / "moved")
+    (moved / "predictions.npz").unlink(missing_ok=True)
+    config = (moved / "config.yaml").read_text()
+    (moved / "config.yaml").write_text(config.replace("mine.extxyz", "gone.extxyz"))
+    said = words(report([moved]))
+    assert "gone.extxyz" in said
+    assert "Learning curves" in said
+    report([runs[0]])
+    shutil.copy(runs[0] / "predictions.npz", moved)  # what an earlier report measured is enough for most of it
+    said = words(report([moved]))
+    assert "on 16 unseen frames" in said
+    with pytest.raises(FileNotFoundError, match="config.yaml"):
+        report([tmp_path])
+
+
+def test_several_runs_are_a_committee(runs: list[Path], tmp_path: Path) -> None:
+    output = tmp_path / "both.html"
+    said = words(report(runs, output))
+    assert "2 runs on 16 frames that none was trained on" in said
+    assert "seed0" in said and "seed1" in said
+    other = shutil.copytree(runs[0], tmp_path / "other" / runs[0].name)  # folders of one name are told by their paths
+    assert f"Error {runs[0]} {other} unit" in words(report([runs[0], other], tmp_path / "alike.html"))
+    with pytest.raises(ValueError, match="--force"):
+        report(runs, output)
+    assert report(runs, output, force=True) == output
+
+
+def test_pictures_of_the_report_are_files(runs: list[Path], tmp_path: Path) -> None:
+    written = plot([runs[0]], tmp_path / "some", ["curves", "structures"])
+    assert {path.name for path in written} == {"learning_curves.png", "worst.png"}
+    assert all(path.read_bytes().startswith(PNG) for path in written)
+    names = {path.stem for path in plot([runs[0]], tmp_path / "all")}
+    assert names >= {"parity", "errors_by_element", "errors_by_config_type", "trends", "noise_recovered", "corrupted"}
+    with pytest.raises(ValueError, match="exists already"):
+        plot([runs[0]], tmp_path / "some", ["curves"])
+    with pytest.raises(ValueError, match="they are summary, curves"):
+        sections_of([runs[0]], ["curvs"])
+    with pytest.raises(ValueError, match="one run"):
+        sections_of(runs, ["curves"])
+
+
+def test_simulations_and_relaxations_have_reports(tmp_path: Path) -> None:
+    file = tmp_path / "water.extxyz"
+    ase.io.write(file, [molecule("H2O"), molecule("H2O")])
+    potential = Potential(TRAINED)
+    settings = DynamicsSettings(ensemble="nvt", temperature=100.0)
+    plan = DynamicsPlan(settings=settings, steps=20, folder=tmp_path / "md", frame_every=5)
+    molecular_dynamics(potential, [molecule("H2O")], plan, say=lambda text: None)
+    folder = RelaxationFolder(tmp_path / "relaxed")
+    source = read(file)
+    relax_into(folder, potential, source, RelaxationSettings(steps=5), trajectories=True)
+    said = words(report([tmp_path / "md"]))
+    assert "0.01 ps in 20 steps; 1 of 1 replicas stable" in said
+    assert "trajectory_00.extxyz: 5 of 5 frames" in said
+    said = words(report([tmp_path / "relaxed"]))
+    assert "2 structures:" in said
+    assert "000000.extxyz" in said
+    ase.io.write(file, [molecule("H2O"), molecule("SiH4")])
+    relax_into(RelaxationFolder(tmp_path / "refused"), potential, read(file), RelaxationSettings(steps=5))
+    assert "1 unknown element" in words(report([tmp_path / "refused"]))  # a structure without an energy
+    names = {path.name for path in plot([tmp_path / "md"], tmp_path / "pictures")}
+    assert names == {"simulation.png", "trajectory_00.png"}
+
+
+def test_a_study_has_its_table_and_its_runs(runs: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(
+        "title: Two seeds\nbase: equiformer\nvariants: {with DeNS: {task: dens}}\nseeds: 3\n"
+    )
+    for seed, run in enumerate(runs):
+        folder = shutil.copytree(run, tmp_path / "runs" / f"with-DeNS_seed-{seed}")
+        write_json(folder / "result.json", {"errors": {"test": evaluate(run)}, "seconds": 60.0, "parameters": 6177})
+    said = words(report([tmp_path]))  # the third seed is not finished
+    mean = np.mean([evaluate(run)["forces_mae_meV_per_A"] for run in runs])
+    assert "with DeNS 2" in said and f"{mean:.1f} ±" in said
+    assert "Seeds of with DeNS as a committee" in said
+    assert "with-DeNS_seed-1. Forces:" in said
+    assert (tmp_path / "report.html").read_text().count('data-name="worst"') == 2
