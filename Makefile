@@ -14,7 +14,7 @@ PORTABLE := tests/contract tests/nn tests/models tests/simulation
 GPU    := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 # The one place that says which torch: the default build beside an NVIDIA GPU, otherwise a CPU build.
 TORCH  ?= $(if $(GPU),torch,torch==2.13.0)
-OLDEST_TORCH := torch==2.6.0
+OLDEST_TORCH := torch==2.6
 PYTHON ?= $(shell for python in python3 python3.12 python3.13 python3.11; do \
 	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
 	&& echo $$python && break; done)

@@ -31,6 +31,7 @@ sphinx_gallery_conf = {
     "subsection_order": ExplicitOrder(["../examples/beginner", "../examples/advanced", "*"]),
     "within_subsection_order": "FileNameSortKey",
     "filename_pattern": r"/\d\d_",  # all of them run; one that fails breaks the build
+    "ignore_pattern": r"active_learning\.py",  # minutes on two cores; has a test of its own
     "reset_modules": (),
     "show_memory": False,
     "write_computation_times": False,

@@ -12,6 +12,7 @@ import pytest
 import denskit
 
 ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 @pytest.fixture
@@ -27,9 +28,23 @@ def checker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 
 
 def test_version_is_the_same_everywhere() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["version"] == denskit.__version__
+    assert PROJECT["version"] == denskit.__version__
     assert f"## [{denskit.__version__}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert f"\nversion: {denskit.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f'set version = "{denskit.__version__}"' in (ROOT / "recipe" / "meta.yaml").read_text("utf-8")
+
+
+def test_oldest_versions_are_those_of_the_project() -> None:
+    """Those that `make test-minimum` installs and those of the conda recipe."""
+    oldest = dict(requirement.lower().split(">=") for requirement in PROJECT["dependencies"])
+    torch = oldest.pop("torch")
+    assert f"OLDEST_TORCH := torch=={torch}" in (ROOT / "Makefile").read_text("utf-8")
+    lines = (ROOT / "constraints-min.txt").read_text("utf-8").lower().splitlines()
+    pinned = dict(line.split("==") for line in lines if "==" in line)
+    assert {name: pinned[name] for name in oldest if not f"{pinned[name]}.".startswith(f"{oldest[name]}.")} == {}
+    recipe = (ROOT / "recipe" / "meta.yaml").read_text("utf-8").replace("matplotlib-base", "matplotlib")
+    wanted = [f"    - {name} >={version}\n" for name, version in [*oldest.items(), ("pytorch", torch)]]
+    assert [line for line in wanted if line not in recipe] == []
 
 
 @pytest.mark.parametrize(("lines", "status"), [(80, 0), (81, 1)])
