@@ -56,5 +56,5 @@ plt.show()
 
 # %%
 # Trans is at 180 degrees, gauche near 60 and 300; the two gauche forms are mirror images, so their energies must be
-# equal. The model puts gauche 61 meV below trans; GFN2-xTB itself, the method of its data, 67 meV. In experiments the two
-# lie within a few meV of each other: this error is in the labels, and no training removes it.
+# equal. The model puts gauche 61 meV below trans; GFN2-xTB itself, the method of its data, 67 meV. In experiments
+# the two lie within a few meV of each other: this error is in the labels, and no training removes it.
