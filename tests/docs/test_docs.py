@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import denskit
 from denskit.cli import app
 from denskit.cli.output import with_common_options
 from denskit.training.load_config import load_config
@@ -113,3 +114,10 @@ def test_documented_settings_are_valid() -> None:
 def test_the_page_of_settings_is_up_to_date() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "make_settings_page.py"))
     assert script["PAGE"].read_text("utf-8") == script["page"](), "run: python scripts/make_settings_page.py"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    documented = set(re.findall(r"^\.\. auto(?:function|class):: ([\w.]+)$", page, re.MULTILINE))
+    public = {name: getattr(denskit, name) for name in denskit.__all__}
+    assert [name for name, thing in public.items() if f"{thing.__module__}.{thing.__name__}" not in documented] == []
