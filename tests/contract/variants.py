@@ -197,7 +197,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     "escn": Variant(escn(), NOISE, sampling_error=0.1, gain=1.7),
     "escn_all_orders": Variant(escn(m_max=2), sampling_error=0.1, gain=1.7),
-    "escn_gradient": Variant(escn(forces="gradient"), NOISE, sampling_error=0.1, gain=1.7),
+    "escn_gradient": Variant(escn(forces="gradient"), NOISE, sampling_error=0.2, gain=1.7),
 }
 
 

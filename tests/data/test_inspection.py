@@ -359,7 +359,7 @@ def test_the_command_prints_lines_or_json_and_fails_where_there_are_problems(tmp
     as_json = RUNNER.invoke(app, ["info", str(tmp_path / "mine.traj"), "--json", "data.units=kcal/mol"])
     assert as_json.exit_code == 1
     found = inspect_file(tmp_path / "mine.traj", DataConfig(units="kcal/mol")).to_dict()
-    assert json.loads(as_json.output) == json.loads(json.dumps(found))
+    assert json.loads(as_json.stdout) == json.loads(json.dumps(found))
 
 
 def test_parts_of_a_file_keep_their_numbers(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from denskit.batch import System
+from denskit.data.base import Source
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
 from denskit.models.equiformer import EquiformerConfig
@@ -16,7 +17,7 @@ from denskit.models.scaling import Scaling
 
 
 @dataclass(frozen=True)
-class Slabs:
+class Slabs(Source):
     """Structures in memory."""
 
     systems: Sequence[System]

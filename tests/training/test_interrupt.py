@@ -20,7 +20,13 @@ from denskit.training.run import train
 from tolerances import PATIENCE_S
 
 pytestmark = pytest.mark.one_thread
-SCRIPT = "import sys; from denskit.training import load_config, run; run.train(load_config.load_config(sys.argv[1]))\n"
+SCRIPT = """
+import sys
+
+from denskit.training import load_config, run
+
+run.train(load_config.load_config(sys.argv[1]), progress=True)
+"""
 CASES = {
     "Ctrl-C": (signal.SIGINT, 1, 130),
     "SIGTERM": (signal.SIGTERM, 1, 143),
