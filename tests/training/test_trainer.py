@@ -12,9 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ase.io
+import numpy as np
 import pytest
 import torch
 import yaml
+from ase.build import bulk
+from ase.calculators.singlepoint import SinglePointCalculator
 
 from denskit.batch import Batch
 from denskit.data import DataConfig, load_data
@@ -400,3 +404,26 @@ def test_accumulation_changes_nothing_but_rounding(tiny: Tiny) -> None:
     for other in weights[1:]:
         for name, value in weights[0].items():
             torch.testing.assert_close(other[name], value, rtol=1e-9, atol=1e-11)
+
+
+def test_the_best_model_where_forces_are_zero_by_symmetry_has_the_best_energy(
+    tiny: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    frames = []
+    for strain in np.linspace(-0.1, 0.1, 16):
+        atoms = bulk("Cu", cubic=True, a=3.6 * (1 + strain))
+        atoms.calc = SinglePointCalculator(atoms, energy=40.0 * strain**2, forces=np.zeros((4, 3)))
+        frames.append(atoms)
+    ase.io.write(tmp_path / "strained.xyz", frames)
+    run = train(
+        tiny(
+            "data={name: file, split: {train: 8, valid: 8, test: 0}}", f"data.path={tmp_path / 'strained.xyz'}",
+            "data.references=fit", "data.molecule=null", "task=energy_forces", "training.evaluate_every=2 steps",
+            "model.norm=merged",
+        )
+    )  # fmt: skip
+    rows = list(csv.DictReader((run / "metrics.csv").open()))
+    errors = {int(row["step"]): float(row["valid_energy_mae_meV"]) for row in rows if row["valid_energy_mae_meV"]}
+    best = read_header(run / "checkpoints" / "best.safetensors")["metadata"]["step"]
+    assert best == min(errors, key=errors.__getitem__)
+    assert len(errors) == 5

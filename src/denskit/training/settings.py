@@ -184,7 +184,7 @@ class TrainingConfig(Settings):
     checkpoint_every: OnResume[IntervalText] = "10 minutes"
     """When to save checkpoints/last.pt ("1000 steps", "1 epoch", "10 minutes"); also at the end and on Ctrl-C."""
     best_by: Literal["forces", "energy"] = "forces"
-    """The validation MAE by which a model is the best."""
+    """The validation MAE by which a model is the best; the energy's where all forces there are zero by symmetry."""
     final: OnResume[Literal["best", "last"]] = "best"
     """Which weights become model.safetensors: best on validation, or the last (as published for MD17)."""
     init_from: str | None = None

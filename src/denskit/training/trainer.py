@@ -293,12 +293,7 @@ class Trainer:
         valid = evenly(self.data.valid, training.evaluate_structures)
         with self._averaged():
             metrics = self._measure(valid)
-            name = BEST_BY[training.best_by]
-            if name not in metrics:
-                raise ValueError(
-                    f"training.best_by={training.best_by}, but {self.data.valid.name} has no label for it; "
-                    "choose the other of forces and energy"
-                )
+            name = self._judged_by(metrics, self.data.valid.name)
             if math.isfinite(metrics[name]) and (self.best is None or metrics[name] < self.best):
                 self.best = metrics[name]
                 if self.group.is_first:
@@ -306,6 +301,17 @@ class Trainer:
                     if training.final == "best":
                         self._save_model(self.folder.model, metrics)
         return metrics
+
+    def _judged_by(self, errors: dict[str, float], source: str) -> str:
+        """The error by which a model is the best; that of the energy where all forces are zero and tell nothing."""
+        by = self.config.training.best_by
+        if BEST_BY[by] not in errors:
+            raise ValueError(
+                f"training.best_by={by}, but {source} has no label for it; choose the other of forces and energy"
+            )
+        if by == "forces" and "forces_mae_relative_to_zero" not in errors and BEST_BY["energy"] in errors:
+            by = "energy"
+        return BEST_BY[by]
 
     def _measure(self, source: Source) -> dict[str, float]:
         """Errors of the weights on the structures of a source."""
