@@ -98,7 +98,7 @@ def test_element_without_embedding_is_refused() -> None:
 
 
 def test_unknown_head_is_refused() -> None:
-    with pytest.raises(ValueError, match="'0' and '1', not '2'"):
+    with pytest.raises(ValueError, match="'0', '1', '0[+]2', not '2'"):
         small({"quadrupole": "2"})
 
 

@@ -118,5 +118,5 @@ def test_sizes_that_do_not_fit_are_refused(changes: dict[str, int], message: str
 
 
 def test_unknown_heads_are_refused() -> None:
-    with pytest.raises(ValueError, match="EquiformerV2 has heads '0' and '1', not '2'"):
+    with pytest.raises(ValueError, match="EquiformerV2 has heads '0', '1', not '2'"):
         build().backbone.make_head("2")

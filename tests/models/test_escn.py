@@ -42,7 +42,7 @@ def test_orders_beyond_the_degrees_are_refused() -> None:
 
 
 def test_heads_that_it_does_not_have() -> None:
-    with pytest.raises(ValueError, match="ESCN has heads '0' and '1', not '2'"):
+    with pytest.raises(ValueError, match="ESCN has heads '0', '1', not '2'"):
         ESCN(SMALL, {"energy": "0"}, 1.0).make_head("2")
 
 

@@ -16,7 +16,7 @@ from denskit.cli.crystal import crystal
 from denskit.cli.data import app as data_app
 from denskit.cli.demo import demo
 from denskit.cli.doctor import doctor
-from denskit.cli.errors import FriendlyGroup
+from denskit.cli.errors import Program
 from denskit.cli.evaluate import evaluate
 from denskit.cli.export import export
 from denskit.cli.import_ import import_
@@ -40,7 +40,7 @@ from denskit.cli.train import train
 from denskit.runtime.allocator import keep_freed_memory
 
 app = typer.Typer(
-    cls=FriendlyGroup,
+    cls=Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -30,11 +30,6 @@ class FriendlyGroup(TyperGroup):
     defects of Denskit and keep their traceback.
     """
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A verb, with the options of every verb."""
-        command = super().get_command(ctx, cmd_name)
-        return command and with_common_options(command)
-
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         OUTPUT.begin()
@@ -55,6 +50,15 @@ class FriendlyGroup(TyperGroup):
             raise typer.Exit(FAILED if present is None else USAGE) from None
         finally:
             OUTPUT.end()
+
+
+class Program(FriendlyGroup):
+    """The verbs of ``denskit``, with the options that all of them have."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A verb, with the options of every verb."""
+        command = super().get_command(ctx, cmd_name)
+        return command and with_common_options(command)
 
 
 def _present_form(error: Exception) -> str | None:

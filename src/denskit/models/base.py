@@ -77,7 +77,7 @@ class Backbone(nn.Module, ABC):
     def make_head(self, irreps: str) -> nn.Module:
         """A module from Features to [N, dim]; ValueError for irreps without a head."""
         if irreps not in self.head_types:
-            known = " and ".join(map(repr, self.head_types))
+            known = ", ".join(map(repr, self.head_types))
             raise ValueError(f"{type(self).__name__} has heads {known}, not '{irreps}'")
         return self.head_types[irreps](self.config)
 
