@@ -7,7 +7,7 @@ from importlib.metadata import version as installed
 from sphinx_gallery.sorting import ExplicitOrder
 
 project = "Denskit"
-author = "the authors of Denskit"
+author = copyright = "the authors of Denskit"
 release = installed("denskit")
 extensions = [
     "myst_parser",

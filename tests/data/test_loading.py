@@ -213,3 +213,11 @@ def test_real_rmd17(data_dir: Path) -> None:
     )
     loaded = load_data(config, seed=0)
     assert (len(loaded.train), len(loaded.valid or ()), len(loaded.test or ())) == (950, 50, 1000)
+
+
+def test_a_file_with_a_similar_name_is_suggested(tmp_path: Path) -> None:
+    (tmp_path / "frames.extxyz").touch()
+    with pytest.raises(FileNotFoundError, match=r"no file .*frames.xyz; did you mean frames.extxyz\?"):
+        read_file(tmp_path / "frames.xyz")
+    with pytest.raises(FileNotFoundError, match=r"no file .*nowhere/a.xyz$"):
+        read_file(tmp_path / "nowhere" / "a.xyz")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,13 +44,20 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArray
         kind, files = _shards_of(path)
         return _records(path, files, kind, config)
     if not path.is_file():
-        raise FileNotFoundError(f"no file {path}")
+        raise FileNotFoundError(f"no file {path}{_similar(path)}")
     ending = _ending(path)
     if ending is not None:
         return _records(path, [path], ending, config)
     if is_mptrj(path):
         return read_mptrj(path, config)
     return (read_ase if is_read_by_ase(path) else read_npz)(path, config)
+
+
+def _similar(path: Path) -> str:
+    """'; did you mean ...?' where the folder has a file of a similar name."""
+    names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def is_read_by_ase(path: Path) -> bool:
