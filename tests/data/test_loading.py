@@ -13,7 +13,7 @@ from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 from pydantic import ValidationError
 
-from denskit.data import DATASETS, DataConfig, SplitConfig, Splits, load_data
+from denskit.data import DATASETS, DataConfig, SplitConfig, Splits, load_data, read_file
 from denskit.data.datasets.md17 import molecule_file
 
 
