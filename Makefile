@@ -31,7 +31,7 @@ export PIP_NO_INPUT := 1
 
 help:
 	@echo "make test            all tests, one thread a process"
-	@echo "make test-threads    tests of kernels, training, evaluation and simulation with 2, 4 and the default threads"
+	@echo "make test-threads    tests of kernels, training, evaluation and simulation with 4 and the default number of threads"
 	@echo "make test-portable   tests of models and simulation without a processor's vector instructions"
 	@echo "make test-minimum    tests of the package with the oldest dependencies, in .venv-minimum"
 	@echo "make fuzz            read damaged files for half an hour (FUZZ=seconds); what fails is kept in fuzz-found"
@@ -86,7 +86,7 @@ fuzz: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 DENSKIT_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/fuzz $(ARGS)
 
 test-threads: $(VENV)/.dev
-	@for threads in 2 4 ""; do \
+	@for threads in 4 ""; do \
 		echo "Threads: $${threads:-default}"; \
 		env -u OMP_NUM_THREADS $${threads:+OMP_NUM_THREADS=$$threads} $(BIN)/python -m pytest \
 			--numprocesses $(WORKERS) --dist worksteal -m "not one_thread" $(THREADED) $(ARGS) || exit; \
