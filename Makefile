@@ -85,10 +85,11 @@ test: $(VENV)/.dev
 fuzz: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 DENSKIT_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/fuzz $(ARGS)
 
+# Threads that wait sleep: the processes have more of them than there are cores.
 test-threads: $(VENV)/.dev
 	@for threads in 4 ""; do \
 		echo "Threads: $${threads:-default}"; \
-		env -u OMP_NUM_THREADS $${threads:+OMP_NUM_THREADS=$$threads} $(BIN)/python -m pytest \
+		env -u OMP_NUM_THREADS $${threads:+OMP_NUM_THREADS=$$threads} OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest \
 			--numprocesses $(WORKERS) --dist worksteal -m "not one_thread" $(THREADED) $(ARGS) || exit; \
 	done
 
