@@ -111,7 +111,7 @@ def _together(pairs: Pairs) -> tuple[Comparison | None, Comparison | None]:
         return None, None
     scaled = work[:, shown] / sizes[shown]
     slopes = np.zeros(2)
-    slopes[shown] = np.linalg.lstsq(scaled, pairs.rise)[0] / sizes[shown]
+    slopes[shown] = np.linalg.lstsq(scaled, pairs.rise, rcond=None)[0] / sizes[shown]
     left = pairs.rise - work @ slopes
     if left.std() > LEFT * pairs.rise.std():
         return None, None

@@ -118,5 +118,5 @@ def _robust_fit(shares: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, flo
     for _ in range(20):
         deviation = 1.4826 * float(np.median(np.abs(left)))  # of a normal distribution
         weights = np.sqrt(1 / np.maximum(1, np.abs(left) / (1.5 * deviation + 1e-9)))
-        left = values - shares @ np.linalg.lstsq(weights[:, None] * shares, weights * values)[0]
+        left = values - shares @ np.linalg.lstsq(weights[:, None] * shares, weights * values, rcond=None)[0]
     return left, deviation
