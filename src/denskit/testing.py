@@ -94,7 +94,7 @@ def check_permutation(force_field: ForceField, systems: Sequence[System]) -> Non
 
 
 def check_batching(force_field: ForceField, systems: Sequence[System]) -> None:
-    """A batch of structures gives what each of them gives alone."""
+    """A batch of structures gives the same as each of them alone."""
     batch, wanted = batch_of(systems, force_field), outputs_for(force_field, systems)
     given = forces_to_encode(force_field, batch)
     parts = [None] * len(systems) if given is None else given.split([len(system) for system in systems])
@@ -219,7 +219,7 @@ def moved(batch: Batch, displacement: Tensor) -> Batch:
 
 
 def relative(actual: Tensor, expected: Tensor) -> float:
-    """The largest difference over the root mean square of what is expected."""
+    """The largest difference over the root mean square of the expected values."""
     scale = float(expected.detach().square().mean().sqrt())
     difference = float((actual - expected).detach().abs().max())
     return difference / scale if scale else (0.0 if difference == 0 else np.inf)

@@ -1,4 +1,4 @@
-"""Frames with all their fields, and what models and fingerprints say of them."""
+"""Frames with all their fields, their predictions and their fingerprints."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The way every call of the program ends: exit code, one message for an error of the user's, no traceback.
 
-0: done.  1: an error in what was given, or a bad result.  2: the command line cannot be understood.  130: Ctrl-C.
+0: done.  1: bad input or a bad result.  2: the command line cannot be understood.  130: Ctrl-C.
 143: SIGTERM.
 """
 

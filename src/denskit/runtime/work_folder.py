@@ -37,7 +37,7 @@ class WorkFolder:
         marker: the file that the work writes first.
     """
 
-    before_marker: tuple[str, ...] = ()  # what a beginning writes before the marker, and a kill leaves behind
+    before_marker: tuple[str, ...] = ()  # files that a kill before the marker leaves behind
 
     def __init__(self, path: str | Path, work: str, marker: str) -> None:
         self.path = Path(path)

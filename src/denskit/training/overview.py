@@ -1,4 +1,4 @@
-"""Runs from outside: which there are, what they are, how far they came; and their removal."""
+"""Run folders as listed by `denskit runs`: their state and progress, and their removal."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from denskit.training.run_folder import model_file
 from denskit.training.settings import RunConfig
 from denskit.training.trained_on import reading_as_trained
 
-JUDGED = 200  # old structures, at most, that are held out to measure what is kept
+JUDGED = 200  # old structures, at most, that are held out to measure forgetting
 FORGOTTEN = 0.5  # force error relative to predicting zero: a model does better on its own training data
 
 

@@ -93,7 +93,7 @@ def test_numpy_numbers(value: Any, protocol: int) -> None:
 def test_numpy_numbers_by_the_old_name_of_their_module() -> None:
     raw = pickle.dumps(np.float64(2.5), 2)
     old = raw.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
-    assert old != raw
+    assert b"numpy.core.multiarray" in old
     assert load_value(old, "here") == 2.5
 
 

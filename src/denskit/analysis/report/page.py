@@ -48,7 +48,7 @@ Part = str | Picture | Scene  # str: HTML
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it."""
+    """A heading and its parts: HTML, pictures, scenes."""
 
     title: str
     parts: Sequence[Part]

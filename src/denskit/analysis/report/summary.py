@@ -93,7 +93,7 @@ def percent(value: float) -> str:
 
 
 def _energy_in_words(errors: Mapping[str, float]) -> str:
-    """The error, and what is left of it without a constant for each element where that is much less."""
+    """The error, and the error up to a constant for each element where that is much smaller."""
     whole, shifted = (errors.get(f"energy_mae_{kind}meV_per_atom", math.nan) for kind in ("", "shifted_"))
     text = f"{errors[COLUMNS['energy']]:.1f} meV, {whole:.2g} meV an atom"
     if shifted < SHIFTED * whole:
