@@ -15,7 +15,6 @@ g is a force with an unknown factor, the curvature, that its head learns.  docs/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -105,7 +104,7 @@ def _unlabelled_copies(targets: Targets) -> Targets:
 
 def _with_copies(batch: Batch) -> Batch:
     """The structures, then a copy of each, without edges."""
-    rows: dict[str, Any] = {name: value for name, value in vars(batch).items() if name != "edges"}
-    doubled = {name: torch.cat([value, value]) for name, value in rows.items()}
-    index = torch.cat([batch.system_index, batch.system_index + batch.num_systems])
-    return replace(batch, **doubled | {"system_index": index, "edges": None})
+    rows = {name: value for name, value in vars(batch).items() if name != "edges"}
+    doubled: dict[str, Any] = {name: torch.cat([value, value]) for name, value in rows.items()}
+    doubled["system_index"] = torch.cat([batch.system_index, batch.system_index + batch.num_systems])
+    return Batch(**doubled)
