@@ -162,5 +162,5 @@ def _require_elements(table: Mapping[str, float], source: Source) -> None:
         more = f" and {len(frames) - _LISTED} more" if len(frames) > _LISTED else ""
         raise ValueError(
             f"task.sigma gives no noise for {names}: in {source.name} {chemical_symbols[number]} is in the training "
-            f"structures {', '.join(map(str, frames[:_LISTED]))}{more}; add a number for each element, in Å"
+            f"structures {', '.join(map(str, sorted(frames)[:_LISTED]))}{more}; add a number for each element, in Å"
         )
