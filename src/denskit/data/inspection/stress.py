@@ -18,7 +18,7 @@ LARGE = 0.6  # eV/Å^3 (100 GPa), of half of the structures
 USUAL = 1.6  # stress over the estimate from forces below; 0.5 to 11 in sound data
 VACUUM = 6.5  # Å between planes of atoms; layered crystals stay below
 LEAST_FORCE = 0.02  # eV/Å
-_BETWEEN = np.log(2.5)  # two units are named where the size lies between those that they would have
+_BETWEEN = np.log(1.6)  # two units are named where the size lies between those that they would have
 _UNITS = {"eV/Å^3": 1.0, **{name: 1 / size for name, size in STRESS_UNITS.items()}}
 
 
