@@ -25,10 +25,14 @@ Folder = Annotated[Path, typer.Argument(help="Folder of frames, trainings and re
 def run(
     folder: Folder,
     data: Annotated[Path, typer.Option(help="Folder of the data files.")],
-    sets: Annotated[str, typer.Option(help="Data sets, with commas.")] = "ethanol-50,3bpa-50,aspirin-50,metals-50,ethanol-200",
+    sets: Annotated[
+        str, typer.Option(help="Data sets, with commas.")
+    ] = "ethanol-50,3bpa-50,aspirin-50,metals-50,ethanol-200",
     programs: Annotated[str, typer.Option(help="Programs, with commas.")] = "mace,nequip,denskit,denskit-dens",
     minutes: Annotated[str, typer.Option(help="Budgets of processor time, with commas.")] = "10,30,120",
-    mace_python: Annotated[str | None, typer.Option(help="The Python of MACE's environment.", show_default=False)] = None,
+    mace_python: Annotated[
+        str | None, typer.Option(help="The Python of MACE's environment.", show_default=False)
+    ] = None,
     nequip_python: Annotated[
         str | None, typer.Option(help="The Python of NequIP's environment.", show_default=False)
     ] = None,

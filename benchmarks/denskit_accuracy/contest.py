@@ -18,7 +18,7 @@ from denskit_accuracy.frames import SETS, labels_of, write_frames
 from denskit_accuracy.programs import ENVIRONMENTS, Program, Training, steps_per_epoch
 
 TRIAL_STEPS = 40  # between two of a trial's three validations
-VALIDATIONS = 24  # of a training, where the program does not bring its own number
+VALIDATIONS = 24  # of a training
 MILLI = 1000.0
 
 
@@ -71,8 +71,7 @@ class Contest:
             cost = self._trial()
             write_json(file, {"length": int(60 * self.minutes / cost), "trial_seconds_each": cost})
         length = json.loads(file.read_text(encoding="utf-8"))["length"]
-        interval = None if self.program.unit == "step" else max(1, length // VALIDATIONS)
-        return self._of(self.run_folder, length, interval)
+        return self._of(self.run_folder, length, max(1, length // VALIDATIONS))
 
     def _trial(self) -> float:
         """Processor seconds of an epoch or step."""
@@ -84,7 +83,7 @@ class Contest:
         self._train(self._of(folder, 3 * interval, interval), folder / "output.log")
         return pace(points_of(folder / "output.log", self.program.line, first=self.program.first))
 
-    def _of(self, folder: Path, length: int, interval: int | None) -> Training:
+    def _of(self, folder: Path, length: int, interval: int) -> Training:
         return Training(
             frames=self.frames.absolute(), folder=folder.absolute(), settings=SETS[self.set_name].settings,
             minutes=self.minutes, length=length, interval=interval,
@@ -98,7 +97,7 @@ class Contest:
             "used_minutes": seconds[-1] / 60 * training.length / points[-1].at,
             "start_seconds": points[0].cpu - seconds[0],
             "length": training.length, "unit": self.program.unit, "version": self._version(),
-            **test_errors(self._predictions(), self.frames / "test.extxyz"),
+            **errors_of(self._predictions(), self.frames / "test.extxyz"),
             "curve": [[spent / 60, point.force_mae] for spent, point in zip(seconds, points, strict=True)],
         }  # fmt: skip
 
@@ -116,11 +115,13 @@ class Contest:
 
     def _version(self) -> str:
         program = f"from importlib.metadata import version; print(version({self.program.package!r}))"
-        return subprocess.run([self.program.python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            [self.program.python, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.strip()
 
 
-def test_errors(predictions: Path, frames: Path) -> dict[str, float]:
-    """Mean absolute errors of energies per structure (meV) and of force components (meV/Å), and the forces' rms error."""
+def errors_of(predictions: Path, frames: Path) -> dict[str, float]:
+    """Mean absolute errors of energies (meV a structure) and force components (meV/Å); rms error of the latter."""
     energies, forces = labels_of(frames)
     with np.load(predictions) as found:
         energy = found["energies"] - energies

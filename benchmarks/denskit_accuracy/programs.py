@@ -19,8 +19,8 @@ ENVIRONMENTS = HERE / "environments"
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One training.  ``length`` and ``interval`` (between validations) in the program's unit; ``settings`` and
-    ``minutes`` choose among its settings.
+    """One training.  ``length`` and ``interval`` (between validations) are epochs or steps, as the program counts;
+    ``settings`` and ``minutes`` choose among its settings.
     """
 
     frames: Path
@@ -28,7 +28,7 @@ class Training:
     settings: str
     minutes: float
     length: int
-    interval: int | None  # None: the program's own
+    interval: int
 
 
 class Program(ABC):
@@ -129,7 +129,7 @@ class Nequip(Program):
 
 
 class Denskit(Program):
-    """Denskit by its command line: the preset, and nothing else."""
+    """Denskit by its command line: the preset, with nothing changed but its length."""
 
     kind, package, unit, batch_size = "denskit", "denskit", "step", 8
     line, first = r"step (\d+)/\d+ .*valid MAE .*?forces ([\d.]+) meV", 0
@@ -138,12 +138,11 @@ class Denskit(Program):
 
     def command(self, training: Training) -> list[str]:
         """``denskit train equiformer``."""
-        interval = [] if training.interval is None else [f"training.evaluate_every={training.interval} steps"]
         return [
             self.python, "-m", "denskit", "train", "equiformer", f"task={self.task}", "--resume",
             f"data.train={training.frames}/train.extxyz", f"data.valid={training.frames}/valid.extxyz",
-            "data.split.test=0", f"training.max_steps={training.length}", "seed=0", f"output={training.folder}/run",
-            *interval,
+            "data.split.test=0", "seed=0", f"training.max_steps={training.length}",
+            f"training.evaluate_every={training.interval} steps", f"output={training.folder}/run",
         ]  # fmt: skip
 
     def model(self, folder: Path) -> Path:

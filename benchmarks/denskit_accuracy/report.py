@@ -43,7 +43,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 
 def figure(results: Sequence[dict[str, Any]]) -> Figure:
-    """Validation force MAE against minutes, a panel a set and a colour a program; dots are errors on the test frames."""
+    """Validation force MAE against minutes, a panel a set and a colour a program; dots: on the test frames."""
     names = list(dict.fromkeys(row["set"] for row in results))
     drawing, row_of = row_of_axes(len(names), width=4.4, title="Force MAE against processor time of one thread")
     colours = dict(zip(PROGRAMS, COLOURS, strict=False))

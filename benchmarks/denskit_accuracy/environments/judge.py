@@ -1,6 +1,6 @@
 """Energies and forces of a trained model through its program's ASE calculator; runs in that program's Python.
 
-    python judge.py PROGRAM MODEL FRAMES.extxyz RESULT.npz
+python judge.py PROGRAM MODEL FRAMES.extxyz RESULT.npz
 """
 
 from __future__ import annotations
