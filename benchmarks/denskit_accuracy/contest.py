@@ -68,10 +68,10 @@ class Contest:
         """The training whose length fits into the budget, by a trial that is made once."""
         file = self.run_folder / "length.json"
         if not file.exists():
-            cost = self._trial()
-            write_json(file, {"length": int(60 * self.minutes / cost), "trial_seconds_each": cost})
+            write_json(file, {"length": int(60 * self.minutes / self._trial())})
         length = json.loads(file.read_text(encoding="utf-8"))["length"]
-        return self._of(self.run_folder, length, max(1, length // VALIDATIONS))
+        interval = max(1, length // VALIDATIONS)
+        return self._of(self.run_folder, length // interval * interval, interval)
 
     def _trial(self) -> float:
         """Processor seconds of an epoch or step."""

@@ -108,7 +108,7 @@ def elements_of(folder: Path) -> list[str]:
 
 
 def _read(file: Path) -> list[ase.Atoms]:
-    return ase.io.read(file, ":")
+    return list(ase.io.iread(file))
 
 
 def _plain(atoms: ase.Atoms, references: dict[str, float]) -> ase.Atoms:

@@ -75,7 +75,7 @@ class Mace(Program):
             "valid_file": training.frames / "valid.extxyz",
             "energy_key": "energy",
             "forces_key": "forces",
-            "max_num_epochs": training.length,
+            "max_num_epochs": training.length + 1,  # it validates after epochs 1, interval + 1, ...
             "eval_interval": training.interval,
             "patience": training.length,
             "start_swa": start,
@@ -141,7 +141,7 @@ class Denskit(Program):
         return [
             self.python, "-m", "denskit", "train", "equiformer", f"task={self.task}", "--resume",
             f"data.train={training.frames}/train.extxyz", f"data.valid={training.frames}/valid.extxyz",
-            "data.split.test=0", "seed=0", f"training.max_steps={training.length}",
+            "seed=0", f"training.max_steps={training.length}",
             f"training.evaluate_every={training.interval} steps", f"output={training.folder}/run",
         ]  # fmt: skip
 

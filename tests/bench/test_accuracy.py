@@ -120,7 +120,7 @@ def test_mace_is_told_to_end_stage_one_at_the_learning_rate_of_stage_two(tmp_pat
     command = PROGRAMS["mace"]("/env/bin/python").command(training(tmp_path, data, "3bpa"))
     assert command[:2] == ["/env/bin/python", "/env/bin/mace_run_train"]
     options = dict(part.removeprefix("--").split("=", 1) for part in command[2:] if "=" in part)
-    assert (options["max_num_epochs"], options["start_swa"], options["eval_interval"]) == ("200", "160", "8")
+    assert (options["max_num_epochs"], options["start_swa"], options["eval_interval"]) == ("201", "160", "8")
     assert float(options["lr"]) * float(options["lr_scheduler_gamma"]) ** 160 == pytest.approx(1e-3)
     assert (options["energy_weight"], options["forces_weight"]) == ("27", "1000")
     assert options["hidden_irreps"] == "64x0e + 64x1o"
