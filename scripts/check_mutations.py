@@ -207,7 +207,7 @@ MUTATIONS = [
     Mutation(
         mistake="Noisy Nodes: target not divided by sigma",
         file=NOISY_NODES,
-        before="noise - targets.relaxation / self.config.sigma, noise)",
+        before="noise - targets.relaxation / sigma, noise)",
         after="noise - targets.relaxation, noise)",
         test=_N + "test_the_target_is_the_way_to_the_relaxed_positions",
     ),
