@@ -14,6 +14,7 @@ from denskit.reading.torch_files import read_torch
 from denskit.runtime.processes import join_processes
 from denskit.training.batch_loss import batch_loss
 from denskit.training.load_config import RunConfig
+from denskit.training.parts import depths, parts_of
 from denskit.training.run import load_data, train
 from denskit.training.trainer import Trainer
 
@@ -42,6 +43,8 @@ def test_the_network_learns_from_all_terms(tiny: Tiny) -> None:
     trainer = Trainer(config, load_data(config.data, 0, config.required_labels), join_processes("cpu"))
     network = trainer.force_field.companion
     assert network is not None
+    own = {name for name, part in parts_of(trainer.force_field).items() if part == "companion"}
+    assert own and {depths(trainer.force_field)[name] for name in own} == {0}  # learns as fast as new heads
     generator = torch.Generator().manual_seed(0)
     parameters = list(network.parameters())
     with torch.no_grad():
