@@ -10,8 +10,8 @@ import pytest
 
 from denskit.training.cost import Cost
 from denskit.training.load_config import RunConfig, load_config
-from denskit.training.run import cost_of, train
-from denskit.training.settings import TrainingConfig, parse_budget
+from denskit.training.run import costs_of, train
+from denskit.training.settings import SizeRow, TrainingConfig, parse_budget
 
 Tiny = Callable[..., RunConfig]
 COST = Cost(step=0.1, structure=0.01, train=80, valid=20, test=50)
@@ -42,11 +42,22 @@ def test_one_length_is_given(tiny: Tiny) -> None:
 
 
 def test_a_trial_measures_and_writes_nothing(tiny: Tiny) -> None:
-    config, cost = cost_of(tiny("training.max_steps=7"))
+    [(config, cost)] = costs_of(tiny("training.max_steps=7"))
     assert (cost.train, cost.valid, cost.test) == (20, 4, 4)
     assert cost.step > 0 and cost.structure > 0
     assert config.training.max_steps == 7
     assert not Path(config.output).exists()
+
+
+def test_ten_times_the_data_may_need_another_model(tiny: Tiny) -> None:
+    """Splits are ten times as large, and a table of sizes chooses the model for so many structures."""
+    rows = (SizeRow(up_to=100, model={"num_layers": 1}), SizeRow(model={"num_layers": 2}))
+    config = tiny("training.epochs=3").model_copy(update={"sizes": rows})
+    (small, cost), (large, more) = costs_of(config, (1, 10))
+    assert (small.model.num_layers, large.model.num_layers) == (1, 2)
+    assert (more.train, more.valid, more.test) == (200, 40, 40)
+    assert more.memory >= cost.memory > 0
+    assert more.training_seconds(large.training) > 10 * 5 * 3 * more.step  # epochs are ten times as long
 
 
 def test_a_budget_becomes_steps_which_a_resumed_run_keeps(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

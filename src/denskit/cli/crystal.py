@@ -71,7 +71,7 @@ def crystal(
     with Interrupt(patient=False) as interrupt, progress_bar(Console(stderr=True)) as bar:
         found = measure_into(
             output, potential, source, settings, vibrations=phonons, origin=origin, resume=resume,
-            stop=lambda: interrupt.signal != 0, progress=bar,
+            say=lambda text: typer.echo(text, err=True), stop=lambda: interrupt.signal != 0, progress=bar,
         )  # fmt: skip
     if found is None:
         typer.echo(f"Stopped; finished crystals are in {output}. Continue with --resume", err=True)

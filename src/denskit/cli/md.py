@@ -11,8 +11,10 @@ from denskit.cli.options import Device, Kernels
 from denskit.cli.output import give
 
 if TYPE_CHECKING:
+    from denskit.simulation.dynamics.cost import DynamicsCost
     from denskit.simulation.dynamics.folder import DynamicsPlan
     from denskit.simulation.dynamics.loop import Outcome
+    from denskit.simulation.potential import Potential
 
 Committee = Annotated[
     list[Path] | None, typer.Option(help="A further model, repeatable: mean forces and their spread.")
@@ -67,6 +69,9 @@ def md(
     compile: Annotated[
         bool, typer.Option("--compile", help="Compile the model first (a minute or more, C++ compiler): for long runs.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print time, memory and disk space, from a trial of some steps, and stop.")
+    ] = False,
 ) -> None:
     """Simulate structures at constant energy, temperature or pressure; replicas in one batch.
 
@@ -80,6 +85,8 @@ def md(
       denskit md runs/mine ethanol.xyz --temperature 500 --time 20 --replicas 16 --resume
 
       denskit md runs/crystal tungsten.cif --ensemble npt --pressure 10 --temperature 1000 --time 20
+
+      denskit md runs/mine ethanol.xyz --time 100 --replicas 16 --dry-run
 
       denskit md runs/a ethanol.xyz --committee runs/b --committee runs/c --time 10 --uncertain 0.3 --stop-uncertain
     """
@@ -100,7 +107,11 @@ def md(
     structures = [atoms.copy() for atoms in _read(file, index) for _ in range(replicas)]
     models = [model, *(committee or [])]
     made = {"skin": skin, "compile": compile, "edge_chunk": edge_chunk, "kernels": kernels}
-    _simulate(models, structures, plan, resume=resume, device=device, dtype=dtype, **made)
+    potential = _potential(models, device, dtype, stress=ensemble == "npt", **made)
+    if dry_run:
+        _announce_cost(potential, structures, plan, compiled=compile)
+    else:
+        _simulate(potential, structures, plan, resume=resume, compiled=compile)
 
 
 def _steps(steps: int | None, time: float | None, timestep: float) -> int:
@@ -129,32 +140,49 @@ def _read(file: Path, index: str) -> list[Any]:
     return structures
 
 
-def _simulate(
-    models: list[Path],
-    structures: list[Any],
-    plan: DynamicsPlan,
-    *,
-    resume: bool,
-    device: str,
-    dtype: str | None,
-    **made: Any,
-) -> None:
-    from rich.console import Console
-
+def _potential(models: list[Path], device: str, dtype: str | None, **made: Any) -> Potential:
     from denskit.runtime.device import choose_device
-    from denskit.runtime.interrupt import Interrupt
-    from denskit.runtime.progress import progress_bar
     from denskit.simulation.calculator import DTYPES
-    from denskit.simulation.dynamics.folder import molecular_dynamics
     from denskit.simulation.potential import Potential
     from denskit.training.run_folder import model_file
 
     precision = None if dtype is None else DTYPES[dtype]
-    files = [model_file(model) for model in models]
-    stress = plan.settings.ensemble == "npt"
-    potential = Potential(files, device=choose_device(device), dtype=precision, stress=stress, **made)
+    return Potential([model_file(model) for model in models], device=choose_device(device), dtype=precision, **made)
+
+
+def _announce_cost(potential: Potential, structures: list[Any], plan: DynamicsPlan, *, compiled: bool) -> None:
+    """Print the cost of the simulation, and of one with ten times the replicas."""
+    from denskit.simulation.dynamics.cost import cost_of
+
+    cost = cost_of(potential, structures, plan)
+    lines = {"cost": _in_words(cost, plan)}
+    if not compiled:  # another number of atoms would be compiled anew
+        twice = cost_of(potential, structures * 2, plan)
+        lines["cost_of_10_times_the_replicas"] = _in_words(cost.extended(twice, 10), plan)
+    typer.echo("\nwith 10 times the replicas: ".join(lines.values()))
+    give(**lines)
+
+
+def _in_words(cost: DynamicsCost, plan: DynamicsPlan) -> str:
+    from denskit.runtime.progress import duration
+
+    return (
+        f"about {duration(cost.seconds(plan))} for {plan.steps} steps, at {1000 * cost.step:.3g} ms a step; "
+        f"{cost.memory:.0f} MiB of memory, {cost.disk(plan):.3g} MiB of trajectories"
+    )
+
+
+def _simulate(
+    potential: Potential, structures: list[Any], plan: DynamicsPlan, *, resume: bool, compiled: bool
+) -> None:
+    from rich.console import Console
+
+    from denskit.runtime.interrupt import Interrupt
+    from denskit.runtime.progress import progress_bar
+    from denskit.simulation.dynamics.folder import molecular_dynamics
+
     console = Console(soft_wrap=True)
-    if made["compile"]:
+    if compiled:
         console.print("compiling the model before the first step: one to several minutes")
     with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
         outcome = molecular_dynamics(

@@ -10,6 +10,8 @@ import typer
 from denskit.cli.output import give
 
 if TYPE_CHECKING:
+    from denskit.training.cost import Cost
+    from denskit.training.cost import Cost
     from denskit.training.settings import RunConfig
 
 
@@ -67,18 +69,23 @@ def train(
 
 
 def _planned(config: RunConfig) -> tuple[RunConfig, str]:
-    """The run as its data decide it, and how long it takes; as given where the data are not there."""
-    from denskit.runtime.memory import peak_memory
-    from denskit.runtime.processes import join_processes
-    from denskit.runtime.progress import duration
-    from denskit.training.run import cost_of
+    """The run as its data decide it, and its cost in words; as given where the data are not there."""
+    from denskit.training.run import costs_of
 
     try:
-        config, cost = cost_of(config)
+        (config, cost), (larger, more) = costs_of(config, (1, 10))
     except FileNotFoundError as error:
-        return config, f"note: {error}; the size of the model and the time are open"
-    step, training = f"{1000 * cost.step:.0f} ms a step", config.training
-    memory = f"a trial took {peak_memory(join_processes(config.device).device):.0f} MiB"
+        return config, f"note: {error}; the size of the model and the cost are open"
+    note = "" if larger.model == config.model else ", with the larger model of so many structures"
+    return config, f"{_in_words(config, cost)}\nwith 10 times the data: {_in_words(larger, more)}{note}"
+
+
+def _in_words(config: RunConfig, cost: Cost) -> str:
+    from denskit.runtime.progress import duration
+
+    training = config.training
     if training.budget is not None:
-        return config, f"{cost.steps_of(training)} steps in {training.budget}, at {step}; {memory}"
-    return config, f"about {duration(cost.training_seconds(training))} of training, at {step}; {memory}"
+        length = f"{cost.steps_of(training)} steps in {training.budget}"
+    else:
+        length = f"about {duration(cost.training_seconds(training))} of training"
+    return f"{length}, at {1000 * cost.step:.0f} ms a step; {cost.memory:.0f} MiB of memory a process"

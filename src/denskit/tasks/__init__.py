@@ -12,11 +12,16 @@ from denskit.tasks.cell_dens import CellDeNS, CellDeNSConfig
 from denskit.tasks.corruption import DenoisingConfig
 from denskit.tasks.dens import DeNS, DeNSConfig
 from denskit.tasks.energy_forces import EnergyForces, EnergyForcesConfig
+from denskit.tasks.ndem import NDeM, NDeMConfig
 from denskit.tasks.noisy_nodes import NoisyNodes, NoisyNodesConfig
 
-TaskConfig = Annotated[EnergyForcesConfig | DeNSConfig | CellDeNSConfig | NoisyNodesConfig, Field(discriminator="name")]
+TaskConfig = Annotated[
+    EnergyForcesConfig | DeNSConfig | CellDeNSConfig | NoisyNodesConfig | NDeMConfig, Field(discriminator="name")
+]
+Denoises = DeNSConfig | NoisyNodesConfig  # tasks whose head predicts the noise
 TASKS: dict[str, Callable[[Any], Task]] = {
-    "energy_forces": EnergyForces, "dens": DeNS, "cell_dens": CellDeNS, "noisy_nodes": NoisyNodes
+    "energy_forces": EnergyForces, "dens": DeNS, "cell_dens": CellDeNS, "noisy_nodes": NoisyNodes,
+    "ndem": NDeM,
 }  # fmt: skip
 
 
@@ -31,9 +36,12 @@ __all__ = [
     "CellDeNSConfig",
     "DeNS",
     "DeNSConfig",
+    "Denoises",
     "DenoisingConfig",
     "EnergyForces",
     "EnergyForcesConfig",
+    "NDeM",
+    "NDeMConfig",
     "NoisyNodes",
     "NoisyNodesConfig",
     "Task",

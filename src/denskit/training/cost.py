@@ -1,4 +1,4 @@
-"""Time of a training, measured in a trial of a few steps; number of steps that fit into a time budget."""
+"""Time and memory of a training, from a trial of a few steps; number of steps that fit into a time budget."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _FEWEST = 6
 
 @dataclass(frozen=True)
 class Cost:
-    """Times measured in a trial, and the number of structures in each split."""
+    """Times and memory measured in a trial, and the number of structures in each split."""
 
     step: float  # s of one training step
     structure: float  # s of the evaluation of one structure
     train: int
     valid: int
     test: int
+    memory: float = 0.0  # MiB, the peak of one process (CUDA: of its device)
 
     def training_seconds(self, training: TrainingConfig, train: int | None = None) -> float:
         """Time of a training with its validations; ``train``: of another number of training structures."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from denskit.data import LoadedData, load_data
-from denskit.data.base import evenly
+from denskit.data.base import Subset, evenly
 from denskit.data.inspection import findings_of
 from denskit.files import locked
 from denskit.models.base import SYMMETRIC_SITES
 from denskit.runtime.determinism import use_deterministic_algorithms
+from denskit.runtime.memory import peak_memory
+from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes, join_processes
 from denskit.tasks.metrics import measure
 from denskit.training.checkpoint import Checkpoint, full_disk_named, load_checkpoint
@@ -99,14 +103,25 @@ def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], *, progress: boo
             trainer.run(log)
 
 
-def cost_of(config: RunConfig) -> tuple[RunConfig, Cost]:
+def costs_of(config: RunConfig, times: Sequence[int] = (1,)) -> list[tuple[RunConfig, Cost]]:
     """The run with the settings that its data decide, and its cost; nothing is written.
 
+    times: ascending; a cost for so many times the data, which may decide on another model.
     Raises as :func:`train` before its first step.
     """
+    group, cpu = join_processes(config.device), torch.device("cpu")
+    before = peak_memory(cpu)
     data = load_data(config.data, config.seed, config.required_labels)
-    config, _ = _fitted(config, data)
-    return config, _trial(config, data, join_processes(config.device))
+    held = peak_memory(cpu) - before if group.device == cpu else 0.0  # MiB, small where data are read as they are used
+    found = []
+    for number in times:
+        copies = np.tile(np.arange(len(data.train)), number)
+        larger = replace(data, train=Subset(data.train, copies, data.train.name))
+        fitted, _ = _fitted(config, larger)
+        cost = _trial(fitted, larger, group)
+        memory = peak_memory(group.device) + (number - 1) * held
+        found.append((fitted, replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)))
+    return found
 
 
 def _fitted(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from denskit.batch import System
+from denskit.data.crowding import crowding
 from denskit.data.writing import plain
 from denskit.files import write_json
 from denskit.reading.documents import read_json
@@ -33,6 +34,7 @@ def measure_into(
     vibrations: bool = False,
     origin: dict[str, Any] | None = None,
     resume: bool = False,
+    say: Callable[[str], None] = lambda text: None,
     stop: Callable[[], bool] = lambda: False,
     progress: Report = unreported,
 ) -> list[dict[str, Any]] | None:
@@ -46,6 +48,7 @@ def measure_into(
         vibrations: measure phonons, too.
         origin: plain JSON about model and file, kept with the settings.
         resume: continue the work in the folder.
+        say: gets messages for the user.
         stop: asked before each crystal.
         progress: called after each crystal.
 
@@ -65,9 +68,11 @@ def measure_into(
             if stop():
                 return None
             try:
-                found = _measured(
-                    potential, source[index], settings, folder / f"phonopy_{index}.yaml" if vibrations else None
-                )
+                crystal = source[index]
+                if cost := crowding(crystal):
+                    say(f"crystal {index}: {cost}")
+                file = folder / f"phonopy_{index}.yaml" if vibrations else None
+                found = _measured(potential, crystal, settings, file)
             except ValueError as error:
                 found = {"error": str(error)}
             append_line(folder / PROPERTIES, {"index": index, "formula": _formula(source, index), **found})

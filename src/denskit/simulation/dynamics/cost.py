@@ -1,0 +1,65 @@
+"""Time, memory and files of a simulation, from a trial of a few steps."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import ase
+import torch
+
+from denskit.runtime.memory import peak_memory
+from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics
+from denskit.simulation.potential import Potential
+
+TRIAL_STEPS, TRIAL_SECONDS = 60, 20.0  # of a trial: the first of the two ends it, after at least 6 steps
+_FEWEST = 6
+
+
+@dataclass(frozen=True)
+class DynamicsCost:
+    """The cost of one step of all systems together."""
+
+    step: float  # s
+    memory: float  # MiB, the peak of the process (CUDA: of the device)
+    frame: float  # bytes of one frame of all trajectories
+
+    def seconds(self, plan: DynamicsPlan) -> float:
+        """Time of the whole simulation."""
+        return plan.steps * self.step
+
+    def disk(self, plan: DynamicsPlan) -> float:
+        """MiB of its trajectories."""
+        return (plan.steps // plan.frame_every + 1) * self.frame / 2**20
+
+    def extended(self, twice: DynamicsCost, times: int) -> DynamicsCost:
+        """The cost of ``times`` as many systems, on the line through this cost and that of twice as many."""
+        own, other = (torch.tensor([cost.step, cost.memory, cost.frame]) for cost in (self, twice))
+        return DynamicsCost(*(own + (times - 1) * (other - own)).tolist())
+
+
+def cost_of(potential: Potential, structures: Sequence[ase.Atoms], plan: DynamicsPlan) -> DynamicsCost:
+    """Run the first steps of a simulation in a temporary folder; the median of a step, without the first third.
+
+    Raises as :func:`molecular_dynamics`.
+    """
+    marks: list[float] = []
+
+    def enough() -> bool:
+        if potential.device.type == "cuda":
+            torch.cuda.synchronize(potential.device)
+        marks.append(time.perf_counter())
+        return len(marks) > _FEWEST and marks[-1] - marks[0] > TRIAL_SECONDS
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "trial"
+        trial = replace(plan, folder=folder, steps=TRIAL_STEPS, frame_every=TRIAL_STEPS + 1)
+        molecular_dynamics(potential, structures, trial, say=lambda text: None, stop=enough)
+        frame = sum(path.stat().st_size for path in folder.glob("trajectory_*"))
+    marks.append(time.perf_counter())
+    spent = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    return DynamicsCost(statistics.median(spent[len(spent) // 3 :]), peak_memory(potential.device), float(frame))

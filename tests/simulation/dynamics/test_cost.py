@@ -1,0 +1,52 @@
+"""What a simulation costs, before it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ase.io
+import pytest
+from ase.build import molecule
+from typer.testing import CliRunner
+
+from denskit.cli import app
+from denskit.simulation.dynamics import DynamicsSettings
+from denskit.simulation.dynamics.cost import DynamicsCost, cost_of
+from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics
+from denskit.simulation.potential import Potential
+
+from trained import TRAINED, trained
+
+WATER = molecule("H2O")
+
+
+def plan(folder: Path, steps: int) -> DynamicsPlan:
+    settings = DynamicsSettings(ensemble="langevin", temperature=100.0, timestep=0.1)
+    return DynamicsPlan(settings=settings, steps=steps, folder=folder, bonds=False, frame_every=4)
+
+
+def test_a_trial_measures_and_writes_nothing(tmp_path: Path) -> None:
+    """The bytes of a frame are those that a whole simulation writes."""
+    whole = plan(tmp_path / "run", 8)
+    cost = cost_of(Potential(trained()), [WATER, WATER], whole)
+    assert cost.step > 0 and cost.memory > 0
+    assert not whole.folder.exists()
+    assert cost.seconds(whole) == pytest.approx(8 * cost.step)
+    molecular_dynamics(Potential(trained()), [WATER, WATER], whole, say=pytest.fail)
+    written = sum(path.stat().st_size for path in whole.folder.glob("trajectory_*"))
+    assert cost.disk(whole) * 2**20 == pytest.approx(written, rel=0.05)  # numbers have more digits later
+
+
+def test_more_systems_lie_on_a_line() -> None:
+    one = DynamicsCost(step=0.010, memory=500.0, frame=100.0)
+    ten = one.extended(DynamicsCost(step=0.013, memory=520.0, frame=200.0), 10)
+    assert (ten.step, ten.memory, ten.frame) == pytest.approx((0.037, 680.0, 1000.0))
+
+
+def test_the_program_says_what_a_simulation_costs(tmp_path: Path) -> None:
+    ase.io.write(tmp_path / "water.xyz", WATER)
+    arguments = ["md", str(TRAINED), str(tmp_path / "water.xyz"), "--steps", "1000", "-o", str(tmp_path / "run")]
+    said = CliRunner().invoke(app, [*arguments, "--timestep", "0.1", "--dry-run"])
+    assert said.exit_code == 0, said.output
+    assert said.stdout.count("for 1000 steps, at") == 2 and "with 10 times the replicas" in said.stdout
+    assert not (tmp_path / "run").exists()
