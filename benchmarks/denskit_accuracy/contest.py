@@ -100,7 +100,7 @@ class Contest:
         seconds = training_seconds(points)
         return {
             "set": self.set_name, "program": self.program_name, "minutes": self.minutes,
-            "used_minutes": seconds[-1] / 60 * training.length / points[-1].at,
+            "used_minutes": seconds[-1] / 60,
             "start_seconds": points[0].cpu - seconds[0],
             "length": training.length, "unit": self.program.unit, "version": self._version(),
             **errors_of(self._predictions(), self.frames / "test.extxyz"),
