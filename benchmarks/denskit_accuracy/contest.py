@@ -20,6 +20,7 @@ from denskit_accuracy.programs import ENVIRONMENTS, Program, Training, steps_per
 TRIAL_STEPS = 40  # between two of a trial's three validations
 VALIDATIONS = 24  # of a training
 MILLI = 1000.0
+_FEWEST = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,11 @@ class Contest:
         if not file.exists():
             write_json(file, {"length": int(60 * self.minutes / self._trial())})
         length = json.loads(file.read_text(encoding="utf-8"))["length"]
+        if length < _FEWEST:
+            raise ValueError(
+                f"{self.minutes:g} minutes are enough for {length} {self.program.unit}s of {self.program_name} on "
+                f"{self.set_name}, and {_FEWEST} are the fewest; remove {file} and give more"
+            )
         interval = max(1, length // VALIDATIONS)
         return self._of(self.run_folder, length // interval * interval, interval)
 
@@ -94,7 +100,7 @@ class Contest:
         seconds = training_seconds(points)
         return {
             "set": self.set_name, "program": self.program_name, "minutes": self.minutes,
-            "used_minutes": seconds[-1] / 60 * training.length / points[-1].at,
+            "used_minutes": seconds[-1] / 60,
             "start_seconds": points[0].cpu - seconds[0],
             "length": training.length, "unit": self.program.unit, "version": self._version(),
             **errors_of(self._predictions(), self.frames / "test.extxyz"),

@@ -11,7 +11,6 @@ from denskit.cli.output import give
 
 if TYPE_CHECKING:
     from denskit.training.cost import Cost
-    from denskit.training.cost import Cost
     from denskit.training.settings import RunConfig
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from denskit.data.inspection import findings_of
 from denskit.files import locked
 from denskit.models.base import SYMMETRIC_SITES
 from denskit.runtime.determinism import use_deterministic_algorithms
-from denskit.runtime.memory import peak_memory
 from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes, join_processes
 from denskit.tasks.metrics import measure
