@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from denskit.files import write_json
+from denskit.training.run_folder import environment
 from denskit_accuracy.clock import pace, points_of, run_and_note, training_seconds
 from denskit_accuracy.frames import SETS, labels_of, write_frames
 from denskit_accuracy.programs import ENVIRONMENTS, Program, Training, steps_per_epoch
@@ -103,6 +104,7 @@ class Contest:
             "used_minutes": seconds[-1] / 60,
             "start_seconds": points[0].cpu - seconds[0],
             "length": training.length, "unit": self.program.unit, "version": self._version(),
+            "commit": environment()["commit"],
             **errors_of(self._predictions(), self.frames / "test.extxyz"),
             "curve": [[spent / 60, point.force_mae] for spent, point in zip(seconds, points, strict=True)],
         }  # fmt: skip

@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.data import chemical_symbols
 from ase.phasediagram import PhaseDiagram
 from typer.testing import CliRunner
 
 from denskit.cli import app
-from denskit.data import read_file
 from denskit.data.frames import read_atoms
 from denskit.evaluation.convex_hull import ConvexHull
 from denskit.evaluation.stability_metrics import stability_metrics
@@ -192,7 +190,3 @@ def test_mistakes_are_told_before_the_first_move(tmp_path: Path, files: dict[str
     assert "give --output FOLDER" in _run("--discovery", files["initial"])[2]
     assert "--hull, --relaxed and --resume belong to --discovery" in _run("--hull", files["hull"])[2]
     assert not output.exists()
-
-
-def test_names_are_read_as_the_file_has_them(files: dict[str, Path]) -> None:
-    assert [chemical_symbols[system.atomic_numbers[0]] for system in read_file(files["relaxed"])[0]].count("Au") == 1

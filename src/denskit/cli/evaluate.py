@@ -92,8 +92,8 @@ def evaluate(
     if discovery:
         if sets or denoise or fixed is not None:
             raise ValueError("--discovery takes its own files; leave out other structures, --denoise and --fixed")
-        known = {"hull": hull, "relaxed": relaxed, "resume": resume}
-        show_discovery(model, discovery, output, device=device, checkpoint=checkpoint, **known)
+        files: dict[str, Any] = {"hull": hull, "relaxed": relaxed}
+        show_discovery(model, discovery, output, device=device, checkpoint=checkpoint, resume=resume, **files)
         return
     common: dict[str, Any] = {"split": split, "checkpoint": checkpoint, "device": device, "batch_size": batch_size}
     file = next(iter(sets.values()), None)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from denskit.runtime.threads import cores
+
 _POLL = 0.2  # s
 _PATIENCE = 25.0  # s that the others have to end after one has failed
 
@@ -45,7 +47,8 @@ def run_together(arguments: Sequence[str], count: int) -> int:
                     running.append(
                         subprocess.Popen(
                             [sys.executable, "-m", "denskit", *arguments], env=environment,
-                            stderr=stream if rank else None, start_new_session=True,  # Ctrl-C reaches us alone
+                            stdout=sys.stdout, stderr=stream if rank else None,
+                            start_new_session=True,  # Ctrl-C reaches us alone
                         )
                     )  # fmt: skip
             failed = _watch(running, asked)
@@ -60,11 +63,6 @@ def run_together(arguments: Sequence[str], count: int) -> int:
     if code < 0:
         sys.stderr.write(f"process {failed or 0} was ended by signal {-code} ({signal.Signals(-code).name})\n")
     return 128 - code if code < 0 else code
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _watch(running: Sequence[subprocess.Popen[bytes]], asked: list[int]) -> int | None:

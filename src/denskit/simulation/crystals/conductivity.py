@@ -125,8 +125,8 @@ def space_group(crystal: System) -> str:
     """The space group, to ``SYMMETRIC`` Å."""
     import spglib
 
-    scaled = crystal.positions @ np.linalg.inv(crystal.cell)
-    return str(spglib.get_spacegroup((crystal.cell, scaled, crystal.atomic_numbers), symprec=SYMMETRIC))
+    cell: Any = (crystal.cell, crystal.positions @ np.linalg.inv(crystal.cell), crystal.atomic_numbers)
+    return str(spglib.get_spacegroup(cell, symprec=SYMMETRIC))
 
 
 def _phono3py(crystal: System, settings: CrystalSettings) -> Any:
