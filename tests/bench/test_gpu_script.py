@@ -35,7 +35,7 @@ def test_slices_go_on_until_all_is_measured(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert "passed" in found["tests"] and not found["failed"]
     assert set(found["records"]) == {"train", "dens"}
-    assert found["md17"]["test"]["forces_mae_meV_per_A"] > 0
+    assert found["md17"]["errors"]["test"]["forces_mae_meV_per_A"] > 0
     written = (tmp_path / "records" / "train.json").stat().st_mtime_ns
     assert call(PATIENCE_S) == 0
     assert (tmp_path / "records" / "train.json").stat().st_mtime_ns == written
