@@ -21,6 +21,8 @@ DENS = "tasks/dens.py"
 CELL_DENS = "tasks/cell_dens.py"
 CORRUPTION = "tasks/corruption.py"
 NOISY_NODES = "tasks/noisy_nodes.py"
+NDEM = "tasks/ndem.py"
+ANIDS = "tasks/anids.py"
 LABELS = "tasks/energy_forces.py"
 LOSSES = "tasks/losses.py"
 METRICS = "tasks/metrics.py"
@@ -42,6 +44,9 @@ _L = "tests/tasks/test_losses.py::"
 _M = "tests/tasks/test_metrics.py::"
 _N = "tests/tasks/test_noisy_nodes.py::"
 _C = "tests/tasks/test_cell_dens.py::"
+_D = "tests/tasks/test_ndem.py::"
+_E = "tests/tasks/test_element_sigma.py::"
+_A = "tests/tasks/test_anids.py::"
 
 MUTATIONS = [
     Mutation(
@@ -202,7 +207,7 @@ MUTATIONS = [
     Mutation(
         mistake="Noisy Nodes: target not divided by sigma",
         file=NOISY_NODES,
-        before="noise - targets.relaxation / self.config.sigma, noise)",
+        before="noise - targets.relaxation / sigma, noise)",
         after="noise - targets.relaxation, noise)",
         test=_N + "test_the_target_is_the_way_to_the_relaxed_positions",
     ),
@@ -289,6 +294,104 @@ MUTATIONS = [
         before="LOSSES[self.config.loss], prepared.strain_mask",
         after="LOSSES[self.config.loss], torch.ones_like(prepared.strain_mask)",
         test=_C + "test_what_is_scored",
+    ),
+    Mutation(
+        mistake="one sigma for all elements",
+        file=CORRUPTION,
+        before="        return found[:, None]\n",
+        after="        return torch.full_like(found, mean)[:, None]\n",
+        test=_E + "test_each_atom_moves_by_the_sigma_of_its_element",
+    ),
+    Mutation(
+        mistake="a table of sigma that does not follow sigma_end",
+        file=CORRUPTION,
+        before="        scale = mean / fmean(self.sigma.values())\n",
+        after="        scale = 1.0\n",
+        test=_E + "test_the_mean_moves_to_sigma_end_in_the_same_proportions",
+    ),
+    Mutation(
+        mistake="NDeM: the sign of the change of the forces",
+        file=NDEM,
+        before="_for_copies(forces - displaced_forces)",
+        after="_for_copies(displaced_forces - forces)",
+        test=_D + "test_the_change_of_the_forces_is_compared_with_the_noise",
+    ),
+    Mutation(
+        mistake="NDeM: the forces left out of the target",
+        file=NDEM,
+        before="_for_copies(forces - displaced_forces)",
+        after="_for_copies(displaced_forces)",
+        test=_D + "test_the_change_of_the_forces_is_compared_with_the_noise",
+    ),
+    Mutation(
+        mistake="NDeM: no gradient into the forces of the structure",
+        file=NDEM,
+        before="_for_copies(forces - displaced_forces)",
+        after="_for_copies(forces.detach() - displaced_forces)",
+        test=_D + "test_gradients_reach_the_forces_of_the_structures_and_the_head_of_the_copies",
+    ),
+    Mutation(
+        mistake="NDeM: the structures displaced, too",
+        file=NDEM,
+        before="displaced(both, _for_copies(displacement))",
+        after="displaced(both, torch.cat([displacement, displacement]))",
+        test=_D + "test_structures_stay_and_copies_are_displaced",
+    ),
+    Mutation(
+        mistake="NDeM: labels on the displaced copies",
+        file=NDEM,
+        before="torch.cat([value, torch.zeros_like(value)])",
+        after="torch.cat([value, value])",
+        test=_D + "test_only_the_structures_have_labels",
+    ),
+    Mutation(
+        mistake="NDeM: noise of one size",
+        file=NDEM,
+        before="noise = size[batch.system_index, None] * draw_noise",
+        after="noise = draw_noise",
+        test=_D + "test_noise_of_a_structure_has_one_size_between_the_bounds",
+    ),
+    Mutation(
+        mistake="AniDS: the noise that was drawn as target",
+        file=ANIDS,
+        before="noise=zero_unless(prepared.noise_mask, variance[:, None] * score),",
+        after="noise=prepared.noise,",
+        test=_A + "test_the_target_is_the_score_times_the_variance",
+    ),
+    Mutation(
+        mistake="AniDS: the covariance in place of its root",
+        file=ANIDS,
+        before="(factor @ drawn)[..., 0]",
+        after="(covariance @ drawn)[..., 0]",
+        test=_A + "test_noise_has_the_covariance",
+    ),
+    Mutation(
+        mistake="AniDS: more noise along bonds",
+        file=ANIDS,
+        before="identity.index_add(0, target, -outer)",
+        after="identity.index_add(0, target, outer)",
+        test=_A + "test_covariances_are_positive_turn_with_the_structure_and_are_small_along_bonds",
+    ),
+    Mutation(
+        mistake="AniDS: no gradient through the displaced positions",
+        file=ANIDS,
+        before="positions=batch.positions + displacement, edges=None)",
+        after="positions=batch.positions + displacement.detach(), edges=None)",
+        test=_A + "test_gradients_pass_through_positions_and_target_into_the_network",
+    ),
+    Mutation(
+        mistake="AniDS: the penalty on all atoms",
+        file=ANIDS,
+        before="zero_unless(prepared.noise_mask, penalty).sum()",
+        after="penalty.sum()",
+        test=_A + "test_the_penalty_counts_corrupted_atoms",
+    ),
+    Mutation(
+        mistake="AniDS: the model cuts the gradient at the positions",
+        file="models/base.py",
+        before="positions = given if given.requires_grad else given.detach().requires_grad_()",
+        after="positions = given.detach().requires_grad_()",
+        test="tests/training/test_learned_task.py::test_the_network_learns_from_all_terms",
     ),
 ]
 

@@ -38,6 +38,7 @@ class Use(IntEnum):
     BAROSTAT = 6
     CHOOSE_STRAIN = 7
     STRAIN = 8
+    NOISE_SIZE = 9
 
 
 def fold(seed: int, *values: int) -> int:

@@ -35,9 +35,8 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
         _, errors = run.communicate(timeout=PATIENCE_S)
         assert run.returncode == 0, errors
     name = "valid_forces_mae_meV_per_A"
-    one, two = (
-        float(list(csv.DictReader((tmp_path / run / "metrics.csv").open()))[-1][name]) for run in ("one", "two")
-    )
+    rows = [list(csv.DictReader((tmp_path / run / "metrics.csv").open())) for run in ("one", "two")]
+    one, two = (float(read[-1][name]) for read in rows)
     assert two == pytest.approx(one, rel=1e-3)
     assert json.loads((tmp_path / "two" / "environment.json").read_text(encoding="utf-8"))["processes"] == 2
 

@@ -139,7 +139,7 @@ def test_relaxed_positions_reach_the_targets_by_the_nearest_image(systems: dict[
     assert collate([water])[1].relaxation is None
 
 
-@pytest.mark.parametrize("wrong", [{"sigma": 0.0}, {"sigma": "auto"}, {"probability": 0.5}, {"coefficient": -1.0}])
+@pytest.mark.parametrize("wrong", [{"sigma": 0.0}, {"probability": 0.5}, {"coefficient": -1.0}])
 def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         NoisyNodesConfig(**wrong)

@@ -1,4 +1,4 @@
-"""``task.sigma=auto``: the rule, its bounds, and that every later step of a run sees the number."""
+"""``task.sigma=auto`` and ``auto_by_element``: the rules, their bounds, and that a run keeps what they found."""
 
 from __future__ import annotations
 
@@ -79,8 +79,74 @@ def test_outside_a_training_a_number_is_wanted(systems: dict[str, System]) -> No
 
 
 def test_other_words_are_refused(tiny: Tiny) -> None:
-    with pytest.raises(ValueError, match=r"task.sigma: 'large': write a number above 0 \(Å\), or auto"):
+    with pytest.raises(
+        ValueError, match=r"task.sigma: 'large': write a number above 0 \(Å\), a table of them .*, auto or"
+    ):
         tiny("task.sigma=large")
+
+
+def _with_forces(system: System, scales: dict[int, float]) -> System:
+    """The system with forces of this root mean square by atomic number."""
+    scale = np.array([scales[number] for number in system.atomic_numbers.tolist()])
+    return replace(system, forces=np.tile(scale[:, None], 3) * [1, -1, 1])
+
+
+@pytest.mark.parametrize(
+    ("forces", "table"),
+    [
+        ({1: 1.0, 8: 1.0}, {"H": 0.045, "O": 0.045}),
+        ({1: 1.0, 8: 2.0}, {"H": 0.052, "O": 0.026}),
+        ({1: 0.2, 8: 0.3}, {"H": 0.05, "O": 0.033}),  # the unit of forces plays no part
+        ({1: 0.0, 8: 3.0}, {"H": 0.055, "O": 0.025}),  # at most six times as far; then the lower bound
+    ],
+)
+def test_sigma_by_element_is_in_inverse_proportion_to_the_forces(
+    tiny: Tiny, systems: dict[str, System], forces: dict[int, float], table: dict[str, float]
+) -> None:
+    water = _with_forces(systems["water"], forces)
+    config, (said,) = fit_sigma_to_data(tiny("task.sigma=auto_by_element"), _Frames([water, water]))
+    assert isinstance(config.task, DeNSConfig) and config.task.sigma == table
+    assert f"task.sigma=auto_by_element: H {table['H']:g}, O {table['O']:g} Å" in said
+    squares = np.array([table["H"], table["H"], table["O"]]) ** 2
+    number, _ = fit_sigma_to_data(tiny("task.sigma=auto"), _Frames([water]))
+    if min(table.values()) > 0.025:  # as much noise as with one sigma
+        assert isinstance(number.task, DeNSConfig) and isinstance(number.task.sigma, float)
+        assert squares.mean() == pytest.approx(number.task.sigma**2, rel=0.05)
+
+
+def test_forces_of_fixed_atoms_play_no_part(tiny: Tiny, systems: dict[str, System]) -> None:
+    water = _with_forces(systems["water"], {1: 1.0, 8: 2.0})
+    assert water.forces is not None
+    held = water.atomic_numbers == 1
+    held[np.argmax(held)] = False  # one hydrogen atom is held, and pulled hard
+    frames = _Frames([water, replace(water, fixed=held, forces=np.where(held[:, None], 50.0, water.forces))])
+    config, _ = fit_sigma_to_data(tiny("task.sigma=auto_by_element"), frames)
+    assert isinstance(config.task, DeNSConfig) and isinstance(config.task.sigma, dict)
+    assert config.task.sigma["H"] == pytest.approx(2 * config.task.sigma["O"], rel=0.05)
+    with pytest.raises(ValueError, match="frames has no forces on free atoms; use task.sigma=auto"):
+        fit_sigma_to_data(tiny("task.sigma=auto_by_element"), _Frames([replace(water, forces=None)]))
+
+
+def test_a_missing_element_is_named_with_its_structures(tiny: Tiny, systems: dict[str, System]) -> None:
+    water, ethanol = systems["water"], systems["ethanol"]
+    frames = _Frames([replace(water if number % 4 == 1 else ethanol, index=number) for number in range(40)])
+    config = tiny("task.sigma={H: 0.1, O: 0.05}")
+    with pytest.raises(
+        ValueError, match=r"no noise for C: in frames C is in the training structures 0, 2, 3, 4, 6 and 25"
+    ):
+        fit_sigma_to_data(config, frames)
+    assert fit_sigma_to_data(config, _Frames([water])) == (config, [])
+
+
+def test_the_run_keeps_the_table(tiny: Tiny) -> None:
+    run = train(tiny("task.sigma=auto_by_element", "training.max_steps=2"))
+    saved = load_config(run)
+    assert isinstance(saved.task, DeNSConfig) and isinstance(saved.task.sigma, dict)
+    assert set(saved.task.sigma) == {"H", "C", "O"} and saved.task.sigma["H"] > saved.task.sigma["C"]
+    mean = sum(saved.task.sigma.values()) / 3
+    assert [cell.sigma for cell in denoise(run, ratios=[0.5])] == pytest.approx([mean / 2, mean, 2 * mean])
+    train(tiny("task.sigma=auto_by_element", "training.max_steps=3"), resume=True)
+    assert "changed on resume: task.sigma" not in (run / "train.log").read_text()
 
 
 def test_the_rule_on_published_sets(data_dir: Path) -> None:

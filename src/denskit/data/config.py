@@ -52,6 +52,17 @@ References = Literal["fit", "isolated", "mean", "none", "trained"] | dict[str, f
 _REFERENCES = ("fit", "isolated", "mean", "none", "trained")
 
 
+class FilterConfig(Settings):
+    """Structures that training leaves out, by the first rule that they break."""
+
+    isolated: float | None = Field(default=None, gt=0)
+    """Å: structures with an atom that has no neighbour within this distance."""
+    max_force: float | None = Field(default=None, gt=0)
+    """EV/Å: structures with a longer force."""
+    max_stress: float | None = Field(default=None, gt=0)
+    """EV/Å^3: structures with a larger component of the stress."""
+
+
 class Part(Settings):
     """One of several files or folders of training frames."""
 
@@ -109,6 +120,8 @@ class DataConfig(Settings):
     """Energies of OC20's raw downloads (``*.extxyz.xz``): less each frame's reference (default), or total."""
     oc20_ref: str | None = None
     """``oc20_ref.pkl`` or JSON: energies by system, added to adsorption energies to make totals."""
+    filter: FilterConfig = FilterConfig()
+    """Structures left out of ``path``, ``train`` and ``valid``; a file given as ``test`` is judged whole."""
     missing: Literal["error", "mask"] = "error"
     """Labels that are absent or not finite: an ``error``, or ``mask``: they count in no loss."""
 

@@ -19,6 +19,7 @@ from ase.data import chemical_symbols
 from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
+from denskit.data.filters import without_filtered
 from denskit.data.loading import read_file
 from denskit.data.readers.shards import FORMAT, INDEX, LABELS, SIZES, ShardFile, read_index, write_shard
 from denskit.data.structure_arrays import CLOSEST, close_pair
@@ -83,6 +84,12 @@ def _checked(source: Source, begin: int, end: int) -> Iterator[System]:
         yield system
 
 
+def _opened(path: str | Path, config: DataConfig) -> tuple[Source, list[str]]:
+    source, said = read_file(path, config)
+    kept, left_out = without_filtered(source, config.filter)
+    return kept, said + left_out
+
+
 def convert(
     inputs: Sequence[str | Path],
     output: str | Path,
@@ -103,7 +110,7 @@ def convert(
     data or in use; FileNotFoundError.
     """
     config, output = config or DataConfig(), Path(output).expanduser()
-    opened = [read_file(path, config) for path in inputs]
+    opened = [_opened(path, config) for path in inputs]
     plan = _Plan(tuple(source for source, _ in opened), output, per_shard)
     messages = [line for _, said in opened for line in said]
     total = plan.ends[-1]

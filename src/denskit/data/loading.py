@@ -12,6 +12,7 @@ from ase.data import chemical_symbols
 
 from denskit.data.base import Lazy, Source, Subset, evenly
 from denskit.data.config import DataConfig, References
+from denskit.data.filters import filtered, without_filtered
 from denskit.data.readers.formats import open_unchecked
 from denskit.data.records import Records, joined
 from denskit.data.references import linear_references
@@ -66,7 +67,9 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     _require_other_files(*(part.path for part in parts), config.valid, config.test)
     source, messages = _read_parts(config, required)
     pool, references, said = _references(source, config)
-    messages += said
+    kept, left_out = filtered(source, config.filter)
+    pool = np.intersect1d(pool, kept)
+    messages += said + left_out
     test: Source | None = None
     if (file := config.test) is not None:
         test = Lazy(file, lambda: read_file(file, config, required=required)[0])
@@ -75,9 +78,10 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     splits: Splits | None = None
     if config.valid is not None:
         valid, said = read_file(config.valid, config, required=required)
+        valid, left_out = without_filtered(valid, config.filter)
         train = source if len(pool) == len(source) else Subset(source, pool, source.name)
         counts = f"{len(pool)} training frames of {source.name}, {len(valid)} validation frames of {valid.name}"
-        messages += [*said, counts]
+        messages += [*said, *left_out, counts]
     else:
         if len(parts) > 1:
             raise ValueError(f"data.train lists {len(parts)} sources, which data.split cannot divide; give data.valid")
@@ -130,7 +134,7 @@ def _require_other_files(*names: str | None) -> None:
 def _splits(config: DataConfig, source: Source, pool: np.ndarray, path: Path, seed: int) -> tuple[Splits, str]:
     split = config.split
     if split.file is not None:
-        splits = Splits.load(split.file, of=path)
+        splits = Splits.load(split.file, of=path).within(pool)
         _check_indices(splits, source, Path(split.file))
         return splits, f"{path}: split reused from {split.file}: {splits.how}"
     by_default = not split.model_fields_set

@@ -13,7 +13,7 @@ import numpy as np
 
 from denskit.batch import MAX_ATOMIC_NUMBER, System
 from denskit.data.base import Source
-from denskit.data.structure_arrays import LABELS, Missing
+from denskit.data.structure_arrays import LABELS, MASK_STRESS, NO_STRESS, Missing
 from denskit.reading.arrays import read_npz
 
 
@@ -47,8 +47,11 @@ class Rules:
 
     def _label(self, system: System, label: str, where: str) -> np.ndarray | float | None:
         value: np.ndarray | float | None = getattr(system, label)
-        if value is None:
+        no_volume = label == "stress" and not system.pbc.all()
+        if value is None or no_volume:
             if label in self.required and self.missing == "error":
+                if no_volume:
+                    raise ValueError(f"{where} {NO_STRESS}. {MASK_STRESS}")
                 raise ValueError(f"{where} has no {label}. Leave it out, or let it count in no loss: data.missing=mask")
             return None
         if np.isfinite(value).all():

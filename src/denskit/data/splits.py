@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +65,11 @@ class Splits:
                 f"{of} is another file or has changed ({size} bytes). Make a new split without split.file"
             )
         return splits
+
+    def within(self, pool: np.ndarray) -> Splits:
+        """The parts without frames outside ``pool`` [M]."""
+        parts = {part: getattr(self, part) for part in PARTS}
+        return replace(self, **{part: frames[np.isin(frames, pool)] for part, frames in parts.items()})
 
 
 def divide(split: SplitConfig, *, pool: np.ndarray, groups: Sequence[str], seed: int, path: Path, test: bool) -> Splits:

@@ -14,6 +14,8 @@ from denskit.data.base import Source
 
 LABELS = ("energy", "forces", "stress")
 CLOSEST = 1e-3  # Å: below this two atoms are at one place
+NO_STRESS = "cannot have a stress, which is per volume: not periodic in three directions"
+MASK_STRESS = "Count them in no loss of the stress with data.missing=mask, or train without: task.stress_weight=0"
 _SHOWN = 5  # structures that a message numbers one by one
 Missing = Literal["error", "mask"]
 
@@ -190,6 +192,10 @@ class StructureArrays(Source):
 
 def _absent(structures: StructureArrays, label: str, absent: np.ndarray, found: str) -> str:
     seen = f"Fields seen in the file: {', '.join(structures.keys) or 'none'}"
+    open_ended = absent & ~structures.pbc.all(axis=1)
+    if label == "stress" and open_ended.any():
+        found = f"{structures.name}: {numbered(open_ended)} {NO_STRESS}"
+        return f"{found}. {'Train without stress: task.stress_weight=0' if absent.all() else MASK_STRESS}"
     if absent.all():
         advice = f"If one of them is it, name the key with data.{label}_key=KEY"
         return f"{structures.name}: no frame has {label}. {seen}. {advice}"

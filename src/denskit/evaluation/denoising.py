@@ -20,13 +20,12 @@ from denskit.evaluation.evaluate import Kept, Split, load_force_field, source_of
 from denskit.models.base import ForceField
 from denskit.models.prediction import batches
 from denskit.random import keys_for
-from denskit.tasks import DenoisingConfig, DeNSConfig, NoisyNodesConfig, Task, build_task
+from denskit.tasks import Denoises, DeNSConfig, Task, build_task, denoises
 from denskit.tasks.metrics import Metrics
 from denskit.training.load_config import load_config
 
 _NAME = "noise_error_relative_to_zero"
 _DRAWS = 50  # of the atoms of one structure
-Denoises = DeNSConfig | NoisyNodesConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +53,14 @@ def denoise(
     """Corrupt structures and predict their noise, for each corruption ratio and sigma.
 
     A model predicts noise in units of its training sigma, and does not know the sigma of a structure: the noise is
-    compared in Å.  All cells of the grid share their random numbers.
+    compared in Å, or in proportion to the table of a run whose sigma differs between elements.  All cells of the grid
+    share their random numbers.
 
     Args:
         run: run folder of a training with DeNS or Noisy Nodes (which corrupts all atoms: its only ratio is 1).
         source: labelled structures, or a file of them; None: the ``split`` of the run's own data.
-        sigmas: standard deviations of the noise, Å; none: half, once and twice the run's own.
+        sigmas: standard deviations of the noise, Å; none: half, once and twice the run's own.  Where sigma differs
+            between elements, the mean over the run's table.
         ratios: shares of the free atoms that are corrupted; none: once and twice the run's own, and all.
         split, checkpoint, device, batch_size: as for :func:`denskit.evaluation.evaluate.evaluate`.
 
@@ -132,7 +133,7 @@ def corrupt(run: str | Path, system: System, sigmas: Sequence[float] = (), *, de
         with torch.no_grad():
             corrupted = force_field.config.with_neighbors(drawn.batch)
             noise = force_field(corrupted, drawn.force_input, outputs=("noise",))["noise"]
-        back = torch.where(drawn.noise_mask[:, None], own_sigma * noise, torch.zeros_like(noise))
+        back = torch.where(drawn.noise_mask[:, None], task.sigma_of(batch, 1.0) * noise, torch.zeros_like(noise))
         positions = drawn.batch.positions
         found.append(
             Corrupted(
@@ -147,7 +148,7 @@ def corrupt(run: str | Path, system: System, sigmas: Sequence[float] = (), *, de
 
 def _task_and_seed(run: str | Path) -> tuple[Denoises, int]:
     config = load_config(run) if Path(run).is_dir() else None
-    if config is not None and isinstance(config.task, DenoisingConfig):
+    if config is not None and denoises(config.task):
         return config.task, config.seed
     found = "is no run folder" if config is None else f"was trained with task={config.task.name}"
     raise ValueError(f"{run} {found}; only runs of task=dens or task=noisy_nodes have noise to predict")
@@ -162,13 +163,12 @@ def _corrupting(task: Denoises, sigma: float, ratio: float) -> Task:
     """The task with this noise on every structure that it may corrupt."""
     if not (sigma > 0 and 0 < ratio <= 1):
         raise ValueError(f"noise of sigma={sigma:g} Å on {ratio:g} of the atoms: sigma > 0, 0 < ratio <= 1 wanted")
-    changes: dict[str, float | bool | None] = {"sigma": sigma}
+    changes: dict[str, float | bool | None] = {}
     if isinstance(task, DeNSConfig):
-        changes |= {"sigma_end": None, "corruption_ratio": ratio, "partial": True, "probability": 1.0}
-        changes["max_corrupted_share"] = None
+        changes = {"corruption_ratio": ratio, "partial": True, "probability": 1.0, "max_corrupted_share": None}
     elif ratio < 1:
         raise ValueError(f"task=noisy_nodes corrupts all atoms; a corruption ratio of {ratio:g} wants task=dens")
-    return build_task(task.model_copy(update=changes))
+    return build_task(task.with_sigma(sigma).model_copy(update=changes))
 
 
 class _Cell:

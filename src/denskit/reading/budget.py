@@ -111,3 +111,29 @@ class Lines:
         if self.left < 0:
             require_allowed(allowance(self.size) - self.left, self.size, self.path)
         return line
+
+
+class Text:
+    """The text of a file in pieces, unpacked where its name says that it is compressed.  Used as a context.
+
+    Together they take no more than the file's allowance; Unreadable where they would.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = path.stat().st_size
+        self.taken = 0
+        self.stream = PACKED.get(path.suffix, open)(path, "rt", encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stream.close()
+
+    def read(self, count: int) -> str:
+        """At most ``count`` characters; nothing at the end of the file."""
+        piece: str = self.stream.read(count)
+        self.taken += len(piece)
+        require_allowed(self.taken, self.size, self.path)
+        return piece

@@ -9,10 +9,10 @@ from the paper, and why Denskit follows the paper.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Literal, Self
 
 import torch
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
@@ -22,12 +22,6 @@ from denskit.tasks.corruption import DenoisingConfig, displaced, draw_noise, noi
 from denskit.tasks.energy_forces import label_terms
 
 
-def _sigma(value: float | str) -> float | str:
-    if value == "auto" or (not isinstance(value, str) and value > 0):
-        return value
-    raise ValueError("write a number above 0 (Å), or auto")
-
-
 class DeNSConfig(DenoisingConfig):
     """Settings of :class:`DeNS`.  The defaults are the paper's for MD17."""
 
@@ -35,10 +29,9 @@ class DeNSConfig(DenoisingConfig):
     """Name of the task."""
     probability: float = Field(0.25, ge=0, le=1)
     """Probability that a structure is corrupted (the paper's p_DeNS); 0 trains without DeNS."""
-    sigma: Annotated[float | str, AfterValidator(_sigma)] = 0.05
-    """Standard deviation of the noise in each direction, in Å; "auto": from the distances between training atoms."""
     sigma_end: float | None = Field(None, gt=0)
-    """Standard deviation at the end of the training, in Å, reached linearly from sigma; default: sigma throughout."""
+    """Standard deviation at the end of the training, in Å, reached linearly from sigma; default: sigma throughout.
+    Of a table by element: the mean over its elements, in the same proportions."""
     corruption_ratio: float = Field(0.25, gt=0, le=1)
     """Probability that a free atom of a corrupted structure is corrupted (the paper's r_DeNS)."""
     force_encoding: bool = True
@@ -64,13 +57,13 @@ class DeNSConfig(DenoisingConfig):
         return self
 
     def sigma_at(self, progress: float) -> float:
-        """Standard deviation of the noise, Å, when the share ``progress`` of the training is over.
+        """The mean sigma, Å (see :class:`DenoisingConfig`), on its way to ``sigma_end``."""
+        sigma = super().sigma_at(progress)
+        return sigma if self.sigma_end is None else (1.0 - progress) * sigma + progress * self.sigma_end
 
-        Raises ValueError for "auto", which a training replaces by a number before it begins.
-        """
-        if isinstance(self.sigma, str):
-            raise ValueError("task.sigma=auto is measured on training structures; outside a training, give it in Å")
-        return self.sigma if self.sigma_end is None else (1.0 - progress) * self.sigma + progress * self.sigma_end
+    def with_sigma(self, sigma: float) -> Self:
+        """These settings with a constant noise (see :class:`DenoisingConfig`)."""
+        return super().with_sigma(sigma).model_copy(update={"sigma_end": None})
 
 
 class DeNS:
@@ -95,7 +88,7 @@ class DeNS:
         """
         noise_mask = self._draw_atoms(batch, targets, keys)
         noise = draw_noise(batch, keys, noise_mask)  # [N, 3], in units of sigma
-        displacement = self.config.sigma_at(progress) * noise  # [N, 3] Å
+        displacement = self.config.sigma_of(batch, progress) * noise  # [N, 3] Å
         encoded = noise_mask[:, None] & self.config.force_encoding
         return Prepared(
             batch=displaced(batch, displacement),

@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
 from denskit.tasks.base import Term
-from denskit.tasks.corruption import DenoisingConfig, displaced, draw_noise, noise_term
+from denskit.tasks.corruption import DenoisingConfig, Sigma, displaced, draw_noise, noise_term
 from denskit.tasks.energy_forces import label_terms
 
 
@@ -31,12 +30,8 @@ class NoisyNodesConfig(DenoisingConfig):
 
     name: Literal["noisy_nodes"] = "noisy_nodes"
     """Name of the task."""
-    sigma: float = Field(0.005, gt=0)
-    """Standard deviation of the noise in each direction, in Å: published are 0.005 (QM9) and 0.3 (IS2RE)."""
-
-    def sigma_at(self, progress: float) -> float:
-        """Standard deviation of the noise, Å: constant."""
-        return self.sigma
+    sigma: Sigma = 0.005
+    """Standard deviation of the noise in each direction, in Å, as in DeNS: published are 0.005 (QM9), 0.3 (IS2RE)."""
 
 
 class NoisyNodes:
@@ -56,13 +51,13 @@ class NoisyNodes:
         Structures with ``denoise`` False stay as they are.  There is no force input.
         """
         noise_mask = batch.free_atoms & batch.denoise[batch.system_index]
-        noise = draw_noise(batch, keys, noise_mask)
+        noise, sigma = draw_noise(batch, keys, noise_mask), self.config.sigma_of(batch, progress)
         target = noise
         if targets.relaxation is not None and targets.relaxation_mask is not None:
             relaxing = (noise_mask & targets.relaxation_mask)[:, None]
-            target = torch.where(relaxing, noise - targets.relaxation / self.config.sigma, noise)
+            target = torch.where(relaxing, noise - targets.relaxation / sigma, noise)
         return Prepared(
-            batch=displaced(batch, self.config.sigma * noise),
+            batch=displaced(batch, sigma * noise),
             targets=targets,
             force_input=torch.zeros_like(batch.positions),
             noise=target,

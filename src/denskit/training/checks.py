@@ -71,7 +71,9 @@ def noise(planned: PlannedTraining) -> str | None:
     task = planned.config.task
     if not isinstance(task, DenoisingConfig):
         return None
-    sigma, shortest = max(task.sigma_at(0.0), task.sigma_at(1.0)), planned.shortest_distance
+    batch = collate(planned.systems)[0]
+    sigma = max(float(task.sigma_of(batch, progress).max()) for progress in (0.0, 1.0))
+    shortest = planned.shortest_distance
     if sigma <= OVERLAP * shortest:
         return None
     return (

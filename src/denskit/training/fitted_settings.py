@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from ase.data import atomic_numbers, chemical_symbols
 from pydantic import ValidationError
 
 from denskit.data import LoadedData
 from denskit.data.base import Source, collate, evenly, spaced
-from denskit.data.inspection.nearest import REACH, nearest_of
+from denskit.data.crowding import REACH
+from denskit.data.inspection.nearest import nearest_of
 from denskit.models.config import ModelConfig
 from denskit.models.model_file import read_header
-from denskit.tasks import DeNSConfig
+from denskit.tasks import DenoisingConfig
 from denskit.training.run_folder import model_file
 from denskit.training.settings import RunConfig, SizeRow
+from denskit.training.starting_model import SAMPLE as LABELLED  # structures whose labels are read
 
 SAMPLE = 64  # training structures that are measured
 SHARE = 0.045  # of the median distance to the nearest atom: 0.05 Å for organic molecules, as published for MD17
 RANGE = (0.025, 0.15)  # Å, smallest and largest sigma of the paper
+_LISTED = 5  # structures that an error names
 
 
 def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:
@@ -78,25 +82,86 @@ def _words(names: Sequence[str], measured: dict[str, float]) -> str:
 
 
 def fit_sigma_to_data(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
-    """The run with a number for ``task.sigma``, and a message for the log.
+    """The run with a number or a table for ``task.sigma``, and a message for the log.
 
-    A rule, not an optimum: ``SHARE`` of the median distance from an atom to its nearest one, over all atoms of at most
-    ``SAMPLE`` evenly spaced training structures, kept in ``RANGE`` and rounded to 0.001 Å.
-    Raises ValueError where no atom has another one near.
+    Rules, not optima.  "auto": ``SHARE`` of the median distance from an atom to its nearest one, over all atoms of at
+    most ``SAMPLE`` evenly spaced training structures, kept in ``RANGE`` and rounded to 0.001 Å.  "auto_by_element":
+    noise that raises the energy of every atom by about as much, see :func:`_by_element`.
+    Raises ValueError where no atom has another one near, where no atom has a force, and where a given table lacks an
+    element of the training structures.
     """
     task = config.task
-    if not isinstance(task, DeNSConfig) or task.sigma != "auto":
+    if not isinstance(task, DenoisingConfig) or isinstance(task.sigma, float):
         return config, []
+    if isinstance(task.sigma, dict):
+        _require_elements(task.sigma, source)
+        return config, []
+    sigma, message = _from_distances(source, task.sigma)
+    found: float | dict[str, float] = sigma
+    if task.sigma == "auto_by_element":
+        found = _by_element(sigma, source)
+        table = ", ".join(f"{symbol} {number:g}" for symbol, number in found.items())
+        message = (
+            f"task.sigma=auto_by_element: {table} Å, in inverse proportion to the root mean square force of the "
+            f"element, as large on average as {message}"
+        )
+    else:
+        message = f"task.sigma=auto: sigma = {message}"
+    return config.model_copy(update={"task": task.model_copy(update={"sigma": found})}), [message]
+
+
+def _from_distances(source: Source, asked: str) -> tuple[float, str]:
+    """Sigma of all atoms, Å, and how it was found."""
     distance = nearest_of(evenly(source, SAMPLE)).distance
     distance = distance[np.isfinite(distance)]
     if not distance.size:
         raise ValueError(
-            f"task.sigma=auto: in {source.name} no atom has another one within {REACH:g} Å; give sigma as a number in Å"
+            f"task.sigma={asked}: in {source.name} no atom has another one within {REACH:g} Å; give sigma as a number "
+            "in Å"
         )
     median = float(np.median(distance))
     sigma = round(float(np.clip(SHARE * median, *RANGE)), 3)
-    message = (
-        f"task.sigma=auto: sigma = {sigma:g} Å, {SHARE:g} of the median distance to the nearest atom, {median:.3f} Å, "
-        f"kept between {RANGE[0]:g} and {RANGE[1]:g} Å"
+    return sigma, (
+        f"{sigma:g} Å, {SHARE:g} of the median distance to the nearest atom, {median:.3f} Å, kept between "
+        f"{RANGE[0]:g} and {RANGE[1]:g} Å"
     )
-    return config.model_copy(update={"task": task.model_copy(update={"sigma": sigma})}), [message]
+
+
+def _by_element(sigma: float, source: Source) -> dict[str, float]:
+    """Standard deviations of the noise by element, Å, with the mean square ``sigma``^2 over the atoms.
+
+    In a canonical ensemble <F^2> = k T <d^2U / dx^2> holds for each coordinate: the mean square force of an element
+    measures its curvature.  Noise in inverse proportion to the root mean square force therefore raises the energy of
+    all elements alike.  The largest is at most ``RANGE[1] / RANGE[0]`` times the smallest, and all are in ``RANGE``.
+    """
+    squares, atoms = np.zeros((2, len(chemical_symbols)))
+    for system in evenly(source, LABELLED):
+        if system.forces is not None:
+            numbers = system.atomic_numbers[~system.fixed]
+            np.add.at(squares, numbers, (system.forces[~system.fixed] ** 2).mean(1))
+            np.add.at(atoms, numbers, 1)
+    if not squares.any():
+        raise ValueError(f"task.sigma=auto_by_element: {source.name} has no forces on free atoms; use task.sigma=auto")
+    numbers = np.flatnonzero(atoms)
+    curvature = squares[numbers] / atoms[numbers]
+    curvature = np.maximum(curvature, curvature.max() * (RANGE[0] / RANGE[1]) ** 2)
+    scale = sigma / np.sqrt(np.average(1 / curvature, weights=atoms[numbers]))
+    found = np.clip(scale / np.sqrt(curvature), *RANGE)
+    return {chemical_symbols[number]: round(float(one), 3) for number, one in zip(numbers, found, strict=True)}
+
+
+def _require_elements(table: Mapping[str, float], source: Source) -> None:
+    """Raise ValueError naming an element that the table lacks, and the training structures that have it."""
+    known = [atomic_numbers[symbol] for symbol in table]
+    lacking: dict[int, list[int]] = {}
+    for system in evenly(source, LABELLED):
+        for number in np.setdiff1d(system.atomic_numbers[~system.fixed], known).tolist():
+            lacking.setdefault(number, []).append(system.index)
+    if lacking:
+        names = " ".join(chemical_symbols[number] for number in sorted(lacking))
+        number, frames = min(lacking.items())
+        more = f" and {len(frames) - _LISTED} more" if len(frames) > _LISTED else ""
+        raise ValueError(
+            f"task.sigma gives no noise for {names}: in {source.name} {chemical_symbols[number]} is in the training "
+            f"structures {', '.join(map(str, sorted(frames)[:_LISTED]))}{more}; add a number for each element, in Å"
+        )

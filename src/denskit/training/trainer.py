@@ -185,10 +185,10 @@ class Trainer:
         """
         assert work.step == self.step, (work.step, self.step)
         device = self.group.device
-        # dropout is a function of seed and step too, so a resumed run repeats it
-        torch.manual_seed(fold(self.config.seed, _DROPOUT, self.step, self.group.rank))
+        self._seed_dropout()
         set_learning_rate(self.optimizer, self.schedule.learning_rate(self.step))
-        self.force_field.train()
+        if not self.force_field.training:  # walking through all modules takes a millisecond
+            self.force_field.train()
         self.gradients.zero()
         counts = self.group.add(work.counts.to(device))
         sums, metrics = torch.zeros_like(counts), Metrics(device)
@@ -214,6 +214,13 @@ class Trainer:
         if self.average is not None:
             self.average.update(self.step)
         return Asked(*(totals[-2:] > 0).tolist())
+
+    def _seed_dropout(self) -> None:
+        """Make dropout a function of seed and step, so that a resumed run repeats it."""
+        seed = fold(self.config.seed, _DROPOUT, self.step, self.group.rank)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes milliseconds for devices that are absent
+        if self.group.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def _backward(self, part: Prepared, counts: Tensor, metrics: Metrics) -> Tensor:
         """Add the gradients and the errors of a micro-batch; its sums [number of terms] of the loss terms."""

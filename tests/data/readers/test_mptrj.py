@@ -12,7 +12,7 @@ import pytest
 from ase.build import bulk
 
 from denskit.data import DataConfig, read_file
-from denskit.data.readers import mptrj
+from denskit.data.readers import pymatgen_json
 from denskit.units import GPA
 
 
@@ -66,7 +66,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("piece", [1, 7, 400, 2**20])
 def test_pieces_of_any_size(path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
-    monkeypatch.setattr(mptrj, "_PIECE", piece)
+    monkeypatch.setattr(pymatgen_json, "_PIECE", piece)
     found, _ = read_file(path)
     assert [system.group for system in found] == [f"mp-{number}" for number in range(30)]
 

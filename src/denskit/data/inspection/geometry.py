@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from denskit.data.crowding import CROWDED, REACH, neighbors_expected
 from denskit.data.inspection.finding import Finding
-from denskit.data.inspection.nearest import REACH
 from denskit.data.inspection.sample import Sample
 from denskit.data.structure_arrays import close_pair
 
@@ -101,6 +101,17 @@ def few(sample: Sample) -> Iterator[Finding]:
     if sample.total < 3 and labelled.any():
         means = "too few to train on: training, validation and test want one each"
         yield sample.finding("problem", f"only {sample.total} frame{'s' * (sample.total > 1)} in the file", means)
+
+
+def crowded(sample: Sample) -> Iterator[Finding]:
+    """Cells so small that the neighbours make a training slow."""
+    structures = sample.structures
+    count = neighbors_expected(structures.sizes, structures.cell, structures.pbc)
+    found = (
+        f"an atom has about {count.max():,.0f} neighbours within {REACH:g} Å, images included; solids have 20 to 160"
+    )
+    means = "these cells are far too small, and take as much more time and memory"
+    yield from sample.marked(count > CROWDED, "problem", found, means, "Look at the unit of the cell, or remove them")
 
 
 def single_atoms(sample: Sample) -> Iterator[Finding]:

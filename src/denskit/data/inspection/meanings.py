@@ -10,6 +10,7 @@ from denskit.data.config import STRESS_UNITS
 from denskit.units import BOHR, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 _WITHIN = np.log(1.15)  # of a known factor
+_ABOUT = np.log(2.0)  # of a factor that is far from 1: of rough labels, or of structures far apart
 _CLOSE_CALL = 0.05  # another known factor that is nearly as near is named, too
 
 # Predicted over found change of the energy -> meaning, remedy.
@@ -63,6 +64,10 @@ def meaning(factor: float, meanings: Meanings) -> tuple[str, str]:
     known = {**meanings, 1.0: ("", "")}
     far = {value: abs(np.log(abs(factor) / value)) for value in known}
     likely = sorted((value for value in known if far[value] < _WITHIN), key=far.__getitem__)
+    nearest = min(known, key=far.__getitem__)
+    if not likely and far[nearest] < _ABOUT and far[1.0] > 3 * _ABOUT:
+        means, advice = known[nearest]
+        return f"probably {means}", advice
     if not likely:
         return "energies and these labels are of different units or methods", "Compare them with the calculations"
     named = [known[value][0] for value in likely if far[value] < far[likely[0]] + _CLOSE_CALL and known[value][0]]

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from ase.data import covalent_radii
 
+from denskit.batch import System
 from denskit.data.base import Source, collate, spaced
+from denskit.data.crowding import REACH as REACH  # part of this module's interface
 from denskit.geometry.neighbors import build_neighbors
 
-REACH = 6.0  # Å, of the search: about what models see
 MOST = 250  # structures that are searched
 
 
@@ -32,7 +33,7 @@ def nearest_of(source: Source) -> Nearest:
     parts, refused = [(whole, whole, real, real)], {}
     for place in spaced(len(source), MOST).tolist():
         try:
-            distance, ratio = _of_structure(source, place)
+            distance, ratio = nearest_distances(source[place], REACH)
         except ValueError as error:
             refused[place] = str(error).removeprefix("System 0 of the batch: ")
             continue
@@ -41,9 +42,11 @@ def nearest_of(source: Source) -> Nearest:
     return Nearest(place, atom, distance, ratio, refused)
 
 
-def _of_structure(source: Source, place: int) -> tuple[np.ndarray, np.ndarray]:
-    batch, _ = collate([source[place]], torch.float64)
-    batch = build_neighbors(batch, REACH, max_neighbors=1)
+def nearest_distances(system: System, reach: float) -> tuple[np.ndarray, np.ndarray]:
+    """Distance (Å) of each atom to its nearest neighbour within ``reach``, and over the sum of the covalent radii, both
+    [n], infinite without one.  Raises ValueError as :func:`build_neighbors`."""
+    batch, _ = collate([system], torch.float64)
+    batch = build_neighbors(batch, reach, max_neighbors=1)
     neighbor, target = batch.built_edges.index.numpy()
     numbers = batch.atomic_numbers.numpy()
     distance, ratio = np.full((2, len(numbers)), np.inf)

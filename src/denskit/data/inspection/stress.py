@@ -16,8 +16,32 @@ from denskit.units import GPA
 
 LARGE = 0.6  # eV/Å^3 (100 GPa), of half of the structures
 USUAL = 1.6  # stress over the estimate from forces below; 0.5 to 11 in sound data
+VACUUM = 6.5  # Å between planes of atoms; layered crystals stay below
 LEAST_FORCE = 0.02  # eV/Å
+_BETWEEN = np.log(1.6)  # two units are named where the size lies between those that they would have
 _UNITS = {"eV/Å^3": 1.0, **{name: 1 / size for name, size in STRESS_UNITS.items()}}
+
+
+def vacuum(sample: Sample) -> Iterator[Finding]:
+    """Stresses of slabs and molecules in periodic boxes, which are averages over the vacuum."""
+    structures = sample.structures
+    stressed = structures.has["stress"] & structures.pbc.all(axis=1)
+    empty = np.zeros(len(structures), dtype=bool)
+    for place in np.flatnonzero(stressed):
+        begin, end = structures.starts[place : place + 2]
+        empty[place] = _layer_gap(structures.positions[begin:end], structures.cell[place]) > VACUUM
+    found = f"frames with a stress have more than {VACUUM:g} Å of vacuum"
+    means = "the stress of slabs and molecules is an average over the vacuum"
+    advice = "Make them not periodic across the vacuum (pbc F), and say data.missing=mask, or task.stress_weight=0"
+    yield from sample.marked(empty, "note", found, means, advice)
+
+
+def _layer_gap(positions: np.ndarray, cell: np.ndarray) -> float:
+    """The largest distance (Å) between neighbouring planes of atoms parallel to two cell vectors."""
+    inverse = np.linalg.inv(cell)
+    heights = np.sort((positions @ inverse) % 1.0, axis=0)
+    gaps = np.diff(heights, axis=0, append=heights[:1] + 1.0).max(axis=0)
+    return float((gaps / np.linalg.norm(inverse, axis=0)).max())
 
 
 def unit(sample: Sample) -> Iterator[Finding]:
@@ -41,11 +65,12 @@ def unit(sample: Sample) -> Iterator[Finding]:
         ratio = float(np.median(size[comparable] / estimate[comparable])) / USUAL
     else:
         ratio = 1 / GPA if np.median(size) > LARGE else 1.0
-    name, factor = min(_UNITS.items(), key=lambda item: abs(np.log(ratio / item[1])))
-    if factor != 1.0:
+    off = {name: abs(np.log(ratio / factor)) for name, factor in _UNITS.items()}
+    likely = [name for name in sorted(off, key=off.__getitem__) if off[name] < min(off.values()) + _BETWEEN]
+    if "eV/Å^3" not in likely:
         yield sample.finding(
             "problem",
             f"half of the stresses are above {np.median(size):.3g} eV/Å^3 ({np.median(size) / GPA:.3g} GPa; rms)",
-            f"the stress is in {name}, or a virial (not divided by the volume)",
-            f"{stress_in(name)}, or give a virial a name with virial in it",
+            f"the stress is in {' or '.join(likely)}, or a virial (not divided by the volume)",
+            f"{stress_in(' or '.join(likely))}, or give a virial a name with virial in it",
         )

@@ -23,7 +23,7 @@ from ase.stress import voigt_6_to_full_3x3_stress
 from denskit.batch import System
 from denskit.data.config import ENERGY_UNITS, STRESS_UNITS, DataConfig
 from denskit.data.readers.npz import SPELLINGS
-from denskit.data.structure_arrays import StructureArrays
+from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.reading.budget import PACKED, Lines, Unreadable, naming
 
 EXTXYZ = (".xyz", ".extxyz")
@@ -125,6 +125,7 @@ class _Reader:
         self.both: dict[str, str] = {}
         self.seen: set[str] = set()
         self.ignored = Counter[str]()
+        self.without_volume: list[int] = []  # frames with a stress, not periodic in three directions
 
     def system(self, atoms: ase.Atoms, index: int) -> System:
         """A frame with its labels."""
@@ -192,7 +193,7 @@ class _Reader:
     def _stress(self, atoms: ase.Atoms, fields: dict[str, Any], index: int) -> np.ndarray | None:
         key = self._find("stress", fields)
         if key is not None and not atoms.pbc.all():
-            self.ignored["stress of frames that are not periodic in three directions (their volume means nothing)"] += 1
+            self.without_volume.append(index)
             return None
         value = self._label("stress", fields, index, 9, 6)
         if key is None or value is None:
@@ -238,5 +239,8 @@ class _Reader:
             sign = f"positive under {self.config.stress_sign}"
             said.append(f"{self.name}: stress in {unit}, {sign}, converted to eV/Å^3, positive under tension")
         said += [f"{self.name}: {label} is {which}" for label, which in self.both.items()]
+        if self.without_volume:
+            where = numbered(np.array(self.without_volume))
+            said.append(f"{self.name}: the stress of {where} is ignored: not periodic in three directions, no volume")
         said += [f"{self.name}: ignored {thing}, {count} times" for thing, count in self.ignored.items()]
         return said

@@ -10,6 +10,7 @@ from denskit.data.base import Shard
 from denskit.data.config import DataConfig
 from denskit.data.readers.ase_files import read_ase
 from denskit.data.readers.aselmdb import AseLmdbShard
+from denskit.data.readers.matpes import is_matpes, read_matpes
 from denskit.data.readers.mptrj import is_mptrj, read_mptrj
 from denskit.data.readers.npz import read_npz
 from denskit.data.readers.oc20 import LmdbShard, PickledList
@@ -50,6 +51,8 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArray
         return _records(path, [path], ending, config)
     if is_mptrj(path):
         return read_mptrj(path, config)
+    if is_matpes(path):
+        return read_matpes(path, config)
     return (read_ase if is_read_by_ase(path) else read_npz)(path, config)
 
 
@@ -62,7 +65,9 @@ def _similar(path: Path) -> str:
 
 def is_read_by_ase(path: Path) -> bool:
     """Whether ASE reads the file."""
-    return path.is_file() and _ending(path) is None and path.suffix != ".npz" and not is_mptrj(path)
+    return (
+        path.is_file() and _ending(path) is None and path.suffix != ".npz" and not (is_mptrj(path) or is_matpes(path))
+    )
 
 
 def are_shards(path: Path) -> bool:

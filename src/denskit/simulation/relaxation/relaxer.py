@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch, select
+from denskit.data.crowding import crowding
 from denskit.runtime.memory import out_of_memory
 from denskit.simulation.potential import EnergyAndForces, Evaluation
 from denskit.simulation.relaxation.results import Relaxed, Snapshot, exploded, refused, to_numpy, unevaluated
@@ -112,6 +113,8 @@ class Relaxer:
                 if atoms > self.batch_atoms and (self.running is not None or entering):
                     break
                 entering.append(candidate)
+                if not self.suspended and (cost := crowding(self.source[self.waiting[0]])):
+                    self.say(f"structure {self.waiting[0]}: {cost}")
             else:
                 turned_away.append(candidate)
             (self.suspended or self.waiting).popleft()

@@ -1,0 +1,1 @@
+"""Errors of Denskit, MACE and NequIP after equal processor time on the same frames."""

@@ -1,0 +1,32 @@
+"""Cells so small that an atom sees thousands of atoms, most of them images of the same few."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from denskit.batch import System
+
+REACH = 6.0  # Å: about what models see
+CROWDED = 1000.0  # neighbours within it; diamond, the densest common solid, has 160
+
+
+def neighbors_expected(sizes: np.ndarray, cell: np.ndarray, pbc: np.ndarray) -> np.ndarray:
+    """Neighbours of an atom within ``REACH`` [B], images included, from the density; 0 unless periodic in 3D.
+
+    sizes: [B].  cell: [B, 3, 3] Å.  pbc: [B, 3].
+    """
+    volume = np.where(pbc.all(axis=1), np.abs(np.linalg.det(cell)), np.inf)
+    return np.asarray(4 / 3 * math.pi * REACH**3 * sizes / np.maximum(volume, 1e-9))
+
+
+def crowding(system: System) -> str:
+    """The cost of a crowded structure in words, for a user who is about to pay it; empty for others."""
+    count = float(neighbors_expected(np.array([len(system)]), system.cell[None], system.pbc[None])[0])
+    if count < CROWDED:
+        return ""
+    return (
+        f"each of its {len(system)} atoms has about {count:,.0f} neighbours within {REACH:g} Å, images (solids have "
+        "20 to 160), and takes as much more time and memory. Is the cell in Å?"
+    )

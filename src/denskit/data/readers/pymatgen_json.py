@@ -1,0 +1,73 @@
+"""JSON of structures as pymatgen writes them, read as a stream: files of MPtrj and MatPES are larger than memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
+
+import numpy as np
+from ase.data import atomic_numbers
+from ase.stress import voigt_6_to_full_3x3_stress
+
+from denskit.batch import System
+from denskit.data.config import STRESS_UNITS
+from denskit.reading.budget import Text
+
+_PIECE = 2**20  # characters read at once
+_BETWEEN = " \t\r\n,:"
+
+
+def values(file: Text | TextIO) -> Iterator[Any]:
+    """The values of the one list or object (keys and values in turn) of a file.
+
+    A value is held in memory, not the file.  Raises json.JSONDecodeError where the file is cut off.
+    """
+    decoder, text, place = json.JSONDecoder(), file.read(_PIECE).lstrip()[1:], 0
+    while True:
+        while place < len(text) and text[place] in _BETWEEN:
+            place += 1
+        if text[place : place + 1] in ("}", "]"):
+            return
+        try:
+            value, place = decoder.raw_decode(text, place)
+        except json.JSONDecodeError:  # cut off within the value: read as much again
+            more = file.read(max(_PIECE, len(text) - place))
+            if not more:
+                raise
+            text, place = text[place:] + more, 0
+            continue
+        yield value
+
+
+def system_of(
+    structure: Mapping[str, Any], *, energy: float | None, forces: Any, stress: Any, index: int, group: str, sid: str
+) -> System:
+    """A periodic structure, and labels in eV, eV/Å and, as VASP writes stress, kbar positive under compression.
+
+    stress: 3 x 3, or xx, yy, zz, yz, xz, xy.  Raises ValueError for sites of several elements.
+    """
+    sites = structure["sites"]
+    species = [site["species"] for site in sites]
+    if any(len(kinds) != 1 or kinds[0]["occu"] != 1 for kinds in species):
+        raise ValueError("a site is shared by several elements, or partly empty")
+    cell = np.array(structure["lattice"]["matrix"], dtype=np.float64)
+    n = len(sites)
+    if stress is not None:
+        stress = np.array(stress, dtype=np.float64)
+        stress = voigt_6_to_full_3x3_stress(stress) if stress.size == 6 else stress.reshape(3, 3)
+        stress = -STRESS_UNITS["kbar"] * stress
+    return System(
+        positions=np.array([site["abc"] for site in sites], dtype=np.float64).reshape(n, 3) @ cell,
+        atomic_numbers=np.array([atomic_numbers[kinds[0]["element"]] for kinds in species], dtype=np.int64),
+        cell=cell,
+        pbc=np.ones(3, dtype=bool),
+        fixed=np.zeros(n, dtype=bool),
+        tags=np.zeros(n, dtype=np.int64),
+        energy=None if energy is None else float(energy),
+        forces=None if forces is None else np.array(forces, dtype=np.float64).reshape(n, 3),
+        stress=stress,
+        index=index,
+        group=group,
+        sid=sid,
+    )
