@@ -37,6 +37,8 @@ OVERRIDES = [
 
 
 TORCHRUN = ["-m", "torch.distributed.run"]
+# in the store that attempts share, the second one finds the addresses of the first and waits for them
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 ALONE, TWO = [[]], [[*TORCHRUN, "--standalone", "--nproc-per-node=2"]]
 
 
@@ -153,7 +155,7 @@ def test_a_killed_process_is_named_and_ends_the_others(tmp_path: Path) -> None:
 def test_an_elastic_restart_continues_from_the_last_checkpoint(results: dict[str, Path], tmp_path: Path) -> None:
     """Two nodes found by rendezvous; a killed process of the first starts both anew."""
     launchers = nodes("--rdzv-backend=c10d", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=2")
-    running = started(launchers, tmp_path, 0, "training.checkpoint_every=4", KILL="9")
+    running = started(launchers, tmp_path, 0, "training.checkpoint_every=4", KILL="9", **OWN_STORE)
     ended = [process.communicate(timeout=PATIENCE_S)[1] for process in running]
     assert all(process.returncode == 0 for process in running), ended[0][-2000:] + ended[1][-2000:]
     assert "resumed after step 8" in (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
