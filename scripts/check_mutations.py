@@ -22,6 +22,7 @@ CELL_DENS = "tasks/cell_dens.py"
 CORRUPTION = "tasks/corruption.py"
 NOISY_NODES = "tasks/noisy_nodes.py"
 NDEM = "tasks/ndem.py"
+ANIDS = "tasks/anids.py"
 LABELS = "tasks/energy_forces.py"
 LOSSES = "tasks/losses.py"
 METRICS = "tasks/metrics.py"
@@ -45,6 +46,7 @@ _N = "tests/tasks/test_noisy_nodes.py::"
 _C = "tests/tasks/test_cell_dens.py::"
 _D = "tests/tasks/test_ndem.py::"
 _E = "tests/tasks/test_element_sigma.py::"
+_A = "tests/tasks/test_anids.py::"
 
 MUTATIONS = [
     Mutation(
@@ -205,7 +207,7 @@ MUTATIONS = [
     Mutation(
         mistake="Noisy Nodes: target not divided by sigma",
         file=NOISY_NODES,
-        before="noise - targets.relaxation / self.config.sigma, noise)",
+        before="noise - targets.relaxation / sigma, noise)",
         after="noise - targets.relaxation, noise)",
         test=_N + "test_the_target_is_the_way_to_the_relaxed_positions",
     ),
@@ -348,6 +350,48 @@ MUTATIONS = [
         before="noise = size[batch.system_index, None] * draw_noise",
         after="noise = draw_noise",
         test=_D + "test_noise_of_a_structure_has_one_size_between_the_bounds",
+    ),
+    Mutation(
+        mistake="AniDS: the noise that was drawn as target",
+        file=ANIDS,
+        before="noise=zero_unless(prepared.noise_mask, variance[:, None] * score),",
+        after="noise=prepared.noise,",
+        test=_A + "test_the_target_is_the_score_times_the_variance",
+    ),
+    Mutation(
+        mistake="AniDS: the covariance in place of its root",
+        file=ANIDS,
+        before="(factor @ drawn)[..., 0]",
+        after="(covariance @ drawn)[..., 0]",
+        test=_A + "test_noise_has_the_covariance",
+    ),
+    Mutation(
+        mistake="AniDS: more noise along bonds",
+        file=ANIDS,
+        before="identity.index_add(0, target, -outer)",
+        after="identity.index_add(0, target, outer)",
+        test=_A + "test_covariances_are_positive_turn_with_the_structure_and_are_small_along_bonds",
+    ),
+    Mutation(
+        mistake="AniDS: no gradient through the displaced positions",
+        file=ANIDS,
+        before="positions=batch.positions + displacement, edges=None)",
+        after="positions=batch.positions + displacement.detach(), edges=None)",
+        test=_A + "test_gradients_pass_through_positions_and_target_into_the_network",
+    ),
+    Mutation(
+        mistake="AniDS: the penalty on all atoms",
+        file=ANIDS,
+        before="zero_unless(prepared.noise_mask, penalty).sum()",
+        after="penalty.sum()",
+        test=_A + "test_the_penalty_counts_corrupted_atoms",
+    ),
+    Mutation(
+        mistake="AniDS: the model cuts the gradient at the positions",
+        file="models/base.py",
+        before="positions = given if given.requires_grad else given.detach().requires_grad_()",
+        after="positions = given.detach().requires_grad_()",
+        test="tests/training/test_learned_task.py::test_the_network_learns_from_all_terms",
     ),
 ]
 

@@ -189,3 +189,4 @@ class Prepared(_Tensors):
     noise_mask: Tensor  # [N] bool, corrupted atoms
     strain: Tensor | None = None  # [B, 3, 3] to predict, in units of its sigma; None: the task strains no cells
     strain_mask: Tensor | None = None  # [B] bool, strained structures
+    noise_penalty: Tensor | None = None  # [N], of noise that a task learns; None: it learns none

@@ -59,6 +59,6 @@ def test_tasks_are_built_by_name() -> None:
     assert task.heads == {"noise": "1"}
     assert isinstance(build_task(EnergyForcesConfig()), EnergyForces)
     assert build_task(EnergyForcesConfig()).heads == {}
-    assert set(TASKS) == {"energy_forces", "dens", "cell_dens", "noisy_nodes"}
+    assert set(TASKS) == {"energy_forces", "dens", "cell_dens", "noisy_nodes", "ndem", "anids"}
     with pytest.raises(ValidationError, match="energy_forces"):
         TypeAdapter(TaskConfig).validate_python({"name": "denoise"})

@@ -1,7 +1,12 @@
-"""Started by torchrun from ``test_distributed.py``: some steps by hand, what came out into a file, then a whole run."""
+"""Started by torchrun from ``test_distributed.py``: some steps by hand, what came out into a file, then a whole run.
+
+With KILL=STEP in the environment process 1 kills itself at that step of the run, in the first attempt of torchrun.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,9 +14,11 @@ import torch
 
 from denskit.data import load_data
 from denskit.runtime.processes import Processes, join_processes
+from denskit.training import optimizer
 from denskit.training.load_config import RunConfig, load_config
+from denskit.training.loader import StepWork
 from denskit.training.run import train
-from denskit.training.trainer import Trainer
+from denskit.training.trainer import Asked, Trainer
 
 
 def steps(config: RunConfig, group: Processes, count: int) -> dict[str, torch.Tensor]:
@@ -25,13 +32,32 @@ def steps(config: RunConfig, group: Processes, count: int) -> dict[str, torch.Te
         terms.append(trainer.totals.terms)
         if step == 0:
             gradients = trainer.gradients.flat.clone()
-    return {"gradients": gradients, "terms": torch.stack(terms)}
+    state = trainer.optimizer if isinstance(trainer.optimizer, torch.optim.AdamW) else trainer.optimizer.optim
+    held = sum(value.numel() for moments in state.state.values() for value in moments.values() if value.ndim)
+    average = sum(value.numel() for value in trainer.average.average)
+    return {"gradients": gradients, "terms": torch.stack(terms), "held": torch.tensor([held, average])}
+
+
+def killed_at(step: int) -> None:
+    """Let process 1 kill itself before a step."""
+    original = Trainer.train_step
+
+    def step_or_die(self: Trainer, work: StepWork) -> Asked:
+        if (work.step, self.group.rank) == (step, 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(self, work)
+
+    Trainer.train_step = step_or_die
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     file, output, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     config = load_config(file, [*sys.argv[4:], f"output={output / 'run'}", "device=cpu"])
+    optimizer._CHUNK = 2000  # so that there are several
     group = join_processes("cpu")
-    torch.save(steps(config, group, count), output / f"rank{group.rank}.pt")
-    train(config)
+    if count:
+        torch.save(steps(config, group, count), output / f"rank{group.rank}.pt")
+    if "KILL" in os.environ and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        killed_at(int(os.environ["KILL"]))
+    train(config, resume=True)

@@ -1,9 +1,11 @@
-"""Two processes (gloo, started by torchrun) do what one does at the same global batch."""
+"""Several processes (gloo, started by torchrun) do what one does at the same global batch; one that dies is named."""
 
 from __future__ import annotations
 
 import csv
 import os
+import re
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,6 +19,7 @@ from denskit.data import load_data
 from denskit.models.model_file import load_model
 from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes, join_processes
+from denskit.training.checkpoint import load_checkpoint
 from denskit.training.load_config import load_config
 from denskit.training.trainer import Trainer
 
@@ -33,16 +36,46 @@ OVERRIDES = [
 ]  # fmt: skip
 
 
+TORCHRUN = ["-m", "torch.distributed.run"]
+ALONE, TWO = [[]], [[*TORCHRUN, "--standalone", "--nproc-per-node=2"]]
+
+
+def nodes(*options: str) -> list[list[str]]:
+    """Two torchruns, as on two machines."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    static = [f"--master-addr={address.split(':')[0]}", f"--master-port={address.split(':')[1]}"]
+    rendezvous = static if "--rdzv-backend=c10d" not in options else [f"--rdzv-endpoint={address}", "--rdzv-id=1"]
+    return [[*TORCHRUN, f"--node-rank={rank}", *rendezvous, *options] for rank in range(2)]
+
+
+def started(
+    launchers: list[list[str]], output: Path, steps: int, *overrides: str, **environment: str
+) -> list[subprocess.Popen[str]]:
+    """The worker under each launcher, all at once."""
+    surroundings = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    worker = [str(WORKER), str(TINY), str(output), str(steps), *OVERRIDES, *overrides]
+    return [
+        subprocess.Popen(
+            [sys.executable, *launcher, *worker], env=surroundings, stdout=PIPE, stderr=PIPE, text=True
+        )
+        for launcher in launchers
+    ]  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Folders with the results of one process and of two, started at the same time."""
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    runs = {"one": [], "two": torchrun}
+    """Folders with the results of one process, of two, of two that share the optimizer's state, and of two nodes."""
+    runs = {
+        "one": (ALONE, []),
+        "two": (TWO, []),
+        "shared": (TWO, ["training.shard=true"]),
+        "nodes": (nodes("--nnodes=2", "--nproc-per-node=2"), []),
+    }
     folders, running = {name: tmp_path_factory.mktemp(name) for name in runs}, []
-    for name, launcher in runs.items():
-        command = [sys.executable, *launcher, str(WORKER), str(TINY), str(folders[name]), str(STEPS), *OVERRIDES]
-        running.append(subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True))
+    for name, (launchers, overrides) in runs.items():
+        running += started(launchers, folders[name], STEPS, *overrides)
     try:
         for process in running:
             errors = process.communicate(timeout=PATIENCE_S)[1]
@@ -63,10 +96,11 @@ def test_one_of_two_has_no_corrupted_atom_in_the_first_step() -> None:
     assert len(loader.samples(6)) == 1  # 19 structures in batches of 3: one process has nothing to do in that step
 
 
-def test_two_processes_do_what_one_does(results: dict[str, Path]) -> None:
+@pytest.mark.parametrize(("name", "count"), [("two", 2), ("shared", 2), ("nodes", 4)])
+def test_several_processes_do_what_one_does(results: dict[str, Path], name: str, count: int) -> None:
     one = torch.load(results["one"] / "rank0.pt", weights_only=True)
-    ranks = [torch.load(results["two"] / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
-    assert torch.equal(ranks[0]["gradients"], ranks[1]["gradients"])
+    ranks = [torch.load(results[name] / f"rank{rank}.pt", weights_only=True) for rank in range(count)]
+    assert all(torch.equal(rank["gradients"], ranks[0]["gradients"]) for rank in ranks)
     size = one["gradients"].square().mean().sqrt()
     assert size > 0
     assert (ranks[0]["gradients"] - one["gradients"]).abs().max() < SAME_GRADIENT64 * size
@@ -74,15 +108,56 @@ def test_two_processes_do_what_one_does(results: dict[str, Path]) -> None:
     torch.testing.assert_close(ranks[0]["terms"][:, 0], one["terms"][:, 0], rtol=SAME_LOSS64, atol=0)
 
 
-def test_a_whole_run_of_two_writes_what_one_writes(results: dict[str, Path]) -> None:
-    runs = [results[name] / "run" for name in ("one", "two")]
+def test_a_shared_state_is_held_once(results: dict[str, Path]) -> None:
+    one, two = (torch.load(results[name] / "rank0.pt", weights_only=True)["held"] for name in ("one", "two"))
+    shares = [torch.load(results["shared"] / f"rank{rank}.pt", weights_only=True)["held"] for rank in range(2)]
+    assert torch.equal(one, two) and torch.equal(shares[0] + shares[1], one)
+    assert all((share < 0.6 * one).all() for share in shares)
+
+
+@pytest.mark.parametrize("name", ["two", "shared", "nodes"])
+def test_a_whole_run_of_several_writes_what_one_writes(results: dict[str, Path], name: str) -> None:
+    runs = [results[other] / "run" for other in ("one", name)]
     rows = [list(csv.DictReader((run / "metrics.csv").open())) for run in runs]
     assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]] == ["10", "20"]
-    for name in ("train_loss", "train_forces_mae_meV_per_A", "valid_forces_mae_meV_per_A", "valid_energy_rmse_meV"):
-        assert float(rows[1][-1][name]) == pytest.approx(float(rows[0][-1][name]), rel=1e-6)
-    one, two = (load_model(run / "model.safetensors").state_dict() for run in runs)
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=1e-7, atol=1e-9)
+    for key in ("train_loss", "train_forces_mae_meV_per_A", "valid_forces_mae_meV_per_A", "valid_energy_rmse_meV"):
+        assert float(rows[1][-1][key]) == pytest.approx(float(rows[0][-1][key]), rel=1e-6)
+    same_weights(*(run / "model.safetensors" for run in runs))
+
+
+def same_weights(one: Path, other: Path) -> None:
+    expected, found = (load_model(path).state_dict() for path in (one, other))
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-7, atol=1e-9)
+
+
+def test_a_shared_checkpoint_continues_on_one_process(results: dict[str, Path], tmp_path: Path) -> None:
+    """Saved by two processes that share the optimizer's state after 10 steps, ended by one."""
+    half = started(TWO, tmp_path, 0, "training.shard=true", "training.checkpoint_every=10", KILL="12")[0]
+    half.communicate(timeout=PATIENCE_S)
+    assert load_checkpoint(tmp_path / "run" / "checkpoints" / "last.pt").step == 10
+    rest = started(ALONE, tmp_path, 0)[0]
+    errors = rest.communicate(timeout=PATIENCE_S)[1]
+    assert rest.returncode == 0, errors[-3000:]
+    assert "2 processes before, 1 now" in (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
+    same_weights(results["one"] / "run" / "model.safetensors", tmp_path / "run" / "model.safetensors")
+
+
+def test_a_killed_process_is_named_and_ends_the_others(tmp_path: Path) -> None:
+    process = started(TWO, tmp_path, 0, KILL="3")[0]
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode != 0
+    assert re.search(r"process 0 of 2 \(counted from 0\) lost process 1 \(\d+ on ", errors), errors[-3000:]
+
+
+def test_an_elastic_restart_continues_from_the_last_checkpoint(results: dict[str, Path], tmp_path: Path) -> None:
+    """Two nodes found by rendezvous; a killed process of the first starts both anew."""
+    launchers = nodes("--rdzv-backend=c10d", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=2")
+    running = started(launchers, tmp_path, 0, "training.checkpoint_every=4", KILL="9")
+    ended = [process.communicate(timeout=PATIENCE_S)[1] for process in running]
+    assert all(process.returncode == 0 for process in running), ended[0][-2000:] + ended[1][-2000:]
+    assert "resumed after step 8" in (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
+    same_weights(results["one"] / "run" / "model.safetensors", tmp_path / "run" / "model.safetensors")
 
 
 def test_alone_nothing_is_exchanged() -> None:

@@ -110,6 +110,7 @@ RESUMED = {
     "average, accumulation, clipping": [
         "training.ema_decay=0.9", "training.accumulate=2", "training.clip_norm=1.0", "model.attention_dropout=0.2",
     ],
+    "a task with a network": ["task=anids", "training.ema_decay=0.9"],
     "published schedule": ["training.schedule_unit=epoch", "training.warmup=0.3", "model.attention_dropout=0.2"],
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ from denskit.evaluation.evaluate import load_force_field, reading, run_data
 from denskit.files import sha256_of
 from denskit.models.model_file import read_header
 from denskit.reading.documents import read_json
-from denskit.tasks import Denoises
+from denskit.tasks import denoises
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder
 from denskit.training.settings import RunConfig
@@ -128,7 +128,7 @@ class RunResults:
     @cached_property
     def denoises(self) -> bool:
         """Whether the run was trained to predict noise."""
-        return isinstance(self.config.task, Denoises)
+        return denoises(self.config.task)
 
     @cached_property
     def unseen(self) -> Source | None:

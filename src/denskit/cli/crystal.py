@@ -20,6 +20,8 @@ COLUMNS = (
     ("Poisson", "poisson_ratio", "{:.3f}"),
     ("phonons\n(THz)", "phonon_largest_THz", "{:.2f}"),
     ("lowest\n(THz)", "phonon_smallest_THz", "{:.2f}"),
+    ("conductivity\n(W/m/K)", "conductivity_300K_W_per_m_K", "{:.3g}"),
+    ("kappa\nSRME", "kappa_SRME", "{:.3f}"),
 )
 
 
@@ -28,6 +30,13 @@ def crystal(
     file: Annotated[Path, typer.Argument(help="Crystals: cif, POSCAR, extxyz, traj, db, ...", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)],
     phonons: Annotated[bool, typer.Option("--phonons", help="Phonons too, by phonopy (extra crystals).")] = False,
+    conductivity: Annotated[
+        bool, typer.Option("--conductivity", help="Thermal conductivity too, by phono3py (extra conductivity).")
+    ] = False,
+    reference: Annotated[
+        Path | None, typer.Option(help="Folder with conductivities of the same crystals, to compare with.")
+    ] = None,
+    mesh: Annotated[float, typer.Option(help="Å: length of the sampling of q for the conductivity.")] = 40.0,
     supercell: Annotated[float, typer.Option(help="Å: smallest height of the supercell for phonons.")] = 12.0,
     fmax: Annotated[float, typer.Option(help="eV/Å: largest force in a relaxed crystal.")] = 1e-3,
     strain: Annotated[float, typer.Option(help="Strain of the elastic constants.")] = 0.005,
@@ -37,16 +46,18 @@ def crystal(
     dtype: Annotated[Literal["float32", "float64"], typer.Option(help="Of the model.")] = "float64",
     kernels: Kernels = "auto",
 ) -> None:
-    """Relax crystals, and measure their equation of state, elastic constants and phonons.
+    """Relax crystals, and measure their equation of state, elastic constants, phonons and thermal conductivity.
 
-    Writes crystals.jsonl (one line a crystal, units in the names), crystals.png and, with --phonons, files for phonopy
-    (bands, thermal conductivity by phono3py, ...). Ctrl-C stops after a crystal; --resume continues.
+    Writes crystals.jsonl (one line a crystal, units in the names), crystals.png and, with --phonons, files for phonopy,
+    with --conductivity the conductivity of each mode. Ctrl-C stops after a crystal; --resume continues.
 
     Examples:
 
       denskit crystal runs/mine Cu.cif -o copper
 
       denskit crystal runs/mine crystals.extxyz --phonons -o crystals
+
+      denskit crystal runs/mine Si.cif --conductivity --reference dft -o silicon
     """
     from rich.console import Console
 
@@ -62,15 +73,18 @@ def crystal(
     from denskit.simulation.potential import Potential
     from denskit.training.run_folder import model_file
 
+    if reference and not conductivity:
+        raise ValueError("--reference belongs to --conductivity; without it it would be ignored")
     weights = model_file(model)
-    settings = CrystalSettings(fmax=fmax, strain=strain, volumes=volumes, supercell=supercell)
+    settings = CrystalSettings(fmax=fmax, strain=strain, volumes=volumes, supercell=supercell, mesh=mesh)
     potential = Potential(weights, device=choose_device(device), dtype=DTYPES[dtype], stress=True, kernels=kernels)
     source, said = open_unchecked(file, reading(model, file))
     typer.echo("\n".join(said), err=True)
     origin = {"model": potential.weights_sha256(), "file": str(file), "dtype": dtype}
     with Interrupt(patient=False) as interrupt, progress_bar(Console(stderr=True)) as bar:
         found = measure_into(
-            output, potential, source, settings, vibrations=phonons, origin=origin, resume=resume,
+            output, potential, source, settings, vibrations=phonons, heat=conductivity, reference=reference,
+            origin=origin, resume=resume,
             say=lambda text: typer.echo(text, err=True), stop=lambda: interrupt.signal != 0, progress=bar,
         )  # fmt: skip
     if found is None:
@@ -93,7 +107,7 @@ def _print(found: list[dict[str, Any]]) -> None:
     table = Table(*(name for name, _, _ in shown))
     for crystal in found:
         if "error" not in crystal:
-            table.add_row(*(form.format(crystal[key]) for _, key, form in shown))
+            table.add_row(*("-" if crystal.get(key) is None else form.format(crystal[key]) for _, key, form in shown))
     console = Console(soft_wrap=True)
     console.print(table)
     for crystal in found:
@@ -102,5 +116,8 @@ def _print(found: list[dict[str, Any]]) -> None:
             console.print(f"{place}: {crystal['error']}", markup=False)
         elif not crystal["elastically_stable"]:
             console.print(f"{place}: a strain lowers its energy (an eigenvalue of the elastic constants is negative)")
+        elif "conductivity_300K_W_per_m_K" in crystal and crystal["conductivity_300K_W_per_m_K"] is None:
+            lowest = crystal["phonon_smallest_of_mesh_THz"]
+            console.print(f"{place}: no thermal conductivity: imaginary phonons down to {lowest:.2f} THz")
         elif crystal.get("dynamically_stable") is False:
             console.print(f"{place}: imaginary phonons down to {crystal['phonon_smallest_THz']:.2f} THz")

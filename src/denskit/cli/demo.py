@@ -36,10 +36,11 @@ def demo(
 
     Example:  denskit demo --output runs/demo
     """
-    from denskit.cli.study import cores, run_study
+    from denskit.cli.study import run_study
     from denskit.evaluation.study.config import load_study, runs_of
     from denskit.evaluation.study.question import write_study
     from denskit.evaluation.study.running import StudyFolder
+    from denskit.runtime.threads import cores
 
     study = load_study("demo")
     settings = study.settings if steps is None else {**study.settings, "training.max_steps": steps}

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from denskit.cli.denoising import show_denoising
+from denskit.cli.discovery import show_discovery
 from denskit.cli.options import Deterministic, Device, Fixed, Force
 from denskit.cli.output import give
 from denskit.cli.sets import named_sets, print_table
@@ -48,6 +49,17 @@ def evaluate(
     ] = False,
     sigma: Sigmas = None,
     ratio: Ratios = None,
+    discovery: Annotated[
+        Path | None,
+        typer.Option(help="Instead: relax these crystals and judge their stability.", metavar="FILE"),
+    ] = None,
+    hull: Annotated[
+        Path | None, typer.Option(help="Known phases with energies, for --discovery.", metavar="FILE")
+    ] = None,
+    relaxed: Annotated[
+        Path | None, typer.Option(help="Reference relaxed structures, for --discovery.", metavar="FILE")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue --discovery in its folder.")] = False,
     force: Force = False,
 ) -> None:
     """Judge a model: energy, force and stress errors, in a table and (for a run) in test.json and parity.png.
@@ -62,6 +74,8 @@ def evaluate(
 
       denskit evaluate runs/ethanol --denoise --sigma 0.02 --sigma 0.05
 
+      denskit evaluate runs/mine --discovery wbm.extxyz --hull phases.extxyz -o runs/mine/discovery
+
       torchrun --nproc-per-node 4 -m denskit evaluate runs/oc20 id=val_id ood_ads=val_ood_ads
     """
     from denskit.runtime.determinism import use_deterministic_algorithms
@@ -73,6 +87,14 @@ def evaluate(
         raise ValueError(f"--split {split} is part of the run's data; with other structures given it would be ignored")
     if (sigma or ratio) and not denoise:
         raise ValueError("--sigma and --ratio belong to --denoise; without it they would be ignored")
+    if (hull or relaxed or resume) and not discovery:
+        raise ValueError("--hull, --relaxed and --resume belong to --discovery; without it they would be ignored")
+    if discovery:
+        if sets or denoise or fixed is not None:
+            raise ValueError("--discovery takes its own files; leave out other structures, --denoise and --fixed")
+        files: dict[str, Any] = {"hull": hull, "relaxed": relaxed}
+        show_discovery(model, discovery, output, device=device, checkpoint=checkpoint, resume=resume, **files)
+        return
     common: dict[str, Any] = {"split": split, "checkpoint": checkpoint, "device": device, "batch_size": batch_size}
     file = next(iter(sets.values()), None)
     if denoise:

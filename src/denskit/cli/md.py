@@ -24,6 +24,14 @@ Uncertain = Annotated[
     typer.Option(help="eV/Å: write frames with a larger spread of the committee's forces to a file.", min=0),
 ]
 
+EdgeChunk = Annotated[int | None, typer.Option(help="Edges per chunk, for systems larger than memory.", min=1)]
+Compile = Annotated[
+    bool, typer.Option("--compile", help="Compile the model first (a minute or more, C++ compiler): for long runs.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print time, memory and disk space, from a trial of some steps, and stop.")
+]
+
 
 def md(
     model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
@@ -63,15 +71,9 @@ def md(
     dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
     skin: Annotated[float, typer.Option(help="Å, of the neighbour list.")] = 0.5,
     kernels: Kernels = "auto",
-    edge_chunk: Annotated[
-        int | None, typer.Option(help="Edges per chunk, for systems larger than memory.", min=1)
-    ] = None,
-    compile: Annotated[
-        bool, typer.Option("--compile", help="Compile the model first (a minute or more, C++ compiler): for long runs.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print time, memory and disk space, from a trial of some steps, and stop.")
-    ] = False,
+    edge_chunk: EdgeChunk = None,
+    compile: Compile = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Simulate structures at constant energy, temperature or pressure; replicas in one batch.
 
@@ -82,11 +84,9 @@ def md(
 
       denskit md runs/mine ethanol.xyz --temperature 500 --time 10 --replicas 16
 
-      denskit md runs/mine ethanol.xyz --temperature 500 --time 20 --replicas 16 --resume
+      denskit md runs/mine ethanol.xyz --temperature 500 --time 20 --replicas 16 --resume   # or --dry-run
 
       denskit md runs/crystal tungsten.cif --ensemble npt --pressure 10 --temperature 1000 --time 20
-
-      denskit md runs/mine ethanol.xyz --time 100 --replicas 16 --dry-run
 
       denskit md runs/a ethanol.xyz --committee runs/b --committee runs/c --time 10 --uncertain 0.3 --stop-uncertain
     """
@@ -105,9 +105,10 @@ def md(
         stop_uncertain=stop_uncertain, uncertain_every=uncertain_every, uncertain_frames=uncertain_frames,
     )  # fmt: skip
     structures = [atoms.copy() for atoms in _read(file, index) for _ in range(replicas)]
-    models = [model, *(committee or [])]
-    made = {"skin": skin, "compile": compile, "edge_chunk": edge_chunk, "kernels": kernels}
-    potential = _potential(models, device, dtype, stress=ensemble == "npt", **made)
+    potential = _potential(
+        [model, *(committee or [])], device, dtype, stress=ensemble == "npt", skin=skin, compile=compile,
+        edge_chunk=edge_chunk, kernels=kernels,
+    )  # fmt: skip
     if dry_run:
         _announce_cost(potential, structures, plan, compiled=compile)
     else:
@@ -172,9 +173,7 @@ def _in_words(cost: DynamicsCost, plan: DynamicsPlan) -> str:
     )
 
 
-def _simulate(
-    potential: Potential, structures: list[Any], plan: DynamicsPlan, *, resume: bool, compiled: bool
-) -> None:
+def _simulate(potential: Potential, structures: list[Any], plan: DynamicsPlan, *, resume: bool, compiled: bool) -> None:
     from rich.console import Console
 
     from denskit.runtime.interrupt import Interrupt

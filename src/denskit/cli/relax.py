@@ -23,7 +23,8 @@ def relax(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)],
     protocol: Annotated[
-        Literal["oc20-2021", "oc20-2024"] | None, typer.Option(help="A published protocol; other options change it.")
+        Literal["oc20-2021", "oc20-2024", "matbench-discovery"] | None,
+        typer.Option(help="A published protocol; other options change it."),
     ] = None,
     optimizer: Annotated[Literal["lbfgs", "fire"] | None, typer.Option(help="With ASE's parameters.")] = None,
     fmax: Annotated[float | None, typer.Option(help="eV/Å, converged below; default 0.05.", min=0)] = None,

@@ -75,6 +75,7 @@ def study(
         raise ValueError("--hours and --frames shape the study that --question writes; a study file says its own steps")
     from denskit.evaluation.study.config import load_study, runs_of
     from denskit.evaluation.study.running import StudyFolder, train_and_judge
+    from denskit.runtime.threads import cores
 
     folder = StudyFolder(output or Path("runs") / f"study-{Path(file).stem.replace('/', '-')}")
     source = folder.path / "study.yaml"
@@ -95,11 +96,6 @@ def study(
         typer.echo(_slurm_script(source, folder, len(runs)))
     else:
         run_study(chosen, source, folder, processes, dry_run=dry_run)
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: int, *, dry_run: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,6 @@ import typer
 from denskit.cli.output import give
 
 if TYPE_CHECKING:
-    from denskit.training.cost import Cost
     from denskit.training.cost import Cost
     from denskit.training.settings import RunConfig
 
@@ -32,6 +32,10 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved settings, time and memory, and stop.")
     ] = False,
+    processes: Annotated[
+        int, typer.Option(help="Processes on this machine that share each batch and its cores.", min=1)
+    ] = 1,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for the training, and stop.")] = False,
 ) -> None:
     """Train a model.
 
@@ -45,13 +49,21 @@ def train(
 
       denskit train equiformer data.train=a.extxyz data.valid=b.extxyz data.test=c.extxyz --dry-run
 
-      torchrun --nproc-per-node 4 -m denskit train equiformer data.path=mine.extxyz
+      denskit train equiformer data.path=mine.extxyz --processes 4
+
+      denskit train equiformer data.path=mine.extxyz output=runs/mine --slurm > job.sh
     """
     import yaml
 
     from denskit.training.load_config import load_config
 
     config = load_config(preset, overrides or [])
+    given = [preset, *(overrides or [])]
+    if slurm:
+        from denskit.cli.slurm import training_script
+
+        typer.echo(training_script(given, Path(config.output)))
+        return
     if dry_run:
         config, expected = _planned(config)
         typer.echo(yaml.safe_dump(config.document(), sort_keys=False, allow_unicode=True), nl=False)
@@ -59,13 +71,34 @@ def train(
         give(config=config.document(), expected=expected)
         return
 
-    from denskit.models.model_file import IN_RUNS, read_header
+    if processes > 1:
+        _train_together([*given, *(["--resume"] if resume else [])], processes)
+        _give(Path(config.output))
+        return
+
     from denskit.training.run import train as train_model
 
     run = train_model(config, resume=resume, progress=True)
-    if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
-        give(run=run, validation=read_header(run / IN_RUNS)["metadata"]["validation"])
+    if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
+        _give(run)
         typer.echo(f"Done: {run}\nNext:  denskit evaluate {run}   |   denskit report {run}")
+
+
+def _train_together(arguments: list[str], processes: int) -> None:
+    """Train in processes of their own; raises typer.Exit where one of them fails."""
+    from denskit.runtime.launch import run_together
+
+    if "RANK" in os.environ:
+        raise ValueError("--processes starts processes on one machine, and torchrun has started some already; use one")
+    code = run_together(["train", *arguments], processes)
+    if code:
+        raise typer.Exit(code)
+
+
+def _give(run: Path) -> None:
+    from denskit.models.model_file import IN_RUNS, read_header
+
+    give(run=run, validation=read_header(run / IN_RUNS)["metadata"]["validation"])
 
 
 def _planned(config: RunConfig) -> tuple[RunConfig, str]:

@@ -20,7 +20,7 @@ from denskit.evaluation.evaluate import Kept, Split, load_force_field, source_of
 from denskit.models.base import ForceField
 from denskit.models.prediction import batches
 from denskit.random import keys_for
-from denskit.tasks import Denoises, DeNSConfig, Task, build_task
+from denskit.tasks import Denoises, DeNSConfig, Task, build_task, denoises
 from denskit.tasks.metrics import Metrics
 from denskit.training.load_config import load_config
 
@@ -148,7 +148,7 @@ def corrupt(run: str | Path, system: System, sigmas: Sequence[float] = (), *, de
 
 def _task_and_seed(run: str | Path) -> tuple[Denoises, int]:
     config = load_config(run) if Path(run).is_dir() else None
-    if config is not None and isinstance(config.task, Denoises):
+    if config is not None and denoises(config.task):
         return config.task, config.seed
     found = "is no run folder" if config is None else f"was trained with task={config.task.name}"
     raise ValueError(f"{run} {found}; only runs of task=dens or task=noisy_nodes have noise to predict")

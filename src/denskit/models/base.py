@@ -149,6 +149,7 @@ class ForceField(nn.Module):
         self.heads = nn.ModuleDict({name: backbone.make_head(irreps) for name, irreps in heads.items()})
         self.scaling = scaling
         self.execution = DEFAULT
+        self.companion: nn.Module | None = None  # of a task: trained with the model, and in no model file
 
     @property
     def cutoff(self) -> float:
@@ -201,7 +202,8 @@ class ForceField(nn.Module):
             out = self._evaluate(batch, force_input, wanted, edge_frames, execution)
             return {name: out[name] for name in wanted}
         with torch.enable_grad():
-            positions = batch.positions.detach().requires_grad_()
+            given = batch.positions
+            positions = given if given.requires_grad else given.detach().requires_grad_()
             strained = "stress" in wanted and "stress" not in self.heads
             strain = torch.zeros_like(batch.cell).requires_grad_() if strained else None
             moved = _strained(replace(batch, positions=positions), strain)

@@ -44,13 +44,13 @@ def save_model(path: str | Path, force_field: ForceField, metadata: dict[str, An
         "heads": force_field.head_irreps,
         "scaling": force_field.scaling.to_dict(),
         "units": {"energy": "eV", "length": "Å", "forces": "eV/Å", "stress": "eV/Å^3 (ASE sign)"},
-        "parameters": sum(p.numel() for p in force_field.parameters()),
+        "parameters": sum(p.numel() for name, p in force_field.named_parameters() if not name.startswith("companion.")),
         "metadata": metadata,
     }
     tensors = {
         name: tensor.detach().cpu().contiguous()
         for name, tensor in force_field.state_dict().items()
-        if not name.startswith("scaling.")
+        if not name.startswith(("scaling.", "companion."))
     }
     try:
         with atomic_write(path) as temporary:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 from pydantic import Field
 
-from denskit.tasks.base import Task, Term, total_loss
+from denskit.tasks.anids import AniDS, AniDSConfig
+from denskit.tasks.base import LearnedTask, Task, Term, total_loss
 from denskit.tasks.cell_dens import CellDeNS, CellDeNSConfig
 from denskit.tasks.corruption import DenoisingConfig
 from denskit.tasks.dens import DeNS, DeNSConfig
@@ -16,12 +17,13 @@ from denskit.tasks.ndem import NDeM, NDeMConfig
 from denskit.tasks.noisy_nodes import NoisyNodes, NoisyNodesConfig
 
 TaskConfig = Annotated[
-    EnergyForcesConfig | DeNSConfig | CellDeNSConfig | NoisyNodesConfig | NDeMConfig, Field(discriminator="name")
+    EnergyForcesConfig | DeNSConfig | CellDeNSConfig | NoisyNodesConfig | NDeMConfig | AniDSConfig,
+    Field(discriminator="name"),
 ]
-Denoises = DeNSConfig | NoisyNodesConfig  # tasks whose head predicts the noise
+Denoises = DeNSConfig | NoisyNodesConfig
 TASKS: dict[str, Callable[[Any], Task]] = {
     "energy_forces": EnergyForces, "dens": DeNS, "cell_dens": CellDeNS, "noisy_nodes": NoisyNodes,
-    "ndem": NDeM,
+    "ndem": NDeM, "anids": AniDS,
 }  # fmt: skip
 
 
@@ -30,8 +32,15 @@ def build_task(config: TaskConfig) -> Task:
     return TASKS[config.name](config)
 
 
+def denoises(config: TaskConfig) -> TypeGuard[Denoises]:
+    """Whether the head of a task predicts noise of a known sigma, so that its error can be measured."""
+    return isinstance(config, Denoises) and not isinstance(config, AniDSConfig)
+
+
 __all__ = [
     "TASKS",
+    "AniDS",
+    "AniDSConfig",
     "CellDeNS",
     "CellDeNSConfig",
     "DeNS",
@@ -40,6 +49,7 @@ __all__ = [
     "DenoisingConfig",
     "EnergyForces",
     "EnergyForcesConfig",
+    "LearnedTask",
     "NDeM",
     "NDeMConfig",
     "NoisyNodes",
@@ -48,5 +58,6 @@ __all__ = [
     "TaskConfig",
     "Term",
     "build_task",
+    "denoises",
     "total_loss",
 ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from denskit.batch import Batch, Prepared, Targets
+from denskit.models.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -54,4 +55,20 @@ class Task(Protocol):
 
     def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: float) -> dict[str, Term]:
         """Terms of the loss.  ``prediction`` and ``prepared.targets`` are in model units."""
+        ...
+
+
+@runtime_checkable
+class LearnedTask(Task, Protocol):
+    """A task with a network of its own, trained with the model: checkpoints hold its weights, model files do not."""
+
+    def network(self, model: ModelConfig) -> nn.Module:
+        """The network, with fresh weights."""
+        ...
+
+    def corrupt(self, network: nn.Module, prepared: Prepared, progress: float) -> Prepared:
+        """What the model sees, once a prepared batch has its edges; the result has none.
+
+        Gradients pass from the loss through positions and targets into the network.
+        """
         ...

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from denskit.batch import Batch, Prepared
 from denskit.models.base import ForceField
-from denskit.tasks import Task
+from denskit.tasks import LearnedTask, Task
 from denskit.tasks.metrics import Metrics
 
 
@@ -38,6 +38,9 @@ def batch_loss(
     counts: [number of terms] of the whole step, over all micro-batches and processes.
     """
     scaling = force_field.scaling
+    if isinstance(task, LearnedTask) and force_field.companion is not None:
+        part = task.corrupt(force_field.companion, part, progress)
+        part = replace(part, batch=force_field.config.with_neighbors(part.batch))
     scaled = replace(part, targets=scaling.scale_targets(part.batch, part.targets))
     with autocast:
         prediction = force_field(part.batch, part.force_input if task.heads else None)

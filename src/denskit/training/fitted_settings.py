@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from denskit.data import LoadedData
 from denskit.data.base import Source, collate, evenly, spaced
-from denskit.data.inspection.nearest import REACH, nearest_of
+from denskit.data.crowding import REACH
+from denskit.data.inspection.nearest import nearest_of
 from denskit.models.config import ModelConfig
 from denskit.models.model_file import read_header
 from denskit.tasks import DenoisingConfig

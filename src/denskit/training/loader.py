@@ -137,6 +137,11 @@ class Loader:
             counts += counts_of(self.task, part, self.schedule.progress(step))
         return StepWork(step=step, parts=parts, counts=counts)
 
+    @property
+    def edges(self) -> int:
+        """Edges of this process's largest micro-batch in the first step."""
+        return max((part.batch.num_edges for part in self.work(0).parts), default=0)
+
     @cached_property
     def term_names(self) -> tuple[str, ...]:
         """Names of the loss terms, the same for every batch."""

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from denskit.models.base import ForceField
+from denskit.runtime.processes import Processes
+from denskit.training.loader import divide
 from denskit.training.parts import depths
 from denskit.training.settings import TrainingConfig
 
 _DTYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_CHUNK = 25 * 2**20  # bytes of gradients that are summed over processes at once
 _SMALLEST_SCALE = 2.0**-10  # of a loss: below it, overflow is not the cause of infinite gradients
 
 
-def build_optimizer(force_field: ForceField, config: TrainingConfig) -> torch.optim.AdamW:
+def build_optimizer(force_field: ForceField, config: TrainingConfig, *, sharded: bool = False) -> torch.optim.Optimizer:
     """Fused AdamW (Loshchilov and Hutter 2019); no weight decay for the parameters that the model names.
 
-    With ``layer_decay`` the learning rate is lower the farther a part is from the heads (Howard and Ruder 2018).
+    ``sharded``: each process holds the moments of a share of the parameters, updates these and sends them to the others
+    (Rajbhandari et al. 2020, stage 1).  With ``layer_decay`` the learning rate is lower the farther a part is from the
+    heads (Howard and Ruder 2018).
     """
     exempt, depth = force_field.no_decay_parameters(), depths(force_field)
     chosen: dict[tuple[float, bool], list[nn.Parameter]] = {}
@@ -31,9 +37,27 @@ def build_optimizer(force_field: ForceField, config: TrainingConfig) -> torch.op
         {"params": parameters, "weight_decay": 0.0 if bare else config.weight_decay, "share": share}
         for (share, bare), parameters in sorted(chosen.items(), key=lambda item: item[0][1])
     ]
-    return torch.optim.AdamW(
-        groups, lr=config.lr, betas=config.betas, eps=config.adam_epsilon, amsgrad=config.amsgrad, fused=True
-    )
+    settings: dict[str, Any] = {
+        "lr": config.lr, "betas": config.betas, "eps": config.adam_epsilon, "amsgrad": config.amsgrad, "fused": True
+    }  # fmt: skip
+    if sharded:
+        from torch.distributed.optim import (
+            ZeroRedundancyOptimizer,
+        )  # slow, and it imports what torch itself warns about
+
+        return ZeroRedundancyOptimizer(groups, torch.optim.AdamW, **settings)
+    return torch.optim.AdamW(groups, **settings)
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state of an optimizer, in the form of one that is not sharded; all processes call this.
+
+    Only the first process gets the state of a sharded one, the others nothing.
+    """
+    if isinstance(optimizer, torch.optim.AdamW):
+        return optimizer.state_dict()
+    optimizer.consolidate_state_dict(to=0)  # type: ignore[attr-defined]  # a ZeroRedundancyOptimizer
+    return optimizer.state_dict() if torch.distributed.get_rank() == 0 else {}
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
@@ -45,23 +69,65 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 class Gradients:
     """The gradients of all parameters, each a view into one flat vector.
 
-    Zeroing, the sum over processes and the norm are one operation each, and a parameter without a gradient in a step
-    has zeros on every process.
+    Zeroing and the norm are one operation each, and a parameter without a gradient in a step has zeros on every
+    process.  The sum over processes is taken in chunks; the chunk of the last parameters, whose gradients come first,
+    is summed while the backward pass goes on.
     """
 
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
+    def __init__(self, parameters: list[nn.Parameter], group: Processes | None = None) -> None:
         kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
         assert len(kinds) == 1, kinds
         dtype, device = kinds.pop()
         self.flat = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=dtype, device=device)  # [P]
-        start = 0
-        for parameter in parameters:
+        self.complete = False  # after the backward pass that comes next
+        self._group = group
+        self._chunks: list[Tensor] = []  # of the flat vector, from its end
+        self._members: list[int] = []  # parameters of each chunk
+        start = end = len(self.flat)
+        held = 0
+        for parameter in reversed(parameters):
+            start, held = start - parameter.numel(), held + 1
             parameter.grad = self.flat[start : start + parameter.numel()].view_as(parameter)
-            start += parameter.numel()
+            if group is not None and group.count > 1:
+                parameter.register_post_accumulate_grad_hook(self._arrived(len(self._chunks)))
+            if (end - start) * dtype.itemsize >= _CHUNK or start == 0:
+                self._chunks.append(self.flat[start:end])
+                self._members.append(held)
+                end, held = start, 0
+        self.zero()
 
     def zero(self) -> None:
         """Set all gradients to zero."""
         self.flat.zero_()
+        self.complete = False
+        self._missing = list(self._members)  # gradients of each chunk that are still to come
+        self._sums: list[Callable[[], None]] = []  # that have begun, in the order of the chunks
+
+    def add(self) -> None:
+        """Sum the gradients over the processes, after the last backward pass of the step."""
+        if self._group is not None:
+            while len(self._sums) < len(self._chunks):
+                self._begin()
+            for end in self._sums:
+                end()
+
+    def _arrived(self, chunk: int) -> Callable[[Tensor], None]:
+        """What is called when a parameter of a chunk has its gradient.
+
+        Chunks are summed in the same order on all processes, whichever gradients are first.
+        """
+
+        def arrived(parameter: Tensor) -> None:
+            if self.complete:
+                self._missing[chunk] -= 1
+                while len(self._sums) < len(self._chunks) and self._missing[len(self._sums)] == 0:
+                    self._begin()
+
+        return arrived
+
+    def _begin(self) -> None:
+        assert self._group is not None
+        self._sums.append(self._group.begin_to_add(self._chunks[len(self._sums)]))
 
     def clip(self, max_norm: float | None) -> Tensor:
         """Norm [] of the gradient before clipping to ``max_norm`` (None: no clipping)."""
@@ -78,20 +144,30 @@ class WeightAverage:
     weights; without, d = decay throughout (published for OC20 and OC22).
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], decay: float, *, warmup: bool = True) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], decay: float, *, warmup: bool = True, shares: Processes | None = None
+    ) -> None:
         self.parameters: list[Tensor] = list(parameters)
-        self.average = [parameter.detach().clone() for parameter in self.parameters]
+        # each process holds the average of its share of the parameters
+        self.shares = shares or Processes(rank=0, count=1, device=self.parameters[0].device)
+        sizes = np.array([parameter.numel() for parameter in self.parameters])
+        self._held = divide(sizes, self.shares.count)  # places in the parameters, of each process
+        self._own = [self.parameters[place] for place in self._held[self.shares.rank]]
+        self.average = [parameter.detach().clone() for parameter in self._own]
         self.decay, self.warmup = decay, warmup
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Add the weights after ``step`` steps to the average."""
         decay = min(self.decay, (1 + step) / (10 + step)) if self.warmup else self.decay
-        torch._foreach_lerp_(self.average, self.parameters, 1 - decay)
+        torch._foreach_lerp_(self.average, self._own, 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Context: the parameters hold the average; afterwards the weights again, bit for bit."""
+        """Context: the parameters hold the average; afterwards the weights again, bit for bit.
+
+        With shares all processes enter it.
+        """
         self._swap()
         try:
             yield
@@ -99,21 +175,24 @@ class WeightAverage:
             self._swap()
 
     def state(self) -> list[Tensor]:
-        """The averages, in the order of the parameters."""
-        return self.average
+        """The averages, in the order of the parameters; with shares all processes call this."""
+        with self.applied():
+            return [parameter.detach().clone() for parameter in self.parameters]
 
     @torch.no_grad()
     def load_state(self, state: list[Tensor]) -> None:
         """Restore averages that :meth:`state` returned."""
-        for own, other in zip(self.average, state, strict=True):
-            own.copy_(other)
+        for own, place in zip(self.average, self._held[self.shares.rank], strict=True):
+            own.copy_(state[place])
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for average, parameter in zip(self.average, self.parameters, strict=True):
+        for average, parameter in zip(self.average, self._own, strict=True):
             held = average.clone()
             average.copy_(parameter)
             parameter.copy_(held)
+        for rank, places in enumerate(self._held):
+            self.shares.copy_from(rank, [self.parameters[place] for place in places])
 
 
 class Precision:

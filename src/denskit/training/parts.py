@@ -12,7 +12,7 @@ def parts_of(force_field: nn.Module) -> dict[str, str]:
     """The part of each parameter, by the parameter's name.
 
     These are ``embedding`` (of atoms and edge degree), ``force_encoding``, ``blocks.0``, ..., ``norm`` (after the last
-    block), ``heads.energy``, ...
+    block), ``heads.energy``, ..., ``companion`` (the network of a task).
     """
     return {name: _part(name.split(".")) for name, _ in force_field.named_parameters()}
 
@@ -20,6 +20,8 @@ def parts_of(force_field: nn.Module) -> dict[str, str]:
 def _part(path: list[str]) -> str:
     if path[0] == "heads":
         return f"heads.{path[1]}"
+    if path[0] == "companion":
+        return "companion"
     if path[1] in ("blocks", "layers"):
         return f"blocks.{path[2]}"
     return path[1] if path[1] in ("norm", "force_encoding") else "embedding"
@@ -64,6 +66,6 @@ def depths(force_field: nn.Module) -> dict[str, int]:
     def depth(part: str) -> int:
         if part in number:
             return deepest - 1 - number[part]
-        return 0 if part == "norm" or part.startswith("heads.") else deepest
+        return 0 if part in ("norm", "companion") or part.startswith("heads.") else deepest
 
     return {name: depth(part) for name, part in parts.items()}

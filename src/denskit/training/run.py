@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from denskit.files import locked
 from denskit.models.base import SYMMETRIC_SITES
 from denskit.runtime.determinism import use_deterministic_algorithms
 from denskit.runtime.memory import peak_memory
-from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes, join_processes
+from denskit.runtime.threads import threads_for
 from denskit.tasks.metrics import measure
 from denskit.training.checkpoint import Checkpoint, full_disk_named, load_checkpoint
 from denskit.training.checks import PlannedTraining, warnings_before
@@ -97,8 +98,11 @@ def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], *, progress: boo
             if splits is not None:
                 splits.save(folder.splits)
         total = trainer.schedule.total_steps
-        with RunLog(folder, total_steps=total, first_step=trainer.step, silent=not first, progress=progress) as log:
-            for line in announcement(trainer, changes):
+        with (
+            threads_for(trainer.loader.edges, trainer.group.device) as threads,
+            RunLog(folder, total_steps=total, first_step=trainer.step, silent=not first, progress=progress) as log,
+        ):
+            for line in [*announcement(trainer, changes), threads]:
                 log.say(line)
             trainer.run(log)
 
@@ -156,13 +160,14 @@ def _trial(config: RunConfig, data: LoadedData, group: Processes) -> Cost:
     """Time a few steps and the evaluation of a few structures, by a model that is thrown away."""
     trainer = Trainer(_lasting(config, {"max_steps": 1000, "warmup": 0, "warmup_lr": None}), data, group)
     works = trainer.loader.prefetch(0, TRIAL_STEPS, config.training.prefetch)
-    # all processes must take the same number of steps
-    step = time_steps(trainer.train_step, works, limit=TRIAL_SECONDS if group.count == 1 else float("inf"))
-    sample = evenly(data.valid or data.train, _JUDGED)
-    measure(trainer.force_field, sample, batch_size=_JUDGED, processes=group)  # compiles kernels
-    start = time.perf_counter()
-    measure(trainer.force_field, sample, batch_size=config.training.evaluate_batch_size, processes=group)
-    structure = (time.perf_counter() - start) / len(sample)
+    with threads_for(trainer.loader.edges, group.device):
+        # all processes must take the same number of steps
+        step = time_steps(trainer.train_step, works, limit=TRIAL_SECONDS if group.count == 1 else float("inf"))
+        sample = evenly(data.valid or data.train, _JUDGED)
+        measure(trainer.force_field, sample, batch_size=_JUDGED, processes=group)  # compiles kernels
+        start = time.perf_counter()
+        measure(trainer.force_field, sample, batch_size=config.training.evaluate_batch_size, processes=group)
+        structure = (time.perf_counter() - start) / len(sample)
     times = torch.tensor([step, structure], dtype=torch.float64, device=group.device)
     step, structure = (group.add(times) / group.count).tolist()
     valid, test = (0 if source is None else len(source) for source in (data.valid, data.test))

@@ -200,6 +200,9 @@ class TrainingConfig(Settings):
     so that they are not forgotten."""
     replay_share: float = Field(0.25, gt=0, lt=1)
     """Share of the structures of an epoch that are replayed."""
+    shard: OnResume[bool] = False
+    """Divide the optimizer's state and the averaged weights over the processes: 12 bytes a weight become 12 / processes
+    on each, and updated weights are exchanged after each step. For models that do not fit otherwise."""
     prefetch: OnResume[int] = Field(4, ge=1)
     """Batches prepared ahead, in the background."""
     loader_threads: OnResume[int] = Field(1, ge=1)

@@ -13,7 +13,7 @@ from denskit.data.base import Source, evenly
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
 from denskit.models.scaling import Scaling, fit_scaling
-from denskit.tasks import Task
+from denskit.tasks import LearnedTask, Task
 from denskit.training.fine_tuning import fine_tuned
 from denskit.training.settings import FixedScale, RunConfig
 
@@ -42,6 +42,9 @@ def initial_force_field(
             more_elements=_unseen(data, config) if len(measured) < len(data.train) else (),
         )
         force_field = _seeded(config, task.heads, scaling).to(getattr(torch, config.training.dtype))
+    if isinstance(task, LearnedTask):
+        torch.manual_seed(config.seed)
+        force_field.companion = task.network(config.model).to(getattr(torch, config.training.dtype))
     if len(measured) < len(data.train):
         messages.append(f"the above is of {len(measured)} evenly spaced structures of {len(data.train)}")
     return force_field, messages

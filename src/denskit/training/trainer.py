@@ -8,7 +8,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +31,14 @@ from denskit.training.batch_loss import batch_loss
 from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, cannot_write, save_checkpoint
 from denskit.training.checks import verdict_on
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
-from denskit.training.optimizer import Gradients, Precision, WeightAverage, build_optimizer, set_learning_rate
+from denskit.training.optimizer import (
+    Gradients,
+    Precision,
+    WeightAverage,
+    build_optimizer,
+    optimizer_state,
+    set_learning_rate,
+)
 from denskit.training.replay import with_replay
 from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, metrics_line
@@ -48,6 +55,13 @@ _SMALLER = (
 _SAFE_NORM = "model.norm=merged (equiformer) or model.norm=rms_norm (equiformer_v2) for crystals and small molecules"
 _FEWER = "lower training.evaluate_batch_size"
 BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
+
+
+class Asked(NamedTuple):
+    """What some process wants after a step, so that all do it."""
+
+    stop: bool  # a signal came
+    save: bool
 
 
 @dataclass
@@ -82,13 +96,17 @@ class Trainer:
         problem = force_field.backbone.kernels_problem("cpu")
         if device.type == "cpu" and training.kernels == "auto" and problem is not None:
             self.messages.append(f"edge operations in plain PyTorch, about half as fast: {problem}")
-        self.group.copy_from_first([*force_field.parameters(), *force_field.buffers()])
+        self.group.copy_from(0, [*force_field.parameters(), *force_field.buffers()])
         parameters = [parameter for parameter in force_field.parameters() if parameter.requires_grad]
-        self.optimizer = build_optimizer(force_field, training)
-        self.gradients = Gradients(parameters)
+        shared = training.shard and self.group.count > 1
+        self.optimizer = build_optimizer(force_field, training, sharded=shared)
+        self.gradients = Gradients(parameters, self.group)
         self.precision = Precision(training.amp, device, tf32=training.tf32)
         decay = training.ema_decay
-        self.average = None if decay is None else WeightAverage(parameters, decay, warmup=training.ema_warmup)
+        shares = self.group if shared else None
+        self.average = (
+            None if decay is None else WeightAverage(parameters, decay, warmup=training.ema_warmup, shares=shares)
+        )
         self.loader = Loader(
             mixture=self.mixture,
             task=self.task,
@@ -137,19 +155,18 @@ class Trainer:
     def run(self, log: RunLog) -> None:
         """All steps that are left, then the final evaluation and files."""
         total, self.first = self.schedule.total_steps, self.step
-        if self.step == 0 and self.group.is_first:
+        if self.step == 0:
             self._save_state()  # a kill at any moment leaves a checkpoint
         with self.interrupt:
             mark = time.perf_counter()
             for work in self.loader.prefetch(self.step, total, self.config.training.prefetch):
-                stop = self.train_step(work)
+                asked = self.train_step(work)
                 spent = time.perf_counter() - mark
                 self.totals.seconds += spent
                 self.seconds += spent
-                self._after_step(log, stop)
+                self._after_step(log, asked)
                 mark = time.perf_counter()
-        if self.group.is_first:
-            self._save()
+        self._save()
         if self.failure:
             by = BEST_BY[self.config.training.best_by]
             best = "" if self.best is None else f"; the best validation had {by} {self.best:.4g}"
@@ -160,8 +177,8 @@ class Trainer:
             )
         log.say(f"finished: {self.step} steps in {duration(self.seconds)} of training; model in {self.folder.model}")
 
-    def train_step(self, work: StepWork) -> bool:
-        """One update of the weights; whether a signal asks some process to stop.
+    def train_step(self, work: StepWork) -> Asked:
+        """One update of the weights, and what is to follow.
 
         Each loss term is divided by its count over all micro-batches and processes, known before any backward pass, so
         that gradients and sums merely add.
@@ -177,13 +194,14 @@ class Trainer:
         sums, metrics = torch.zeros_like(counts), Metrics(device)
         for part in work.parts:
             check_measured(self.force_field, part.batch, self.data.train.name)
+            self.gradients.complete = part is work.parts[-1]
             with memory_named(part.batch, _SMALLER), self.precision.products():
                 sums += self._backward(part.to(device), counts, metrics)
-        self.group.add(self.gradients.flat)
+        self.gradients.add()
         self.precision.unscale(self.optimizer)
-        asked = torch.tensor([float(self.interrupt.signal != 0)], dtype=torch.float64, device=device)
+        asked = torch.tensor([self.interrupt.signal != 0, self._is_late()], dtype=torch.float64, device=device)
         totals = self.group.add(torch.cat([sums, metrics.state, asked]))
-        sums, metrics = totals[: len(counts)], Metrics(state=totals[len(counts) : -1])
+        sums, metrics = totals[: len(counts)], Metrics(state=totals[len(counts) : -2])
         clip_norm = self.config.training.clip_norm
         norm = self.gradients.clip(clip_norm)
         if self.precision.skips(norm):
@@ -195,7 +213,7 @@ class Trainer:
         self.step += 1
         if self.average is not None:
             self.average.update(self.step)
-        return bool(totals[-1] > 0)
+        return Asked(*(totals[-2:] > 0).tolist())
 
     def _seed_dropout(self) -> None:
         """Make dropout a function of seed and step, so that a resumed run repeats it."""
@@ -231,7 +249,7 @@ class Trainer:
             "Look at these structures, lower training.lr or set training.clip_norm"
         )
 
-    def _after_step(self, log: RunLog, stop: bool) -> None:
+    def _after_step(self, log: RunLog, asked: Asked) -> None:
         """Evaluate, log and save at their intervals; raise SystemExit after a signal."""
         training, step, total = self.config.training, self.step, self.schedule.total_steps
         log.advance(step)
@@ -243,23 +261,24 @@ class Trainer:
             if passed == 1:
                 del row["step_ms"]  # it compiled kernels
             log.say(metrics_line(row, total))
-        if stop:
-            if self.group.is_first:
-                self._save()
+        if asked.stop:
+            self._save()
             self.group.wait()  # torchrun ends the others when one has left
             log.say(
                 f"stopped after step {step} of {total}; saved to {self.folder.last}. Continue with the same command "
                 f"and --resume, or: denskit train {self.folder.path} --resume"
             )
             raise SystemExit(128 + (self.interrupt.signal or signal.SIGTERM))
-        if self.group.is_first and step < total and self._save_is_due():
+        interval = parse_interval(training.checkpoint_every)
+        due = asked.save if interval.unit == "minute" else self.schedule.is_due(interval, step)
+        if step < total and due:
             self._save()
 
-    def _save_is_due(self) -> bool:
+    def _is_late(self) -> bool:
+        """Whether the first process finds that a checkpoint is due by the clock."""
         interval = parse_interval(self.config.training.checkpoint_every)
-        if interval.unit == "minute":
-            return time.monotonic() - self.saved_at >= 60 * interval.number
-        return self.schedule.is_due(interval, self.step)
+        late = interval.unit == "minute" and time.monotonic() - self.saved_at >= 60 * interval.number
+        return self.group.is_first and late
 
     def _log_row(self, log: RunLog, evaluate: bool) -> None:
         """Write a row of metrics.csv, with validation errors where they are due."""
@@ -303,10 +322,9 @@ class Trainer:
             name = self._judged_by(metrics, self.data.valid.name)
             if math.isfinite(metrics[name]) and (self.best is None or metrics[name] < self.best):
                 self.best = metrics[name]
-                if self.group.is_first:
-                    self._save_model(self.folder.best_model, metrics)
-                    if training.final == "best":
-                        self._save_model(self.folder.model, metrics)
+                self._save_model(self.folder.best_model, metrics)
+                if training.final == "best":
+                    self._save_model(self.folder.model, metrics)
         return metrics
 
     def _judged_by(self, errors: dict[str, float], source: str) -> str:
@@ -326,7 +344,7 @@ class Trainer:
         return measure(self.force_field, source, batch_size=batch_size, processes=self.group, advice=_FEWER).summary()
 
     def _save(self) -> None:
-        """The state to resume from, and the last weights as a model file."""
+        """The state to resume from, and the last weights as a model file; all processes take part."""
         self._save_state()
         with self._averaged():
             self._save_model(self.folder.last_model, {})
@@ -334,11 +352,16 @@ class Trainer:
                 self._save_model(self.folder.model, {})
 
     def _save_state(self) -> None:
+        optimizer = optimizer_state(self.optimizer)
+        average = self.average.state() if self.average is not None else None
+        self.saved_at = time.monotonic()
+        if not self.group.is_first:
+            return
         checkpoint = Checkpoint(
             step=self.step,
             weights=self.force_field.state_dict(),
-            optimizer=self.optimizer.state_dict(),
-            average=self.average.state() if self.average is not None else None,
+            optimizer=optimizer,
+            average=average,
             loss_scale=self.precision.state(),
             window=self.totals.state(),
             failure=self.failure,
@@ -349,9 +372,11 @@ class Trainer:
             config=self.config.document(),
         )
         save_checkpoint(self.folder.last, checkpoint)
-        self.saved_at = time.monotonic()
 
     def _save_model(self, path: Path, metrics: dict[str, float]) -> None:
+        """Write the weights as a model file, on the first process."""
+        if not self.group.is_first:
+            return
         splits = self.data.splits
         metadata = {
             "step": self.step,

@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import ase.io
 import lmdb
 import numpy as np
 import pytest
@@ -30,6 +31,29 @@ def test_rows_are_read() -> None:
     np.testing.assert_array_equal(source[1].stress * 1000, [[0, 5, 4], [5, 1, 3], [4, 3, 2]])
     assert source[0].stress is None
     assert source[0].positions[0].tolist() == [1.2763277400417183, 0.7368881642872727, 5.0]
+
+
+def _packed(values: np.ndarray) -> dict[str, Any]:
+    return {"__ndarray__": [list(values.shape), str(values.dtype), values.ravel().tolist()]}
+
+
+def test_rows_of_omat24(data_dir: Path, tmp_path: Path) -> None:
+    """Real crystals of MPtrj in rows as OMat24 and sAlex have them: stress in eV/Å^3, Voigt's order, ASE's sign."""
+    frames = ase.io.read(data_dir / "mptrj_850.extxyz", ":6")
+    values: dict[str, Any] = {"nextid": 7, "deleted_ids": [], "metadata": {}}
+    for number, atoms in enumerate(frames, 1):
+        arrays = {"numbers": atoms.numbers, "positions": atoms.positions, "cell": atoms.cell.array, "pbc": atoms.pbc}
+        arrays |= {"forces": atoms.get_forces(), "stress": atoms.get_stress()}
+        values[str(number)] = {name: _packed(np.asarray(array)) for name, array in arrays.items()} | {
+            "energy": atoms.get_potential_energy(), "calculator": "unknown", "calculator_parameters": {}, "ctime": 24.8,
+            "mtime": 24.8, "user": "x", "unique_id": "0" * 32, "key_value_pairs": {}, "data": {"sid": f"agm{number}"},
+        }  # fmt: skip
+    source, _ = read_file(_written(tmp_path / "data.0000.aselmdb", values), required=("energy", "forces", "stress"))
+    for system, atoms in zip(source, frames, strict=True):
+        assert system.energy == atoms.get_potential_energy()
+        np.testing.assert_array_equal(system.positions, atoms.positions)
+        np.testing.assert_array_equal(system.forces, atoms.get_forces())
+        np.testing.assert_allclose(system.stress, atoms.get_stress(voigt=False), atol=1e-15)
 
 
 def _written(path: Path, values: dict[str, Any]) -> Path:

@@ -107,7 +107,9 @@ def crowded(sample: Sample) -> Iterator[Finding]:
     """Cells so small that the neighbours make a training slow."""
     structures = sample.structures
     count = neighbors_expected(structures.sizes, structures.cell, structures.pbc)
-    found = f"an atom has about {count.max():,.0f} neighbours within {REACH:g} Å, images included; solids have 20 to 160"
+    found = (
+        f"an atom has about {count.max():,.0f} neighbours within {REACH:g} Å, images included; solids have 20 to 160"
+    )
     means = "these cells are far too small, and take as much more time and memory"
     yield from sample.marked(count > CROWDED, "problem", found, means, "Look at the unit of the cell, or remove them")
 

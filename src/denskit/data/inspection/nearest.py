@@ -10,7 +10,7 @@ from ase.data import covalent_radii
 
 from denskit.batch import System
 from denskit.data.base import Source, collate, spaced
-from denskit.data.crowding import REACH
+from denskit.data.crowding import REACH as REACH  # part of this module's interface
 from denskit.geometry.neighbors import build_neighbors
 
 MOST = 250  # structures that are searched

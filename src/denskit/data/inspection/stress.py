@@ -31,7 +31,7 @@ def vacuum(sample: Sample) -> Iterator[Finding]:
         begin, end = structures.starts[place : place + 2]
         empty[place] = _layer_gap(structures.positions[begin:end], structures.cell[place]) > VACUUM
     found = f"frames with a stress have more than {VACUUM:g} Å of vacuum"
-    means = "the stress of slabs and molecules is an average over the vacuum, and means nothing"
+    means = "the stress of slabs and molecules is an average over the vacuum"
     advice = "Make them not periodic across the vacuum (pbc F), and say data.missing=mask, or task.stress_weight=0"
     yield from sample.marked(empty, "note", found, means, advice)
 

@@ -65,7 +65,9 @@ def _similar(path: Path) -> str:
 
 def is_read_by_ase(path: Path) -> bool:
     """Whether ASE reads the file."""
-    return path.is_file() and _ending(path) is None and path.suffix != ".npz" and not (is_mptrj(path) or is_matpes(path))
+    return (
+        path.is_file() and _ending(path) is None and path.suffix != ".npz" and not (is_mptrj(path) or is_matpes(path))
+    )
 
 
 def are_shards(path: Path) -> bool:

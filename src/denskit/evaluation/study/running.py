@@ -22,7 +22,7 @@ from denskit.evaluation.study.config import StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.splits import split_settings
 from denskit.files import write_json
 from denskit.models.model_file import read_header
-from denskit.tasks import Denoises
+from denskit.tasks import denoises
 from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
 
@@ -75,7 +75,7 @@ def train_and_judge(
         "seconds": seconds_of_run(path),
         "steps": header["metadata"]["step"],
     }
-    if isinstance(config.task, Denoises) and "test" in errors:
+    if denoises(config.task) and "test" in errors:
         result["noise"] = noise_error(path)
     write_json(folder.result(run), result)
     return result

@@ -15,6 +15,7 @@ from denskit.files import write_json
 from denskit.reading.documents import read_json
 from denskit.runtime.progress import Report, unreported
 from denskit.runtime.work_folder import WorkFolder, append_line, whole_lines
+from denskit.simulation.crystals.conductivity import Conductivity, conductivity, conductivity_errors, space_group
 from denskit.simulation.crystals.elastic import elastic_constants
 from denskit.simulation.crystals.equation_of_state import equation_of_state
 from denskit.simulation.crystals.ground_state import CrystalSettings, relaxed_crystal
@@ -22,7 +23,7 @@ from denskit.simulation.crystals.phonons import phonons
 from denskit.simulation.potential import EnergyAndForces
 from denskit.simulation.state import Structures
 
-MARKER, PROPERTIES = "crystals.json", "crystals.jsonl"
+MARKER, PROPERTIES, HEAT = "crystals.json", "crystals.jsonl", "conductivity_{}.npz"
 
 
 def measure_into(
@@ -32,6 +33,8 @@ def measure_into(
     settings: CrystalSettings,
     *,
     vibrations: bool = False,
+    heat: bool = False,
+    reference: Path | None = None,
     origin: dict[str, Any] | None = None,
     resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
@@ -46,6 +49,8 @@ def measure_into(
         source: the crystals.
         settings: strains, displacements, convergence.
         vibrations: measure phonons, too.
+        heat: measure the thermal conductivity, too, into ``conductivity_INDEX.npz``.
+        reference: folder with ``conductivity_INDEX.npz`` of the same crystals, to compare with.
         origin: plain JSON about model and file, kept with the settings.
         resume: continue the work in the folder.
         say: gets messages for the user.
@@ -55,7 +60,13 @@ def measure_into(
     A crystal that cannot be measured has an "error" in its line.  Raises ValueError for a folder with other work.
     """
     work = WorkFolder(folder, "set of crystals", MARKER)
-    record = {"settings": settings.model_dump(), "phonons": vibrations, "crystals": len(source), **(origin or {})}
+    record = {
+        "settings": settings.model_dump(),
+        "phonons": vibrations,
+        "conductivity": heat,
+        "crystals": len(source),
+        **(origin or {}),
+    }
     with work.opened(resume=resume) as continues:
         if continues:
             work.require_same(read_json(work.marker), record)
@@ -68,11 +79,19 @@ def measure_into(
             if stop():
                 return None
             try:
-                crystal = source[index]
-                if cost := crowding(crystal):
+                given = source[index]
+                if cost := crowding(given):
                     say(f"crystal {index}: {cost}")
-                file = folder / f"phonopy_{index}.yaml" if vibrations else None
-                found = _measured(potential, crystal, settings, file)
+                potential.check_elements(given)
+                crystal = relaxed_crystal(potential, given, settings)
+                found = _measured(potential, crystal, settings)
+                if vibrations:
+                    found |= _vibrations(potential, crystal, settings, folder / f"phonopy_{index}.yaml")
+                if heat:
+                    kept = space_group(given) == space_group(crystal)
+                    found |= _heat(
+                        conductivity(potential, crystal, settings), kept, folder / HEAT.format(index), reference
+                    )
             except ValueError as error:
                 found = {"error": str(error)}
             append_line(folder / PROPERTIES, {"index": index, "formula": _formula(source, index), **found})
@@ -93,16 +112,12 @@ def _formula(source: Structures, index: int) -> str:
         return ""
 
 
-def _measured(
-    potential: EnergyAndForces, system: System, settings: CrystalSettings, file: Path | None
-) -> dict[str, Any]:
-    """Properties of one crystal as plain JSON; units are in the names."""
-    potential.check_elements(system)
-    crystal = relaxed_crystal(potential, system, settings)
+def _measured(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> dict[str, Any]:
+    """Properties of one relaxed crystal as plain JSON; units are in the names."""
     state = equation_of_state(potential, crystal, settings)
     elastic = elastic_constants(potential, crystal, settings)
     lengths = np.linalg.norm(crystal.cell, axis=1)
-    found = {
+    return {
         "atoms": len(crystal),
         "energy_eV_per_atom": (crystal.energy or 0.0) / len(crystal),
         "volume_A3_per_atom": abs(float(np.linalg.det(crystal.cell))) / len(crystal),
@@ -118,11 +133,13 @@ def _measured(
         "poisson_ratio": elastic.poisson_ratio,
         "elastically_stable": elastic.stable,
     }
-    if file is None:
-        return found
+
+
+def _vibrations(potential: EnergyAndForces, crystal: System, settings: CrystalSettings, file: Path) -> dict[str, Any]:
+    """Phonons as plain JSON."""
     modes = phonons(potential, crystal, settings)
     modes.phonopy.save(file, settings={"force_constants": True})
-    return found | {
+    return {
         "phonon_smallest_THz": modes.smallest,
         "phonon_largest_THz": modes.largest,
         "dynamically_stable": modes.stable,
@@ -131,4 +148,21 @@ def _measured(
         "phonon_frequencies_THz": modes.frequencies.tolist(),
         "phonon_density_per_THz": modes.density.tolist(),
         "supercell_atoms": modes.atoms,
+    }
+
+
+def _heat(found: Conductivity, kept: bool, file: Path, reference: Path | None) -> dict[str, Any]:
+    """The thermal conductivity as plain JSON, saved with its modes; ``kept``: relaxation kept the symmetry."""
+    found.save(file)
+    errors = {}
+    if reference is not None:
+        errors = conductivity_errors(found, Conductivity.load(reference / file.name), symmetric=kept)
+    stable = not np.isnan(found.mean)
+    return {
+        "conductivity_300K_W_per_m_K": found.mean if stable else None,
+        "conductivity_tensor_W_per_m_K": found.kappa.tolist() if stable else None,
+        "conductivity_of_coherences_W_per_m_K": found.coherence if stable else None,
+        "phonon_smallest_of_mesh_THz": float(found.frequencies.min()),
+        "symmetry_kept": kept,
+        **errors,
     }

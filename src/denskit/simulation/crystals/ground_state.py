@@ -36,6 +36,12 @@ class CrystalSettings(Settings):
     """Å, of an atom, for phonons."""
     supercell: float = Field(12.0, gt=0)
     """Å: smallest height of the supercell for phonons."""
+    triplet_displacement: float = Field(0.03, gt=0, lt=0.1)
+    """Å, of an atom, for the thermal conductivity."""
+    triplet_supercell: float = Field(8.0, gt=0)
+    """Å: smallest height of the supercell for the thermal conductivity."""
+    mesh: float = Field(40.0, gt=0)
+    """Å: length of the sampling of q for the thermal conductivity, as phono3py counts it."""
 
 
 def relaxed_crystal(potential: EnergyAndForces, system: System, settings: CrystalSettings) -> System:

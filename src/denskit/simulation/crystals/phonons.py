@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ def phonons(potential: EnergyAndForces, crystal: System, settings: CrystalSettin
         warnings.simplefilter("ignore")  # phonopy 4 tells of its new defaults
         calculation = _phonopy(crystal, settings)
         calculation.generate_displacements(distance=settings.displacement)
-        calculation.forces = np.array([_forces(potential, cell) for cell in calculation.supercells_with_displacements])
+        calculation.forces = displaced_forces(potential, calculation.supercells_with_displacements)
         calculation.produce_force_constants()
         calculation.run_mesh(MESH)
         calculation.run_total_dos()
@@ -74,10 +75,21 @@ def _phonopy(crystal: System, settings: CrystalSettings) -> Any:
         from phonopy.structure.atoms import PhonopyAtoms
     except ModuleNotFoundError:
         raise ModuleNotFoundError("phonons need phonopy: pip install 'denskit[crystals]'") from None
-    heights = 1 / np.linalg.norm(np.linalg.inv(crystal.cell), axis=0)
-    repeats = np.ceil(settings.supercell / heights - 1e-6).astype(int)
+    repeats = repeats_of(crystal, settings.supercell)
     cell = PhonopyAtoms(numbers=crystal.atomic_numbers, positions=crystal.positions, cell=crystal.cell)
     return Phonopy(cell, np.diag(repeats), primitive_matrix="auto")
+
+
+def repeats_of(crystal: System, height: float) -> np.ndarray:
+    """Repetitions [3] of the cell that make its heights at least ``height`` (Å)."""
+    heights = 1 / np.linalg.norm(np.linalg.inv(crystal.cell), axis=0)
+    repeats: np.ndarray = np.ceil(height / heights - 1e-6).astype(int)
+    return repeats
+
+
+def displaced_forces(potential: EnergyAndForces, cells: Iterable[Any]) -> np.ndarray:
+    """Forces [D, n, 3] of displaced supercells, eV/Å."""
+    return np.array([_forces(potential, cell) for cell in cells])
 
 
 def _forces(potential: EnergyAndForces, cell: Any) -> np.ndarray:

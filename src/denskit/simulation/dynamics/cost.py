@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import ase
@@ -61,5 +62,5 @@ def cost_of(potential: Potential, structures: Sequence[ase.Atoms], plan: Dynamic
         molecular_dynamics(potential, structures, trial, say=lambda text: None, stop=enough)
         frame = sum(path.stat().st_size for path in folder.glob("trajectory_*"))
     marks.append(time.perf_counter())
-    spent = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    spent = [after - before for before, after in pairwise(marks)]
     return DynamicsCost(statistics.median(spent[len(spent) // 3 :]), peak_memory(potential.device), float(frame))

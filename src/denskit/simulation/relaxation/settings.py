@@ -6,7 +6,7 @@ from pydantic import Field
 
 from denskit.settings import Settings
 from denskit.simulation.relaxation.cells import CellRelaxation
-from denskit.simulation.relaxation.optimizers import LBFGS, Optimizer
+from denskit.simulation.relaxation.optimizers import FIRE, LBFGS, Optimizer
 
 
 class RelaxationSettings(Settings):
@@ -22,7 +22,7 @@ class RelaxationSettings(Settings):
 
 
 # Published for relaxed energies of OC20: the first in papers until 2024 (300 evaluations are 299 moves), the second in
-# OCP since May 2024.
+# OCP since May 2024.  The third is that of Matbench Discovery, with ASE's FIRE and FrechetCellFilter.
 PROTOCOLS = {
     "oc20-2021": RelaxationSettings(
         optimizer=LBFGS(memory=50, maxstep=0.04, damping=1.0, alpha=70.0), fmax=0.0, steps=299
@@ -30,4 +30,5 @@ PROTOCOLS = {
     "oc20-2024": RelaxationSettings(
         optimizer=LBFGS(memory=50, maxstep=0.2, damping=1.2, alpha=80.0), fmax=0.02, steps=300
     ),
+    "matbench-discovery": RelaxationSettings(optimizer=FIRE(), fmax=0.02, steps=500, cell=CellRelaxation()),
 }

@@ -1,0 +1,89 @@
+"""``denskit evaluate --discovery``: stability of crystals against a convex hull."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from denskit.cli.output import complain, give
+
+ROWS = (
+    ("stable: F1", "F1", "{:.3f}"),
+    ("stable: discovery acceleration (DAF)", "DAF", "{:.3f}"),
+    ("stable: precision", "precision", "{:.3f}"),
+    ("stable: recall", "recall", "{:.3f}"),
+    ("stable: accuracy", "accuracy", "{:.3f}"),
+    ("energy above hull: MAE (meV/atom)", "MAE_eV_per_atom", "{:.1f}"),
+    ("energy above hull: RMSE (meV/atom)", "RMSE_eV_per_atom", "{:.1f}"),
+    ("energy above hull: R²", "R2", "{:.3f}"),
+    ("relaxed energy: MAE (meV/atom)", "energy_MAE_eV_per_atom", "{:.1f}"),
+    ("relaxed structure: RMSD, in (volume/atom)^(1/3)", "rmsd", "{:.4f}"),
+    ("relaxed structures that match", "matched", "{}"),
+    ("predicted stable", "predicted_stable", "{}"),
+    ("converged", "converged", "{}"),
+    ("not converged in 500 moves", "not_converged", "{}"),
+    ("without a prediction", "without_a_prediction", "{}"),
+)
+
+
+def show_discovery(
+    model: Path,
+    file: Path,
+    output: Path | None,
+    *,
+    hull: Path | None,
+    relaxed: Path | None,
+    device: str,
+    checkpoint: Any,
+    resume: bool,
+) -> None:
+    """Relax the materials of a file, judge them, and print the table.  Raises ValueError without an output folder."""
+    from rich.console import Console
+
+    from denskit.evaluation.convex_hull import ConvexHull
+    from denskit.evaluation.discovery import RESULT, TABLE, Materials, discover_into, rmsd_function
+    from denskit.evaluation.evaluate import source_of
+    from denskit.runtime.device import choose_device
+    from denskit.runtime.interrupt import Interrupt
+    from denskit.runtime.progress import progress_bar
+    from denskit.simulation.potential import Potential
+    from denskit.training.run_folder import model_file
+
+    if output is None:
+        raise ValueError("--discovery relaxes structures, into a folder: give --output FOLDER")
+    weights = model_file(model, checkpoint)
+    phases = None if hull is None else ConvexHull(source_of(model, hull, ""), str(hull))
+    known = None if relaxed is None else (source_of(model, relaxed, ""), relaxed)
+    if known is not None and rmsd_function() is None:
+        typer.echo("RMSD is left out: it needs pymatgen (pip install 'denskit[discovery]')", err=True)
+    materials = Materials(source_of(model, file, ""), file, phases, known)
+    potential = Potential(weights, device=choose_device(device), stress=True)
+    origin = {"model": potential.weights_sha256(), "files": [str(path) for path in (file, hull, relaxed)]}
+    console = Console(stderr=True, soft_wrap=True)
+    with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
+        found = discover_into(
+            output, potential, materials, origin={"origin": origin}, resume=resume, progress=bar,
+            say=lambda text: console.print(text, style="yellow", markup=False), stop=lambda: bool(interrupt.signal),
+        )  # fmt: skip
+    if found is None:
+        typer.echo(f"Stopped; the state is saved in {output}. Continue with the same command and --resume", err=True)
+        raise typer.Exit(128 + interrupt.signal)
+    give(discovery=found)
+    _print(found, f"{model} on {file}")
+    typer.echo(f"Wrote {TABLE}, {RESULT} and relaxed.extxyz to {output}")
+    if not found.get("converged", 0) + found.get("not_converged", 0):
+        complain("No structure could be relaxed")
+        raise typer.Exit(1)
+
+
+def _print(found: dict[str, Any], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("quantity", "value", title=title, title_justify="left")
+    for name, key, form in ROWS:
+        if key in found:
+            table.add_row(name, form.format(1000 * found[key] if "meV" in name else found[key]))
+    Console(soft_wrap=True).print(table)

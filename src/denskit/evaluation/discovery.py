@@ -1,0 +1,224 @@
+"""Stability of crystals from structures that are not relaxed, by the protocol of Matbench Discovery.
+
+Structures are relaxed with their cells (FIRE, 0.02 eV/Å, at most 500 moves); their energies are compared with the
+convex hull of known phases, and with references where there are any.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import ase
+import numpy as np
+
+from denskit.batch import System
+from denskit.data.base import Source
+from denskit.data.writing import Originals, plain, relaxed_at
+from denskit.evaluation.convex_hull import ConvexHull
+from denskit.evaluation.stability_metrics import stability_metrics
+from denskit.files import atomic_write, write_json
+from denskit.runtime.progress import Report, unreported
+from denskit.simulation.potential import EnergyAndForces
+from denskit.simulation.relaxation import PROTOCOLS
+from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
+from denskit.simulation.relaxation.results import Relaxed
+
+PROTOCOL = PROTOCOLS["matbench-discovery"]
+TABLE, RESULT = "discovery.csv", "discovery.json"
+NAME, HULL, ENERGY = "material_id", "e_above_hull", "relaxed_energy"  # fields of the files
+ATOMS = Callable[[System], ase.Atoms]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A material's relaxed structure and energies, where they are known."""
+
+    energy: float | None = None  # eV/atom
+    above_hull: float | None = None  # eV/atom
+    atoms: ase.Atoms | None = None
+
+
+@dataclass(frozen=True)
+class Materials:
+    """Structures to relax, the hull, and references by name."""
+
+    source: Source
+    file: Path
+    hull: ConvexHull | None = None
+    relaxed: tuple[Source, Path] | None = None  # reference structures with energies
+
+    @cached_property
+    def references(self) -> dict[str, Reference]:
+        """Of each structure, by name: its ``material_id``, its ``sid``, or its place in the file.
+
+        Raises ValueError for a name that occurs twice.
+        """
+        named = list(_named(self.source, self.file))
+        twice = [name for name, count in Counter(name for name, _ in named).items() if count > 1]
+        if twice:
+            raise ValueError(f"{self.file}: two structures have the {NAME} {twice[0]}; results would be mixed up")
+        known = {} if self.relaxed is None else dict(_named(*self.relaxed))
+        return {name: _reference(own, known.get(name)) for name, own in named}
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Of each structure."""
+        return list(self.references)
+
+    def hull_energies(self) -> np.ndarray:
+        """The hull at each structure's composition [B], eV/atom; NaN without a hull.
+
+        Raises ValueError, naming the structure, where the phases of the hull do not make it up.
+        """
+        if self.hull is None:
+            return np.full(len(self.source), np.nan)
+        energies = np.zeros(len(self.source))
+        for place, system in enumerate(self.source):
+            try:
+                energies[place] = self.hull.energy(system.atomic_numbers)
+            except ValueError as error:
+                raise ValueError(f"{self.file}, record {place} ({self.names[place]}): {error}") from None
+        return energies
+
+
+def discover_into(
+    folder: str | Path,
+    potential: EnergyAndForces,
+    materials: Materials,
+    *,
+    origin: dict[str, Any] | None = None,
+    resume: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Report = unreported,
+) -> dict[str, Any] | None:
+    """Relax all materials into a folder and judge them; returns the metrics, or None where ``stop`` ended the run.
+
+    Writes ``discovery.csv`` (a line a material), ``discovery.json`` (the metrics), and the files of a relaxation.
+    Arguments and errors as :func:`denskit.simulation.relaxation.folder.relax_into`, and those of :class:`Materials`,
+    all raised before the first move.
+    """
+    hull, references = materials.hull_energies(), materials.references
+    work = RelaxationFolder(folder)
+    original = Originals(materials.file, materials.source)
+    summary = relax_into(
+        work, potential, materials.source, PROTOCOL,
+        origin=origin, original=original, resume=resume, say=say, stop=stop, progress=progress,
+    )  # fmt: skip
+    if summary is None:
+        return None
+    distance = rmsd_function() if any(reference.atoms is not None for reference in references.values()) else None
+    rows = [_row(materials, relaxed, hull[relaxed.index], distance) for relaxed in work.results()]
+    with atomic_write(work.path / TABLE) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows({name: "" if value is None else value for name, value in row.items()} for row in rows)
+    found = {"materials": len(rows), **summary["status"], **_metrics(rows)}
+    write_json(work.path / RESULT, found)
+    return found
+
+
+def rmsd_function() -> Callable[[ase.Atoms, ase.Atoms], float | None] | None:
+    """The distance of two structures as in the leaderboard: pymatgen's, in units of (volume / atom)^(1/3); None
+    without pymatgen.  It gives None for structures that do not match."""
+    try:
+        from pymatgen.core import Structure
+        from pymatgen.core.structure_matcher import StructureMatcher
+    except ModuleNotFoundError:
+        return None
+    matcher = StructureMatcher(stol=1.0, scale=False)
+
+    def rmsd(one: ase.Atoms, other: ase.Atoms) -> float | None:
+        given = [Structure(a.cell.array, a.numbers, a.positions, coords_are_cartesian=True) for a in (one, other)]
+        found = matcher.get_rms_dist(*given)
+        return None if found is None else float(found[0])
+
+    return rmsd
+
+
+def _named(source: Source, file: Path) -> Iterator[tuple[str, ase.Atoms]]:
+    """Names and atoms with all fields of their file; ``relaxed_energy`` is the energy label where the file has one."""
+    original = Originals(file, source)
+    for place, system in enumerate(source):
+        atoms = original(system)
+        name = str(atoms.info.get(NAME) or system.sid or place)
+        fields = {HULL: atoms.info.get(HULL), ENERGY: atoms.info.get(ENERGY), "label": system.energy}
+        named = plain(system)
+        named.info = fields
+        yield name, named
+
+
+def _reference(own: ase.Atoms, relaxed: ase.Atoms | None) -> Reference:
+    energy = own.info[ENERGY] if relaxed is None else relaxed.info["label"]
+    above = own.info[HULL] if relaxed is None or relaxed.info[HULL] is None else relaxed.info[HULL]
+    return Reference(
+        None if energy is None else float(energy) / len(own), None if above is None else float(above), relaxed
+    )
+
+
+def _row(
+    materials: Materials, relaxed: Relaxed, hull: float, distance: Callable[[ase.Atoms, ase.Atoms], float | None] | None
+) -> dict[str, Any]:
+    """A line of the table; None where a value is not known."""
+    system, name = materials.source[relaxed.index], materials.names[relaxed.index]
+    reference = materials.references[name]
+    energy = relaxed.energy / len(system) if relaxed.sound and relaxed.energy is not None else None
+    known, above = reference.energy, reference.above_hull
+    if not math.isnan(hull):
+        predicted = None if energy is None else energy - hull
+        above = above if known is None else known - hull
+    else:
+        predicted = None if energy is None or known is None or above is None else above + energy - known
+    row = {
+        NAME: name,
+        "formula": plain(system).get_chemical_formula(empirical=True),
+        "atoms": len(system),
+        "status": relaxed.status,
+        "moves": relaxed.moves,
+        "energy_eV_per_atom": energy,
+        "reference_energy_eV_per_atom": known,
+        "e_above_hull_eV_per_atom": predicted,
+        "reference_e_above_hull_eV_per_atom": above,
+    }
+    if distance is not None:
+        atoms = relaxed_at(plain(system), relaxed.positions, relaxed.cell, {})
+        row["rmsd"] = None if energy is None or reference.atoms is None else distance(atoms, reference.atoms)
+    return row
+
+
+def _metrics(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Metrics of the materials with references."""
+    columns = {
+        name: np.array([math.nan if row[name] is None else row[name] for row in rows], float)
+        for name in _NUMBERS
+        if name in rows[0]
+    }
+    energy, known = columns["energy_eV_per_atom"], columns["reference_energy_eV_per_atom"]
+    predicted, reference = columns["e_above_hull_eV_per_atom"], columns["reference_e_above_hull_eV_per_atom"]
+    found: dict[str, float] = {}
+    if np.isfinite(predicted).any():
+        found["predicted_stable"] = int((predicted <= 0).sum())
+    if np.isfinite(error := energy - known).any():
+        found["energy_MAE_eV_per_atom"] = float(np.nanmean(np.abs(error)))
+    if (judged := np.isfinite(reference)).any() and np.isfinite(predicted).any():
+        found |= stability_metrics(reference[judged], predicted[judged])
+    if "rmsd" in columns:
+        matched = np.isfinite(columns["rmsd"])
+        found |= {
+            "rmsd": float(columns["rmsd"][matched].mean()) if matched.any() else math.nan,
+            "matched": int(matched.sum()),
+        }
+    return found
+
+
+_NUMBERS = (
+    "energy_eV_per_atom", "reference_energy_eV_per_atom", "e_above_hull_eV_per_atom",
+    "reference_e_above_hull_eV_per_atom", "rmsd",
+)  # fmt: skip

@@ -1,0 +1,80 @@
+"""Several processes of this program on one machine that work on one training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from denskit.runtime.threads import cores
+
+_POLL = 0.2  # s
+_PATIENCE = 25.0  # s that the others have to end after one has failed
+
+
+def run_together(arguments: Sequence[str], count: int) -> int:
+    """Run ``denskit`` with these arguments in several processes; the exit code of the first that ended badly, or 0.
+
+    The cores are divided among them, unless OMP_NUM_THREADS says otherwise.  The first process speaks; of the others
+    the message of the first that failed is shown.  Ctrl-C and SIGTERM are passed on to all.  After a failure the others
+    are ended.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    threads = str(max(1, cores() // count))
+    shared = {"OMP_NUM_THREADS": threads, **os.environ, "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}
+    asked: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    with tempfile.TemporaryDirectory() as folder:
+        errors = [Path(folder) / str(rank) for rank in range(count)]
+        running = []
+        try:
+            for rank, path in enumerate(errors):
+                environment = {**shared, "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                with path.open("wb") as stream:
+                    running.append(
+                        subprocess.Popen(
+                            [sys.executable, "-m", "denskit", *arguments], env=environment,
+                            stdout=sys.stdout, stderr=stream if rank else None,
+                            start_new_session=True,  # Ctrl-C reaches us alone
+                        )
+                    )  # fmt: skip
+            failed = _watch(running, asked)
+        finally:
+            for process in running:
+                process.kill()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if failed:
+            sys.stderr.write(errors[failed].read_text(errors="replace"))
+    code = running[failed or 0].wait()
+    if code < 0:
+        sys.stderr.write(f"process {failed or 0} was ended by signal {-code} ({signal.Signals(-code).name})\n")
+    return 128 - code if code < 0 else code
+
+
+def _watch(running: Sequence[subprocess.Popen[bytes]], asked: list[int]) -> int | None:
+    """Wait for the end of all; the place of the first that ended badly, if one did."""
+    failed, deadline = None, float("inf")
+    while any(process.poll() is None for process in running) and time.monotonic() < deadline:
+        while asked:
+            number = asked.pop()
+            for process in running:
+                process.send_signal(number)
+        if failed is None:
+            failed = next((place for place, process in enumerate(running) if process.poll()), None)
+            deadline = float("inf") if failed is None else time.monotonic() + _PATIENCE
+        time.sleep(_POLL)
+    return failed

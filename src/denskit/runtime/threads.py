@@ -1,0 +1,35 @@
+"""The number of threads of a training on a CPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+EDGES_PER_THREAD = 4_000  # in a batch; with fewer, threads wait for each other (docs/scaling.md)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def threads_for(edges: int, device: torch.device) -> Iterator[str]:
+    """Use as many threads in the block as batches of so many edges can keep busy; yields the number and the reason.
+
+    OMP_NUM_THREADS, where it is set, decides alone.
+    """
+    before = torch.get_num_threads()
+    if device.type != "cpu" or "OMP_NUM_THREADS" in os.environ:
+        yield f"threads: {before}" + (" (OMP_NUM_THREADS)" if "OMP_NUM_THREADS" in os.environ else "")
+        return
+    threads = min(cores(), max(1, edges // EDGES_PER_THREAD))
+    said = f"threads: {threads} of {cores()}, one for each {EDGES_PER_THREAD:,} of {edges:,} edges in a batch"
+    torch.set_num_threads(threads)
+    try:
+        yield said + ("; --processes uses more cores" if threads < cores() else "")
+    finally:
+        torch.set_num_threads(before)

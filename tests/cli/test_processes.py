@@ -1,0 +1,92 @@
+"""Trainings of several processes that the program starts itself, or a SLURM job."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from denskit.training.checkpoint import load_checkpoint
+
+from tolerances import PATIENCE_S
+
+pytestmark = pytest.mark.one_thread
+TINY = Path(__file__).parents[1] / "training" / "tiny.yaml"
+DENSKIT = [sys.executable, "-m", "denskit", "train", str(TINY), "device=cpu"]
+
+
+def started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*DENSKIT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+    )  # fmt: skip
+
+
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    runs = [started(f"output={tmp_path / name}", *more) for name, more in (("one", []), ("two", ["--processes", "2"]))]
+    for run in runs:
+        _, errors = run.communicate(timeout=PATIENCE_S)
+        assert run.returncode == 0, errors
+    name = "valid_forces_mae_meV_per_A"
+    rows = [list(csv.DictReader((tmp_path / run / "metrics.csv").open())) for run in ("one", "two")]
+    one, two = (float(read[-1][name]) for read in rows)
+    assert two == pytest.approx(one, rel=1e-3)
+    assert json.loads((tmp_path / "two" / "environment.json").read_text(encoding="utf-8"))["processes"] == 2
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    log = tmp_path / "run" / "train.log"
+    run = started(f"output={tmp_path / 'run'}", "training.max_steps=100000", "--processes", "2")
+    while not (log.is_file() and "step 4/" in log.read_text(encoding="utf-8")):
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.2)
+    run.send_signal(signal.SIGINT)
+    said, _ = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 130
+    assert "Continue with the same command" in said
+    assert load_checkpoint(tmp_path / "run" / "checkpoints" / "last.pt").step >= 4
+
+
+def test_an_error_is_said_once(tmp_path: Path) -> None:
+    run = started("data.train=absent.extxyz", "data.name=file", f"output={tmp_path / 'run'}", "--processes", "2")
+    _, errors = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 1
+    assert errors.count("absent.extxyz") == 1, errors
+
+
+def test_a_slurm_script_trains_and_is_queued_again_after_the_signal(tmp_path: Path) -> None:
+    """With stand-ins for the commands of SLURM; the training saves at the signal, and a second job continues it."""
+    output, queued = tmp_path / "run", tmp_path / "queued"
+    printed = started(f"output={output}", "training.max_steps=100000", "--slurm").communicate(timeout=PATIENCE_S)[0]
+    script = tmp_path / "job.sh"
+    script.write_text(printed, encoding="utf-8")
+    stand_ins = {
+        "srun": f'echo $$ > {tmp_path}/step\nexec "$@"',
+        "scancel": f'kill -TERM "$(cat {tmp_path}/step)"',
+        "scontrol": f'if [ "$1" = show ]; then echo 127.0.0.1; else echo "$2" >> {queued}; fi',
+        "torchrun": f'exec {sys.executable} -m torch.distributed.run "$@"',
+    }
+    for name, text in stand_ins.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    slurm = {
+        "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "here", "SLURM_GPUS_ON_NODE": "2",
+        "SLURM_CPUS_PER_TASK": "2", "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }  # fmt: skip
+    job = subprocess.Popen(["bash", str(script)], env=os.environ | slurm)
+    log = output / "train.log"
+    while not (log.is_file() and "step 4/" in log.read_text(encoding="utf-8")):
+        assert job.poll() is None
+        time.sleep(0.2)
+    job.send_signal(signal.SIGTERM)
+    job.wait(PATIENCE_S)
+    assert queued.read_text(encoding="utf-8").split() == ["7"]
+    assert "stopped after step" in log.read_text(encoding="utf-8")
+    assert " on 2 x cpu" in log.read_text(encoding="utf-8")

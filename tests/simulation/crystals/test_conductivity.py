@@ -1,0 +1,70 @@
+"""Thermal conductivity of a two-atom cell of a formula, against phono3py's own total and against itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase.build import bulk
+
+from denskit.data.frames import read_atoms
+from denskit.simulation.crystals import Conductivity, CrystalSettings, conductivity_errors, relaxed_crystal
+from denskit.simulation.crystals.conductivity import conductivity, space_group
+from denskit.simulation.crystals.folder import measure_into
+from simulation.morse import Morse
+
+MORSE = Morse(stress=True)
+SETTINGS = CrystalSettings(fmax=1e-5, supercell=5.0, triplet_supercell=4.0, mesh=12.0)
+
+
+def _modes(mode_kappa: list[list[float]], weights: list[int]) -> Conductivity:
+    modes, counts = np.array(mode_kappa), np.array(weights)
+    mean = modes.sum() / counts.sum()
+    return Conductivity(
+        kappa=np.array([mean] * 3 + [0.0] * 3), coherence=0.0, mode_kappa=modes, weights=counts,
+        frequencies=np.ones_like(modes),
+    )  # fmt: skip
+
+
+def test_errors_by_hand() -> None:
+    one, other = _modes([[4.0, 8.0], [12.0, 0.0]], [1, 3]), _modes([[8.0, 4.0], [12.0, 16.0]], [1, 3])
+    assert (one.mean, other.mean) == (6.0, 10.0)
+    found = conductivity_errors(one, other)
+    assert found["kappa_SRE"] == pytest.approx(2 * 4 / 16)
+    assert found["kappa_SRME"] == pytest.approx(2 * (4 + 4 + 16) / 4 / 16), "errors of modes do not cancel"
+    assert conductivity_errors(one, one) == {"kappa_SRE": 0.0, "kappa_SRME": 0.0}
+    assert conductivity_errors(one, other, symmetric=False)["kappa_SRME"] == 2.0
+    unstable = replace(one, kappa=np.full(6, np.nan))
+    assert conductivity_errors(unstable, other) == {"kappa_SRE": 2.0, "kappa_SRME": 2.0}
+    with pytest.raises(ValueError, match=r"modes of \(2, 2\) are compared with \(1, 2\)"):
+        conductivity_errors(one, _modes([[1.0, 1.0]], [1]))
+
+
+def test_a_hexagonal_crystal(tmp_path: Path) -> None:
+    pytest.importorskip("phono3py", reason="phono3py (extra conductivity) is not installed")
+    source, _ = read_atoms([bulk("Ti", "hcp", a=2.1, c=3.43)])
+    crystal = relaxed_crystal(MORSE, source[0], SETTINGS)
+    assert space_group(crystal) == "P6_3/mmc (194)"
+    found = conductivity(MORSE, crystal, SETTINGS)
+    assert found.kappa[0] == pytest.approx(found.kappa[1], rel=1e-6)
+    assert found.kappa[0] > 0 and found.kappa[2] > 0
+    assert found.kappa[3:] == pytest.approx(0, abs=1e-6)
+    assert found.mode_kappa.sum() / found.weights.sum() == pytest.approx(found.mean, rel=1e-9)
+    assert found.mode_kappa.shape[1] == found.frequencies.shape[1] == 6
+    assert 0 < found.coherence < found.mean
+
+    found.save(tmp_path / "conductivity_0.npz")
+    assert conductivity_errors(Conductivity.load(tmp_path / "conductivity_0.npz"), found)["kappa_SRME"] == 0
+    deeper = Morse(depth=0.33, stress=True)
+    (measured,) = measure_into(tmp_path / "out", deeper, source, SETTINGS, heat=True, reference=tmp_path) or [{}]
+    assert measured["symmetry_kept"] is True
+    assert 0 < measured["kappa_SRE"] <= measured["kappa_SRME"] < 1
+    assert Conductivity.load(tmp_path / "out" / "conductivity_0.npz").mean == measured["conductivity_300K_W_per_m_K"]
+
+
+def test_files_without_modes_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", kappa=np.ones(6))
+    with pytest.raises(ValueError, match="a.npz holds no conductivity: mode_kappa, weights are absent"):
+        Conductivity.load(tmp_path / "a.npz")
