@@ -14,7 +14,7 @@ import numpy as np
 
 from denskit.files import write_json
 from denskit.training.run_folder import environment
-from denskit_accuracy.clock import pace, points_of, run_and_note, training_seconds
+from denskit_accuracy.clock import Point, pace, points_of, run_and_note, training_seconds
 from denskit_accuracy.frames import SETS, labels_of, write_frames
 from denskit_accuracy.programs import ENVIRONMENTS, Program, Training, steps_per_epoch
 
@@ -56,15 +56,23 @@ class Contest:
             write_frames(SETS[self.set_name], self.data, self.frames)
             self.run_folder.mkdir(parents=True, exist_ok=True)
             training = self._training()
-            log = self.run_folder / "output.log"
             if not (self.run_folder / "trained").exists():
-                self._train(training, log)
+                self._train(training)
                 (self.run_folder / "trained").touch()
-            write_json(self.result, self._judged(training, log))
+            write_json(self.result, self._judged(training))
         return json.loads(self.result.read_text(encoding="utf-8"))
 
-    def _train(self, training: Training, log: Path) -> None:
+    def _train(self, training: Training) -> list[Point]:
+        """Begin or resume a training; its validations.  A program may end quietly when it is told to stop."""
+        log = training.folder / "output.log"
         run_and_note(self.program.command(training), log, self.program.environment)
+        points = self._points(training)
+        if not points or points[-1].at < training.length:
+            raise ValueError(f"{log}: the training ended before {training.length} {self.program.unit}s; run it again")
+        return points
+
+    def _points(self, training: Training) -> list[Point]:
+        return points_of(training.folder / "output.log", self.program.line, first=self.program.first)
 
     def _training(self) -> Training:
         """The training whose length fits into the budget, by a trial that is made once."""
@@ -87,8 +95,7 @@ class Contest:
         folder.mkdir()
         per_epoch = steps_per_epoch(type(self.program), SETS[self.set_name].train)
         interval = max(1, TRIAL_STEPS // per_epoch)
-        self._train(self._of(folder, 3 * interval, interval), folder / "output.log")
-        return pace(points_of(folder / "output.log", self.program.line, first=self.program.first))
+        return pace(self._train(self._of(folder, 3 * interval, interval)))
 
     def _of(self, folder: Path, length: int, interval: int) -> Training:
         return Training(
@@ -96,8 +103,8 @@ class Contest:
             minutes=self.minutes, length=length, interval=interval,
         )  # fmt: skip
 
-    def _judged(self, training: Training, log: Path) -> dict[str, Any]:
-        points = points_of(log, self.program.line, first=self.program.first)
+    def _judged(self, training: Training) -> dict[str, Any]:
+        points = self._points(training)
         seconds = training_seconds(points)
         return {
             "set": self.set_name, "program": self.program_name, "minutes": self.minutes,

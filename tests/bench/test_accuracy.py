@@ -23,7 +23,7 @@ from denskit_accuracy.cli import app
 from denskit_accuracy.clock import Point, pace, points_of, run_and_note, training_seconds
 from denskit_accuracy.contest import Contest, errors_of
 from denskit_accuracy.frames import SETS, FrameSet, elements_of, labels_of, write_frames
-from denskit_accuracy.programs import PROGRAMS, Training, steps_per_epoch, with_pythons
+from denskit_accuracy.programs import PROGRAMS, Denskit, Training, steps_per_epoch, with_pythons
 from denskit_accuracy.report import write_report
 
 REFERENCES = {"H": -13.0, "O": -2000.0}
@@ -221,6 +221,24 @@ def test_a_program_is_trained_and_judged(
     (tmp_path / "data").mkdir()
     again = replace(contest, data=tmp_path / "data").run()  # without frames and without training
     assert again["forces_mae_meV_per_A"] == pytest.approx(found["forces_mae_meV_per_A"], rel=1e-4)
+
+
+class Tired(Denskit):
+    """Ends without an error, too early."""
+
+    def command(self, training: Training) -> list[str]:
+        return [sys.executable, "-c", "print('step 40/120 valid MAE energy 1.0 meV, forces 2.0 meV/Å')"]
+
+
+def test_a_program_that_ends_too_early_is_not_judged(data: Path, tmp_path: Path) -> None:
+    contest = Contest(
+        folder=tmp_path, data=data, set_name="ethanol-50", program_name="denskit", program=Tired(), minutes=1
+    )
+    write_frames(SMALL, data, contest.frames)
+    contest.run_folder.mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"output\.log: the training ended before 120 steps; run it again"):
+        contest.run()
+    assert not contest.result.exists()
 
 
 def test_a_budget_below_a_few_steps_is_an_error(tmp_path: Path) -> None:
