@@ -55,7 +55,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_an_error_is_said_once(tmp_path: Path) -> None:
-    run = started("data.train=absent.extxyz", "data.name=file", f"output={tmp_path / 'run'}", "--processes", "2")
+    data = ("data.name=file", "data.molecule=null", "data.train=absent.extxyz")
+    run = started(*data, f"output={tmp_path / 'run'}", "--processes", "2")
     _, errors = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 1
     assert errors.count("absent.extxyz") == 1, errors
