@@ -30,7 +30,15 @@ def folder(tmp_path: Path) -> Path:
     ase.io.write(tmp_path / "mine.extxyz", molecule("CH3CH2OH"))
     part = {"ids": np.array(["1_0"]), "energy": np.zeros(1, np.float32), "forces": np.zeros((1, 3), np.float32)}
     np.savez(tmp_path / "id.npz", chunk_idx=np.zeros(0, np.int64), **part)
-    for name in ("other.extxyz", "other.npz", "other.pt2", "other.safetensors", "test.json", "summary.json"):
+    for name in (
+        "other.extxyz",
+        "other.npz",
+        "other.pt2",
+        "other.safetensors",
+        "published.pt",
+        "test.json",
+        "summary.json",
+    ):
         (tmp_path / name).write_text("precious")
     return tmp_path
 
@@ -40,7 +48,7 @@ COMMANDS = {
     "submission": ("predict", "model.safetensors", "mine.extxyz", "--format", "evalai", "-o", "other.npz"),
     "merge": ("submission", "merge", "id=id.npz", "-o", "other.npz"),
     "export": ("export", "model.safetensors", "-o", "other.pt2"),
-    "import": ("import", "model.safetensors", "-o", "other.safetensors"),
+    "import": ("import", "published.pt", "-o", "other.safetensors"),
     "generate": ("data", "generate", "ethanol", "--frames", "1", "-o", "other.extxyz"),
     "convert": ("data", "convert", "mine.extxyz", "-o", "other.extxyz"),
     "relax": ("relax", "model.safetensors", "mine.extxyz", "-o", "other.extxyz"),

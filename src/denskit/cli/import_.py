@@ -55,10 +55,10 @@ def import_(
     from denskit.models.importing import import_checkpoint
     from denskit.models.model_file import save_model
 
-    output = output or Path(checkpoint.name.split(".")[0] + ".safetensors")
-    new_file(output, inputs=[path for path in (checkpoint, data, references) if path is not None], force=force)
     if checkpoint.suffix == ".safetensors":
         raise ValueError(f"{checkpoint} is no published checkpoint: a model file of Denskit is used as it is")
+    output = output or Path(checkpoint.name.split(".")[0] + ".safetensors")
+    new_file(output, inputs=[path for path in (checkpoint, data, references) if path is not None], force=force)
     scaling = None
     if data is not None and (mean, std, elements) == (None, None, None):
         scaling = _scaling_of(data)
