@@ -109,7 +109,7 @@ def test_relaxation_says_the_cost_once_and_first() -> None:
     while not relaxer.done:
         relaxer.step()
     assert len(said) == 1
-    assert said[0].startswith("structure 1: each of its 1 atoms has about 1,241 neighbours within 6 Å")
+    assert said[0].startswith("structure 1: an atom has about 1,241 neighbours within 6 Å")
 
 
 def test_left_handed_cells_are_ordinary() -> None:

@@ -56,11 +56,11 @@ class FilterConfig(Settings):
     """Structures that training leaves out, by the first rule that they break."""
 
     isolated: float | None = Field(default=None, gt=0)
-    """Å: structures with an atom that has no neighbour within this distance."""
+    """Leave out structures with an atom that has no neighbour within this distance, in Å."""
     max_force: float | None = Field(default=None, gt=0)
-    """EV/Å: structures with a longer force."""
+    """Leave out structures with a force longer than this, in eV/Å."""
     max_stress: float | None = Field(default=None, gt=0)
-    """EV/Å^3: structures with a larger component of the stress."""
+    """Leave out structures with a component of the stress larger than this, in eV/Å^3."""
 
 
 class Part(Settings):

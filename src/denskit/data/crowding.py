@@ -27,6 +27,6 @@ def crowding(system: System) -> str:
     if count < CROWDED:
         return ""
     return (
-        f"each of its {len(system)} atoms has about {count:,.0f} neighbours within {REACH:g} Å, images (solids have "
-        "20 to 160), and takes as much more time and memory. Is the cell in Å?"
+        f"an atom has about {count:,.0f} neighbours within {REACH:g} Å, images included; solids have 20 to 160. Time "
+        "and memory grow with this number. Is the cell in Å?"
     )

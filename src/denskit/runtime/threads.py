@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-EDGES_PER_THREAD = 4_000  # in a batch; with fewer, threads wait for each other (docs/scaling.md)
+EDGES_PER_THREAD = 4_000  # in a batch; with fewer, threads wait for each other (docs/processes.md)
 
 
 def cores() -> int:

@@ -67,7 +67,7 @@ class LearnedTask(Task, Protocol):
         ...
 
     def corrupt(self, network: nn.Module, prepared: Prepared, progress: float) -> Prepared:
-        """What the model sees, once a prepared batch has its edges; the result has none.
+        """The input of the model, from a prepared batch with edges; the result has none.
 
         Gradients pass from the loss through positions and targets into the network.
         """

@@ -41,9 +41,8 @@ def build_optimizer(force_field: ForceField, config: TrainingConfig, *, sharded:
         "lr": config.lr, "betas": config.betas, "eps": config.adam_epsilon, "amsgrad": config.amsgrad, "fused": True
     }  # fmt: skip
     if sharded:
-        from torch.distributed.optim import (
-            ZeroRedundancyOptimizer,
-        )  # slow, and it imports what torch itself warns about
+        # here, since the import is slow and shows a warning of torch's
+        from torch.distributed.optim import ZeroRedundancyOptimizer
 
         return ZeroRedundancyOptimizer(groups, torch.optim.AdamW, **settings)
     return torch.optim.AdamW(groups, **settings)
@@ -112,7 +111,7 @@ class Gradients:
                 end()
 
     def _arrived(self, chunk: int) -> Callable[[Tensor], None]:
-        """What is called when a parameter of a chunk has its gradient.
+        """A hook that counts the gradients of a chunk and begins its sum.
 
         Chunks are summed in the same order on all processes, whichever gradients are first.
         """

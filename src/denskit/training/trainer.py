@@ -58,7 +58,7 @@ BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
 
 
 class Asked(NamedTuple):
-    """What some process wants after a step, so that all do it."""
+    """Requests of any process after a step; all processes follow them."""
 
     stop: bool  # a signal came
     save: bool
@@ -178,7 +178,7 @@ class Trainer:
         log.say(f"finished: {self.step} steps in {duration(self.seconds)} of training; model in {self.folder.model}")
 
     def train_step(self, work: StepWork) -> Asked:
-        """One update of the weights, and what is to follow.
+        """One update of the weights; returns the requests of all processes.
 
         Each loss term is divided by its count over all micro-batches and processes, known before any backward pass, so
         that gradients and sums merely add.

@@ -110,7 +110,7 @@ def crowded(sample: Sample) -> Iterator[Finding]:
     found = (
         f"an atom has about {count.max():,.0f} neighbours within {REACH:g} Å, images included; solids have 20 to 160"
     )
-    means = "these cells are far too small, and take as much more time and memory"
+    means = "these cells are far too small; time and memory grow with the number of neighbours"
     yield from sample.marked(count > CROWDED, "problem", found, means, "Look at the unit of the cell, or remove them")
 
 

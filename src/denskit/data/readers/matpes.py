@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from denskit.batch import System
 from denskit.data.config import DataConfig
-from denskit.data.readers.pymatgen_json import system_of, values
+from denskit.data.readers.pymatgen_json import read_as_published, system_of, values
 from denskit.data.structure_arrays import StructureArrays
 from denskit.reading.budget import PACKED, Lines, Text, naming
 
@@ -38,12 +37,7 @@ def read_matpes(path: Path, config: DataConfig) -> tuple[StructureArrays, list[s
 
     Raises ValueError, naming file and entry, for a truncated file and for entries without a structure.
     """
-    if config.stress_settings or config.forces_key or config.units not in ("auto", "eV"):
-        raise ValueError(f"{path}: MatPES has its own names and units; leave out data.units and the keys of its labels")
-    energy = config.energy_key or ENERGY
-    structures = StructureArrays.from_systems(_systems(path, energy), name=str(path))
-    said = f"{path}: MatPES, {len(structures)} entries; energy from {energy}, stress from VASP's in kbar"
-    return replace(structures, denoise=config.origin != "md"), [said]
+    return read_as_published(path, config, _systems, dataset="MatPES", energy=ENERGY)
 
 
 def _systems(path: Path, energy: str) -> Iterator[System]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -11,7 +13,8 @@ from ase.data import atomic_numbers
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
-from denskit.data.config import STRESS_UNITS
+from denskit.data.config import STRESS_UNITS, DataConfig
+from denskit.data.structure_arrays import StructureArrays
 from denskit.reading.budget import Text
 
 _PIECE = 2**20  # characters read at once
@@ -38,6 +41,27 @@ def values(file: Text | TextIO) -> Iterator[Any]:
             text, place = text[place:] + more, 0
             continue
         yield value
+
+
+def read_as_published(
+    path: Path, config: DataConfig, systems: Callable[[Path, str], Iterator[System]], *, dataset: str, energy: str
+) -> tuple[StructureArrays, list[str]]:
+    """All structures of a file, and a message.
+
+    ``systems(path, key)`` reads them with the energy ``key``: that of the settings, else ``energy``.  Raises ValueError
+    for settings of other units or labels than the published ones.
+    """
+    if config.stress_settings or config.forces_key or config.units not in ("auto", "eV"):
+        raise ValueError(
+            f"{path}: {dataset} has its own names and units; leave out data.units and the keys of its labels"
+        )
+    energy = config.energy_key or energy
+    structures = StructureArrays.from_systems(systems(path, energy), name=str(path))
+    said = (
+        f"{path}: {dataset}, {len(structures)} structures of {len(set(structures.groups))} materials; energy from "
+        f"{energy}, stress from VASP's in kbar"
+    )
+    return replace(structures, denoise=config.origin != "md"), [said]
 
 
 def system_of(

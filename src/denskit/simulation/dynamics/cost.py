@@ -39,8 +39,8 @@ class DynamicsCost:
 
     def extended(self, twice: DynamicsCost, times: int) -> DynamicsCost:
         """The cost of ``times`` as many systems, on the line through this cost and that of twice as many."""
-        own, other = (torch.tensor([cost.step, cost.memory, cost.frame]) for cost in (self, twice))
-        return DynamicsCost(*(own + (times - 1) * (other - own)).tolist())
+        pairs = ((self.step, twice.step), (self.memory, twice.memory), (self.frame, twice.frame))
+        return DynamicsCost(*(one + (times - 1) * (two - one) for one, two in pairs))
 
 
 def cost_of(potential: Potential, structures: Sequence[ase.Atoms], plan: DynamicsPlan) -> DynamicsCost:
