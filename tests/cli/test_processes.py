@@ -22,6 +22,17 @@ TINY = Path(__file__).parents[1] / "training" / "tiny.yaml"
 DENSKIT = [sys.executable, "-m", "denskit", "train", str(TINY), "device=cpu"]
 
 
+LATE = """
+import os, time
+stat = os.stat
+def late(path, *arguments, **named):
+    if os.environ.get("RANK") == "SLOWER" and str(path).endswith("absent.extxyz"):
+        time.sleep(1)
+    return stat(path, *arguments, **named)
+os.stat = late
+"""
+
+
 def started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*DENSKIT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -54,12 +65,31 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "run" / "checkpoints" / "last.pt").step >= 4
 
 
-def test_an_error_is_said_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slower", [0, 1])
+def test_an_error_is_said_once(tmp_path: Path, slower: int) -> None:
+    """Whichever process fails first."""
+    late = LATE.replace("SLOWER", str(slower))
+    (tmp_path / "sitecustomize.py").write_text(late, encoding="utf-8")
     data = ("data.name=file", "data.molecule=null", "data.train=absent.extxyz")
-    run = started(*data, f"output={tmp_path / 'run'}", "--processes", "2")
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    run = started(*data, f"output={tmp_path / 'run'}", "--processes", "2", PYTHONPATH=path)
     _, errors = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 1
     assert errors.count("absent.extxyz") == 1, errors
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are found in /proc")
+def test_a_killed_process_ends_the_others(tmp_path: Path) -> None:
+    log = tmp_path / "run" / "train.log"
+    run = started(f"output={tmp_path / 'run'}", "training.max_steps=100000", "--processes", "2")
+    while not (log.is_file() and "step 4/" in log.read_text(encoding="utf-8")):
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.2)
+    _, second = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text(encoding="utf-8").split()
+    os.kill(int(second), signal.SIGKILL)
+    _, errors = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 128 + signal.SIGKILL
+    assert "lost process 1" in errors and "process 1 was ended by signal 9 (SIGKILL)" in errors
 
 
 def test_a_slurm_script_trains_and_is_queued_again_after_the_signal(tmp_path: Path) -> None:

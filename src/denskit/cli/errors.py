@@ -1,7 +1,7 @@
 """The way every call of the program ends: exit code, one message for an error of the user's, no traceback.
 
-0: done.  1: bad input or a bad result.  2: the command line cannot be understood.  130: Ctrl-C.
-143: SIGTERM.
+0: done.  1: bad input or a bad result.  2: the command line cannot be understood.  3: another process of the training
+has ended.  130: Ctrl-C.  143: SIGTERM.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from denskit.cli.output import OUTPUT, complain, give, with_common_options
 
 DEBUG_VARIABLE = "DENSKIT_DEBUG"
 FOR_USERS = (ValueError, OSError, ModuleNotFoundError)  # the last: an extra that is not installed
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
+FAILED, USAGE, LOST_PROCESS, INTERRUPTED = 1, 2, 3, 130
 
 
 class FriendlyGroup(TyperGroup):
@@ -47,7 +47,8 @@ class FriendlyGroup(TyperGroup):
             if not shown or (present is None and (OUTPUT.verbose or os.environ.get(DEBUG_VARIABLE))):
                 raise
             _show(present or str(error), hint="" if present else "(--verbose shows where)")
-            raise typer.Exit(FAILED if present is None else USAGE) from None
+            failed = LOST_PROCESS if type(error) is ConnectionError else FAILED  # a broken pipe is a subclass
+            raise typer.Exit(failed if present is None else USAGE) from None
         finally:
             OUTPUT.end()
 

@@ -17,14 +17,15 @@ from denskit.runtime.threads import cores
 
 _POLL = 0.2  # s
 _PATIENCE = 25.0  # s that the others have to end after one has failed
+_SAID = 1  # exit code of the first process after an error of its own, which it has shown
 
 
 def run_together(arguments: Sequence[str], count: int) -> int:
     """Run ``denskit`` with these arguments in several processes; the exit code of the first that ended badly, or 0.
 
-    The cores are divided among them, unless OMP_NUM_THREADS says otherwise.  The first process speaks; of the others
-    the message of the first that failed is shown.  Ctrl-C and SIGTERM are passed on to all.  After a failure the others
-    are ended.
+    The cores are divided among them, unless OMP_NUM_THREADS says otherwise.  The first process speaks; where it has no
+    error of its own, the message of the first other that failed is shown.  Ctrl-C and SIGTERM are passed on to all.
+    After a failure the others are ended.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -57,7 +58,7 @@ def run_together(arguments: Sequence[str], count: int) -> int:
                 process.kill()
             for number, handler in before.items():
                 signal.signal(number, handler)
-        if failed:
+        if failed and running[0].wait() != _SAID:
             sys.stderr.write(errors[failed].read_text(errors="replace"))
     code = running[failed or 0].wait()
     if code < 0:
