@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +16,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from contract.variants import build
 from denskit.batch import Batch, System
 from denskit.data.base import collate
+from denskit.files import locked
 from denskit.geometry.neighbors import build_neighbors
+from denskit.models.base import ForceField
+from denskit.simulation import compiled_library
 from denskit.simulation.compiled import CompiledModel, fold
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
@@ -68,7 +74,9 @@ def test_weights_are_folded() -> None:
 
 @pytest.mark.one_thread
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-def test_compiled_potential_is_the_potential() -> None:
+def test_compiled_potential_is_the_potential(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Compiled in this run or in an earlier one."""
+    monkeypatch.setenv("DENSKIT_CACHE", str(tmp_path))
     small = {"channels": (4, 2), "feature_channels": (4, 2), "head_channels": (2, 2), "ffn_channels": (4, 2)}
     model = build("envelope_no_attention", torch.float64, stress="none", num_heads=1, **small)
     plain, compiled = Potential(model), Potential(model, compile=True)
@@ -79,11 +87,51 @@ def test_compiled_potential_is_the_potential() -> None:
         torch.testing.assert_close(compiled(batch).energy, plain(batch).energy, rtol=1e-12, atol=0)
     assert compiled._compiled is not None and compiled._compiled[0].backend == "inductor"
 
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fails)
+    again = Potential(model, compile=True)
+    torch.testing.assert_close(again(batch).forces, compiled(batch).forces, rtol=0, atol=0)
+    other = Potential(model_with_other_weights(model), compile=True)
+    with pytest.warns(UserWarning, match="not compiled"):
+        other(batch)
 
-def test_without_a_compiler_the_graph_is_used_and_a_warning_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*args: object, **kwargs: object) -> object:
-        raise RuntimeError("no C++ compiler\nfurther lines")
 
+def fails(*args: object, **kwargs: object) -> object:
+    raise RuntimeError("no C++ compiler\nfurther lines")
+
+
+def model_with_other_weights(model: ForceField) -> ForceField:
+    other = copy.deepcopy(model)
+    for parameter in other.parameters():
+        parameter.data.mul_(1.01)
+    return other
+
+
+def test_the_libraries_used_last_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(compiled_library, "KEPT", 2)
+    for number, name in enumerate(("a", "b", "c", "d")):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (number, number))
+    with locked(tmp_path / "a"):  # being made
+        os.utime(tmp_path / "a", (0, 0))
+        compiled_library._remove_oldest(tmp_path)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c", "d"]
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has no such permissions")
+def test_libraries_that_others_can_write_are_not_loaded(tmp_path: Path) -> None:
+    mine, shared = tmp_path / "mine", tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    assert compiled_library._private(mine) == mine
+    assert compiled_library._private(shared) is None
+    (tmp_path / "a_file").touch()
+    assert compiled_library._private(tmp_path / "a_file" / "below") is None
+
+
+def test_without_a_compiler_the_graph_is_used_and_a_warning_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DENSKIT_CACHE", str(tmp_path))
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fails)
     model = build("envelope_no_attention", torch.float64, stress="none")
     potential = Potential(model, compile=True)

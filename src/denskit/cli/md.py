@@ -26,7 +26,10 @@ Uncertain = Annotated[
 
 EdgeChunk = Annotated[int | None, typer.Option(help="Edges per chunk, for systems larger than memory.", min=1)]
 Compile = Annotated[
-    bool, typer.Option("--compile", help="Compile the model first (a minute or more, C++ compiler): for long runs.")
+    bool,
+    typer.Option(
+        "--compile", help="Compile the model, once for a number of atoms (a minute, C++ compiler): for long runs."
+    ),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print time, memory and disk space, from a trial of some steps, and stop.")
@@ -182,7 +185,7 @@ def _simulate(potential: Potential, structures: list[Any], plan: DynamicsPlan, *
 
     console = Console(soft_wrap=True)
     if compiled:
-        console.print("compiling the model before the first step: one to several minutes")
+        console.print("compiling the model before the first step, once for this number of atoms: one to several minutes")
     with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
         outcome = molecular_dynamics(
             potential, structures, plan, resume=resume, say=console.print, progress=bar,

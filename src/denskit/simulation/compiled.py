@@ -7,13 +7,11 @@ same while neighbours change.
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
 
 import torch
-import torch._inductor
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -21,6 +19,7 @@ from denskit.batch import Batch, Edges
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
 from denskit.models.flat_graph import fold
+from denskit.simulation.compiled_library import library_of
 
 SPARE = 1.05  # capacity relative to the present number of edges
 MULTIPLE = 32  # the capacity is a multiple
@@ -51,9 +50,9 @@ def padded(batch: Batch, capacity: int) -> Batch:
 class CompiledModel:
     """Calls a frozen model through a graph that is traced and compiled when shapes change.
 
-    On CPUs AOTInductor compiles the graph to a library, without Python between operations; on GPUs TorchInductor
-    compiles kernels, which a CUDA graph replays.  Where the compiler fails (no C++ compiler, an unsupported operation),
-    the traced graph runs uncompiled, with a warning.
+    On CPUs AOTInductor compiles the graph to a library, without Python between operations, which is kept for later
+    runs; on GPUs TorchInductor compiles kernels, which a CUDA graph replays.  Where the compiler fails (no C++
+    compiler, an unsupported operation), the traced graph runs uncompiled, with a warning.
 
     Args:
         model: in evaluation mode, parameters without gradients; must not change afterwards.
@@ -109,16 +108,6 @@ class CompiledModel:
 
         outputs_of(*inputs)  # fills caches of the model: tensors made under tracing have no values
         return fold(make_fx(outputs_of)(*inputs))
-
-
-def library_of(graph: fx.GraphModule, inputs: Inputs) -> Callable[..., Inputs]:
-    """The graph compiled by AOTInductor for tensors of these shapes on this processor."""
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # inside torch
-        exported = torch.export.export(graph, inputs)
-        path = torch._inductor.aoti_compile_and_package(exported, package_path=f"{folder}/step.pt2")
-        library = torch._inductor.aoti_load_package(path)
-    return lambda *given: tuple(library(*given))
 
 
 def _inputs(batch: Batch) -> Inputs:
