@@ -185,7 +185,9 @@ def _simulate(potential: Potential, structures: list[Any], plan: DynamicsPlan, *
 
     console = Console(soft_wrap=True)
     if compiled:
-        console.print("compiling the model before the first step, once for this number of atoms: one to several minutes")
+        console.print(
+            "compiling the model before the first step, once for this number of atoms: one to several minutes"
+        )
     with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
         outcome = molecular_dynamics(
             potential, structures, plan, resume=resume, say=console.print, progress=bar,
