@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 def import_(
     checkpoint: Annotated[
-        Path, typer.Argument(help="Published checkpoint: Equiformer, EquiformerV2, eSCN.", show_default=False)
+        Path,
+        typer.Argument(
+            help="Published checkpoint: Equiformer, EquiformerV2, EquiformerV3, eSCN, eSEN.", show_default=False
+        ),
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Model file to write.", show_default="CHECKPOINT.safetensors")
@@ -39,8 +42,8 @@ def import_(
 ) -> None:
     """Import a published checkpoint, with the same energies, forces and noise.
 
-    EquiformerV2 and eSCN (OCP and fairchem files) hold all that is needed.  MD17 files hold weights only; the
-    normalisation comes from the training data, or is given.  Examples:
+    EquiformerV2, EquiformerV3, eSCN and eSEN (OCP and fairchem files) hold all that is needed.  MD17 files hold
+    weights only; the normalisation comes from the training data, or is given.  Examples:
 
       denskit import eq2_dens_epochs_12_2M.pt
 
