@@ -13,11 +13,12 @@ from ase.data import chemical_symbols
 from denskit.data.base import Lazy, Source, Subset, evenly
 from denskit.data.config import DataConfig, References
 from denskit.data.filters import filtered, without_filtered
-from denskit.data.readers.formats import open_unchecked
+from denskit.data.readers.formats import open_unchecked, path_of
 from denskit.data.records import Records, joined
 from denskit.data.references import linear_references
 from denskit.data.splits import Splits, divide
 from denskit.data.structure_arrays import StructureArrays, numbered
+from denskit.reading.remote import address_of
 
 WEIGHTED = ("energy", "forces")
 SAMPLE = 64  # structures of shards that are read before training
@@ -85,7 +86,7 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     else:
         if len(parts) > 1:
             raise ValueError(f"data.train lists {len(parts)} sources, which data.split cannot divide; give data.valid")
-        path = Path(parts[0].path).expanduser()
+        path = path_of(parts[0].path)
         splits, message = _splits(config, source, pool, path, seed)
         messages.append(message)
         train, valid, held_out = (
@@ -126,7 +127,7 @@ def _references_from(path: Path, source: Source) -> tuple[dict[str, float], list
 
 
 def _require_other_files(*names: str | None) -> None:
-    files = [str(Path(name).expanduser().resolve()) for name in names if name is not None]
+    files = [address_of(name) or str(Path(name).expanduser().resolve()) for name in names if name is not None]
     if len(set(files)) < len(files):
         raise ValueError(f"train, valid and test name one file twice: {', '.join(files)}. Divide it with data.path")
 

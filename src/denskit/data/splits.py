@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from denskit.data.config import SplitConfig
+from denskit.data.readers.shards import INDEX
 from denskit.files import identity, write_json
 from denskit.reading.budget import naming
 from denskit.reading.documents import read_json
@@ -58,7 +59,7 @@ class Splits:
             train, valid, test = (np.array(document[part], dtype=np.int64).reshape(-1) for part in PARTS)
             about = {key: str(document[key]) for key in ("file", "sha256", "how")}
             splits = cls(train, valid, test, size=int(document["size"]), **about)
-        size, sha256 = identity(of)
+        size, sha256 = _identity(of)
         if size != splits.size or sha256 != splits.sha256:
             raise ValueError(
                 f"{path} divides {splits.file} as it was ({splits.size} bytes, sha256 {splits.sha256[:12]}...), but "
@@ -97,10 +98,16 @@ def divide(split: SplitConfig, *, pool: np.ndarray, groups: Sequence[str], seed:
             "blocks": f"contiguous blocks in file order, {gap} frames left out between them",
             "published": f"the published MD17 split (default_rng({PUBLISHED_SEED}).permutation)",
         }[mode]
-    size, sha256 = identity(path)
+    size, sha256 = _identity(path)
     sizes = " / ".join(f"{len(part)} {name}" for part, name in zip(parts, PARTS, strict=True))
     train, valid, held_out = parts
     return Splits(train, valid, held_out, file=path.name, size=size, sha256=sha256, how=f"{sizes} ({how})")
+
+
+def _identity(path: Path) -> tuple[int, str]:
+    """Of a file or folder; of Denskit's shards that of their index, which has the digest of each shard."""
+    index = path / INDEX
+    return identity(index if index.is_file() else path)
 
 
 def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) -> tuple[int, int, int]:

@@ -15,10 +15,11 @@ from denskit.data.readers.mptrj import is_mptrj, read_mptrj
 from denskit.data.readers.npz import read_npz
 from denskit.data.readers.oc20 import LmdbShard, PickledList
 from denskit.data.readers.raw_oc20 import RawPair, text_of
-from denskit.data.readers.shards import INDEX, open_shards
+from denskit.data.readers.shards import INDEX, SIZES, open_shards
 from denskit.data.records import Records, Rules, sizes_beside
 from denskit.data.references import system_references
 from denskit.data.structure_arrays import StructureArrays
+from denskit.reading.remote import local
 
 # Endings of shards, and their readers.
 _SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
@@ -38,7 +39,7 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArray
     Arrays in memory are unchecked, defects included; records of shards are checked when they are read.
     Raises FileNotFoundError, and ValueError for a file that cannot be read.
     """
-    path = Path(path).expanduser()
+    path = path_of(path)
     if path.is_dir():
         if (path / INDEX).is_file():
             return _folder(path, config)
@@ -54,6 +55,11 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArray
     if is_matpes(path):
         return read_matpes(path, config)
     return (read_ase if is_read_by_ase(path) else read_npz)(path, config)
+
+
+def path_of(name: str | Path) -> Path:
+    """A path of this machine: for an address that of its copy, see :func:`denskit.reading.remote.local`."""
+    return local(name, (INDEX, SIZES))
 
 
 def _similar(path: Path) -> str:

@@ -39,6 +39,7 @@ from denskit.files import atomic_write
 from denskit.reading.arrays import read_mapped
 from denskit.reading.budget import naming
 from denskit.reading.documents import read_json
+from denskit.reading.remote import fetch_missing, is_copy
 
 FORMAT = "denskit-shards-1"
 INDEX, SIZES = "index.json", "sizes.npy"
@@ -105,6 +106,7 @@ class ShardFile(Shard):
     path: Path
     count: int  # structures
     size: int  # bytes
+    sha256: str = ""  # of a shard that is fetched when it is first read
 
     def __len__(self) -> int:
         return self.count
@@ -112,24 +114,29 @@ class ShardFile(Shard):
     def __getitem__(self, record: int) -> System:
         if not 0 <= record < self.count:
             raise IndexError(f"record {record} of {self.path}, which has {self.count}")
-        return _open(self.path, self.size, self.count).system(record)
+        return _open(self).system(record)
 
     @property
     def sizes(self) -> np.ndarray:
         """Atoms of each structure [n] int64."""
-        return np.diff(_open(self.path, self.size, self.count).rows("starts", 0, self.count + 1))
+        return np.diff(_open(self).rows("starts", 0, self.count + 1))
 
 
 def open_shards(folder: Path) -> tuple[tuple[ShardFile, ...], np.ndarray]:
     """The shards of a folder and the atoms of each structure [B] (mapped), all checked against the index.
 
-    No shard is read.  Raises ValueError for a folder that is not whole, and for an index of another kind.
+    No shard is read; those of a folder elsewhere arrive when they are.  Raises ValueError for a folder that is not
+    whole, and for an index of another kind.
     """
     index = read_index(folder)
-    shards = tuple(ShardFile(folder / shard["file"], shard["structures"], shard["bytes"]) for shard in index["shards"])
+    shards = tuple(
+        ShardFile(folder / shard["file"], shard["structures"], shard["bytes"], shard["sha256"])
+        for shard in index["shards"]
+    )
+    arriving = is_copy(folder)
     for shard in shards:
         found = shard.path.stat().st_size if shard.path.is_file() else None
-        if found != shard.size:
+        if found != shard.size and not (arriving and found is None):
             state = "is missing" if found is None else f"has {found} bytes"
             raise ValueError(f"{shard.path} {state}; {INDEX} says {shard.size} bytes. Copy or convert it again")
     sizes = read_mapped(folder / SIZES)
@@ -159,9 +166,10 @@ def read_index(folder: Path) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=OPEN_FILES)
-def _open(path: Path, size: int, count: int) -> _Columns:
+def _open(shard: ShardFile) -> _Columns:
     """An open shard.  One that falls out of the cache is closed when its last reader is done with it."""
-    return _Columns(path, size, count)
+    fetch_missing(shard.path, shard.sha256)
+    return _Columns(shard.path, shard.size, shard.count)
 
 
 class _Columns:
