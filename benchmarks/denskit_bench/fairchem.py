@@ -1,7 +1,7 @@
-"""EquiformerV2 and eSCN beside fairchem-core's, with its weights.
+"""EquiformerV2, eSCN and eSEN beside fairchem-core's, with its weights.
 
 A step begins with finding neighbours on both sides, since fairchem's models do that themselves.  Training is the
-energy's absolute value plus the norms of direct forces, backward, AdamW.  fairchem draws the frames of its edges anew
+energy's absolute value plus the norms of the forces, backward, AdamW.  fairchem draws the frames of its edges anew
 at every call, which sampled activations and heads notice, so the two agree within the peer's own scatter.
 """
 
@@ -26,7 +26,7 @@ from denskit_bench.peers.dynamics import plain
 from denskit_bench.peers.process import PeerProcess
 from denskit_bench.systems import structures
 
-KNOWN = ("equiformer_v2", "escn")
+KNOWN = ("equiformer_v2", "escn", "esen", "esen_gradient")
 TOLERANCE = 2e-3  # of the rms force: the sampled activations see the peer's random frames
 SCATTER = 3  # times what the peer's own calls differ among themselves
 
@@ -34,7 +34,7 @@ SCATTER = 3  # times what the peer's own calls differ among themselves
 def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
     """Ours alone has weights of its own: those of the peer only matter to the comparison."""
     if job.model not in KNOWN or job.dens:
-        raise ValueError(f"fairchem-core 1.10.0 has {' and '.join(KNOWN)} without DeNS here: add --no-dens")
+        raise ValueError(f"fairchem-core 1.10.0 has {', '.join(KNOWN)} without DeNS here: add --no-dens")
     config = config_of(job)
     atoms = structures(job.system, job.batch)
     meeting = Meeting()

@@ -14,6 +14,7 @@ from denskit.models.equiformer import EquiformerConfig
 from denskit.models.equiformer.published_settings import MD17_CONFIGS
 from denskit.models.equiformer_v2 import EquiformerV2Config
 from denskit.models.escn import ESCNConfig
+from denskit.models.esen import ESENConfig
 from denskit.models.execution import Execution, KernelName
 from denskit.models.scaling import Scaling
 from denskit_bench.job import Job
@@ -44,6 +45,8 @@ MODELS: dict[str, tuple[Callable[[], ModelConfig], str]] = {
         "6 layers, L = 4, smooth, forces by gradient: the preset for large data",
     ),
     "escn": (ESCNConfig, "the paper's 52M for OC20, direct forces"),
+    "esen": (ESENConfig, "the published 30M for MPtrj, direct forces"),
+    "esen_gradient": (lambda: ESENConfig(forces="gradient"), "the same with forces by gradient"),
 }  # fmt: skip
 LISTS = ("channels", "feature_channels", "head_channels", "ffn_channels")  # one number a degree
 

@@ -1,4 +1,4 @@
-"""EquiformerV2 and eSCN of fairchem-core 1.10.0; runs in its environment, eagerly, which is the only way it has."""
+"""EquiformerV2, eSCN and eSEN of fairchem-core 1.10.0; runs in its environment, eagerly: it has no other way."""
 
 from __future__ import annotations
 
@@ -25,12 +25,26 @@ ESCN = {
     "mmax_list": [2], "distance_function": "gaussian", "basis_width_scalar": 2.0,
     "max_neighbors": 20, "max_num_elements": 90, "otf_graph": True, "use_pbc": True, "regress_forces": True,
 }  # fmt: skip
+ESEN = {  # the 30M model for MPtrj
+    "sphere_channels": 128, "hidden_channels": 128, "edge_channels": 128, "mmax": 2, "num_distance_basis": 10,
+    "distance_function": "gaussian", "norm_type": "rms_norm_sh", "act_type": "gate", "mlp_type": "spectral",
+    "use_envelope": True, "max_neighbors": 300, "max_num_elements": 100, "otf_graph": True, "use_pbc": True,
+    "regress_forces": True, "regress_stress": False,
+}  # fmt: skip
 
 
 def build(job: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
     """The published model; its weights go to ``job["checkpoint"]`` first, for ours to read."""
     sizes = {"num_layers": job["layers"], "lmax_list": [job["l_max"]]}
     model: Any
+    config: dict[str, Any]
+    if job["model"].startswith("esen"):
+        direct = job["model"] == "esen"
+        attributes = {**ESEN, "num_layers": job["layers"], "lmax": job["l_max"], "cutoff": job["cutoff"]}
+        attributes["direct_forces"] = direct
+        model = _esen(attributes, direct=direct)
+        config = {"model": {"name": "hydra", "backbone": {"model": "esen_backbone", **attributes}}}
+        return _saved(model, config, job)
     if job["model"] == "equiformer_v2":
         from fairchem.core.models.equiformer_v2.equiformer_v2_deprecated import EquiformerV2
 
@@ -41,8 +55,30 @@ def build(job: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
 
         attributes = {**ESCN, **sizes, "cutoff": job["cutoff"]}
         model = eSCN(**attributes)
+    return _saved(model, {"model": job["model"], "model_attributes": attributes}, job)
+
+
+def _esen(attributes: dict[str, Any], *, direct: bool) -> torch.nn.Module:
+    from fairchem.core.models.esen.esen import Linear_Force_Head, MLP_EFS_Head, MLP_Energy_Head, eSEN_Backbone
+
+    class ESENModel(torch.nn.Module):
+        """As fairchem's HydraModel, without its registry."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = eSEN_Backbone(**attributes)
+            heads = {"energy": MLP_Energy_Head, "forces": Linear_Force_Head} if direct else {"efs": MLP_EFS_Head}
+            self.output_heads = torch.nn.ModuleDict({name: head(self.backbone) for name, head in heads.items()})
+
+        def forward(self, data: Any) -> dict[str, torch.Tensor]:
+            features = self.backbone(data)
+            return {name: value for head in self.output_heads.values() for name, value in head(data, features).items()}
+
+    return ESENModel()
+
+
+def _saved(model: Any, config: dict[str, Any], job: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
     unit = {"mean": torch.tensor(0.0), "std": torch.tensor(1.0)}
-    config = {"model": job["model"], "model_attributes": attributes}
     normalizers = {"target": unit, "grad_target": unit}
     torch.save({"state_dict": model.state_dict(), "config": config, "normalizers": normalizers}, job["checkpoint"])
     model.to(job["device"]).train(job["work"] == "train")
