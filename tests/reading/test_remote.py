@@ -87,6 +87,11 @@ def test_a_file_is_copied_once_and_again_when_it_changes(frames: Path, cache: Pa
     assert len(read_file(frames.as_uri())[0]) == 3
 
 
+def test_a_name_without_an_ending_may_be_a_file(frames: Path) -> None:
+    plain = frames.rename(frames.parent / "frames")
+    assert local(plain.as_uri(), (INDEX, SIZES)).read_bytes() == plain.read_bytes()
+
+
 def test_shards_arrive_when_they_are_read(shards: Path, cache: Path) -> None:
     here, there = read_file(shards)[0], read_file(shards.as_uri())[0]
     assert arrived(cache) == {INDEX, SIZES}

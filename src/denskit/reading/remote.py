@@ -21,7 +21,10 @@ from denskit.reading.documents import read_json
 
 ORIGIN = "denskit_origin.json"  # in the folder of a copy: where it comes from
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)(?:::)?:/+(.+)")  # two letters or more: C:/ is a disk of Windows
-_VERSION = ("size", "ETag", "etag", "mtime", "updated", "last_modified", "LastModified", "generation")
+_VERSION = (  # what file systems tell of a file, each by its own names
+    "size", "ETag", "etag", "Content-MD5", "mtime", "updated", "last_modified", "LastModified", "Last-Modified",
+    "generation",
+)  # fmt: skip
 _LOG = logging.getLogger(__name__)
 
 
@@ -116,7 +119,7 @@ def _versions(remote: _Remote, index: Sequence[str]) -> dict[str, dict[str, str]
     whole, parts = {"": remote.path}, {name: f"{folder}/{name}" for name in index}
     # a server of the web answers for a folder, too, with a page that lists it
     for files in (whole, parts) if Path(folder).suffix else (parts, whole):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             return {name: _version(remote, path) for name, path in files.items()}
     raise FileNotFoundError(f"no {' or '.join([remote.path, *parts.values()])}")
 
