@@ -186,7 +186,7 @@ def _simulate(potential: Potential, structures: list[Any], plan: DynamicsPlan, *
     console = Console(soft_wrap=True)
     if compiled:
         console.print(
-            "compiling the model before the first step, once for this number of atoms: one to several minutes"
+            "compiling the model before the first step: a minute or more, seconds where it was compiled before"
         )
     with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
         outcome = molecular_dynamics(
