@@ -173,6 +173,20 @@ def test_denoising_needs_epochs(tiny: Tiny, systems: dict[str, System]) -> None:
     assert _warned(tiny("training.init_from=trained"), frames) == ""
 
 
+def test_few_structures_do_not_need_many_epochs(tiny: Tiny, systems: dict[str, System]) -> None:
+    frames = [systems["ethanol"]] * 50
+    plain = ("task=energy_forces", "training.batch_size=8")
+    said = _warned(tiny(*plain, "training.max_steps=12000"), frames, steps_per_epoch=6)
+    assert "2,000 epochs of 50 structures: on 50 frames of ethanol" in said
+    assert said.endswith("training.max_steps=6000")
+    assert _warned(tiny(*plain, "training.max_steps=8994"), frames, steps_per_epoch=6) == ""
+    assert _warned(tiny(*plain, "training.max_steps=12000"), frames * 3, steps_per_epoch=6) == ""
+    assert _warned(tiny("training.max_steps=12000"), frames, steps_per_epoch=6) == ""  # with DeNS they were better
+    assert (
+        _warned(tiny(*plain, "training.max_steps=12000", "training.init_from=trained"), frames, steps_per_epoch=6) == ""
+    )
+
+
 def test_warnings_come_before_the_first_step(tiny: Tiny) -> None:
     config = tiny("training.max_steps=1", "task.sigma=0.4")
     train(config)
