@@ -20,7 +20,7 @@ from denskit.files import atomic_write, cache_folder, locked, sha256_of, write_j
 from denskit.reading.documents import read_json
 
 ORIGIN = "denskit_origin.json"  # in the folder of a copy: where it comes from
-_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)(?:::)?:/+(.+)")  # two letters or more: C:/ is a disk of Windows
+_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+)")  # two letters or more: C:/ is a disk of Windows
 _VERSION = (  # what file systems tell of a file, each by its own names
     "size", "ETag", "etag", "Content-MD5", "mtime", "updated", "last_modified", "LastModified", "Last-Modified",
     "generation",
