@@ -37,14 +37,13 @@ def build(job: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
     """The published model; its weights go to ``job["checkpoint"]`` first, for ours to read."""
     sizes = {"num_layers": job["layers"], "lmax_list": [job["l_max"]]}
     model: Any
-    config: dict[str, Any]
     if job["model"].startswith("esen"):
         direct = job["model"] == "esen"
         attributes = {**ESEN, "num_layers": job["layers"], "lmax": job["l_max"], "cutoff": job["cutoff"]}
         attributes["direct_forces"] = direct
         model = _esen(attributes, direct=direct)
-        config = {"model": {"name": "hydra", "backbone": {"model": "esen_backbone", **attributes}}}
-        return _saved(model, config, job)
+        backbone = {"model": "esen_backbone", **attributes}
+        return _saved(model, {"model": {"name": "hydra", "backbone": backbone}}, job)
     if job["model"] == "equiformer_v2":
         from fairchem.core.models.equiformer_v2.equiformer_v2_deprecated import EquiformerV2
 

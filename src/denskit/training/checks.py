@@ -143,7 +143,7 @@ def many_epochs(planned: PlannedTraining) -> str | None:
         return None
     return (
         f"{epochs:,.0f} epochs of {size} structures: on 50 frames of ethanol 2,000 epochs ended worse than 1,000 (34.4 "
-        f"and 32.3 meV/Å, with task=dens 31.9); shorter: training.max_steps={1000 * schedule.steps_per_epoch}"
+        f"and 32.3 meV/Å); use task=dens, or fewer steps: training.max_steps={1000 * schedule.steps_per_epoch}"
     )
 
 
