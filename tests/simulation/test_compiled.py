@@ -87,6 +87,16 @@ def test_compiled_potential_is_the_potential(monkeypatch: pytest.MonkeyPatch, tm
         torch.testing.assert_close(compiled(batch).energy, plain(batch).energy, rtol=1e-12, atol=0)
     assert compiled._compiled is not None and compiled._compiled[0].backend == "inductor"
 
+    (library,) = tmp_path.rglob("step.pt2")
+    whole = bytearray(library.read_bytes())
+    whole[len(whole) // 2] ^= 255
+    for damaged in (b"", bytes(whole[:-100]), bytes(whole)):
+        library.write_bytes(damaged)
+        assert not compiled_library._is_whole(library)
+    repaired = Potential(model, compile=True)
+    torch.testing.assert_close(repaired(batch).forces, compiled(batch).forces, rtol=0, atol=0)
+    assert compiled_library._is_whole(library)
+
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fails)
     again = Potential(model, compile=True)
     torch.testing.assert_close(again(batch).forces, compiled(batch).forces, rtol=0, atol=0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from denskit.cli.options import Device, Kernels
+from denskit.cli.options import Device, Kernels, Processes
 from denskit.cli.output import give
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def md(
     kernels: Kernels = "auto",
     edge_chunk: EdgeChunk = None,
     compile: Compile = False,
+    processes: Processes = 1,
     dry_run: DryRun = False,
 ) -> None:
     """Simulate structures at constant energy, temperature or pressure; replicas in one batch.
@@ -88,6 +89,8 @@ def md(
       denskit md runs/mine ethanol.xyz --temperature 500 --time 10 --replicas 16
 
       denskit md runs/mine ethanol.xyz --temperature 500 --time 20 --replicas 16 --resume   # or --dry-run
+
+      denskit md runs/mine ethanol.xyz --temperature 500 --time 100 --replicas 16 --processes 2 --compile
 
       denskit md runs/crystal tungsten.cif --ensemble npt --pressure 10 --temperature 1000 --time 20
 
@@ -110,7 +113,7 @@ def md(
     structures = [atoms.copy() for atoms in _read(file, index) for _ in range(replicas)]
     potential = _potential(
         [model, *(committee or [])], device, dtype, stress=ensemble == "npt", skin=skin, compile=compile,
-        edge_chunk=edge_chunk, kernels=kernels,
+        edge_chunk=edge_chunk, kernels=kernels, processes=min(processes, len(structures)),
     )  # fmt: skip
     if dry_run:
         _announce_cost(potential, structures, plan, compiled=compile)
@@ -147,11 +150,12 @@ def _read(file: Path, index: str) -> list[Any]:
 def _potential(models: list[Path], device: str, dtype: str | None, **made: Any) -> Potential:
     from denskit.runtime.device import choose_device
     from denskit.simulation.calculator import DTYPES
-    from denskit.simulation.potential import Potential
+    from denskit.simulation.divided import DividedPotential
     from denskit.training.run_folder import model_file
 
     precision = None if dtype is None else DTYPES[dtype]
-    return Potential([model_file(model) for model in models], device=choose_device(device), dtype=precision, **made)
+    files = [model_file(model) for model in models]
+    return DividedPotential(files, device=choose_device(device), dtype=precision, **made)
 
 
 def _announce_cost(potential: Potential, structures: list[Any], plan: DynamicsPlan, *, compiled: bool) -> None:
@@ -172,7 +176,7 @@ def _in_words(cost: DynamicsCost, plan: DynamicsPlan) -> str:
 
     return (
         f"about {duration(cost.seconds(plan))} for {plan.steps} steps, at {1000 * cost.step:.3g} ms a step; "
-        f"{cost.memory:.0f} MiB of memory, {cost.disk(plan):.3g} MiB of trajectories"
+        f"{cost.memory:.0f} MiB of memory a process, {cost.disk(plan):.3g} MiB of trajectories"
     )
 
 

@@ -17,3 +17,6 @@ Kernels = Annotated[
 ]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]
+Processes = Annotated[
+    int, typer.Option(help="Processes on this machine that share the structures and its cores.", min=1)
+]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from denskit.cli.options import Deterministic, Device, Fixed, Kernels
+from denskit.cli.options import Deterministic, Device, Fixed, Kernels, Processes
 from denskit.cli.output import complain, give
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def relax(
         Literal["float32", "float64"] | None, typer.Option(help="Of the model; default: the file's.")
     ] = None,
     kernels: Kernels = "auto",
+    processes: Processes = 1,
     fixed: Fixed = None,
     deterministic: Deterministic = False,
 ) -> None:
@@ -67,7 +68,7 @@ def relax(
 
     from denskit.runtime.determinism import use_deterministic_algorithms
     from denskit.runtime.device import choose_device
-    from denskit.simulation.potential import Potential
+    from denskit.simulation.divided import DividedPotential
     from denskit.simulation.relaxation.folder import RelaxationFolder
     from denskit.training.run_folder import model_file
 
@@ -75,12 +76,13 @@ def relax(
         use_deterministic_algorithms()
     settings = _settings(protocol, optimizer, fmax, steps, cell, pressure)
     weights = model_file(model)
-    potential = Potential(
+    potential = DividedPotential(
         weights,
         device=choose_device(device),
         dtype=None if dtype is None else getattr(torch, dtype),
         stress=settings.cell is not None,
         kernels=kernels,
+        processes=processes,
     )
     source, original = _structures(model, file, fixed, first_frames)
     origin = {"model": str(weights), "file": str(file), "first_frames": first_frames, "dtype": dtype, "fixed": fixed}

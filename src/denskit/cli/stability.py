@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from denskit.cli.options import Device, Kernels
+from denskit.cli.options import Device, Kernels, Processes
 from denskit.cli.output import give
 from denskit.files import atomic_write, write_json
 
@@ -50,6 +50,7 @@ def stability(
     dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
     skin: Annotated[float, typer.Option(help="Å, of the neighbour list.")] = 0.5,
     kernels: Kernels = "auto",
+    processes: Processes = 1,
 ) -> None:
     """Measure how long simulations of a molecule stay stable, and the error of h(r), as the paper does for MD17.
 
@@ -74,6 +75,7 @@ def stability(
     reference = source_of(model, file, "test")
     title = f"simulations with {model}" + (f" by {file}" if file else "")
     made: dict[str, Any] = {"device": device, "dtype": dtype and DTYPES[dtype], "skin": skin, "kernels": kernels}
+    made["processes"] = min(processes, replicas)
     _simulate(model, reference, settings, output or model / "stability", title, resume=resume, **made)
 
 
@@ -92,12 +94,12 @@ def _simulate(
     from denskit.runtime.device import choose_device
     from denskit.runtime.interrupt import Interrupt
     from denskit.runtime.progress import progress_bar
-    from denskit.simulation.potential import Potential
+    from denskit.simulation.divided import DividedPotential
     from denskit.simulation.stability.protocol import Reference
     from denskit.simulation.stability.study import run_study
     from denskit.training.run_folder import model_file
 
-    potential = Potential(model_file(model), device=choose_device(device), **made)
+    potential = DividedPotential(model_file(model), device=choose_device(device), **made)
     truth = Reference.of(reference)
     with Interrupt(patient=False) as interrupt, progress_bar(Console()) as bar:
         study = run_study(

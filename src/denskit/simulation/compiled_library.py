@@ -14,6 +14,7 @@ import shutil
 import stat
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -41,12 +42,19 @@ def library_of(graph: fx.GraphModule, inputs: tuple[Tensor, ...]) -> Compiled:
         folder = root / _digest(graph, inputs)
         with locked(folder, wait=True):  # processes that want the same library compile it once
             path = folder / _LIBRARY
-            if not path.is_file():
+            if not _is_whole(path):
                 _compile(graph, inputs, path)
                 _remove_oldest(root)
             os.utime(folder)
             library = torch._inductor.aoti_load_package(str(path))
     return lambda *given: tuple(library(*given))
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the library is there and has its checksums: a disk that was full leaves damaged files."""
+    with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        return archive.testzip() is None
+    return False
 
 
 def _compile(graph: fx.GraphModule, inputs: tuple[Tensor, ...], path: Path) -> None:
