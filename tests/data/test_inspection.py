@@ -315,6 +315,17 @@ def test_a_few_huge_forces_are_no_other_unit(tmp_path: Path) -> None:
     assert not [line for line in found if "kcal" in line]
 
 
+def test_huge_forces_of_atoms_on_top_of_each_other_are_no_other_unit(tmp_path: Path) -> None:
+    frames = copper()
+    for seed, atoms in enumerate(frames):
+        atoms.rattle(0.8, seed=seed)
+        labelled(atoms)
+    assert np.median([np.sqrt(np.mean(atoms.get_forces() ** 2)) for atoms in frames]) > 8
+    found = [str(finding) for finding in inspected(tmp_path, frames)]
+    assert any("far from equilibrium" in line for line in found)
+    assert not [line for line in found if "kcal" in line]
+
+
 def test_a_trajectory_is_recognised(tmp_path: Path) -> None:
     frames, start = [], molecule("CH4").positions
     for time in range(60):

@@ -9,6 +9,7 @@ import torch
 
 from denskit.data.base import collate, spaced
 from denskit.data.inspection.finding import Finding
+from denskit.data.inspection.geometry import squeezed
 from denskit.data.inspection.pairs import lattices, wrapped
 from denskit.data.inspection.sample import Sample
 from denskit.geometry.neighbors import build_neighbors
@@ -100,7 +101,8 @@ def unit(sample: Sample) -> Iterator[Finding]:
         likely = min({**_UNITS, "": 1.0}.items(), key=lambda item: abs(np.log(stiffness / STIFFNESS / item[1])))[0]
         found = f"bonds to H have a force constant of {stiffness:.3g} eV/Å^2 (20 to 50 in all molecules)"
     else:
-        median = float(np.median(sample.force_rms[has])) if has.any() else 0.0
+        usual = has & ~squeezed(sample)  # atoms on top of each other have forces of any size
+        median = float(np.median(sample.force_rms[usual])) if 2 * usual.sum() > has.sum() else 0.0
         likely = next(iter(_UNITS)) if median > LARGE_RMS else ""
         found = f"half of the frames have forces of more than {median:.3g} eV/Å (rms)"
     if likely:

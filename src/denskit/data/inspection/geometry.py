@@ -39,10 +39,17 @@ def too_near(sample: Sample) -> Iterator[Finding]:
     apart = f"only {nearest.distance[near].min():.3g}" if near.any() else f"less than {SHORTEST:g}"
     means = "atoms on top of each other, nearer than any bond"
     yield from sample.marked(wrong, "problem", f"atoms {apart} Å apart", means, "Remove these frames")
-    squeezed = ~near & (nearest.ratio < SQUEEZED)
-    if squeezed.any():
-        found = f"atoms {nearest.distance[squeezed].min():.3g} Å apart, less than half of a bond"
-        yield sample.finding("note", found, "structures far from equilibrium", of=np.unique(nearest.place[squeezed]))
+    tight = ~near & (nearest.ratio < SQUEEZED)
+    if tight.any():
+        found = f"atoms {nearest.distance[tight].min():.3g} Å apart, less than half of a bond"
+        yield sample.finding("note", found, "structures far from equilibrium", of=np.unique(nearest.place[tight]))
+
+
+def squeezed(sample: Sample) -> np.ndarray:
+    """Structures [S] bool with atoms nearer than half of a bond, among those whose distances were looked at."""
+    found = np.zeros(len(sample.structures), dtype=bool)
+    found[sample.nearest.place[sample.nearest.ratio < SQUEEZED]] = True
+    return found
 
 
 def far_away(sample: Sample) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from denskit.data.inspection.energy_consistency import with_forces
 from denskit.data.inspection.finding import Finding
+from denskit.data.inspection.geometry import squeezed
 from denskit.data.inspection.sample import Sample
 from denskit.data.structure_arrays import LABELS
 from denskit.units import HARTREE, KCAL_PER_MOL, KJ_PER_MOL
@@ -86,7 +87,7 @@ def _mixture(ratio: float) -> str:
 def energy_sums(sample: Sample) -> Iterator[Finding]:
     """Energies far from a sum over the elements (a robust linear fit), as of other methods and units."""
     structures = sample.structures
-    has = np.flatnonzero(structures.has["energy"])
+    has = np.flatnonzero(structures.has["energy"] & ~squeezed(sample))
     elements, places = np.unique(structures.atomic_numbers, return_inverse=True)
     if len(has) < 3 * len(elements) + 6 or len(sample.groups) < 2:
         return
