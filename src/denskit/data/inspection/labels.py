@@ -89,7 +89,7 @@ def energy_sums(sample: Sample) -> Iterator[Finding]:
     structures = sample.structures
     has = np.flatnonzero(structures.has["energy"] & ~squeezed(sample))
     elements, places = np.unique(structures.atomic_numbers, return_inverse=True)
-    if len(has) < 3 * len(elements) + 6 or len(sample.groups) < 2:
+    if len(has) < max(3 * len(elements) + 6, 0.5 * structures.has["energy"].sum()) or len(sample.groups) < 2:
         return
     share = np.zeros((len(structures), len(elements)))
     np.add.at(share, (np.repeat(np.arange(len(structures)), structures.sizes), places), 1)
