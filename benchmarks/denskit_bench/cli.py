@@ -50,6 +50,7 @@ Threads = Annotated[int, typer.Option(help="Threads of torch; with 1 the process
 Repeats = Annotated[int, typer.Option(help="Timed steps of each.")]
 WarmUps = Annotated[int, typer.Option(help="Steps of each before them.")]
 Memory = Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory too, in processes of its own.")]
+Compile = Annotated[bool, typer.Option("--compile", help="Compile our model, as `denskit md --compile` does.")]
 Json = Annotated[
     Path | None, typer.Option("--json", help="Write everything measured to this file.", show_default=False)
 ]
@@ -100,6 +101,7 @@ def energy_forces(
     peer_python: PeerPython = None,
     kernels: Kernels = None,
     dens: Dens = True,
+    compile: Compile = False,
     layers: Layers = None,
     l_max: LMax = None,
     cutoff: Cutoff = None,
@@ -112,10 +114,10 @@ def energy_forces(
 ) -> None:
     """Energies and forces, as an evaluation asks for them.
 
-    Example:  python -m denskit_bench energy_forces --system aspirin --batch 1
+    Example:  python -m denskit_bench energy_forces --system aspirin --batch 1 --compile
     """
     sizes = {"layers": layers, "l_max": l_max, "cutoff": cutoff}
-    choices = dict(peer_python=peer_python, kernels=kernels, dens=dens)
+    choices = dict(peer_python=peer_python, kernels=kernels, dens=dens, compile=compile)
     _measure(
         _job("energy_forces", model, system, batch, against, device, **choices, **sizes),
         threads,
@@ -133,13 +135,14 @@ def md(
     batch: Annotated[int, typer.Option("--batch", "--replicas", help="Replicas; a step moves all of them.")] = 1,
     against: Annotated[
         str,
-        typer.Option(help="plain-ase, plain (our plain kernels), mace, mace-compiled, nequip, nequip-compiled, none."),
+        typer.Option(
+            help="plain-ase, plain (our plain kernels), one-process, mace[-compiled], nequip[-compiled], none."
+        ),
     ] = "plain-ase",
     peer_python: PeerPython = None,
     kernels: Kernels = None,
-    compile: Annotated[
-        bool, typer.Option("--compile", help="Compile our model, as `denskit md --compile` does.")
-    ] = False,
+    compile: Compile = False,
+    processes: Annotated[int, typer.Option(help="Processes that share the replicas of our side.", min=1)] = 1,
     device: Device = "cpu",
     threads: Threads = 1,
     repeats: Repeats = 20,
@@ -156,9 +159,12 @@ def md(
 
       python -m denskit_bench md --system ethanol --replicas 16
 
+      python -m denskit_bench md --system ethanol --replicas 16 --compile --processes 2 --against one-process
+
       python -m denskit_bench md --model equiformer_wide --against mace --peer-python PYTHON
     """
-    job = _job("md", model, system, batch, against, device, peer_python=peer_python, kernels=kernels, compile=compile)
+    choices = dict(peer_python=peer_python, kernels=kernels, compile=compile, processes=processes)
+    job = _job("md", model, system, batch, against, device, **choices)
     _measure(job, threads, repeats, warm_ups, memory, json)
 
 

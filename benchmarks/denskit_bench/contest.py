@@ -21,6 +21,7 @@ from denskit.models.config import ModelConfig
 from denskit.models.equiformer.published import convert_equiformer
 from denskit.models.equiformer.published_settings import MD17_CONFIGS
 from denskit.random import keys_for
+from denskit.simulation.compiled import CompiledModel
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Task, total_loss
 from denskit_bench.contender import Agreement, Meeting, Own
 from denskit_bench.job import Job, Side
@@ -73,7 +74,10 @@ def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
     device = torch.device(job.device)
     batch = next(iter(contestants.values())).prepared.batch
     meeting = Meeting(
-        contenders={side: Own(one.step, device, one.module) for side, one in contestants.items()},
+        contenders={
+            side: Own(one.step, device, one.module, counts=side == "theirs" or not job.compile)
+            for side, one in contestants.items()
+        },
         agreement=compare(job, contestants) if len(contestants) == 2 and job.work != "dens" else None,
         facts={"atoms": batch.num_atoms, "edges": batch.num_edges, "structures": job.batch},
     )
@@ -90,7 +94,7 @@ def build_contestants(
     ours = _ours(job, config, dtype, size, dens=job.dens)
     found: dict[Side, Contestant] = {"ours": ours}
     if "theirs" in sides and job.against == "plain":
-        found["theirs"] = _ours(replace(job, kernels="plain"), config, dtype, size, dens=job.dens)
+        found["theirs"] = _ours(replace(job, kernels="plain", compile=False), config, dtype, size, dens=job.dens)
         found["theirs"].module.load_state_dict(ours.module.state_dict())
     elif "theirs" in sides:
         baseline = _baseline(job, dtype).to(device)
@@ -103,9 +107,12 @@ def _ours(job: Job, config: ModelConfig, dtype: torch.dtype, size: int | None, *
     force_field = build(config, dens=dens, dtype=dtype, device=torch.device(job.device), kernels=job.our_kernels)
     training = job.work in ("train", "dens")
     names = ("energy", "forces", "noise") if dens and training else ("energy", "forces")
+    compiled = CompiledModel(force_field.eval().requires_grad_(False), names) if job.compile else None
 
     def predict(prepared: Prepared) -> dict[str, Tensor]:
         with torch.set_grad_enabled(training):  # forces by gradient switch it on for themselves
+            if compiled is not None:
+                return compiled(prepared.batch)
             return force_field(prepared.batch, prepared.force_input if dens and training else None, outputs=names)
 
     task: Task = DeNS(DeNSConfig()) if dens and training else EnergyForces(EnergyForcesConfig())

@@ -1,8 +1,9 @@
 """A step of molecular dynamics: all replicas move once.
 
-Against ``plain-ase`` and alone it is our own loop, which moves all replicas in one batch.  The plain loop is what one
-would write first: a calculator of ASE that makes a batch, looks for neighbours and calls ``ForceField.predict`` at
-every step, one replica after the other.  Against MACE and NequIP all sides are calculators in the same loop of ASE.
+Against ``plain-ase``, ``one-process`` and alone it is our own loop, which moves all replicas in one batch.  The plain
+loop is what one would write first: a calculator of ASE that makes a batch, looks for neighbours and calls
+``ForceField.predict`` at every step, one replica after the other.  Against MACE and NequIP all sides are calculators in
+the same loop of ASE.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from denskit.models.base import ForceField
 from denskit.models.equiformer import EquiformerConfig
 from denskit.models.execution import KernelName
 from denskit.simulation.calculator import DenskitCalculator
+from denskit.simulation.divided import DividedPotential
 from denskit.simulation.dynamics import Dynamics, DynamicsSettings
-from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 from denskit.units import AMU
 from denskit_bench.contender import Agreement, Meeting, Own
@@ -81,12 +82,18 @@ def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
     device = torch.device(job.device)
     forces: dict[Side, np.ndarray] = {}
     for side in sides:
-        model = _model(job, "plain" if side == "theirs" else job.our_kernels)
+        slow = side == "theirs" and job.against != "one-process"
+        model = _model(job, "plain" if slow else job.our_kernels)
         begin = time.perf_counter()
-        step, forces[side] = _plain_loop(model, atoms) if _is_plain_loop(job, side) else _our_loop(job, model, atoms)
+        if side == "theirs" and job.against == "plain-ase":
+            step, forces[side] = _plain_loop(model, atoms)
+        else:
+            potential = _potential(job, side, model)
+            meeting.resources.callback(potential.close)
+            step, forces[side] = _our_loop(potential, job, atoms)
         if side == "ours" and job.compile:
             meeting.facts["compile_s"] = time.perf_counter() - begin
-        meeting.contenders[side] = Own(step, device, model, counts=not job.compile)
+        meeting.contenders[side] = Own(step, device, model, counts=not job.compile and job.processes == 1)
     if len(sides) == 2:
         rms = float(np.sqrt(np.mean(forces["theirs"] ** 2)))
         difference = float(np.sqrt(np.mean((forces["ours"] - forces["theirs"]) ** 2))) / rms
@@ -97,19 +104,22 @@ def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
     return meeting
 
 
-def _is_plain_loop(job: Job, side: Side) -> bool:
-    return side == "theirs" and job.against == "plain-ase"
-
-
 def _model(job: Job, kernels: KernelName) -> ForceField:
     device = torch.device(job.device)
     return build(config_of(job), dens=False, dtype=torch.float32, device=device, kernels=kernels).eval()
 
 
-def _our_loop(job: Job, model: ForceField, atoms: list[ase.Atoms]) -> tuple[Callable[[], None], np.ndarray]:
+def _potential(job: Job, side: Side, model: ForceField) -> DividedPotential:
+    threads = torch.get_num_threads()
+    processes = job.processes if side == "ours" else 1
+    potential = DividedPotential(model, processes=processes, compile=job.compile, kernels=model.execution.kernels)
+    torch.set_num_threads(threads)  # of both sides
+    return potential
+
+
+def _our_loop(potential: DividedPotential, job: Job, atoms: list[ase.Atoms]) -> tuple[Callable[[], None], np.ndarray]:
     """A step of all replicas, and the forces that they start with."""
-    settings = DynamicsSettings(ensemble="nve", timestep=TIMESTEP)
-    dynamics = Dynamics(Potential(model, compile=job.compile, kernels=job.our_kernels), settings)
+    dynamics = Dynamics(potential, DynamicsSettings(ensemble="nve", timestep=TIMESTEP))
     momenta = np.concatenate([one.get_momenta() for one in atoms]) * AMU * ase.units.fs
     state = dynamics.start(batch_of(atoms, job.device), momenta=torch.from_numpy(momenta))
     start = state.forces.cpu().numpy()

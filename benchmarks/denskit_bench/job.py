@@ -14,7 +14,7 @@ Side = Literal["ours", "theirs"]
 MAY_MEET: dict[Work, tuple[str, ...]] = {
     "train": ("e3nn", "e3nn-eager", "plain", "fairchem", "none"),
     "energy_forces": ("e3nn", "e3nn-eager", "plain", "fairchem", "none"),
-    "md": ("plain-ase", "plain", "mace", "mace-compiled", "nequip", "nequip-compiled", "none"),
+    "md": ("plain-ase", "plain", "one-process", "mace", "mace-compiled", "nequip", "nequip-compiled", "none"),
     "loader": ("ase", "none"),
     "neighbors": ("ase", "none"),
     "dens": ("without",),
@@ -23,6 +23,7 @@ PEERS = {
     "e3nn": "an e3nn formulation of Equiformer, with TorchScript",
     "e3nn-eager": "the same in e3nn's default mode for torch >= 2.10",
     "plain": "our own model on plain kernels",
+    "one-process": "our own loop in one process",
     "plain-ase": "a plain ASE loop with our model, one structure after the other",
     "fairchem": "fairchem-core 1.10.0, in an environment of its own",
     "mace": "MACE, in an environment of its own, eager",
@@ -56,7 +57,8 @@ class Job:
     l_max: int | None = None
     cutoff: float | None = None  # Å
     max_neighbors: int | None = None
-    compile: bool = False  # molecular dynamics only
+    compile: bool = False  # molecular dynamics, energies and forces
+    processes: int = 1  # of our side, molecular dynamics only
     device: str = "cpu"
     peer_python: str | None = None
     data: str | None = None  # loader: a file of structures
@@ -90,4 +92,5 @@ class Job:
         if self.work == "dens":
             return {"ours": "with DeNS", "theirs": "without"}
         ours = "denskit" if self.our_kernels == "auto" else f"denskit {self.our_kernels}"
+        ours += f", {self.processes} processes" if self.processes > 1 else ""
         return {"ours": ours} if self.against == "none" else {"ours": ours, "theirs": self.against}

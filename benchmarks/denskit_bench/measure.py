@@ -89,8 +89,8 @@ class Record:
 
     @property
     def clock(self) -> str:
-        """The robust clock: "device" on a GPU, "cpu" with one thread, else "wall"."""
-        return clock_name(torch.device(self.job.device), self.plan.threads)
+        """The robust clock: "device" on a GPU, "cpu" with one thread of one process, else "wall"."""
+        return clock_name(torch.device(self.job.device), self.plan.threads * self.job.processes)
 
     @property
     def ratio(self) -> float | None:

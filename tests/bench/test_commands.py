@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,16 @@ def test_energy_forces_of_fused_kernels_against_plain_ones(tmp_path: Path) -> No
     assert record["agreement"]["forces (float64)"] < 1e-10
 
 
+@pytest.mark.one_thread
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_compiled_energy_forces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DENSKIT_CACHE", str(tmp_path / "cache"))
+    record, _ = bench(tmp_path, f"energy_forces {SMALL} --layers 1 --compile --against plain --no-memory")
+    assert record["agreement"]["forces (float64)"] < 1e-10
+    assert "matmul_gflop" in record["sides"]["theirs"]["counted"]
+    assert not record["sides"]["ours"]["counted"]
+
+
 def test_train_alone_with_its_memory(tmp_path: Path) -> None:
     record, _ = bench(tmp_path, f"train {SMALL} --layers 1 --against none")
     assert record["ratio"] is None
@@ -57,6 +68,14 @@ def test_md_beside_a_plain_loop(tmp_path: Path) -> None:
     assert record["agreement"]["forces (float32)"] < 1e-5
     assert record["ratio"] > 0
     assert [record["sides"][side]["kernels"] for side in ("ours", "theirs")] == ["fused", "plain"]
+
+
+def test_md_in_two_processes(tmp_path: Path) -> None:
+    record, said = bench(tmp_path, "md --system ethanol --replicas 2 --processes 2 --against one-process --no-memory")
+    assert record["agreement"]["forces (float32)"] < 1e-5
+    assert record["clock"] == "wall"
+    assert "time of one-process / time of denskit, 2 processes" in said
+    assert [record["sides"][side]["kernels"] for side in ("ours", "theirs")] == ["fused", "fused"]
 
 
 def test_dens_beside_none(tmp_path: Path) -> None:
