@@ -115,10 +115,21 @@ def md(
         [model, *(committee or [])], device, dtype, stress=ensemble == "npt", skin=skin, compile=compile,
         edge_chunk=edge_chunk, kernels=kernels, processes=min(processes, len(structures)),
     )  # fmt: skip
+    _suggest_processes(potential, processes, len(structures))
     if dry_run:
         _announce_cost(potential, structures, plan, compiled=compile)
     else:
         _simulate(potential, structures, plan, resume=resume, compiled=compile)
+
+
+def _suggest_processes(potential: Potential, processes: int, structures: int) -> None:
+    from denskit.runtime.threads import cores
+
+    best = min(cores(), structures)
+    if potential.device.type == "cpu" and processes < best:
+        typer.echo(
+            f"{cores()} cores, {structures} simulations: --processes {best} is faster (docs/processes.md)", err=True
+        )
 
 
 def _steps(steps: int | None, time: float | None, timestep: float) -> int:
