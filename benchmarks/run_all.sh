@@ -4,8 +4,9 @@
 #     benchmarks/run_all.sh FOLDER [THREADS] [PART ...]
 #
 # Parts: train forces fused dens md neighbors scaling fairchem peers threads (default: all but threads).  Peers are
-# left out unless their Pythons are named: MACE_PYTHON, NEQUIP_PYTHON, FAIRCHEM_PYTHON.  A record that is there already
-# is not measured again, so an interrupted run goes on.  Run it on a quiet machine.
+# left out unless their Pythons are named: MACE_PYTHON, NEQUIP_PYTHON, FAIRCHEM_PYTHON (for EquiformerV3 also its
+# checkout: DENSKIT_EQUIFORMER_V3).  A record that is there already is not measured again, so an interrupted run goes
+# on.  Run it on a quiet machine.
 set -euo pipefail
 folder=${1:?folder for the results}
 threads=${2:-1}
@@ -95,6 +96,11 @@ part_fairchem() {
             --peer-python "$FAIRCHEM_PYTHON" --repeats 5 --warm-ups 1 --threads "$threads"
         bench "fairchem-$model-forces" energy_forces --model "$model" --system slab --batch 1 --no-dens \
             --against fairchem --peer-python "$FAIRCHEM_PYTHON" --repeats 5 --warm-ups 1 --threads "$threads"
+    done
+    if [ -z "${DENSKIT_EQUIFORMER_V3:-}" ]; then return; fi
+    for model in equiformer_v3 equiformer_v3_gradient; do
+        bench "published-$model-train" train --model "$model" --system crystal --batch 1 --no-dens --against fairchem \
+            --peer-python "$FAIRCHEM_PYTHON" --repeats 3 --warm-ups 1 --threads "$threads"
     done
 }
 

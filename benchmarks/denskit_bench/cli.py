@@ -24,9 +24,9 @@ app = typer.Typer(
 
 Model = Annotated[
     str,
-    typer.Option(help="equiformer_l2, _l3, _small, _wide, equiformer_v2, equiformer_v2_gradient, escn."),
+    typer.Option(help="equiformer_l2, _l3, _small, _wide; equiformer_v2, _v3, esen, each also _gradient; escn."),
 ]
-System = Annotated[str, typer.Option(help="ethanol, aspirin, liquid-N (periodic, about N atoms), slab.")]
+System = Annotated[str, typer.Option(help="ethanol, aspirin, liquid-N (periodic, about N atoms), slab, crystal.")]
 Batch = Annotated[int, typer.Option(help="Structures in a batch.")]
 Against = Annotated[
     str, typer.Option(help="e3nn, e3nn-eager, plain (our plain kernels), fairchem, or none: only ours is timed.")

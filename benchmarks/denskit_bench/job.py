@@ -93,4 +93,6 @@ class Job:
             return {"ours": "with DeNS", "theirs": "without"}
         ours = "denskit" if self.our_kernels == "auto" else f"denskit {self.our_kernels}"
         ours += f", {self.processes} processes" if self.processes > 1 else ""
-        return {"ours": ours} if self.against == "none" else {"ours": ours, "theirs": self.against}
+        published = self.against == "fairchem" and self.model.startswith("equiformer_v3")
+        theirs = "published code" if published else self.against
+        return {"ours": ours} if self.against == "none" else {"ours": ours, "theirs": theirs}

@@ -13,6 +13,7 @@ from denskit.models.config import ModelConfig
 from denskit.models.equiformer import EquiformerConfig
 from denskit.models.equiformer.published_settings import MD17_CONFIGS
 from denskit.models.equiformer_v2 import EquiformerV2Config
+from denskit.models.equiformer_v3 import EquiformerV3Config
 from denskit.models.escn import ESCNConfig
 from denskit.models.esen import ESENConfig
 from denskit.models.execution import Execution, KernelName
@@ -43,6 +44,11 @@ MODELS: dict[str, tuple[Callable[[], ModelConfig], str]] = {
             grid_mlp=False, envelope=True,
         ),
         "6 layers, L = 4, smooth, forces by gradient: the preset for large data",
+    ),
+    "equiformer_v3": (lambda: EquiformerV3Config(num_elements=128), "the published one for MPtrj, direct forces"),
+    "equiformer_v3_gradient": (
+        lambda: EquiformerV3Config(num_elements=128, forces="gradient"),
+        "the published 30M for MPtrj, forces by gradient",
     ),
     "escn": (ESCNConfig, "the paper's 52M for OC20, direct forces"),
     "esen": (ESENConfig, "the published 30M for MPtrj, direct forces"),

@@ -17,6 +17,7 @@ SYSTEMS = {
     "aspirin": "one molecule, 21 atoms",
     "liquid-N": "about N atoms of ethanol in a periodic cell, at the liquid's density (liquid-500)",
     "slab": "carbon monoxide on a periodic copper slab, 82 atoms",
+    "crystal": "cuprous oxide, 72 atoms, its axes turned out of those of space",
 }
 CELL = 4.6  # Å, of one ethanol molecule in the periodic systems: the density of the liquid
 RATTLE = 0.05  # Å, of every atom of every copy
@@ -34,6 +35,14 @@ ASPIRIN = ase.Atoms(  # relaxed with GFN2-xTB; Å
         (-2.897, 2.349, 0.905),
     ],
 )  # fmt: skip
+CUPRITE = ase.Atoms(
+    "Cu4O2",
+    cell=[4.27, 4.27, 4.27],
+    pbc=True,
+    scaled_positions=[
+        (0.25, 0.25, 0.25), (0.75, 0.75, 0.25), (0.75, 0.25, 0.75), (0.25, 0.75, 0.75), (0, 0, 0), (0.5, 0.5, 0.5),
+    ],
+)  # fmt: skip
 
 
 def structure(name: str) -> ase.Atoms:
@@ -48,6 +57,11 @@ def structure(name: str) -> ase.Atoms:
         atoms = fcc111("Cu", (4, 4, 5), vacuum=8.0, periodic=True)
         add_adsorbate(atoms, molecule("CO"), 1.9)
         atoms.pbc = True
+        return atoms
+    if name == "crystal":
+        # published models with forces by gradient drop derivatives of bonds along the y axis: none lies there
+        atoms = CUPRITE.repeat((2, 2, 3))
+        atoms.rotate(20, (1, 2, 3), rotate_cell=True)
         return atoms
     if name in ("ethanol", "aspirin"):
         return molecule("CH3CH2OH") if name == "ethanol" else ASPIRIN.copy()

@@ -32,6 +32,14 @@ def test_liquids_grow_at_one_density_and_slabs_are_periodic() -> None:
     assert len(structure("slab")) == 82
 
 
+def test_no_bond_of_the_crystal_lies_along_the_y_axis() -> None:
+    assert len(structure("crystal")) == 72
+    batch, _ = benchmark_batch("crystal", 1)
+    vectors = build_neighbors(batch, 6.0).edge_vectors()
+    assert vectors.shape[0] > 60 * 72
+    assert (vectors[:, 1].abs() / vectors.norm(dim=1)).max() < 0.99999  # published code: 0.999999
+
+
 @pytest.mark.parametrize("name", ["benzene", "liquid-", "liquid-0", "liquid-x"])
 def test_an_unknown_system_is_answered_with_the_known(name: str) -> None:
     with pytest.raises(ValueError, match=r"ethanol.*aspirin.*liquid-N.*slab"):

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from denskit_bench.fairchem import CHECKOUT
 from denskit_bench.job import Job
 from denskit_bench.measure import Plan, run
 from denskit_bench.peers.process import FOLDER, PeerProcess
@@ -67,16 +68,36 @@ def test_calculators_of_peers_take_steps_beside_ours(peer: str) -> None:
 @pytest.mark.parametrize(
     ("model", "unused"),
     # published: the force head of eSEN has a matrix and a bias for degree 0, of which nothing is read
-    [("equiformer_v2", 0), ("escn", 0), ("esen", 129), ("esen_gradient", 0)],
+    [
+        ("equiformer_v2", 0),
+        ("equiformer_v3", 0),
+        ("equiformer_v3_gradient", 0),
+        ("escn", 0),
+        ("esen", 129),
+        ("esen_gradient", 0),
+    ],
 )
 def test_fairchem_computes_what_we_compute(model: str, unused: int) -> None:
     job = Job(
-        work="energy_forces", model=model, system="slab", batch=1, layers=1, l_max=2, cutoff=6.0, against="fairchem",
-        peer_python=_python("fairchem"),
+        work="energy_forces", model=model, system="crystal" if "v3" in model else "slab", batch=1, layers=1, l_max=2,
+        cutoff=6.0, against="fairchem", peer_python=_python("fairchem"),
     )  # fmt: skip
+    if "v3" in model and CHECKOUT not in os.environ:
+        pytest.skip(f"{CHECKOUT} names no checkout of the published EquiformerV3 (docs/benchmarks.md)")
     found = run(job, Plan(repeats=1, warm_ups=1, memory=False)).to_dict()
     assert found["sides"]["ours"]["parameters"] + unused == found["sides"]["theirs"]["parameters"]
+    assert found["agreement"]["energy (float32, largest)"] < 0.1
     assert found["agreement"]["forces (float32, largest)"] < 0.1
+
+
+@pytest.mark.parametrize("folder", ["", "/nowhere"])
+def test_a_missing_checkout_is_said(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHECKOUT, folder)
+    job = Job(
+        work="train", model="equiformer_v3", system="crystal", batch=1, against="fairchem", peer_python=sys.executable
+    )
+    with pytest.raises(ValueError, match=rf"{CHECKOUT}={folder}: name a checkout"):
+        run(job, Plan(repeats=1, warm_ups=1, memory=False))
 
 
 def _python(peer: str) -> str:

@@ -170,6 +170,18 @@ def test_the_frames_do_not_matter(case: CrystalCase) -> None:
         assert_near(out[key], case.arrays[f"caseA/out/{key}"], SINK64)
 
 
+def test_a_memory_saving_activation_is_the_same_function(case: CrystalCase) -> None:
+    """The released gradient model for MPtrj has it in the attention alone."""
+    if case.force_field.config.name != "equiformer_v3" or not case.force_field.backbone.gauge_exact:
+        pytest.skip("no such activation")
+    given = {
+        **case.sizes,
+        "attn_activation": "sep-merge_gates2_swiglu_mem",
+        "ffn_activation": "sep-merge_gates2_swiglu",
+    }
+    assert case.importer.config(PublishedCheckpoint({}, given, None, None)) == case.force_field.config
+
+
 @pytest.mark.parametrize(
     ("preset", "published"),
     [

@@ -43,7 +43,7 @@ def build(job: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
         attributes["direct_forces"] = direct
         model = _esen(attributes, direct=direct)
         backbone = {"model": "esen_backbone", **attributes}
-        return _saved(model, {"model": {"name": "hydra", "backbone": backbone}}, job)
+        return saved(model, {"model": {"name": "hydra", "backbone": backbone}}, job)
     if job["model"] == "equiformer_v2":
         from fairchem.core.models.equiformer_v2.equiformer_v2_deprecated import EquiformerV2
 
@@ -54,7 +54,7 @@ def build(job: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
 
         attributes = {**ESCN, **sizes, "cutoff": job["cutoff"]}
         model = eSCN(**attributes)
-    return _saved(model, {"model": job["model"], "model_attributes": attributes}, job)
+    return saved(model, {"model": job["model"], "model_attributes": attributes}, job)
 
 
 def _esen(attributes: dict[str, Any], *, direct: bool) -> torch.nn.Module:
@@ -76,7 +76,8 @@ def _esen(attributes: dict[str, Any], *, direct: bool) -> torch.nn.Module:
     return ESENModel()
 
 
-def _saved(model: Any, config: dict[str, Any], job: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
+def saved(model: Any, config: dict[str, Any], job: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
+    """Steps of a model that takes fairchem's batches, once its weights are in ``job["checkpoint"]``."""
     unit = {"mean": torch.tensor(0.0), "std": torch.tensor(1.0)}
     normalizers = {"target": unit, "grad_target": unit}
     torch.save({"state_dict": model.state_dict(), "config": config, "normalizers": normalizers}, job["checkpoint"])

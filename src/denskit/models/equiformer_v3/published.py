@@ -75,10 +75,10 @@ def config_of_equiformer_v3(model: Mapping[str, Any]) -> EquiformerV3Config:
     for name, value in wanted.items():
         if model.get(name, value) != value:
             raise ValueError(f"the checkpoint has {name}={model[name]}, a variant of EquiformerV3 that Denskit lacks")
-    activation = model["attn_activation"]
-    if activation not in ACTIVATIONS or model.get("ffn_activation") != activation:
+    activation, other = model["attn_activation"], model.get("ffn_activation")
+    if activation not in ACTIVATIONS or other not in ACTIVATIONS or ACTIVATIONS[other] != ACTIVATIONS[activation]:
         raise ValueError(
-            f"the checkpoint has attn_activation={activation} and ffn_activation={model.get('ffn_activation')}; "
+            f"the checkpoint has attn_activation={activation} and ffn_activation={other}; "
             f"Denskit has {', '.join(ACTIVATIONS)}, the same for both"
         )
     direct = model.get("direct_prediction", True)
