@@ -29,17 +29,24 @@ class Contender(Protocol):
 
 
 class Own:
-    """A contender in this process."""
+    """A contender in this process; ``turn`` steps are timed together, for what is slower after a break."""
 
     def __init__(
-        self, work: Callable[[], object], device: torch.device, module: nn.Module | None = None, *, counts: bool = True
+        self,
+        work: Callable[[], object],
+        device: torch.device,
+        module: nn.Module | None = None,
+        *,
+        counts: bool = True,
+        turn: int = 1,
     ) -> None:
-        self.work, self.device, self.counts, self.module = work, device, counts, module
+        self.work, self.device, self.counts, self.module, self.turn = work, device, counts, module, turn
         self.parameters = sum(parameter.numel() for parameter in module.parameters()) if module is not None else None
 
     def step(self) -> dict[str, float]:
-        """Do the work once; seconds by every clock."""
-        return read_clocks(self.work, self.device)
+        """Do the work ``turn`` times; seconds of once by every clock."""
+        found = read_clocks(lambda: [self.work() for _ in range(self.turn)], self.device)
+        return {clock: seconds / self.turn for clock, seconds in found.items()}
 
     def count(self) -> Counted | None:
         """What one step does, from running it once more; None where nothing can be counted."""

@@ -36,6 +36,7 @@ from denskit_bench.systems import structures
 
 TIMESTEP = 0.5  # fs
 SHORT = 0.1  # fs, beside other models: forces of random weights may be large
+TURN = 20  # steps in a row of several processes, which are slower after a break
 TEMPERATURE = 300.0  # K, of the start
 TOLERANCE = 5e-5  # of the rms force, float32: sides round positions each in their way, and large cells have large ones
 
@@ -93,7 +94,8 @@ def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
             step, forces[side] = _our_loop(potential, job, atoms)
         if side == "ours" and job.compile:
             meeting.facts["compile_s"] = time.perf_counter() - begin
-        meeting.contenders[side] = Own(step, device, model, counts=not job.compile and job.processes == 1)
+        counts = not job.compile and job.processes == 1
+        meeting.contenders[side] = Own(step, device, model, counts=counts, turn=1 if job.processes == 1 else TURN)
     if len(sides) == 2:
         rms = float(np.sqrt(np.mean(forces["theirs"] ** 2)))
         difference = float(np.sqrt(np.mean((forces["ours"] - forces["theirs"]) ** 2))) / rms
