@@ -105,6 +105,22 @@ def test_dynamics_are_those_of_one_process(tmp_path: Path) -> None:
     torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-9)
 
 
+def test_answers_to_an_interrupted_call_are_left_out(
+    divided: DividedPotential, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    divided(batch)
+    monkeypatch.setattr(Potential, "__call__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        divided(batch)
+    monkeypatch.undo()
+    moved = replace(batch, positions=batch.positions + 0.05 * batch.positions.sin())
+    assert_same(divided(moved), Potential(divided.models)(moved))
+
+
+def interrupted(*args: object, **kwargs: object) -> object:
+    raise KeyboardInterrupt
+
+
 def test_a_process_that_dies_is_named(batch: Batch) -> None:
     potential = DividedPotential(build("envelope", torch.float64), processes=2)
     potential(batch)

@@ -31,8 +31,8 @@ class DividedPotential(Potential):
     """A :class:`Potential` that evaluates a share of the systems in each of several processes.
 
     Results are those of one process to rounding.  This process evaluates the first share; the others are started with
-    the potential, keep their neighbour lists, and end with it.  Each process has its part of the cores, unless
-    OMP_NUM_THREADS says otherwise.
+    the potential, keep their neighbour lists, and end with it.  Unless OMP_NUM_THREADS is set, torch gets a process's
+    part of the cores as its threads, in this process too.
 
     Args:
         models: see :class:`Potential`.
@@ -50,8 +50,9 @@ class DividedPotential(Potential):
         self._helpers: list[_Helper] = []
         self._shares: _Shares | None = None
         if processes > 1:
-            threads = int(os.environ.get("OMP_NUM_THREADS", max(1, cores() // processes)))
-            torch.set_num_threads(threads)
+            if "OMP_NUM_THREADS" not in os.environ:
+                torch.set_num_threads(max(1, cores() // processes))
+            threads = torch.get_num_threads()
             content = pickle.dumps(Potential(self.models, **{**made, "device": None, "dtype": None}))
             self._helpers = [_Helper.start(content, threads) for _ in range(processes - 1)]
         self._end = weakref.finalize(self, _end_all, self._helpers)
@@ -128,6 +129,7 @@ class _Helper:
     def __init__(self, process: BaseProcess, connection: Connection) -> None:
         self.process, self.connection = process, connection
         self._known: Tensor | None = None  # atomic numbers of the systems that the process has
+        self._asked = 0  # the number of the last question: answers to others were interrupted, and are left out
 
     @classmethod
     def start(cls, content: bytes, threads: int) -> Self:
@@ -139,21 +141,23 @@ class _Helper:
         return cls(process, here)
 
     def ask(self, batch: Batch, stress: bool | None) -> None:
-        if batch.atomic_numbers is self._known:
-            self.send((stress, _arrays(batch, ("positions", "cell"))))
-        else:
-            self._known = batch.atomic_numbers
-            self.send((stress, _arrays(batch, [item.name for item in fields(Batch) if item.name != "edges"])))
+        known = batch.atomic_numbers is self._known
+        names = ("positions", "cell") if known else [item.name for item in fields(Batch) if item.name != "edges"]
+        self._asked, self._known = self._asked + 1, batch.atomic_numbers
+        self.send((self._asked, stress, _arrays(batch, names)))
 
     def answer(self) -> Evaluation | ValueError:
-        try:
-            found = self.connection.recv()
-        except (EOFError, OSError) as error:
-            raise self._lost() from error
+        number, found = 0, None
+        while number != self._asked:
+            try:
+                number, found = self.connection.recv()
+            except (EOFError, OSError) as error:
+                raise self._lost() from error
         if isinstance(found, Exception):
             if isinstance(found, ValueError):
                 return found
             raise found
+        assert found is not None
         return Evaluation(**_tensors(found))
 
     def send(self, message: object) -> None:
@@ -194,14 +198,14 @@ def _serve(connection: Connection, content: bytes, threads: int) -> None:
             if message is None:
                 potential.forget()
                 continue
-            stress, arrays = message
+            number, stress, arrays = message
             given: dict[str, Any] = _tensors(arrays)
             batch = Batch(**given) if batch is None or "n_atoms" in given else replace(batch, **given)
             try:
                 answer: Arrays | Exception = _arrays(found := potential(batch, stress=stress), _present(found))
             except Exception as error:
                 answer = error
-            connection.send(answer)
+            connection.send((number, answer))
 
 
 def _present(found: Evaluation) -> list[str]:
