@@ -11,10 +11,10 @@ from denskit.cli.options import Device, Kernels, Processes
 from denskit.cli.output import give
 
 if TYPE_CHECKING:
+    from denskit.simulation.divided import DividedPotential
     from denskit.simulation.dynamics.cost import DynamicsCost
     from denskit.simulation.dynamics.folder import DynamicsPlan
     from denskit.simulation.dynamics.loop import Outcome
-    from denskit.simulation.potential import Potential
 
 Committee = Annotated[
     list[Path] | None, typer.Option(help="A further model, repeatable: mean forces and their spread.")
@@ -63,9 +63,7 @@ def md(
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the restart file in the folder.")] = False,
     committee: Committee = None,
     uncertain: Uncertain = None,
-    uncertain_every: Annotated[
-        float, typer.Option(help="fs at least between such frames of a replica.", min=0)
-    ] = 100.0,
+    uncertain_every: Annotated[float, typer.Option(help="fs at least between such frames of one run.", min=0)] = 100.0,
     uncertain_frames: Annotated[int, typer.Option(help="At most so many such frames in all.", min=1)] = 1000,
     stop_uncertain: Annotated[
         bool, typer.Option("--stop-uncertain", help="End a run at its first such frame.")
@@ -86,11 +84,9 @@ def md(
 
     Examples:
 
-      denskit md runs/mine ethanol.xyz --temperature 500 --time 10 --replicas 16
+      denskit md runs/mine ethanol.xyz --temperature 500 --time 10 --replicas 16 --processes 2 --compile
 
       denskit md runs/mine ethanol.xyz --temperature 500 --time 20 --replicas 16 --resume   # or --dry-run
-
-      denskit md runs/mine ethanol.xyz --temperature 500 --time 100 --replicas 16 --processes 2 --compile
 
       denskit md runs/crystal tungsten.cif --ensemble npt --pressure 10 --temperature 1000 --time 20
 
@@ -115,21 +111,10 @@ def md(
         [model, *(committee or [])], device, dtype, stress=ensemble == "npt", skin=skin, compile=compile,
         edge_chunk=edge_chunk, kernels=kernels, processes=min(processes, len(structures)),
     )  # fmt: skip
-    _suggest_processes(potential, processes, len(structures))
     if dry_run:
         _announce_cost(potential, structures, plan, compiled=compile)
     else:
         _simulate(potential, structures, plan, resume=resume, compiled=compile)
-
-
-def _suggest_processes(potential: Potential, processes: int, structures: int) -> None:
-    from denskit.runtime.threads import cores
-
-    best = min(cores(), structures)
-    if potential.device.type == "cpu" and processes < best:
-        typer.echo(
-            f"{cores()} cores, {structures} simulations: --processes {best} is faster (docs/processes.md)", err=True
-        )
 
 
 def _steps(steps: int | None, time: float | None, timestep: float) -> int:
@@ -158,7 +143,7 @@ def _read(file: Path, index: str) -> list[Any]:
     return structures
 
 
-def _potential(models: list[Path], device: str, dtype: str | None, **made: Any) -> Potential:
+def _potential(models: list[Path], device: str, dtype: str | None, **made: Any) -> DividedPotential:
     from denskit.runtime.device import choose_device
     from denskit.simulation.calculator import DTYPES
     from denskit.simulation.divided import DividedPotential
@@ -169,7 +154,7 @@ def _potential(models: list[Path], device: str, dtype: str | None, **made: Any) 
     return DividedPotential(files, device=choose_device(device), dtype=precision, **made)
 
 
-def _announce_cost(potential: Potential, structures: list[Any], plan: DynamicsPlan, *, compiled: bool) -> None:
+def _announce_cost(potential: DividedPotential, structures: list[Any], plan: DynamicsPlan, *, compiled: bool) -> None:
     """Print the cost of the simulation, and of one with ten times the replicas."""
     from denskit.simulation.dynamics.cost import cost_of
 
@@ -191,7 +176,9 @@ def _in_words(cost: DynamicsCost, plan: DynamicsPlan) -> str:
     )
 
 
-def _simulate(potential: Potential, structures: list[Any], plan: DynamicsPlan, *, resume: bool, compiled: bool) -> None:
+def _simulate(
+    potential: DividedPotential, structures: list[Any], plan: DynamicsPlan, *, resume: bool, compiled: bool
+) -> None:
     from rich.console import Console
 
     from denskit.runtime.interrupt import Interrupt
@@ -199,6 +186,7 @@ def _simulate(potential: Potential, structures: list[Any], plan: DynamicsPlan, *
     from denskit.simulation.dynamics.folder import molecular_dynamics
 
     console = Console(soft_wrap=True)
+    _suggest_processes(potential, len(structures))
     if compiled:
         console.print(
             "compiling the model before the first step: a minute or more, seconds where it was compiled before"
@@ -220,6 +208,14 @@ def _simulate(potential: Potential, structures: list[Any], plan: DynamicsPlan, *
     console.print(f"{reached}; {_ended(outcome, plan)}; wrote {plan.folder}")
     if outcome.interrupted:
         raise typer.Exit(128 + interrupt.signal)
+
+
+def _suggest_processes(potential: DividedPotential, structures: int) -> None:
+    from denskit.runtime.threads import cores
+
+    best = min(cores(), structures)
+    if potential.device.type == "cpu" and potential.processes < best:
+        typer.echo(f"{cores()} cores, {structures} simulations: --processes {best} is faster (docs/processes.md)")
 
 
 def _uncertain_frames(plan: DynamicsPlan) -> str:

@@ -63,7 +63,7 @@ class DividedPotential(Potential):
         if not self._helpers or batch.num_systems == 1:
             return super().__call__(batch, stress=stress)
         if self._shares is None or not self._shares.are_of(batch):
-            self._shares = _Shares.of(batch, 1 + len(self._helpers))
+            self._shares = _Shares.of(batch, self.processes)
         own, *others = self._shares.moved(batch)
         busy = list(zip(self._helpers, others, strict=False))
         for helper, share in busy:
@@ -77,6 +77,11 @@ class DividedPotential(Potential):
         if len(sound) < len(found):
             return super().__call__(batch, stress=stress)  # raises the error with the number of the system in the batch
         return _joined(sound)
+
+    @property
+    def processes(self) -> int:
+        """Their number, this one included."""
+        return 1 + len(self._helpers)
 
     def forget(self) -> None:
         """Search for neighbours at the next call, in all processes."""
