@@ -87,7 +87,7 @@ def _mixture(ratio: float) -> str:
 def energy_sums(sample: Sample) -> Iterator[Finding]:
     """Energies far from a sum over the elements (a robust linear fit), as of other methods and units."""
     structures = sample.structures
-    has = np.flatnonzero(structures.has["energy"] & ~squeezed(sample))
+    has = np.flatnonzero(structures.has["energy"] & ~squeezed(sample))  # compressed structures have any energy
     elements, places = np.unique(structures.atomic_numbers, return_inverse=True)
     if len(has) < max(3 * len(elements) + 6, 0.5 * structures.has["energy"].sum()) or len(sample.groups) < 2:
         return
