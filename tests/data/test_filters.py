@@ -15,6 +15,7 @@ from denskit.data import DataConfig, SplitConfig, load_data, read_file
 from denskit.data.config import FilterConfig
 from denskit.data.convert import convert
 from denskit.data.filters import filtered
+from denskit.data.inspection import findings_of
 
 
 def _frames(count: int) -> list[ase.Atoms]:
@@ -90,3 +91,44 @@ def test_shards_are_filtered_when_they_are_written_and_when_they_are_read(tmp_pa
     convert([mine], tmp_path / "whole")
     config = DataConfig(path=str(tmp_path / "whole"), filter=FILTER, split=SplitConfig(valid=2, test=0))
     assert len(load_data(config, seed=0).train) == 24
+
+
+ENERGIES = {"Cu": -3.5, "Ni": -5.5, "O": -4.9}  # eV
+
+
+def _alloys(count: int, *, wrong: dict[int, float], last: str = "Cu") -> list[ase.Atoms]:
+    """Four metal atoms of random kinds with the energies of their elements, ``wrong`` eV an atom more in some."""
+    lots = np.random.default_rng(3)
+    frames = []
+    for number in range(count):
+        atoms = bulk("Cu", cubic=True)
+        atoms.symbols = [*lots.choice(["Cu", "Ni"], 3), last if number == count - 1 else "Ni"]
+        energy = sum(ENERGIES[symbol] for symbol in atoms.symbols) + lots.normal(0, 0.02)
+        atoms.calc = SinglePointCalculator(atoms, energy=energy + 4 * wrong.get(number, 0), forces=np.zeros((4, 3)))
+        frames.append(atoms)
+    return frames
+
+
+def test_implausible_energies(tmp_path: Path) -> None:
+    mine, valid = str(tmp_path / "mine.extxyz"), str(tmp_path / "valid.extxyz")
+    ase.io.write(mine, _alloys(40, wrong={4: 20.0, 11: -1.5, 12: 0.5}))
+    ase.io.write(valid, _alloys(6, wrong={2: 3.0}, last="O"))  # an element that the training structures lack
+    config = FilterConfig(max_energy_deviation=1.0)
+    loaded = load_data(DataConfig(train=mine, valid=valid, filter=config), seed=0)
+    assert sorted(set(range(40)) - {system.index for system in loaded.train}) == [4, 11]
+    assert loaded.valid is not None and [system.index for system in loaded.valid] == [0, 1, 3, 4, 5]
+    words = "2 with an energy more than 1 eV an atom from a sum over the elements"
+    assert any(words in said for said in loaded.messages)
+    few, _ = read_file(valid)
+    with pytest.raises(ValueError, match="with 3 elements that wants at least 15 structures with energies, found 6"):
+        filtered(few, config)
+
+
+def test_the_advice_of_info_leaves_out_the_frames_that_it_names(tmp_path: Path) -> None:
+    mine = str(tmp_path / "mine.extxyz")
+    ase.io.write(mine, _alloys(40, wrong={4: 20.0, 11: -5.0}))
+    source, _ = read_file(mine)
+    (finding,) = [found for found in findings_of(source) if "sum over the elements" in found.found]
+    setting, value = finding.advice.rsplit("data.filter.", 1)[1].split("=")
+    kept, _ = filtered(source, FilterConfig.model_validate({setting: float(value)}))
+    assert set(finding.frames) == set(range(40)) - set(kept.tolist()) == {4, 11}

@@ -61,6 +61,9 @@ class FilterConfig(Settings):
     """Leave out structures with a force longer than this, in eV/Å."""
     max_stress: float | None = Field(default=None, gt=0)
     """Leave out structures with a component of the stress larger than this, in eV/Å^3."""
+    max_energy_deviation: float | None = Field(default=None, gt=0)
+    """Leave out structures whose energy is farther than this from a sum over the elements (a fit to the training
+    structures that outliers do not pull), in eV an atom."""
 
 
 class Part(Settings):

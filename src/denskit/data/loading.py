@@ -79,7 +79,7 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     splits: Splits | None = None
     if config.valid is not None:
         valid, said = read_file(config.valid, config, required=required)
-        valid, left_out = without_filtered(valid, config.filter)
+        valid, left_out = without_filtered(valid, config.filter, like=source)
         train = source if len(pool) == len(source) else Subset(source, pool, source.name)
         counts = f"{len(pool)} training frames of {source.name}, {len(valid)} validation frames of {valid.name}"
         messages += [*said, *left_out, counts]

@@ -68,9 +68,10 @@ def large(sample: Sample) -> Iterator[Finding]:
     absurd, some = largest > ABSURD, (largest > LARGE) & (largest <= ABSURD)
     means = "exploded structures, or calculations that did not converge"
     found = f"forces up to {largest.max():.3g} eV/Å"
-    yield from sample.marked(absurd, "problem", found, means, "Remove these frames")
+    yield from sample.marked(absurd, "problem", found, means, f"Leave them out: data.filter.max_force={ABSURD:g}")
     found = f"forces up to {largest[some].max(initial=0):.3g} eV/Å"
-    yield from sample.marked(some, "note", found, "structures far from equilibrium, which may dominate the loss")
+    means = "structures far from equilibrium, which may dominate the loss"
+    yield from sample.marked(some, "note", found, means, f"data.filter.max_force={LARGE:g} leaves them out")
 
 
 def unbalanced(sample: Sample) -> Iterator[Finding]:

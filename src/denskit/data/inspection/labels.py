@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from denskit.data.inspection.energy_consistency import with_forces
+from denskit.data.inspection.energy_sums import fewest, fit_energies
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.geometry import squeezed
 from denskit.data.inspection.sample import Sample
@@ -88,13 +89,14 @@ def energy_sums(sample: Sample) -> Iterator[Finding]:
     """Energies far from a sum over the elements (a robust linear fit), as of other methods and units."""
     structures = sample.structures
     has = np.flatnonzero(structures.has["energy"] & ~squeezed(sample))  # compressed structures have any energy
-    elements, places = np.unique(structures.atomic_numbers, return_inverse=True)
-    if len(has) < max(3 * len(elements) + 6, 0.5 * structures.has["energy"].sum()) or len(sample.groups) < 2:
+    enough = max(fewest(len(np.unique(structures.atomic_numbers))), 0.5 * structures.has["energy"].sum())
+    if len(has) < enough or len(sample.groups) < 2:
         return
-    share = np.zeros((len(structures), len(elements)))
-    np.add.at(share, (np.repeat(np.arange(len(structures)), structures.sizes), places), 1)
-    share /= structures.sizes[:, None]
-    left, deviation = _robust_fit(share[has], structures.energy[has] / structures.sizes[has])
+    starts = structures.starts
+    numbers = [structures.atomic_numbers[starts[place] : starts[place + 1]] for place in has]
+    fit = fit_energies(numbers, structures.energy[has])
+    left = np.array([fit.residual(*one) for one in zip(numbers, structures.energy[has], strict=True)])
+    deviation = fit.deviation
     if deviation > SCATTER:
         yield sample.finding(
             "problem",
@@ -103,21 +105,13 @@ def energy_sums(sample: Sample) -> Iterator[Finding]:
             "Look at the energies per atom of each source of the file; data.units=kcal/mol for a file in kcal/mol",
         )
         return
-    far = np.abs(left) > max(FAR, DEVIATIONS * deviation)
+    most = max(FAR, DEVIATIONS * deviation)
+    far = np.abs(left) > most
     largest = np.abs(left).max()
     found = f"energies up to {largest:.3g} eV an atom from a sum over the elements (others {deviation:.2g})"
     if far.any() and largest > BEYOND:
         means = "wrong labels, or another method or unit"
-        yield sample.finding("problem", found, means, "Remove these frames, or correct their energies", of=has[far])
+        advice = f"Correct their energies, or leave them out: data.filter.max_energy_deviation={most:.3g}"
+        yield sample.finding("problem", found, means, advice, of=has[far])
     elif far.any():
         yield sample.finding("note", found, "free atoms and torn bonds, or wrong labels", of=has[far])
-
-
-def _robust_fit(shares: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, float]:
-    """Residuals [B] of a linear fit by Huber's weights, and their robust deviation."""
-    left, deviation = values - np.median(values), 0.0
-    for _ in range(20):
-        deviation = 1.4826 * float(np.median(np.abs(left)))  # of a normal distribution
-        weights = np.sqrt(1 / np.maximum(1, np.abs(left) / (1.5 * deviation + 1e-9)))
-        left = values - shares @ np.linalg.lstsq(weights[:, None] * shares, weights * values, rcond=None)[0]
-    return left, deviation
