@@ -52,6 +52,18 @@ class TestFiles:
             (0, 5, "plain"), (0, 5, "DeNS"), (0, 10, "plain"),
         ]  # fmt: skip
 
+    def test_the_values_of_an_axis_may_bring_settings(self, tmp_path: Path) -> None:
+        longer = {5: {"training.max_steps": 20}, 10: {"training.max_steps": 40, "training.lr": 1e-4}}
+        study = tiny_study(axes={FRAMES: longer, "task.forces_weight": [1, 2]})
+        write_study(study, tmp_path / "study.yaml")
+        runs = runs_of(load_study(tmp_path / "study.yaml"))
+        assert len(runs) == 16 and [tuple(run.point) for run in runs[:1]] == [(FRAMES, "task.forces_weight")]
+        assert runs[0].name == "plain_train-5_forces_weight-1_seed-0"
+        trained = {
+            (run.point[FRAMES], run.settings["training.max_steps"], run.settings.get("training.lr")) for run in runs
+        }
+        assert trained == {(5, 20, None), (10, 40, 1e-4)}
+
     def test_a_variant_may_have_another_base(self, tmp_path: Path) -> None:
         study = tiny_study(variants={"a": {}, "b": {"base": "equiformer_v2"}}, settings={})
         assert [run.config(tmp_path).model.name for run in runs_of(study)[:2]] == ["equiformer", "equiformer_v2"]
@@ -62,6 +74,7 @@ class TestFiles:
             ({"settings": {"seed": 3}}, "seed is set for each run"),
             ({"seeds": [1, 1]}, "has one twice"),
             ({"axes": {FRAMES: []}}, "has no values"),
+            ({"axes": {FRAMES: {5: {"seed": 3}}}}, "seed is set for each run"),
             ({"published": {"plian": {}}}, "did you mean plain"),
             ({"variants": {}}, "at least 1"),
             ({"axis": {}}, "Extra inputs"),

@@ -33,8 +33,9 @@ class StudyConfig(Settings):
     """Settings of all runs, as dotted keys: {data.path: mine.extxyz, training.max_steps: 10000}."""
     variants: dict[str, dict[str, Any]] = Field(min_length=1)
     """Compared variants: name -> settings; "base" in them names another preset. The first one is the reference."""
-    axes: dict[str, tuple[Any, ...]] = Field({})
-    """Settings that vary besides: dotted key -> values, such as {data.split.train: [50, 200, 950]}."""
+    axes: dict[str, tuple[Any, ...] | dict[Any, dict[str, Any]]] = Field({})
+    """Settings that vary besides: dotted key -> values, such as {data.split.train: [50, 200, 950]}; or each value with
+    settings that go with it: {data.split.train: {50: {training.max_steps: 6000}, 200: {training.max_steps: 20000}}}."""
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     """Repetitions. A seed fixes split, order, corruption and initial weights: variants are compared in pairs."""
     tests: dict[str, str] = Field({})
@@ -49,7 +50,11 @@ class StudyConfig(Settings):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> StudyConfig:
-        for place, keys in {"settings": self.settings, "axes": self.axes, **self.variants}.items():
+        together = [
+            settings for values in self.axes.values() if isinstance(values, dict) for settings in values.values()
+        ]
+        places = [("settings", self.settings), ("axes", self.axes), *self.variants.items()]
+        for place, keys in [*places, *(("axes", settings) for settings in together)]:
             taken = [key for key in keys if key in _TAKEN]
             if taken:
                 raise ValueError(f"{place}: {taken[0]} is set for each run; list seeds under seeds:")
@@ -144,8 +149,8 @@ def runs_of(study: StudyConfig) -> list[StudyRun]:
             seed=seed,
             base=changes.get("base", study.base),
             settings={
-                **study.settings, **{key: value for key, value in changes.items() if key != "base"}, **point,
-                "seed": seed,
+                **study.settings, **{key: value for key, value in changes.items() if key != "base"},
+                **_settings_of(study, point), "seed": seed,
             },
         )
         for seed in study.seeds
@@ -158,3 +163,13 @@ def points_of(study: StudyConfig) -> Iterator[dict[str, Any]]:
     """All combinations of the axes' values; one empty combination where there are no axes."""
     for values in itertools.product(*study.axes.values()):
         yield dict(zip(study.axes, values, strict=True))
+
+
+def _settings_of(study: StudyConfig, point: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a point: its values, and what goes with them."""
+    settings = dict(point)
+    for axis, value in point.items():
+        values = study.axes[axis]
+        if isinstance(values, dict):
+            settings.update(values[value])
+    return settings

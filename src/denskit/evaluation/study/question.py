@@ -32,7 +32,7 @@ def dens_question(file: Path, frames: int | None = None, steps: int = 10_000) ->
 
 def write_study(study: StudyConfig, path: Path) -> None:
     """Write a study file that :func:`load_study` reads."""
-    document = study.model_dump(mode="json", exclude_defaults=True)
+    document = study.model_dump(exclude_defaults=True)  # with mode="json" numbers as keys become text
     with atomic_write(path) as temporary:
         temporary.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
