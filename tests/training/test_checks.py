@@ -16,7 +16,7 @@ from denskit.batch import System
 from denskit.cli import app
 from denskit.models.model_file import load_model
 from denskit.training.checkpoint import load_checkpoint
-from denskit.training.checks import PlannedTraining, verdict_on, warnings_before
+from denskit.training.checks import PlannedTraining, hints_before, verdict_on, warnings_before
 from denskit.training.load_config import RunConfig
 from denskit.training.run import train
 from denskit.training.schedule import Schedule
@@ -185,6 +185,23 @@ def test_few_structures_do_not_need_many_epochs(tiny: Tiny, systems: dict[str, S
     assert (
         _warned(tiny(*plain, "training.max_steps=12000", "training.init_from=trained"), frames, steps_per_epoch=6) == ""
     )
+
+
+def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems: dict[str, System]) -> None:
+    def hinted(*settings: str, frames: list[System], steps: int) -> str:
+        config = tiny(f"training.max_steps={steps}", *settings)
+        return "\n".join(hints_before(PlannedTraining(config, Schedule(config.training, 6), _Frames(frames))))
+
+    frames, plain = [systems["ethanol"]] * 50, "task=energy_forces"
+    assert "hint: 1,000 epochs of 50 structures: at such lengths task=dens lowered" in hinted(
+        plain, frames=frames, steps=6000
+    )
+    assert hinted(plain, frames=frames, steps=3594) == hinted(plain, frames=frames, steps=9000) == ""
+    assert hinted("task=dens", frames=frames, steps=6000) == ""
+    assert hinted(plain, frames=frames * 3, steps=6000) == ""
+    assert hinted(plain, "training.init_from=trained", frames=frames, steps=6000) == ""
+    relaxed = replace(systems["ethanol"], forces=np.zeros((9, 3)))
+    assert hinted(plain, frames=[*frames, relaxed], steps=6000) == ""
 
 
 def test_warnings_come_before_the_first_step(tiny: Tiny) -> None:

@@ -11,7 +11,7 @@ import typer
 from denskit.cli.output import give
 
 if TYPE_CHECKING:
-    from denskit.training.cost import Cost
+    from denskit.training.run import Forecast
     from denskit.training.settings import RunConfig
 
 
@@ -67,8 +67,9 @@ def train(
     if dry_run:
         config, expected = _planned(config)
         typer.echo(yaml.safe_dump(config.document(), sort_keys=False, allow_unicode=True), nl=False)
-        typer.echo(expected, err=True)
-        give(config=config.document(), expected=expected)
+        for line in expected:
+            typer.echo(line, err=True)
+        give(config=config.document(), expected="\n".join(expected))
         return
 
     if processes > 1:
@@ -101,22 +102,22 @@ def _give(run: Path) -> None:
     give(run=run, validation=read_header(run / IN_RUNS)["metadata"]["validation"])
 
 
-def _planned(config: RunConfig) -> tuple[RunConfig, str]:
-    """The run as its data decide it, and its cost in words; as given where the data are not there."""
-    from denskit.training.run import costs_of
+def _planned(config: RunConfig) -> tuple[RunConfig, list[str]]:
+    """The run as its data decide it, its warnings and its cost in words; as given where the data are not there."""
+    from denskit.training.run import forecasts_of
 
     try:
-        (config, cost), (larger, more) = costs_of(config, (1, 10))
+        found, larger = forecasts_of(config, (1, 10))
     except FileNotFoundError as error:
-        return config, f"note: {error}; the size of the model and the cost are open"
-    note = "" if larger.model == config.model else ", with the larger model of so many structures"
-    return config, f"{_in_words(config, cost)}\nwith 10 times the data: {_in_words(larger, more)}{note}"
+        return config, [f"note: {error}; the size of the model and the cost are open"]
+    note = "" if larger.config.model == found.config.model else ", with the larger model of so many structures"
+    return found.config, [*found.messages, _in_words(found), f"with 10 times the data: {_in_words(larger)}{note}"]
 
 
-def _in_words(config: RunConfig, cost: Cost) -> str:
+def _in_words(forecast: Forecast) -> str:
     from denskit.runtime.progress import duration
 
-    training = config.training
+    training, cost = forecast.config.training, forecast.cost
     if training.budget is not None:
         length = f"{cost.steps_of(training)} steps in {training.budget}"
     else:

@@ -1,4 +1,4 @@
-"""Warnings: settings that are probably mistakes, and errors that mean that a training failed.
+"""Warnings: settings that are probably mistakes, and errors that mean that a training failed; hints.
 
 One function per check: it returns a message, or None.
 """
@@ -24,6 +24,7 @@ OVERLAP = 0.25  # of the shortest distance: noise that brings two corrupted atom
 RELAXED = 0.05  # eV/Å, root mean square over the free atoms of a structure: the end of a relaxation
 FEW_EPOCHS = 400  # of 50 frames of ethanol: where training with DeNS overtook training without it
 MANY_EPOCHS, FEW_STRUCTURES = 1500, 100  # 50 frames of ethanol: errors rise by 6 % from 1,000 to 2,000 epochs
+PAYING_EPOCHS = 600  # 50 and 100 frames of ethanol: trained without DeNS for so long, its gain is clear
 PUBLISHED_EPOCHS = 1500  # of the paper's runs on MD17
 SMALL_DATA = 10_000  # structures; with two million the paper gains within 12 epochs
 FLOOR = 20.0  # meV/Å or meV: labels that are smaller on average measure no error
@@ -57,6 +58,27 @@ def warnings_before(planned: PlannedTraining) -> list[str]:
     """Warnings before the first step."""
     found = (check(planned) for check in CHECKS)
     return [f"warning: {message}" for message in found if message is not None]
+
+
+def hints_before(planned: PlannedTraining) -> list[str]:
+    """Hints before the first step: settings that were measured to be better."""
+    found = denoising_pays(planned)
+    return [] if found is None else [f"hint: {found}"]
+
+
+def denoising_pays(planned: PlannedTraining) -> str | None:
+    """Few structures with forces, trained for long without denoising."""
+    config, size = planned.config, len(planned.source)
+    epochs = planned.schedule.total_steps / planned.schedule.steps_per_epoch
+    if isinstance(config.task, DenoisingConfig) or config.training.init_from is not None or size > FEW_STRUCTURES:
+        return None
+    if not PAYING_EPOCHS <= epochs < MANY_EPOCHS or (_force_rms(planned) < RELAXED).any():
+        return None
+    return (
+        f"{epochs:,.0f} epochs of {size} structures: at such lengths task=dens lowered the force error of 50 and 100 "
+        "structures of ethanol by 6 to 8 % (means of three seeds; a step takes a quarter longer). On your data: denskit "
+        "study FILE --question dens"
+    )
 
 
 def learning_rate(planned: PlannedTraining) -> str | None:
@@ -108,8 +130,7 @@ def denoising_at_equilibrium(planned: PlannedTraining) -> str | None:
     """DeNS on structures without forces."""
     if not isinstance(planned.config.task, DeNSConfig):
         return None
-    forces = [np.zeros(3) if s.forces is None else s.forces[~s.fixed] for s in planned.systems]
-    rms = np.array([np.sqrt((f**2).sum(-1).mean()) if f.size else 0.0 for f in forces])
+    rms = _force_rms(planned)
     if np.mean(rms < RELAXED) <= 0.5:
         return None
     return (
@@ -118,6 +139,12 @@ def denoising_at_equilibrium(planned: PlannedTraining) -> str | None:
         "without them it is ordinary denoising, task.force_encoding=false. On 50 strained W-Be crystals, 76 % of them "
         "without forces, it raised the test errors of forces, energies and stress by 7, 19 and 21 % (one seed)"
     )
+
+
+def _force_rms(planned: PlannedTraining) -> np.ndarray:
+    """Root mean square force (eV/Å) over the free atoms of each structure of the sample."""
+    forces = [np.zeros(3) if s.forces is None else s.forces[~s.fixed] for s in planned.systems]
+    return np.array([np.sqrt((f**2).sum(-1).mean()) if f.size else 0.0 for f in forces])
 
 
 def few_epochs(planned: PlannedTraining) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from denskit.data import LoadedData, load_data
-from denskit.data.base import Subset, evenly
+from denskit.data.base import Source, Subset, evenly
 from denskit.data.inspection import findings_of
 from denskit.files import locked
 from denskit.models.base import SYMMETRIC_SITES
@@ -23,12 +23,14 @@ from denskit.runtime.processes import Processes, join_processes
 from denskit.runtime.threads import threads_for
 from denskit.tasks.metrics import measure
 from denskit.training.checkpoint import Checkpoint, full_disk_named, load_checkpoint
-from denskit.training.checks import PlannedTraining, warnings_before
+from denskit.training.checks import PlannedTraining, hints_before, warnings_before
 from denskit.training.cost import TRIAL_SECONDS, TRIAL_STEPS, Cost, time_steps
 from denskit.training.fitted_settings import fit_model_to_data, fit_sigma_to_data
 from denskit.training.given_frames import Frames, kept, with_frames
+from denskit.training.loader import steps_per_epoch
 from denskit.training.run_folder import RunFolder
 from denskit.training.run_log import RunLog
+from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig
 from denskit.training.trainer import BEST_BY, Trainer
 
@@ -85,7 +87,8 @@ def _prepared(
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
     if checkpoint is None and group.is_first:
         trainer.messages += [f"training data: {finding}" for finding in findings_of(data.train)]
-    trainer.messages += warnings_before(PlannedTraining(config, trainer.schedule, data.train))
+    planned = PlannedTraining(config, trainer.schedule, data.train)
+    trainer.messages += [*warnings_before(planned), *hints_before(planned)]
     return trainer, trainer.resume(checkpoint) if checkpoint is not None else {}
 
 
@@ -107,10 +110,19 @@ def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], *, progress: boo
             trainer.run(log)
 
 
-def costs_of(config: RunConfig, times: Sequence[int] = (1,)) -> list[tuple[RunConfig, Cost]]:
-    """The run with the settings that its data decide, and its cost; nothing is written.
+@dataclass(frozen=True)
+class Forecast:
+    """A training that has not begun."""
 
-    times: ascending; a cost for so many times the data, which may decide on another model.
+    config: RunConfig  # with the settings that the data decide
+    cost: Cost
+    messages: list[str]  # warnings and hints
+
+
+def forecasts_of(config: RunConfig, times: Sequence[int] = (1,)) -> list[Forecast]:
+    """What a run would be, from a trial of some steps; nothing is written.
+
+    times: ascending; a forecast for so many times the data, which may decide on another model.
     Raises as :func:`train` before its first step.
     """
     group, cpu = join_processes(config.device), torch.device("cpu")
@@ -124,8 +136,19 @@ def costs_of(config: RunConfig, times: Sequence[int] = (1,)) -> list[tuple[RunCo
         fitted, _ = _fitted(config, larger)
         cost = _trial(fitted, larger, group)
         memory = peak_memory(group.device) + (number - 1) * held
-        found.append((fitted, replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)))
+        cost = replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)
+        found.append(Forecast(fitted, cost, _said_before(fitted, cost, larger.train)))
     return found
+
+
+def _said_before(config: RunConfig, cost: Cost, source: Source) -> list[str]:
+    """Warnings and hints of a training of this cost."""
+    training = config.training
+    if training.budget is not None:
+        training = _lasting(config, {"max_steps": cost.steps_of(training)}).training
+    per_epoch = steps_per_epoch(len(source), training.batch_size, training.drop_last)
+    planned = PlannedTraining(config, Schedule(training, per_epoch), source)
+    return [*warnings_before(planned), *hints_before(planned)]
 
 
 def _fitted(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:

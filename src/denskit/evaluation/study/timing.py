@@ -8,7 +8,7 @@ from pathlib import Path
 from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.splits import split_settings
 from denskit.training.cost import Cost
-from denskit.training.run import costs_of
+from denskit.training.run import forecasts_of
 from denskit.training.settings import RunConfig
 
 
@@ -21,7 +21,7 @@ def trial(study: StudyConfig, run: StudyRun) -> Cost:
     """Time a few steps of a run and a small evaluation."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        return costs_of(run.config(folder / "run", split_settings(study, run, folder / "splits")))[0][1]
+        return forecasts_of(run.config(folder / "run", split_settings(study, run, folder / "splits")))[0].cost
 
 
 def cell_of(run: StudyRun) -> str:
