@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from denskit.training.checks import warnings_before
 from denskit.training.cost import Cost
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import forecasts_of, train
@@ -43,13 +44,11 @@ def test_one_length_is_given(tiny: Tiny) -> None:
 
 def test_a_trial_measures_and_writes_nothing(tiny: Tiny) -> None:
     [forecast] = forecasts_of(tiny("training.max_steps=7", "task.sigma=0.4"))
-    config, cost = forecast.config, forecast.cost
+    config, cost = forecast.planned.config, forecast.cost
     assert (cost.train, cost.valid, cost.test) == (20, 4, 4)
     assert cost.step > 0 and cost.structure > 0
     assert config.training.max_steps == 7
-    assert [message.split(" Å")[0] for message in forecast.messages if "sigma" in message] == [
-        "warning: task.sigma=0.4"
-    ]
+    assert any(message.startswith("warning: task.sigma=0.4 Å") for message in warnings_before(forecast.planned))
     assert not Path(config.output).exists()
 
 
@@ -58,7 +57,7 @@ def test_ten_times_the_data_may_need_another_model(tiny: Tiny) -> None:
     rows = (SizeRow(up_to=100, model={"num_layers": 1}), SizeRow(model={"num_layers": 2}))
     config = tiny("training.epochs=3").model_copy(update={"sizes": rows})
     found = forecasts_of(config, (1, 10))
-    (small, large), (cost, more) = ([each.config for each in found], [each.cost for each in found])
+    (small, large), (cost, more) = ([each.planned.config for each in found], [each.cost for each in found])
     assert (small.model.num_layers, large.model.num_layers) == (1, 2)
     assert (more.train, more.valid, more.test) == (200, 40, 40)
     assert more.memory >= cost.memory > 0

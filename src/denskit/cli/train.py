@@ -104,20 +104,25 @@ def _give(run: Path) -> None:
 
 def _planned(config: RunConfig) -> tuple[RunConfig, list[str]]:
     """The run as its data decide it, its warnings and its cost in words; as given where the data are not there."""
+    from denskit.training.checks import hints_before, warnings_before
     from denskit.training.run import forecasts_of
 
     try:
         found, larger = forecasts_of(config, (1, 10))
     except FileNotFoundError as error:
         return config, [f"note: {error}; the size of the model and the cost are open"]
-    note = "" if larger.config.model == found.config.model else ", with the larger model of so many structures"
-    return found.config, [*found.messages, _in_words(found), f"with 10 times the data: {_in_words(larger)}{note}"]
+    planned = found.planned
+    note = (
+        "" if larger.planned.config.model == planned.config.model else ", with the larger model of so many structures"
+    )
+    said = [*warnings_before(planned), *hints_before(planned)]
+    return planned.config, [*said, _in_words(found), f"with 10 times the data: {_in_words(larger)}{note}"]
 
 
 def _in_words(forecast: Forecast) -> str:
     from denskit.runtime.progress import duration
 
-    training, cost = forecast.config.training, forecast.cost
+    training, cost = forecast.planned.config.training, forecast.cost
     if training.budget is not None:
         length = f"{cost.steps_of(training)} steps in {training.budget}"
     else:

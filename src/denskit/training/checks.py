@@ -76,7 +76,7 @@ def denoising_pays(planned: PlannedTraining) -> str | None:
         return None
     return (
         f"{epochs:,.0f} epochs of {size} structures: at such lengths task=dens lowered the force error of 50 and 100 "
-        "structures of ethanol by 6 to 9 % (means of three seeds; a step takes a quarter longer). On your data: "
+        "structures of ethanol by 6 to 9 % (means of three seeds; a step takes a fifth longer). On your data: "
         "denskit study FILE --question dens"
     )
 

@@ -114,9 +114,8 @@ def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], *, progress: boo
 class Forecast:
     """A training that has not begun."""
 
-    config: RunConfig  # with the settings that the data decide
+    planned: PlannedTraining  # its config has the settings that the data decide
     cost: Cost
-    messages: list[str]  # warnings and hints
 
 
 def forecasts_of(config: RunConfig, times: Sequence[int] = (1,)) -> list[Forecast]:
@@ -137,18 +136,17 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,)) -> list[Forecas
         cost = _trial(fitted, larger, group)
         memory = peak_memory(group.device) + (number - 1) * held
         cost = replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)
-        found.append(Forecast(fitted, cost, _said_before(fitted, cost, larger.train)))
+        found.append(Forecast(_planned(fitted, cost, larger.train), cost))
     return found
 
 
-def _said_before(config: RunConfig, cost: Cost, source: Source) -> list[str]:
-    """Warnings and hints of a training of this cost."""
+def _planned(config: RunConfig, cost: Cost, source: Source) -> PlannedTraining:
+    """The training with its length, which a budget gives by the cost."""
     training = config.training
     if training.budget is not None:
         training = _lasting(config, {"max_steps": cost.steps_of(training)}).training
     per_epoch = steps_per_epoch(len(source), training.batch_size, training.drop_last)
-    planned = PlannedTraining(config, Schedule(training, per_epoch), source)
-    return [*warnings_before(planned), *hints_before(planned)]
+    return PlannedTraining(config, Schedule(training, per_epoch), source)
 
 
 def _fitted(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:
