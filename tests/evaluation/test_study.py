@@ -75,6 +75,8 @@ class TestFiles:
             ({"seeds": [1, 1]}, "has one twice"),
             ({"axes": {FRAMES: []}}, "has no values"),
             ({"axes": {FRAMES: {5: {"seed": 3}}}}, "seed is set for each run"),
+            ({"axes": {FRAMES: {5: 7}}}, "5: found 7; wanted settings that go with this value"),
+            ({"axes": {FRAMES: 5}}, "found 5; wanted a list of values"),
             ({"published": {"plian": {}}}, "did you mean plain"),
             ({"variants": {}}, "at least 1"),
             ({"axis": {}}, "Extra inputs"),

@@ -48,6 +48,21 @@ class StudyConfig(Settings):
     def _count_of_seeds(cls, value: object) -> object:
         return tuple(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
 
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _lists_or_settings(cls, axes: object) -> object:
+        for key, values in axes.items() if isinstance(axes, Mapping) else ():
+            if isinstance(values, Mapping):
+                wrong = [value for value, settings in values.items() if not isinstance(settings, Mapping)]
+                if wrong:
+                    raise ValueError(
+                        f"{key}: {wrong[0]}: found {values[wrong[0]]!r}; wanted settings that go with this value, such "
+                        "as {training.max_steps: 6000}, or {}"
+                    )
+            elif not isinstance(values, list | tuple):
+                raise ValueError(f"{key}: found {values!r}; wanted a list of values, such as [50, 200]")
+        return axes
+
     @model_validator(mode="after")
     def _makes_sense(self) -> StudyConfig:
         together = [
