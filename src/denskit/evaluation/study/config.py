@@ -151,7 +151,10 @@ def load_study(name: str | Path) -> StudyConfig:
     try:
         return StudyConfig.model_validate(values)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
+        problems = [
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}"
+            for problem in error.errors()
+        ]
         raise ValueError(f"{name}: {'; '.join(problems)}") from None
 
 
