@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
 ON_RESUME, ON_FINE_TUNING = "may differ when a run is resumed", "may differ from the model in training.init_from"
@@ -36,3 +37,16 @@ def fields_of(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fie
 def marked(cls: type[BaseModel], mark: str) -> frozenset[str]:
     """Dotted keys of the settings that carry a mark."""
     return frozenset(key for key, field in fields_of(cls) if mark in field.metadata)
+
+
+def problems_in(error: ValidationError) -> str:
+    """All problems that pydantic found, in one line: ``key: value: what is wrong; ...``."""
+    return "; ".join(_problem(found) for found in error.errors())
+
+
+def _problem(found: ErrorDetails) -> str:
+    message = found["msg"].removeprefix("Value error, ")
+    key = ".".join(map(str, found["loc"]))
+    if not key or isinstance(found["input"], dict | BaseModel):
+        return f"{key}: {message}" if key else message
+    return f"{key}: {found['input']!r}: {message}"

@@ -28,7 +28,8 @@ def bench(
     device: Device = "auto",
     kernels: Kernels = "auto",
     threads: Annotated[
-        int | None, typer.Option(help="Threads of torch; default: torch's own choice.", min=1, show_default=False)
+        int | None,
+        typer.Option(help="Threads of torch; default: as many as the edges keep busy.", min=1, show_default=False),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Timed calls.", min=1)] = 10,
 ) -> None:
@@ -42,12 +43,15 @@ def bench(
 
       denskit bench model.safetensors new.extxyz --batch-size 1 --threads 4
     """
+    import contextlib
+
     import torch
 
     from denskit.data.base import evenly
     from denskit.evaluation.evaluate import load_force_field, source_of
     from denskit.models.execution import Execution
     from denskit.models.prediction import batches
+    from denskit.runtime.threads import few_threads, threads_for
     from denskit.training.run_folder import RunFolder
 
     if threads is not None:
@@ -59,28 +63,32 @@ def bench(
     source = evenly(source_of(model, file, "test"), batch_size)
     _, batch, _ = next(batches(force_field, source, batch_size))
     used = force_field.backbone.choose_kernels(force_field.execution, place)
-    typer.echo(
-        f"{force_field.config.name}, {sum(part.numel() for part in parameters):,} parameters; {place}, "
-        f"{torch.get_num_threads()} threads, kernels {used}"
-    )
-    give(
-        model=force_field.config.name, device=place, threads=torch.get_num_threads(), kernels=used,
-        structures=batch.num_systems, atoms=batch.num_atoms, edges=batch.num_edges,
-    )  # fmt: skip
-    typer.echo(f"{batch.num_systems} structures, {batch.num_atoms} atoms, {batch.num_edges} edges")
 
     def predict() -> None:
         with torch.no_grad():
             force_field.predict(batch)
 
-    _say("energies and forces", "predict", _seconds(predict, place, repeats), batch.num_systems)
+    with few_threads(batch.num_edges, place) if threads is None else contextlib.nullcontext():
+        running = torch.get_num_threads()
+        seconds = _seconds(predict, place, repeats)
+    typer.echo(
+        f"{force_field.config.name}, {sum(part.numel() for part in parameters):,} parameters; {place}, "
+        f"{running} thread{'' if running == 1 else 's'}, kernels {used}"
+    )
+    give(
+        model=force_field.config.name, device=place, threads=running, kernels=used,
+        structures=batch.num_systems, atoms=batch.num_atoms, edges=batch.num_edges,
+    )  # fmt: skip
+    typer.echo(f"{batch.num_systems} structures, {batch.num_atoms} atoms, {batch.num_edges} edges")
+    _say("energies and forces", "predict", seconds, batch.num_systems)
     if RunFolder(model).config.is_file():
         trainer = _trainer(model, kernels, str(place))
         work = [trainer.loader.work(step) for step in range(WARM_UPS + repeats)]
         size = min(trainer.config.training.batch_size, len(trainer.data.train))
         steps = iter(work)
-        _say(f"training step ({trainer.config.task.name}), batches of {size}", "train",
-             _seconds(lambda: trainer.train_step(next(steps)), place, repeats), size)  # fmt: skip
+        with threads_for(trainer.loader.edges, place) if threads is None else contextlib.nullcontext():
+            seconds = _seconds(lambda: trainer.train_step(next(steps)), place, repeats)
+        _say(f"training step ({trainer.config.task.name}), batches of {size}", "train", seconds, size)
 
 
 def _trainer(run: Path, kernels: str, device: str) -> Trainer:

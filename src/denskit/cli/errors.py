@@ -42,11 +42,12 @@ class FriendlyGroup(TyperGroup):
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             present = str(error) if isinstance(error, Moved) else _present_form(error)
-            give(error=present or str(error))
+            message = present or _in_words(error)
+            give(error=message)
             shown = present is not None or isinstance(error, FOR_USERS)
             if not shown or (present is None and (OUTPUT.verbose or os.environ.get(DEBUG_VARIABLE))):
                 raise
-            _show(present or str(error), hint="" if present else "(--verbose shows where)")
+            _show(message, hint="" if present else "(--verbose shows where)")
             failed = LOST_PROCESS if type(error) is ConnectionError else FAILED  # a broken pipe is a subclass
             raise typer.Exit(failed if present is None else USAGE) from None
         finally:
@@ -60,6 +61,15 @@ class Program(FriendlyGroup):
         """A verb, with the options of every verb."""
         command = super().get_command(ctx, cmd_name)
         return command and with_common_options(command)
+
+
+def _in_words(error: Exception) -> str:
+    """The message of an error; of wrong settings without pydantic's own words around it."""
+    if type(error).__module__.startswith("pydantic"):
+        from denskit.settings import problems_in
+
+        return problems_in(error)  # type: ignore[arg-type]
+    return str(error)
 
 
 def _present_form(error: Exception) -> str | None:

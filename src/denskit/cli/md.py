@@ -31,6 +31,7 @@ Compile = Annotated[
         "--compile", help="Compile the model, once for a number of atoms (a minute, C++ compiler): for long runs."
     ),
 ]
+_SMALL = 1000  # atoms of a trial with more replicas
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print time, memory and disk space, from a trial of some steps, and stop.")
 ]
@@ -112,12 +113,15 @@ def md(
         edge_chunk=edge_chunk, kernels=kernels, processes=min(processes, len(structures)),
     )  # fmt: skip
     if dry_run:
-        _announce_cost(potential, structures, plan, compiled=compile)
+        _announce_cost(potential, structures, plan, resume=resume, compiled=compile)
     else:
         _simulate(potential, structures, plan, resume=resume, compiled=compile)
 
 
 def _steps(steps: int | None, time: float | None, timestep: float) -> int:
+    for name, value, unit in (("--time", time, "ps"), ("--timestep", timestep, "fs")):
+        if value is not None and not 0 < value < float("inf"):
+            raise ValueError(f"{name} is {value:g} {unit}; give a number above 0")
     if (steps is None) == (time is None):
         raise ValueError("give the length of the simulation: --steps N or --time PS")
     if time is None:
@@ -154,24 +158,35 @@ def _potential(models: list[Path], device: str, dtype: str | None, **made: Any) 
     return DividedPotential(files, device=choose_device(device), dtype=precision, **made)
 
 
-def _announce_cost(potential: DividedPotential, structures: list[Any], plan: DynamicsPlan, *, compiled: bool) -> None:
-    """Print the cost of the simulation, and of one with ten times the replicas."""
+def _announce_cost(
+    potential: DividedPotential, structures: list[Any], plan: DynamicsPlan, *, resume: bool, compiled: bool
+) -> None:
+    """Print the cost of the steps that are left, and of a simulation with ten times the replicas."""
     from denskit.simulation.dynamics.cost import cost_of
+    from denskit.simulation.dynamics.folder import RESTART
+    from denskit.simulation.dynamics.restart import Restart
 
+    marker = plan.folder / RESTART
+    done = Restart.load(marker).state.step if resume and marker.is_file() else 0
     cost = cost_of(potential, structures, plan)
-    lines = {"cost": _in_words(cost, plan)}
+    for failure in cost.failures:
+        typer.echo(f"warning: in the trial {failure}")
+    lines = {"cost": _in_words(cost, plan, done)}
     if not compiled:  # another number of atoms would be compiled anew
-        twice = cost_of(potential, structures * 2, plan)
-        lines["cost_of_10_times_the_replicas"] = _in_words(cost.extended(twice, 10), plan)
+        factor = 4 if 4 * sum(map(len, structures)) <= _SMALL else 2
+        more = cost_of(potential, structures * factor, plan)
+        lines["cost_of_10_times_the_replicas"] = _in_words(cost.extended(more, factor, 10), plan, 0)
     typer.echo("\nwith 10 times the replicas: ".join(lines.values()))
-    give(**lines)
+    give(**lines, failures_in_trial=list(cost.failures))
 
 
-def _in_words(cost: DynamicsCost, plan: DynamicsPlan) -> str:
+def _in_words(cost: DynamicsCost, plan: DynamicsPlan, done: int) -> str:
     from denskit.runtime.progress import duration
 
+    left = max(plan.steps - done, 0)
+    steps = f"the last {left} of {plan.steps} steps" if done else f"{left} steps"
     return (
-        f"about {duration(cost.seconds(plan))} for {plan.steps} steps, at {1000 * cost.step:.3g} ms a step; "
+        f"about {duration(cost.seconds(left))} for {steps}, at {1000 * cost.step:.3g} ms a step; "
         f"{cost.memory:.0f} MiB of memory a process, {cost.disk(plan):.3g} MiB of trajectories"
     )
 
@@ -189,7 +204,7 @@ def _simulate(
     _suggest_processes(potential, len(structures))
     if compiled:
         console.print(
-            "compiling the model before the first step: a minute or more, seconds where it was compiled before"
+            "compiling the model before the first step: one to three minutes, seconds where it was compiled before"
         )
     with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
         outcome = molecular_dynamics(
@@ -205,9 +220,11 @@ def _simulate(
         folder=plan.folder, stable=outcome.state.batch.num_systems, replicas=len(structures), steps=outcome.state.step,
         interrupted=outcome.interrupted, failures=[str(failure) for failure in outcome.failures],
     )  # fmt: skip
-    console.print(f"{reached}; {_ended(outcome, plan)}; wrote {plan.folder}")
+    console.print(f"{reached}; {_ended(outcome, plan)}{_threads(potential)}; wrote {plan.folder}")
     if outcome.interrupted:
         raise typer.Exit(128 + interrupt.signal)
+    if not outcome.state.batch.num_systems and not all(failure.uncertain for failure in outcome.failures):
+        raise typer.Exit(1)
 
 
 def _suggest_processes(potential: DividedPotential, structures: int) -> None:
@@ -216,6 +233,17 @@ def _suggest_processes(potential: DividedPotential, structures: int) -> None:
     best = min(cores(), structures)
     if potential.device.type == "cpu" and potential.processes < best:
         typer.echo(f"{cores()} cores, {structures} simulations: --processes {best} is faster (docs/processes.md)")
+
+
+def _threads(potential: DividedPotential) -> str:
+    from denskit.runtime.threads import cores, threads_evaluating
+
+    if potential.device.type != "cpu" or not potential.num_edges:
+        return ""
+    threads = threads_evaluating(potential.num_edges, potential.device)
+    together = f"{potential.processes} processes of " if potential.processes > 1 else ""
+    name = "thread" if threads == 1 else "threads"
+    return f"; {together}{threads} {name} on {cores()} cores, for {potential.num_edges:,} edges"
 
 
 def _uncertain_frames(plan: DynamicsPlan) -> str:

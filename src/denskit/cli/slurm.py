@@ -28,11 +28,13 @@ PROCESSES=${{SLURM_GPUS_ON_NODE:-1}}
 export OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / PROCESSES))
 # each attempt has a store of its own: in the shared one it would find the addresses of the last attempt, and hang
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+# a port of its own: jobs on one node that share one end together
+port=$((20000 + SLURM_JOB_ID % 20000))
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 asked=
 trap 'asked=yes; scancel --signal=TERM "$SLURM_JOB_ID"' TERM
 srun torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$PROCESSES" --max-restarts 3 \\
-    --rdzv-backend c10d --rdzv-endpoint "$first:29400" --rdzv-id "$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}" \\
+    --rdzv-backend c10d --rdzv-endpoint "$first:$port" --rdzv-id "$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}" \\
     {command} &
 wait $!
 code=$?

@@ -62,6 +62,7 @@ def train(
     if slurm:
         from denskit.cli.slurm import training_script
 
+        Path(config.output).parent.mkdir(parents=True, exist_ok=True)  # SLURM opens its log there before the job
         typer.echo(training_script(given, Path(config.output)))
         return
     if dry_run:

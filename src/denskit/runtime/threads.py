@@ -1,4 +1,4 @@
-"""The number of threads of a training on a CPU."""
+"""The number of threads of a training, and of evaluations, on a CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
-EDGES_PER_THREAD = 4_000  # in a batch; with fewer, threads wait for each other (docs/processes.md)
+EDGES_PER_THREAD = 4_000  # in a batch of a training; with fewer, threads wait for each other (docs/processes.md)
+EVALUATED_EDGES_PER_THREAD = 2_000  # where nothing is trained
 
 
 def cores() -> int:
@@ -31,5 +32,31 @@ def threads_for(edges: int, device: torch.device) -> Iterator[str]:
     torch.set_num_threads(threads)
     try:
         yield said + ("; --processes uses more cores" if threads < cores() else "")
+    finally:
+        torch.set_num_threads(before)
+
+
+def threads_evaluating(edges: int, device: torch.device) -> int:
+    """Threads that the evaluation of so many edges keeps busy, at most torch's own number.
+
+    More threads would wait for each other: on an idle machine they gain nothing, and on a busy one each waits for its
+    turn.  OMP_NUM_THREADS, where it is set, decides alone.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or "OMP_NUM_THREADS" in os.environ:
+        return threads
+    return min(threads, max(1, edges // EVALUATED_EDGES_PER_THREAD))
+
+
+@contextmanager
+def few_threads(edges: int, device: torch.device) -> Iterator[None]:
+    """Use :func:`threads_evaluating` in the block."""
+    before, threads = torch.get_num_threads(), threads_evaluating(edges, device)
+    if threads == before:
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
     finally:
         torch.set_num_threads(before)

@@ -16,6 +16,7 @@ from denskit.batch import Batch, Edges, System
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution, KernelName
 from denskit.models.model_file import load_model
+from denskit.runtime.threads import few_threads
 from denskit.simulation.compiled import CompiledModel
 from denskit.simulation.neighbor_list import Candidates, unusable
 
@@ -117,6 +118,7 @@ class Potential:
         self.smooth = all(model.backbone.smooth for model in self.models)
         self._compiled = [CompiledModel(model, _outputs(stress)) for model in self.models] if compile else None
         self.rebuilds = 0  # searches for neighbours
+        self.num_edges = 0  # of the last call
         self._candidates: Candidates | None = None
         self._numbers: Tensor | None = None  # atomic numbers of the last check
 
@@ -218,8 +220,8 @@ class Potential:
         return replace(batch, edges=Edges(index=index, shift=shift, pairs=candidates.pairs_within(keep)))
 
     def _evaluate(self, number: int, batch: Batch, stress: bool) -> Evaluation:
-        model = self.models[number]
-        with torch.inference_mode(False), torch.no_grad():
+        model, self.num_edges = self.models[number], batch.num_edges
+        with torch.inference_mode(False), torch.no_grad(), few_threads(self.num_edges, self.device):
             compiled = None if self._compiled is None or stress != self.stress else self._compiled[number]
             out = model(batch, outputs=_outputs(stress)) if compiled is None else compiled(batch)
             physical = model.scaling.unscale(batch, out)

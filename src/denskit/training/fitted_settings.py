@@ -15,6 +15,7 @@ from denskit.data.crowding import REACH
 from denskit.data.inspection.nearest import nearest_of
 from denskit.models.config import ModelConfig
 from denskit.models.model_file import read_header
+from denskit.settings import problems_in
 from denskit.tasks import DenoisingConfig
 from denskit.training.run_folder import model_file
 from denskit.training.settings import RunConfig, SizeRow
@@ -56,8 +57,7 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
     try:
         model = type(config.model).model_validate(settings)
     except ValidationError as error:
-        problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
-        raise ValueError(f"the model sized for {len(data.train)} training structures: {problems}") from None
+        raise ValueError(f"the model sized for {len(data.train)} training structures: {problems_in(error)}") from None
     return config.model_copy(update={"model": model, "sizes": ()}), messages
 
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from denskit.data.frames import exact_extxyz, read_atoms
 from denskit.data.splits import PARTS
 from denskit.files import atomic_write
+from denskit.settings import problems_in
 from denskit.training.run_folder import RunFolder
 from denskit.training.settings import RunConfig
 
@@ -36,9 +37,7 @@ def with_frames(config: RunConfig, frames: Frames) -> RunConfig:
     try:
         return config.model_copy(update={"data": type(config.data).model_validate(data)})
     except ValidationError as error:
-        raise ValueError(
-            "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
-        ) from None
+        raise ValueError(problems_in(error)) from None
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def test_a_trial_measures_and_writes_nothing(tmp_path: Path) -> None:
     cost = cost_of(Potential(trained()), [WATER, WATER], whole)
     assert cost.step > 0 and cost.memory > 0
     assert not whole.folder.exists()
-    assert cost.seconds(whole) == pytest.approx(8 * cost.step)
+    assert cost.seconds(8) == pytest.approx(8 * cost.step)
     molecular_dynamics(Potential(trained()), [WATER, WATER], whole, say=pytest.fail)
     written = sum(path.stat().st_size for path in whole.folder.glob("trajectory_*"))
     assert cost.disk(whole) * 2**20 == pytest.approx(written, rel=0.05)  # numbers have more digits later
@@ -39,8 +39,16 @@ def test_a_trial_measures_and_writes_nothing(tmp_path: Path) -> None:
 
 def test_more_systems_lie_on_a_line() -> None:
     one = DynamicsCost(step=0.010, memory=500.0, frame=100.0)
-    ten = one.extended(DynamicsCost(step=0.013, memory=520.0, frame=200.0), 10)
+    ten = one.extended(DynamicsCost(step=0.013, memory=520.0, frame=200.0), 2, 10)
     assert (ten.step, ten.memory, ten.frame) == pytest.approx((0.037, 680.0, 1000.0))
+    ten = one.extended(DynamicsCost(step=0.016, memory=560.0, frame=400.0), 4, 10)
+    assert (ten.step, ten.memory, ten.frame) == pytest.approx((0.028, 680.0, 1000.0))
+
+
+def test_more_systems_never_cost_less() -> None:
+    """A disturbed trial of few systems may take longer than one of many."""
+    one = DynamicsCost(step=0.020, memory=500.0, frame=100.0)
+    assert one.extended(DynamicsCost(step=0.010, memory=500.0, frame=200.0), 2, 10).step == 0.020
 
 
 def test_the_program_says_what_a_simulation_costs(tmp_path: Path) -> None:
@@ -50,3 +58,21 @@ def test_the_program_says_what_a_simulation_costs(tmp_path: Path) -> None:
     assert said.exit_code == 0, said.output
     assert said.stdout.count("for 1000 steps, at") == 2 and "with 10 times the replicas" in said.stdout
     assert not (tmp_path / "run").exists()
+
+
+def test_a_trial_says_what_became_unstable(tmp_path: Path) -> None:
+    ase.io.write(tmp_path / "water.xyz", WATER)
+    arguments = ["md", str(TRAINED), str(tmp_path / "water.xyz"), "--steps", "50", "-o", str(tmp_path / "run")]
+    said = CliRunner().invoke(app, [*arguments, "--timestep", "50", "--dry-run"])
+    assert said.exit_code == 0, said.output
+    assert "in the trial replica 0 became unstable" in said.stdout
+    said = CliRunner().invoke(app, [*arguments, "--temperature", "1e6", "--dry-run"])
+    assert said.exit_code == 1 and "no step can be timed: replica 0 became unstable" in said.output, said.output
+
+
+def test_a_resumed_simulation_costs_what_is_left(tmp_path: Path) -> None:
+    ase.io.write(tmp_path / "water.xyz", WATER)
+    arguments = ["md", str(TRAINED), str(tmp_path / "water.xyz"), "--timestep", "0.1", "-o", str(tmp_path / "run")]
+    assert CliRunner().invoke(app, [*arguments, "--steps", "10"]).exit_code == 0
+    said = CliRunner().invoke(app, [*arguments, "--steps", "50", "--resume", "--dry-run"])
+    assert "for the last 40 of 50 steps" in said.stdout, said.output

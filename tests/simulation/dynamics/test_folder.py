@@ -225,6 +225,10 @@ def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "0.0015 ps (step 6)" in result.output
     assert len(rows(tmp_path / "run")) == 2 * 7
     assert "continuing from step 3 of" in result.output
+    hot = CliRunner().invoke(
+        app, [*common, "--steps", "50", "--timestep", "50", "--bonds", "-o", str(tmp_path / "hot")]
+    )
+    assert hot.exit_code == 1 and "0 of 2 runs are stable" in hot.output, hot.output
     monkeypatch.setattr(TrajectoryWriter, "__call__", lambda writer, state: signal.raise_signal(signal.SIGINT))
     result = CliRunner().invoke(app, [*common, "--steps", "9", "--resume", "--frame-every", "7"])
     assert result.exit_code == 130, result.output
@@ -232,7 +236,10 @@ def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong, message in (
         (["--steps", "3", "--time", "1"], "give the length of the simulation: --steps N or --time PS"),
         ([], "give the length of the simulation: --steps N or --time PS"),
-        (["--time", "-1"], "less than a time step"),
+        (["--time", "0.0001"], "less than a time step"),
+        (["--time", "-1"], "--time is -1 ps; give a number above 0"),
+        (["--time", "nan"], "--time is nan ps; give a number above 0"),
+        (["--steps", "3", "--temperature", "-5"], "Error: temperature: -5.0: Input should be greater than 0"),
         (["--steps", "3", "--index", "7"], "cannot read frames 7"),
     ):
         result = CliRunner().invoke(app, [*common, *wrong])

@@ -187,6 +187,12 @@ def test_a_record_that_cannot_be_read_is_refused() -> None:
     assert all(result.sound for result in results if result.index != 1)
 
 
+def test_a_structure_without_atoms_is_refused() -> None:
+    results = relax(Morse(), [*structures(), system_of(ase.Atoms())], SETTINGS)
+    assert (results[-1].status, results[-1].message) == ("refused", "it has no atoms")
+    assert all(result.sound for result in results[:-1])
+
+
 def test_an_atom_without_neighbours_is_converged() -> None:
     (result,) = relax(Morse(), [system_of(ase.Atoms("Cu"))], SETTINGS)
     assert (result.status, result.moves, result.energy) == ("converged", 0, 0.0)

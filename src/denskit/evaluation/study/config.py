@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from denskit.presets import study_names, study_text
 from denskit.reading.documents import parse_yaml
-from denskit.settings import Settings
+from denskit.settings import Settings, problems_in
 from denskit.training.load_config import load_config, nearest
 from denskit.training.settings import RunConfig
 
@@ -151,11 +151,7 @@ def load_study(name: str | Path) -> StudyConfig:
     try:
         return StudyConfig.model_validate(values)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}"
-            for problem in error.errors()
-        ]
-        raise ValueError(f"{name}: {'; '.join(problems)}") from None
+        raise ValueError(f"{name}: {problems_in(error)}") from None
 
 
 def runs_of(study: StudyConfig) -> list[StudyRun]:

@@ -28,25 +28,30 @@ class DynamicsCost:
     step: float  # s
     memory: float  # MiB, the peak of the process (CUDA: of the device)
     frame: float  # bytes of one frame of all trajectories
+    failures: tuple[str, ...] = ()  # of simulations that ended in the trial
 
-    def seconds(self, plan: DynamicsPlan) -> float:
-        """Time of the whole simulation."""
-        return plan.steps * self.step
+    def seconds(self, steps: int) -> float:
+        """Time of so many steps."""
+        return steps * self.step
 
     def disk(self, plan: DynamicsPlan) -> float:
         """MiB of its trajectories."""
         return (plan.steps // plan.frame_every + 1) * self.frame / 2**20
 
-    def extended(self, twice: DynamicsCost, times: int) -> DynamicsCost:
-        """The cost of ``times`` as many systems, on the line through this cost and that of twice as many."""
-        pairs = ((self.step, twice.step), (self.memory, twice.memory), (self.frame, twice.frame))
-        return DynamicsCost(*(one + (times - 1) * (two - one) for one, two in pairs))
+    def extended(self, more: DynamicsCost, factor: int, times: int) -> DynamicsCost:
+        """The cost of ``times`` as many systems, on the line through this cost and that of ``factor`` times as many.
+
+        It is never below the cost of the present systems, as a disturbed trial could make it.
+        """
+        pairs = ((self.step, more.step), (self.memory, more.memory), (self.frame, more.frame))
+        step, memory, frame = (one + (times - 1) / (factor - 1) * max(many - one, 0.0) for one, many in pairs)
+        return DynamicsCost(step, memory, frame)
 
 
 def cost_of(potential: Potential, structures: Sequence[ase.Atoms], plan: DynamicsPlan) -> DynamicsCost:
     """Run the first steps of a simulation in a temporary folder; the median of a step, without the first third.
 
-    Raises as :func:`molecular_dynamics`.
+    Raises as :func:`molecular_dynamics`; ValueError where every simulation ends before its first step.
     """
     marks: list[float] = []
 
@@ -59,8 +64,12 @@ def cost_of(potential: Potential, structures: Sequence[ase.Atoms], plan: Dynamic
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "trial"
         trial = replace(plan, folder=folder, steps=TRIAL_STEPS, frame_every=TRIAL_STEPS + 1)
-        molecular_dynamics(potential, structures, trial, say=lambda text: None, stop=enough)
+        outcome = molecular_dynamics(potential, structures, trial, say=lambda text: None, stop=enough)
         frame = sum(path.stat().st_size for path in folder.glob("trajectory_*"))
     marks.append(time.perf_counter())
+    if len(marks) == 1:
+        raise ValueError(f"no step can be timed: {'; '.join(map(str, outcome.failures))}")
     spent = [after - before for before, after in pairwise(marks)]
-    return DynamicsCost(statistics.median(spent[len(spent) // 3 :]), peak_memory(potential.device), float(frame))
+    step = statistics.median(spent[len(spent) // 3 :])
+    failures = tuple(str(failure) for failure in outcome.failures)
+    return DynamicsCost(step, peak_memory(potential.device), float(frame), failures)

@@ -25,8 +25,13 @@ class Failure:
     check: str  # name of the observer; "potential" where the potential could not evaluate the system
     reason: str
 
+    @property
+    def uncertain(self) -> bool:
+        """Whether the system was ended because a committee disagreed on it."""
+        return self.check == UNCERTAIN
+
     def __str__(self) -> str:
-        became = "uncertain" if self.check == UNCERTAIN else "unstable"
+        became = "uncertain" if self.uncertain else "unstable"
         return f"replica {self.replica} became {became} at {self.time:.4f} ps (step {self.step}): {self.reason}"
 
 

@@ -126,6 +126,8 @@ class Relaxer:
             system = self.source[index]
         except ValueError as error:  # an unreadable record does not stop the others
             return refused(index, None, "refused", str(error))
+        if len(system) == 0:
+            return refused(index, system, "refused", "it has no atoms")
         with_cell = self.settings.cell is not None
         if with_cell and not system.pbc.all():
             axes = "".join(axis for axis, repeats in zip("xyz", system.pbc, strict=True) if repeats)
