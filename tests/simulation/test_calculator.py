@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import ase
@@ -208,3 +209,17 @@ def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
         exploded = ase.Atoms("H2", positions=[[0, 0, 0], [0, 0, far]], calculator=DenskitCalculator(model))
         with pytest.raises(ValueError, match=message):
             exploded.get_forces()
+
+
+def test_calls_keep_nothing() -> None:
+    """As many tensors are alive after many calls as after a few; the neighbour list is made anew now and then."""
+    water, rng = molecule("H2O"), np.random.default_rng(0)
+    water.calc = DenskitCalculator(trained())
+    start, alive = water.positions.copy(), []
+    for _ in range(2):
+        for _ in range(20):
+            water.positions = start + rng.normal(0.0, 0.2, start.shape)
+            water.get_forces()
+        gc.collect()
+        alive.append(sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects()))
+    assert alive[0] == alive[1]

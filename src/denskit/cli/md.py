@@ -28,7 +28,7 @@ EdgeChunk = Annotated[int | None, typer.Option(help="Edges per chunk, for system
 Compile = Annotated[
     bool,
     typer.Option(
-        "--compile", help="Compile the model, once for a number of atoms (a minute, C++ compiler): for long runs."
+        "--compile", help="Compile the model, once for a number of atoms (minutes, C++ compiler): for long runs."
     ),
 ]
 _SMALL = 1000  # atoms of a trial with more replicas
