@@ -65,10 +65,13 @@ class Program(FriendlyGroup):
 
 def _in_words(error: Exception) -> str:
     """The message of an error; of wrong settings without pydantic's own words around it."""
-    if type(error).__module__.startswith("pydantic"):
+    if type(error).__name__ == "ValidationError":  # pydantic is not imported for commands without settings
+        from pydantic import ValidationError
+
         from denskit.settings import problems_in
 
-        return problems_in(error)  # type: ignore[arg-type]
+        if isinstance(error, ValidationError):
+            return problems_in(error)
     return str(error)
 
 

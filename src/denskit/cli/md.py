@@ -31,10 +31,10 @@ Compile = Annotated[
         "--compile", help="Compile the model, once for a number of atoms (minutes, C++ compiler): for long runs."
     ),
 ]
-_SMALL = 1000  # atoms of a trial with more replicas
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print time, memory and disk space, from a trial of some steps, and stop.")
 ]
+SMALL_TRIAL = 1000  # atoms: up to so many, a trial of more replicas takes four times as many
 
 
 def md(
@@ -121,7 +121,7 @@ def md(
 def _steps(steps: int | None, time: float | None, timestep: float) -> int:
     for name, value, unit in (("--time", time, "ps"), ("--timestep", timestep, "fs")):
         if value is not None and not 0 < value < float("inf"):
-            raise ValueError(f"{name} is {value:g} {unit}; give a number above 0")
+            raise ValueError(f"{name} is {value:g} {unit}; give a finite number above 0")
     if (steps is None) == (time is None):
         raise ValueError("give the length of the simulation: --steps N or --time PS")
     if time is None:
@@ -173,7 +173,7 @@ def _announce_cost(
         typer.echo(f"warning: in the trial {failure}")
     lines = {"cost": _in_words(cost, plan, done)}
     if not compiled:  # another number of atoms would be compiled anew
-        factor = 4 if 4 * sum(map(len, structures)) <= _SMALL else 2
+        factor = 4 if 4 * sum(map(len, structures)) <= SMALL_TRIAL else 2
         more = cost_of(potential, structures * factor, plan)
         lines["cost_of_10_times_the_replicas"] = _in_words(cost.extended(more, factor, 10), plan, 0)
     typer.echo("\nwith 10 times the replicas: ".join(lines.values()))

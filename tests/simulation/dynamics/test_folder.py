@@ -237,8 +237,8 @@ def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--steps", "3", "--time", "1"], "give the length of the simulation: --steps N or --time PS"),
         ([], "give the length of the simulation: --steps N or --time PS"),
         (["--time", "0.0001"], "less than a time step"),
-        (["--time", "-1"], "--time is -1 ps; give a number above 0"),
-        (["--time", "nan"], "--time is nan ps; give a number above 0"),
+        (["--time", "-1"], "--time is -1 ps; give a finite number above 0"),
+        (["--time", "nan"], "--time is nan ps; give a finite number above 0"),
         (["--steps", "3", "--temperature", "-5"], "Error: temperature: -5.0: Input should be greater than 0"),
         (["--steps", "3", "--index", "7"], "cannot read frames 7"),
     ):
