@@ -187,6 +187,12 @@ def test_mistakes_are_told_before_the_first_move(tmp_path: Path, files: dict[str
     ase.io.write(tmp_path / "twice.extxyz", frames)
     code, _, said = _run("--discovery", tmp_path / "twice.extxyz", "-o", output)
     assert code == 1 and "two structures have the material_id wbm-1" in said
+    frames[1].info["material_id"] = "wbm-2"
+    for place, atoms in enumerate(frames):
+        atoms.info["material_id"] = f"mp-{place}"
+    ase.io.write(tmp_path / "others.extxyz", frames)
+    code, _, said = _run("--discovery", files["initial"], "--relaxed", tmp_path / "others.extxyz", "-o", output)
+    assert code == 1 and "none of its structures has the material_id of one of" in said and "mp-0, mp-1" in said
     assert "give --output FOLDER" in _run("--discovery", files["initial"])[2]
     assert "--hull, --relaxed and --resume belong to --discovery" in _run("--hull", files["hull"])[2]
     assert not output.exists()

@@ -56,6 +56,17 @@ def test_same_numbers_as_predict_while_atoms_move(
     assert 1 <= potential.rebuilds < 5
 
 
+@pytest.mark.parametrize("name", ["v3", "esen", "v3_gradient", "envelope"])
+def test_the_stress_is_that_of_predict(systems: dict[str, System], name: str) -> None:
+    """Of a head of its own (v3, esen), or a derivative of the energy."""
+    model = build(name, torch.float64)
+    crystal = collate([systems["copper"]], torch.float64)[0]
+    found = Potential(model, stress=True)(crystal)
+    assert found.stress is not None
+    torch.testing.assert_close(found.stress, predicted(model, crystal, ("stress",))["stress"], rtol=1e-9, atol=1e-12)
+    assert found.stress.abs().max() > 1e-9
+
+
 def test_edges_come_and_go_without_a_new_list(systems: dict[str, System]) -> None:
     """Across the cutoff and back: the list has the pair, and leaves it out while it is too far."""
     model = build("nonlinear", torch.float64)

@@ -146,6 +146,7 @@ def test_cell_dens_needs_crystals_with_stress(tiny: Tiny, systems: dict[str, Sys
     strained = tiny(LONG, "task=cell_dens", "model.stress=strain", "task.stress_weight=1")
     assert "no training structure is one; task=dens does the same" in _warned(strained, [systems["ethanol"]])
     assert _warned(strained, [systems["copper"]]) == ""
+    assert "which nothing uses" not in _warned(tiny(LONG, "task=cell_dens"), [systems["copper"]])  # it is encoded
 
 
 def test_denoising_needs_forces(tiny: Tiny, systems: dict[str, System]) -> None:
@@ -158,6 +159,17 @@ def test_denoising_needs_forces(tiny: Tiny, systems: dict[str, System]) -> None:
     assert f"{said} 0)" in _warned(tiny(LONG), [held])
     assert _warned(tiny(LONG), [relaxed, moving]) == ""
     assert _warned(tiny("task=energy_forces"), [relaxed]) == ""
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [("task.min_atoms=1000",), ("task.max_force=1e-6",), ("task.max_corrupted_share=0.4", "task.corruption_ratio=1")],
+)
+def test_rules_that_exclude_every_structure(tiny: Tiny, systems: dict[str, System], rules: tuple[str, ...]) -> None:
+    frames = [systems["ethanol"]] * 3
+    said = _warned(tiny(LONG, *rules), frames)
+    assert "none of the 3 training structures looked at can be corrupted" in said and rules[0].partition("=")[0] in said
+    assert _warned(tiny(LONG, "task.min_atoms=9", "task.max_corrupted_share=0.75"), frames) == ""
 
 
 def test_denoising_needs_epochs(tiny: Tiny, systems: dict[str, System]) -> None:

@@ -49,6 +49,7 @@ def show_discovery(
     from denskit.runtime.interrupt import Interrupt
     from denskit.runtime.progress import progress_bar
     from denskit.simulation.potential import Potential
+    from denskit.simulation.relaxation.folder import RelaxationFolder
     from denskit.training.run_folder import model_file
 
     if output is None:
@@ -74,7 +75,8 @@ def show_discovery(
     _print(found, f"{model} on {file}")
     typer.echo(f"Wrote {TABLE}, {RESULT} and relaxed.extxyz to {output}")
     if not found.get("converged", 0) + found.get("not_converged", 0):
-        complain("No structure could be relaxed")
+        reasons = {relaxed.message for relaxed in RelaxationFolder(output).results() if relaxed.message}
+        complain("\n  ".join(["No structure could be relaxed", *sorted(reasons)[:5]]))
         raise typer.Exit(1)
 
 

@@ -65,6 +65,11 @@ class Materials:
         if twice:
             raise ValueError(f"{self.file}: two structures have the {NAME} {twice[0]}; results would be mixed up")
         known = {} if self.relaxed is None else dict(_named(*self.relaxed))
+        if self.relaxed is not None and not known.keys() & {name for name, _ in named}:
+            raise ValueError(
+                f"{self.relaxed[1]}: none of its structures has the {NAME} of one of {self.file}: it has "
+                f"{', '.join(list(known)[:3])}, ... there, {', '.join([name for name, _ in named][:3])}, ... here"
+            )
         return {name: _reference(own, known.get(name)) for name, own in named}
 
     @cached_property
@@ -212,7 +217,7 @@ def _metrics(rows: list[dict[str, Any]]) -> dict[str, float]:
     if "rmsd" in columns:
         matched = np.isfinite(columns["rmsd"])
         found |= {
-            "rmsd": float(columns["rmsd"][matched].mean()) if matched.any() else math.nan,
+            **({"rmsd": float(columns["rmsd"][matched].mean())} if matched.any() else {}),
             "matched": int(matched.sum()),
         }
     return found

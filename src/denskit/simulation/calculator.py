@@ -80,7 +80,7 @@ class DenskitCalculator(Calculator):
         self.results = _results(self._potential(self._batch_of(self.atoms), stress=stress))
 
     def _require_stress(self, atoms: ase.Atoms) -> None:
-        if self._potential.direct_forces:
+        if not self._potential.gives_stress:
             raise PropertyNotImplementedError(DIRECT)
         if not atoms.pbc.all():
             raise PropertyNotImplementedError(

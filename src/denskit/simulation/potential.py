@@ -21,7 +21,7 @@ from denskit.simulation.compiled import CompiledModel
 from denskit.simulation.neighbor_list import Candidates, unusable
 
 Model = str | os.PathLike[str] | ForceField  # a model file or run folder, or a force field
-DIRECT = "stress is a derivative of the energy, but this model has forces=direct and gives none"
+DIRECT = "this model has forces=direct and no head for the stress (model.stress=direct), so it gives none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,10 @@ class Potential:
         execution = Execution(kernels=kernels, edge_chunk=edge_chunk)
         self.models = [_frozen(model, device, dtype, execution) for model in given]
         self.direct_forces = any(model.config.forces == "direct" for model in self.models)
-        if stress and self.direct_forces:
+        self.gives_stress = all(
+            model.config.forces == "gradient" or model.config.stress == "direct" for model in self.models
+        )
+        if stress and not self.gives_stress:
             raise ValueError(DIRECT)
         kinds = {(parameter.dtype, parameter.device) for model in self.models for parameter in model.parameters()}
         if len(kinds) != 1:
@@ -190,7 +193,7 @@ class Potential:
         self._numbers = numbers
 
     def _check_volumes(self, batch: Batch) -> None:
-        if self.direct_forces:
+        if not self.gives_stress:
             raise ValueError(DIRECT)
         if not bool(batch.pbc.all()):
             system = int((~batch.pbc.all(1)).nonzero()[0, 0])
@@ -227,8 +230,7 @@ class Potential:
             physical = model.scaling.unscale(batch, out)
         energies = physical["energies"]
         energy = batch.sum_over_atoms(energies)
-        # the stress is a gradient of the energy, so it has its scale
-        stresses = out["stress"].double() * model.scaling.energy_scale if stress else None
+        stresses = out["stress"].double() * model.scaling.stress_scale if stress else None
         return Evaluation(energy=energy, energies=energies, forces=physical["forces"].double(), stress=stresses)
 
 

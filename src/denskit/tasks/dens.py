@@ -86,7 +86,7 @@ class DeNS:
         Targets stay those of the original structures.  The result has no edges: neighbours are built from the corrupted
         positions.
         """
-        noise_mask = self._draw_atoms(batch, targets, keys)
+        noise_mask = self.drawn_atoms(batch, targets, keys)
         noise = draw_noise(batch, keys, noise_mask)  # [N, 3], in units of sigma
         displacement = self.config.sigma_of(batch, progress) * noise  # [N, 3] Å
         encoded = noise_mask[:, None] & self.config.force_encoding
@@ -120,7 +120,7 @@ class DeNS:
         """Structures [B] bool without any corruption."""
         return prepared.batch.count_atoms(prepared.noise_mask) == 0
 
-    def _draw_atoms(self, batch: Batch, targets: Targets, keys: Tensor) -> Tensor:
+    def drawn_atoms(self, batch: Batch, targets: Targets, keys: Tensor) -> Tensor:
         """Atoms [N] bool to corrupt."""
         drawn = batch.free_atoms
         if self.config.partial:

@@ -14,7 +14,8 @@ import torch
 
 from denskit.batch import System
 from denskit.data.base import Source, collate, evenly
-from denskit.tasks import CellDeNSConfig, DenoisingConfig, DeNSConfig
+from denskit.random import keys_for
+from denskit.tasks import CellDeNSConfig, DenoisingConfig, DeNS, DeNSConfig
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig
 
@@ -27,6 +28,7 @@ MANY_EPOCHS, FEW_STRUCTURES = 1500, 100  # 50 frames of ethanol: errors rise by 
 PAYING_EPOCHS = 600  # 50 and 100 frames of ethanol: trained without DeNS for so long, its gain is clear
 PUBLISHED_EPOCHS = 1500  # of the paper's runs on MD17
 SMALL_DATA = 10_000  # structures; with two million the paper gains within 12 epochs
+_RULES = ("corruption_ratio", "partial", "min_atoms", "max_force", "max_corrupted_share")  # of DeNS, for structures
 FLOOR = 20.0  # meV/Å or meV: labels that are smaller on average measure no error
 
 
@@ -106,12 +108,28 @@ def noise(planned: PlannedTraining) -> str | None:
 
 
 def idle_denoising(planned: PlannedTraining) -> str | None:
-    """DeNS with zero probability or weight."""
+    """DeNS with zero probability or weight, or with rules that exclude every structure."""
     task = planned.config.task
-    if not isinstance(task, DeNSConfig) or (task.probability > 0 and task.coefficient > 0):
+    if not isinstance(task, DeNSConfig):
         return None
+    if task.probability > 0 and task.coefficient > 0:
+        return _excluded(planned, task)
     name = "probability" if task.probability == 0 else "coefficient"
     return f"task=dens with task.{name}=0 trains without denoising, but at its cost; task=energy_forces does the same"
+
+
+def _excluded(planned: PlannedTraining, task: DeNSConfig) -> str | None:
+    """Rules that leave no structure of the sample to corrupt, in eight tries of each."""
+    batch, targets = collate(planned.systems)
+    always = DeNS(DeNSConfig(**{name: getattr(task, name) for name in _RULES}, probability=1.0))
+    places = list(range(len(planned.systems)))
+    if any(bool(always.drawn_atoms(batch, targets, keys_for(0, epoch, places)).any()) for epoch in range(8)):
+        return None
+    rules = ", ".join(f"task.{name}={value}" for name in _RULES if (value := getattr(task, name)) is not None)
+    return (
+        f"task={task.name}, but none of the {len(planned.systems)} training structures looked at can be corrupted "
+        f"({rules}; structures that lack a force are left out too): this trains without denoising, at its cost"
+    )
 
 
 def nothing_to_strain(planned: PlannedTraining) -> str | None:
@@ -178,7 +196,7 @@ def many_epochs(planned: PlannedTraining) -> str | None:
 def unused_stress(planned: PlannedTraining) -> str | None:
     """Stress labels without a stress output."""
     model, task = planned.config.model, planned.config.task
-    usable = model.stress == "none" and model.forces == "gradient"  # direct forces go with no stress
+    usable = model.stress == "none" and model.forces == "gradient" and not isinstance(task, CellDeNSConfig)
     if not usable or task.stress_weight > 0 or all(system.stress is None for system in planned.systems):
         return None
     return (

@@ -64,6 +64,13 @@ def test_a_hexagonal_crystal(tmp_path: Path) -> None:
     assert Conductivity.load(tmp_path / "out" / "conductivity_0.npz").mean == measured["conductivity_300K_W_per_m_K"]
 
 
+def test_missing_references_are_told_before_the_first_crystal(tmp_path: Path) -> None:
+    source, _ = read_atoms([bulk("Ti", "hcp", a=2.1, c=3.43)])
+    with pytest.raises(FileNotFoundError, match=r"no conductivity_0.npz in the folder of references .*nowhere"):
+        measure_into(tmp_path / "out", MORSE, source, SETTINGS, heat=True, reference=tmp_path / "nowhere")
+    assert not (tmp_path / "out").exists()
+
+
 def test_files_without_modes_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", kappa=np.ones(6))
     with pytest.raises(ValueError, match="a.npz holds no conductivity: mode_kappa, weights are absent"):

@@ -72,5 +72,6 @@ def unit(sample: Sample) -> Iterator[Finding]:
             "problem",
             f"half of the stresses are above {np.median(size):.3g} eV/Å^3 ({np.median(size) / GPA:.3g} GPa; rms)",
             f"the stress is in {' or '.join(likely)}, or a virial (not divided by the volume)",
-            f"{stress_in(' or '.join(likely))}, or give a virial a name with virial in it",
+            f"{stress_in(' or '.join(likely))}, or give a virial a name with virial in it. "
+            "The sign is not tested here: VASP's own is the other one, data.stress_sign=compression",
         )

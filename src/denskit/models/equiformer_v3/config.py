@@ -56,7 +56,7 @@ class EquiformerV3Config(PackedModelConfig):
     """Add the features of both ends of an edge (their radial factors the same) instead of stacking them."""
     softcap: float | None = Field(None, gt=0)
     """Attention logits z become c tanh(z / c); null: they stay."""
-    attention_epsilon: float = Field(1e-16, gt=0)
+    attention_epsilon: OnFineTuning[float] = Field(1e-16, gt=0)
     """Added to the sum of the attention weights."""
     envelope: bool = True
     """Weight edges by a polynomial that vanishes at the cutoff, in the softmax, messages and degree embedding."""

@@ -57,8 +57,13 @@ def measure_into(
         stop: asked before each crystal.
         progress: called after each crystal.
 
-    A crystal that cannot be measured has an "error" in its line.  Raises ValueError for a folder with other work.
+    A crystal that cannot be measured has an "error" in its line.  Raises ValueError for a folder with other work, and
+    FileNotFoundError for a crystal without a reference.
     """
+    if heat and reference is not None:
+        missing = [name for name in map(HEAT.format, range(len(source))) if not (reference / name).is_file()]
+        if missing:
+            raise FileNotFoundError(f"no {missing[0]} in the folder of references {reference}")
     work = WorkFolder(folder, "set of crystals", MARKER)
     record = {
         "settings": settings.model_dump(),
