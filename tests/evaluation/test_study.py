@@ -244,3 +244,13 @@ class TestWholeStudies:
         write_study(tiny_study(), tmp_path / "tiny.yaml")
         script = denskit("study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "out"), "--slurm").stdout
         assert "--array=0-3" in script and "--task $SLURM_ARRAY_TASK_ID" in script
+
+
+def test_runs_do_not_share_a_folder() -> None:
+    study = StudyConfig(title="t", variants={"a b": {"task": "dens"}, "a-b": {"task": "energy_forces"}}, seeds=(0,))
+    with pytest.raises(ValueError, match="2 runs would share the folder a-b_seed-0"):
+        runs_of(study)
+
+
+def test_an_error_of_zero_has_no_relative_difference() -> None:
+    assert difference({0: 1.0, 1: 2.0}, {0: 0.0, 1: 0.0}) is None

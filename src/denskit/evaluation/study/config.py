@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,8 +156,11 @@ def load_study(name: str | Path) -> StudyConfig:
 
 
 def runs_of(study: StudyConfig) -> list[StudyRun]:
-    """All runs, the variants of one seed together, so that an unfinished study has complete pairs."""
-    return [
+    """All runs, the variants of one seed together, so that an unfinished study has complete pairs.
+
+    Raises ValueError where two runs would share a folder.
+    """
+    runs = [
         StudyRun(
             variant=variant,
             point=point,
@@ -171,6 +175,13 @@ def runs_of(study: StudyConfig) -> list[StudyRun]:
         for point in points_of(study)
         for variant, changes in study.variants.items()
     ]  # fmt: skip
+    for name, count in Counter(run.name for run in runs).items():
+        if count > 1:
+            raise ValueError(
+                f"{study.title}: {count} runs would share the folder {name}: names of variants, and files of an axis, "
+                "must differ in more than signs, spaces and folders"
+            )
+    return runs
 
 
 def points_of(study: StudyConfig) -> Iterator[dict[str, Any]]:

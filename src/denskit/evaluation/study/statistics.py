@@ -37,15 +37,19 @@ def mean_of(values: Sequence[float]) -> Mean:
 def difference(
     values: Mapping[int, float], reference: Mapping[int, float], confidence: float = 0.95
 ) -> Difference | None:
-    """Difference of two variants, paired by seed, by Student's t distribution; None without a common seed.
+    """Difference of two variants, paired by seed, by Student's t distribution; None without a common seed,
+    and where the reference is zero.
 
     Relative to the mean of the reference over the common seeds.
     """
     seeds = sorted(values.keys() & reference.keys())
     if not seeds:
         return None
+    mean = abs(float(np.mean([reference[seed] for seed in seeds])))
+    if mean == 0:
+        return None
     pairs = np.array([values[seed] - reference[seed] for seed in seeds])
-    scale = 100 / abs(float(np.mean([reference[seed] for seed in seeds])))
+    scale = 100 / mean
     middle = float(pairs.mean())
     if len(seeds) < 2:
         return Difference(scale * middle, float("nan"), float("nan"), 1)
