@@ -41,12 +41,11 @@ def marked(cls: type[BaseModel], mark: str) -> frozenset[str]:
 
 def problems_in(error: ValidationError) -> str:
     """All problems that pydantic found, in one line: ``key: value: what is wrong; ...``."""
-    return "; ".join(_problem(found) for found in error.errors())
+    return "; ".join(problem_text(found) for found in error.errors())
 
 
-def _problem(found: ErrorDetails) -> str:
-    message = found["msg"].removeprefix("Value error, ")
-    key = ".".join(map(str, found["loc"]))
-    if not key or isinstance(found["input"], dict | BaseModel):
-        return f"{key}: {message}" if key else message
-    return f"{key}: {found['input']!r}: {message}"
+def problem_text(found: ErrorDetails, prefix: str = "") -> str:
+    """One of them; ``prefix``: the key of the section that was validated."""
+    key = ".".join(map(str, (*([prefix] if prefix else []), *found["loc"])))
+    value = "" if isinstance(found["input"], dict | BaseModel) else f"{found['input']!r}: "
+    return (f"{key}: {value}" if key else "") + found["msg"].removeprefix("Value error, ")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import importlib
+import io
 import json
 import os
 import signal
@@ -14,17 +16,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from click.testing import Result
+from rich.console import Console
 from scipy.stats import ttest_rel
+from typer.testing import CliRunner
 
 from denskit.analysis.study_plots import plot_study_results
+from denskit.cli import app
 from denskit.evaluation.study.comparison import compare_runs
 from denskit.evaluation.study.config import FRAMES, StudyConfig, load_study, overrides, runs_of
 from denskit.evaluation.study.question import advice, dens_question, within_budget, write_study
-from denskit.evaluation.study.results import FORCES, Column, collect
+from denskit.evaluation.study.results import FORCES, Column, Found, collect, tabulate
 from denskit.evaluation.study.running import StudyFolder, train_and_judge
 from denskit.evaluation.study.splits import split_settings
 from denskit.evaluation.study.statistics import difference, mean_of
-from denskit.evaluation.study.tables import as_latex, as_markdown
+from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich
 from denskit.evaluation.study.timing import cell_of, runs_to_try, seconds_of
 from denskit.presets import study_names
 from denskit.training.cost import Cost
@@ -169,6 +175,29 @@ class TestQuestion:
         with pytest.raises(ValueError, match="give more time"):
             within_budget(dens_question(Path("x.extxyz"), 50), self.COSTS, hours=0.005, processes=1)
 
+    def test_a_study_is_written_when_its_length_is_known(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Too little time leaves nothing behind; another file or other frames do not continue it."""
+        monkeypatch.setattr(importlib.import_module("denskit.cli.study"), "_costs", lambda *_: self.COSTS)
+        (tmp_path / "other").mkdir()
+        mine, other = tmp_path / "x.extxyz", tmp_path / "other" / "x.extxyz"
+        for file in (mine, other):
+            file.touch()
+
+        def asked(file: Path, *more: str) -> Result:
+            asking = ["study", str(file), "--question", "dens", "--dry-run", "-o", str(tmp_path / "out"), *more]
+            return CliRunner().invoke(app, asking)
+
+        assert "give more time" in asked(mine, "--hours", "0.001").output
+        assert not (tmp_path / "out" / "study.yaml").exists()
+        assert asked(mine, "--hours", "1", "--frames", "50").exit_code == 0
+        steps = load_study(tmp_path / "out" / "study.yaml").settings["training.max_steps"]
+        assert steps < 10_000
+        again = asked(mine, "--hours", "2", "--frames", "50")
+        assert again.exit_code == 0 and "keep their length" in again.output
+        assert asked(mine).exit_code == 0
+        for wrong in (asked(other), asked(mine, "--frames", "60"), asked(mine, "task.sigma=0.1")):
+            assert wrong.exit_code == 1 and "asks about other data or settings" in wrong.output
+
     def test_short_trainings_are_told_that_dens_pays_late(self) -> None:
         (line,) = advice(dens_question(Path("x.extxyz"), None, steps=1000), self.COSTS)
         assert "16 epochs" in line
@@ -252,5 +281,33 @@ def test_runs_do_not_share_a_folder() -> None:
         runs_of(study)
 
 
+def test_runs_have_a_length_that_all_share() -> None:
+    with pytest.raises(ValueError, match="gives every run a length of its own"):
+        runs_of(tiny_study(settings={"training.budget": "10 minutes"}))
+
+
 def test_an_error_of_zero_has_no_relative_difference() -> None:
     assert difference({0: 1.0, 1: 2.0}, {0: 0.0, 1: 0.0}) is None
+
+
+def _found(variant: str, seed: int, error: float) -> Found:
+    errors = {"test": {FORCES: error}}
+    return Found(variant=variant, values={}, seed=seed, errors=errors, seconds=1.0, parameters=2, folder=Path("x"))
+
+
+def test_the_best_is_that_of_equal_seeds() -> None:
+    found = [_found("plain", 0, 10.0), _found("DeNS", 0, 11.0), _found("plain", 1, 30.0)]
+    column = Column("test", FORCES)
+    assert tabulate("t", found, ["plain", "DeNS"]).best(column) == set()
+    assert tabulate("t", found[:2], ["plain", "DeNS"]).best(column) == {("", "plain")}
+
+
+def test_names_may_have_any_signs() -> None:
+    name = r"DeNS [/p] $x^2$ {y} a|b <b> \z 5%"
+    results = tabulate("t [/x]", [_found("plain", 0, 2.0), _found(name, 0, 1.0)], ["plain", name])
+    escaped = r"DeNS [/p] \$x\^{}2\$ \{y\} a\textbar{}b \textless{}b\textgreater{} \textbackslash{}z 5\%"
+    assert rf"{escaped} & 1 & \textbf{{1.0}}" in as_latex(results)
+    assert r"a\|b" in as_markdown(results)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(*as_rich(results))
+    assert "DeNS [/p]" in console.export_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -43,18 +44,17 @@ def bench(
 
       denskit bench model.safetensors new.extxyz --batch-size 1 --threads 4
     """
-    import contextlib
-
     import torch
 
     from denskit.data.base import evenly
     from denskit.evaluation.evaluate import load_force_field, source_of
     from denskit.models.execution import Execution
     from denskit.models.prediction import batches
-    from denskit.runtime.threads import few_threads, threads_for
+    from denskit.runtime.threads import threads_evaluating, threads_for
     from denskit.training.run_folder import RunFolder
 
     if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # decides alone, as when the user sets it
         torch.set_num_threads(threads)
     force_field = load_force_field(model, None, device)
     force_field.execution = Execution(kernels=kernels)
@@ -68,9 +68,7 @@ def bench(
         with torch.no_grad():
             force_field.predict(batch)
 
-    with few_threads(batch.num_edges, place) if threads is None else contextlib.nullcontext():
-        running = torch.get_num_threads()
-        seconds = _seconds(predict, place, repeats)
+    running = threads_evaluating(batch.num_edges, place)
     typer.echo(
         f"{force_field.config.name}, {sum(part.numel() for part in parameters):,} parameters; {place}, "
         f"{running} thread{'' if running == 1 else 's'}, kernels {used}"
@@ -80,13 +78,13 @@ def bench(
         structures=batch.num_systems, atoms=batch.num_atoms, edges=batch.num_edges,
     )  # fmt: skip
     typer.echo(f"{batch.num_systems} structures, {batch.num_atoms} atoms, {batch.num_edges} edges")
-    _say("energies and forces", "predict", seconds, batch.num_systems)
+    _say("energies and forces", "predict", _seconds(predict, place, repeats), batch.num_systems)
     if RunFolder(model).config.is_file():
         trainer = _trainer(model, kernels, str(place))
         work = [trainer.loader.work(step) for step in range(WARM_UPS + repeats)]
         size = min(trainer.config.training.batch_size, len(trainer.data.train))
         steps = iter(work)
-        with threads_for(trainer.loader.edges, place) if threads is None else contextlib.nullcontext():
+        with threads_for(trainer.loader.edges, place):
             seconds = _seconds(lambda: trainer.train_step(next(steps)), place, repeats)
         _say(f"training step ({trainer.config.task.name}), batches of {size}", "train", seconds, size)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -84,7 +85,8 @@ def study(
         source, chosen = _question(Path(file), folder, frames, hours, processes, overrides or [])
     else:
         chosen = _with(load_study(file), overrides or [])
-        _keep(chosen, source)
+        if not trial:
+            _keep(chosen, source)
     runs = runs_of(chosen)
     if task is not None and task >= len(runs):
         raise ValueError(f"--task {task}: this study has runs 0 to {len(runs) - 1}")
@@ -201,21 +203,28 @@ def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
 def _question(
     file: Path, folder: StudyFolder, frames: int | None, hours: float | None, processes: int, overrides: list[str]
 ) -> tuple[Path, StudyConfig]:
-    """The study file in the folder; written where it is absent."""
+    """The study file in the folder; written where it is absent, when the length of its trainings is known."""
     from denskit.evaluation.study.config import load_study
-    from denskit.evaluation.study.question import dens_question, within_budget, write_study
+    from denskit.evaluation.study.question import dens_question, same_question, within_budget, write_study
 
-    source = folder.path / "study.yaml"
-    if source.is_file():
-        typer.echo(f"{source} is there: continuing that study")
-        return source, load_study(source)
+    source, draft = folder.path / "study.yaml", folder.path / "draft.yaml"
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file of structures")
     study = _with(dens_question(file, frames), overrides)
-    write_study(study, source)
+    if source.is_file():
+        kept = load_study(source)
+        if not same_question(study if frames or overrides else kept, kept, file):
+            raise ValueError(f"{source} asks about other data or settings; give another --output, or remove its folder")
+        steps = "; its trainings keep their length, --hours sizes a new study" if hours is not None else ""
+        typer.echo(f"{source} is there: continuing that study{steps}")
+        return source, kept
     if hours is not None:
-        study = within_budget(study, _costs(study, source, folder), hours, processes)
-        write_study(study, source)
+        if not (draft.is_file() and load_study(draft) == study):
+            shutil.rmtree(folder.path / "trials", ignore_errors=True)  # of other settings
+        write_study(study, draft)
+        study = within_budget(study, _costs(study, draft, folder), hours, processes)
+    write_study(study, source)
+    draft.unlink(missing_ok=True)
     typer.echo(f"Wrote {source}")
     return source, study
 
@@ -250,6 +259,7 @@ def _keep(study: StudyConfig, path: Path) -> None:
 
 
 def _slurm_script(source: Path, folder: StudyFolder, count: int) -> str:
+    (folder.path / "logs").mkdir(parents=True, exist_ok=True)  # SLURM opens its logs there before the jobs
     return f"""#!/bin/bash
 #SBATCH --job-name=denskit-study
 #SBATCH --array=0-{count - 1}

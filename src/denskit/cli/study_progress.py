@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
@@ -49,7 +50,7 @@ class StudyProgress:
             self._states[job.number] = job.state
 
     def _changed(self, job: Job) -> None:
-        name = f"{job.run.label}, seed {job.run.seed}"
+        name = escape(f"{job.run.label}, seed {job.run.seed}")
         if job.state == "running":
             if self._bars is not None:
                 total = job.run.config(self.folder.run(job.run)).training.max_steps

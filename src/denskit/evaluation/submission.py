@@ -25,7 +25,6 @@ from denskit.models.prediction import batches
 from denskit.reading.arrays import read_npz
 from denskit.runtime.memory import memory_named
 from denskit.runtime.processes import Processes
-from denskit.runtime.threads import few_threads
 
 Layout = Literal["evalai", "leaderboard"]
 Arrays = dict[str, np.ndarray]
@@ -98,8 +97,7 @@ def _predict(
     rows: list[tuple[str, np.float32, np.ndarray]] = []
     rank, count = (processes.rank, processes.count) if processes else (0, 1)
     for systems, batch, _ in batches(force_field, source, batch_size, first=rank, step=count):
-        few = few_threads(batch.num_edges, batch.positions.device)
-        with torch.no_grad(), few, memory_named(batch, "lower the batch size (--batch-size)"):
+        with torch.no_grad(), memory_named(batch, "lower the batch size (--batch-size)"):
             found = force_field.predict(batch, outputs=("energy", "forces"))
         energies = found["energy"].float().cpu().numpy()
         forces = found["forces"].float().cpu().split([len(system) for system in systems])

@@ -19,6 +19,7 @@ from denskit.models.execution import DEFAULT, Execution
 from denskit.models.graph import EdgeGraph
 from denskit.models.scaling import Scaling
 from denskit.nn.weight_decay import NoWeightDecay
+from denskit.runtime.threads import few_threads
 
 SYMMETRIC_SITES = (
     "this model's layer norm (as published) divides features that vanish by symmetry: near symmetric sites (perfect "
@@ -267,7 +268,8 @@ class ForceField(nn.Module):
         training = self.training
         self.eval()
         try:
-            out = self(batch, outputs=(*wanted, "energies"))
+            with few_threads(batch.num_edges, batch.positions.device):
+                out = self(batch, outputs=(*wanted, "energies"))
         finally:
             self.train(training)
         physical = self.scaling.unscale(batch, {name: value.detach() for name, value in out.items()})

@@ -10,7 +10,6 @@ import torch
 from denskit.batch import Batch, System, Targets
 from denskit.data.base import Source, collate
 from denskit.models.base import ForceField
-from denskit.runtime.threads import few_threads
 
 MOST_ATOMS = 1000  # in a batch of several structures: the gradient of about 50,000 edges takes 2 GB
 
@@ -58,7 +57,7 @@ def predict_each(force_field: ForceField, source: Source, size: int) -> Iterator
     The stress is there where the model has one and the structure is periodic in all directions.
     """
     for systems, batch, _ in batches(force_field, source, size):
-        with torch.no_grad(), few_threads(batch.num_edges, batch.positions.device):
+        with torch.no_grad():
             found = {name: value.double().cpu() for name, value in force_field.predict(batch).items()}
         forces = found["forces"].split([len(system) for system in systems])
         for place, system in enumerate(systems):

@@ -230,7 +230,7 @@ class Potential:
             physical = model.scaling.unscale(batch, out)
         energies = physical["energies"]
         energy = batch.sum_over_atoms(energies)
-        stresses = out["stress"].double() * model.scaling.stress_scale if stress else None
+        stresses = physical["stress"].double() if stress else None
         return Evaluation(energy=energy, energies=energies, forces=physical["forces"].double(), stress=stresses)
 
 

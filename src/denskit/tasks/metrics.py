@@ -19,7 +19,6 @@ from denskit.models.base import ForceField
 from denskit.models.prediction import batches
 from denskit.runtime.memory import memory_named
 from denskit.runtime.processes import Processes
-from denskit.runtime.threads import few_threads
 from denskit.tasks.energy_shift import EnergyShift
 
 MILLI = 1000.0  # meV in one eV
@@ -186,7 +185,7 @@ def measure(
     metrics = Metrics(next(force_field.parameters()).device)
     with torch.no_grad():
         for _, batch, targets in batches(force_field, source, batch_size, first=rank, step=count):
-            with memory_named(batch, advice), few_threads(batch.num_edges, metrics.state.device):
+            with memory_named(batch, advice):
                 mean = force_field.scaling.reference_energy(batch)
                 prediction = force_field.predict(batch)
                 metrics.update(prediction, batch, targets, mean)

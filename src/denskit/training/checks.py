@@ -110,18 +110,21 @@ def noise(planned: PlannedTraining) -> str | None:
 def idle_denoising(planned: PlannedTraining) -> str | None:
     """DeNS with zero probability or weight, or with rules that exclude every structure."""
     task = planned.config.task
-    if not isinstance(task, DeNSConfig):
+    if not isinstance(task, DeNSConfig) or (isinstance(task, CellDeNSConfig) and task.strain_probability > 0):
         return None
     if task.probability > 0 and task.coefficient > 0:
         return _excluded(planned, task)
     name = "probability" if task.probability == 0 else "coefficient"
-    return f"task=dens with task.{name}=0 trains without denoising, but at its cost; task=energy_forces does the same"
+    return (
+        f"task={task.name} with task.{name}=0 trains without denoising, but at its cost; task=energy_forces does the "
+        "same"
+    )
 
 
 def _excluded(planned: PlannedTraining, task: DeNSConfig) -> str | None:
     """Rules that leave no structure of the sample to corrupt, in eight tries of each."""
     batch, targets = collate(planned.systems)
-    always = DeNS(DeNSConfig(**{name: getattr(task, name) for name in _RULES}, probability=1.0))
+    always = DeNS(task.model_copy(update={"probability": 1.0}))
     places = list(range(len(planned.systems)))
     if any(bool(always.drawn_atoms(batch, targets, keys_for(0, epoch, places)).any()) for epoch in range(8)):
         return None

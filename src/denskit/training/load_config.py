@@ -19,6 +19,7 @@ from denskit.data.splits import PARTS
 from denskit.models import MODELS
 from denskit.presets import preset_text
 from denskit.reading.documents import parse_yaml, read_yaml
+from denskit.settings import problem_text
 from denskit.tasks import TaskConfig
 from denskit.training.run_folder import RunFolder
 from denskit.training.settings import RunConfig, TrainingConfig
@@ -281,9 +282,7 @@ class _Checker:
                     owner = _owner(cls, [str(part) for part in problem["loc"]])
                     self.problems.append(self._unknown(key, owner, key.rpartition(".")[0]))
                 else:
-                    message = problem["msg"].removeprefix("Value error, ")
-                    found = "" if isinstance(problem["input"], dict | BaseModel) else f"{problem['input']!r}: "
-                    self.problems.append(f"{self._place(key)}: {key + ': ' if key else ''}{found}{message}")
+                    self.problems.append(f"{self._place(key)}: {problem_text(problem, prefix)}")
             return None
 
     def _unknown(self, key: str, owner: type[BaseModel], prefix: str) -> str:

@@ -158,7 +158,7 @@ def load_study(name: str | Path) -> StudyConfig:
 def runs_of(study: StudyConfig) -> list[StudyRun]:
     """All runs, the variants of one seed together, so that an unfinished study has complete pairs.
 
-    Raises ValueError where two runs would share a folder.
+    Raises ValueError where two runs would share a folder, or a time budget would give each its own length.
     """
     runs = [
         StudyRun(
@@ -175,6 +175,11 @@ def runs_of(study: StudyConfig) -> list[StudyRun]:
         for point in points_of(study)
         for variant, changes in study.variants.items()
     ]  # fmt: skip
+    if any("training.budget" in run.settings for run in runs):
+        raise ValueError(
+            f"{study.title}: training.budget gives every run a length of its own, so runs cannot be compared; give "
+            "training.max_steps (denskit study FILE --question dens --hours 2 chooses it)"
+        )
     for name, count in Counter(run.name for run in runs).items():
         if count > 1:
             raise ValueError(

@@ -30,6 +30,16 @@ def dens_question(file: Path, frames: int | None = None, steps: int = 10_000) ->
     )
 
 
+def same_question(study: StudyConfig, other: StudyConfig, file: Path) -> bool:
+    """Whether two studies differ at most in the length of their trainings and in seeds, and are about ``file``."""
+
+    def asked(one: StudyConfig) -> object:
+        length = ("training.max_steps", "training.evaluate_every")
+        return {key: value for key, value in one.settings.items() if key not in length}, one.axes, one.variants
+
+    return asked(study) == asked(other) and other.settings.get("data.path") == str(file.resolve())
+
+
 def write_study(study: StudyConfig, path: Path) -> None:
     """Write a study file that :func:`load_study` reads."""
     document = study.model_dump(exclude_defaults=True)  # with mode="json" numbers as keys become text

@@ -87,8 +87,15 @@ class Results:
         return len({column.test for column in self.columns}) > 1
 
     def best(self, column: Column) -> set[tuple[str, str]]:
-        """(point, variant) of the smallest mean at each point."""
-        judged = [(row.point, row.means[column].value, row.variant) for row in self.rows if column in row.means]
+        """(point, variant) of the smallest mean at each point, where all variants have as many seeds."""
+        counts: dict[str, set[int]] = {}
+        for row in self.rows:
+            counts.setdefault(row.point, set()).add(row.means[column].count if column in row.means else 0)
+        judged = [
+            (row.point, row.means[column].value, row.variant)
+            for row in self.rows
+            if column in row.means and len(counts[row.point]) == 1
+        ]
         return {(at, name) for at, value, name in judged if value == min(v for other, v, _ in judged if other == at)}
 
 

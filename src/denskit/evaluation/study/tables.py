@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Column as RichColumn
 from rich.table import Table
 
 from denskit.evaluation.study.results import FORCES, METRICS, Column, Results, Row, as_csv
 from denskit.evaluation.study.statistics import Difference, Mean
 
+_BOLD = ("\x02", "\x03")  # no text has them
 _LATEX = str.maketrans(
-    {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", "Å": r"\AA{}", "³": "$^3$", "Δ": r"$\Delta$"}
+    {name: f"\\{name}" for name in "%&_#${}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\\": r"\textbackslash{}"}
+    | {"^": r"\^{}", "~": r"\~{}", "±": r"$\pm$", "Å": r"\AA{}", "³": "$^3$", "Δ": r"$\Delta$"}
+    | dict(zip(_BOLD, (r"\textbf{", "}"), strict=True))
 )
 
 
@@ -80,7 +85,8 @@ def note(results: Results) -> str:
 def as_markdown(results: Results) -> str:
     """The table with its title and how to read it."""
     header, rows = as_cells(results, ("**", "**"))
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows))
+    lines = ([cell.replace("|", r"\|") for cell in cells] for cells in (header, ["---"] * len(header), *rows))
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     return f"## {results.title}\n\n{table}\n\n{note(results)}\n"
 
 
@@ -90,8 +96,8 @@ def as_latex(results: Results) -> str:
     def line(cells: list[str]) -> str:
         return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
 
-    header, cells = as_cells(results, ("<b>", "</b>"))
-    rows = [line(row).replace("<b>", r"\textbf{").replace("</b>", "}") for row in cells]
+    header, cells = as_cells(results, _BOLD)
+    rows = [line(row) for row in cells]
     begin = r"\begin{tabular}{ll" + "r" * (len(header) - 2) + "}"
     return "\n".join([begin, r"\toprule", line(header), r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -106,13 +112,14 @@ def as_rich(results: Results) -> list[Table | str]:
         names = [METRICS[column.metric] for column in columns] + [f"Δ {METRICS[FORCES]}" for _ in gaps]
         heads = [RichColumn(name, justify="right") for name in names]
         title = results.title if len(tests) == 1 else f"{results.title}: {test}"
-        table = Table(*([""] if results.rows[0].point else []), "variant", *heads, title=title)
+        table = Table(*([""] if results.rows[0].point else []), "variant", *heads, title=escape(title))
         for row in results.rows:
             errors = [_marked(results, row, column, ("[bold]", "[/bold]")) for column in columns]
             changes = [_gap(row, column) for column in gaps]
-            table.add_row(*([row.point] if row.point else []), row.variant, *errors, *changes)
+            names_of = [escape(name) for name in ([row.point] if row.point else []) + [row.variant]]
+            table.add_row(*names_of, *errors, *(escape(change) for change in changes))
         tables.append(table)
-    return [*tables, note(results)]
+    return [*tables, escape(note(results))]
 
 
 def write_tables(results: Results, folder: Path) -> list[Path]:
