@@ -234,6 +234,22 @@ def test_similar_elements(z: int, known: Sequence[int], similar: int | None) -> 
     assert similar_element(z, known) == similar
 
 
+def test_settings_of_the_model_are_the_trained_ones(tiny: Tiny, trained: Path, tmp_path: Path) -> None:
+    """The preset's size is for fresh models; overrides and the file that says init_from are wishes."""
+    before = read_header(trained / "model.safetensors")["model"]
+    origin = ["data.path=x.xyz", f"training.init_from={trained}"]
+    config = load_config("equiformer", [*origin, "model.stress=strain"])
+    as_before = type(config.model).model_validate
+    assert config.model == as_before({**before, "num_elements": 119, "stress": "strain"}), "elements as in the preset"
+    assert config.sizes == ()
+    assert load_config("equiformer", [*origin, "model.num_layers=2"]).model.num_layers == 2  # type: ignore[attr-defined]
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"model: {{cutoff: 3.5}}\ndata: {{path: x}}\ntraining: {{max_steps: 1, init_from: {trained}}}\n")
+    assert load_config(mine).model == as_before({**before, "cutoff": 3.5})
+    with pytest.raises(ValueError, match="is of the model equiformer, and this training of esen; begin with a preset"):
+        load_config("esen", origin)
+
+
 def test_what_a_preset_measures_is_no_wish(tmp_path: Path) -> None:
     """References and scale of a preset are for fresh models; an override, numbers, or the file with init_from ask."""
     origin = ["training.init_from=other"]
@@ -243,7 +259,7 @@ def test_what_a_preset_measures_is_no_wish(tmp_path: Path) -> None:
             overrides = []
         config = load_config(preset, [*overrides, *origin])
         assert config.data.references == "trained"
-        assert config.training.scale == "trained" or preset.startswith("oc20"), "numbers are kept, and compared"
+        assert config.training.scale == "trained"
     assert load_config("equiformer", ["data.path=x", *origin, "data.references=fit"]).data.references == "fit"
     assert load_config("equiformer", ["data.path=x"]).data.references == "fit"
     mine = tmp_path / "mine.yaml"

@@ -39,11 +39,6 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
     unknown = [name for name in ("average_degree", "average_atoms") if settings.get(name, 0) is None]
     if config.training.init_from is not None and (config.sizes or unknown):
         trained = read_header(model_file(config.training.init_from))["model"]
-        if trained["name"] != settings["name"]:
-            raise ValueError(
-                f"training.init_from={config.training.init_from} is of the model {trained['name']}, and this training "
-                f"of {settings['name']}; begin with a preset of {trained['name']}, or with another model"
-            )
         own = {*unknown, *(key for row in config.sizes for key in row.model)}
         settings |= {name: trained[name] for name in own if name in trained}
         messages.append(f"size of the model as in {config.training.init_from}")

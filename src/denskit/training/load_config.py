@@ -17,11 +17,12 @@ from yaml import YAMLError
 from denskit.data.config import DataConfig
 from denskit.data.splits import PARTS
 from denskit.models import MODELS
+from denskit.models.model_file import read_header
 from denskit.presets import preset_text
 from denskit.reading.documents import parse_yaml, read_yaml
-from denskit.settings import problem_text
+from denskit.settings import ON_FINE_TUNING, marked, problem_text
 from denskit.tasks import TaskConfig
-from denskit.training.run_folder import RunFolder
+from denskit.training.run_folder import RunFolder, model_file
 from denskit.training.settings import RunConfig, TrainingConfig
 
 __all__ = ["RunConfig", "TrainingConfig", "load_config"]
@@ -47,8 +48,9 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
 
     A preset or file may hold a table ``molecules:`` with changes for each molecule (nested, or with dotted keys): the
     row of ``data.molecule`` is applied before the overrides.  Where an override names another task or model than the
-    file does, the settings that both have are kept and the rest are dropped.  With ``training.init_from`` references
-    and scale are the trained model's, unless an override (or the file that says ``init_from``) asks for others.
+    file does, the settings that both have are kept and the rest are dropped.  With ``training.init_from`` the settings
+    of the model, references and scale are the trained model's, unless an override (or the file that says
+    ``init_from``) asks for others; those that need no other weights, such as ``model.forces``, stay the file's.
 
     Raises ValueError for unknown keys (with the nearest valid names), values out of range and combinations that would
     be ignored; FileNotFoundError for a file that is not there.
@@ -66,7 +68,7 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
         base["training"] = {k: v for k, v in (base.get("training") or {}).items() if k not in _LENGTHS}
     if ((changes.get("data") or {}).get("split") or {}).get("file") is not None:  # it determines the whole split
         base["data"] = {key: value for key, value in (base.get("data") or {}).items() if key != "split"}
-    merged = _merge(_keep_trained(base, changes), changes)
+    merged = _merge(_of_trained_model(base, changes), changes)
     merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
     merged.setdefault("output", _default_output(name, merged))
     classes = {
@@ -212,8 +214,8 @@ def _switch(
     return {key: value for key, value in base.items() if key in classes[new].model_fields} | {"name": new}
 
 
-def _keep_trained(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """With ``training.init_from``, how a preset measures references and scale of a fresh model is no wish to do so."""
+def _of_trained_model(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """With ``training.init_from``, what a preset says of a fresh model's size, references and scale is no wish."""
     own = (base.get("training") or {}).get("init_from") is not None
     if not own and (changes.get("training") or {}).get("init_from") is None:
         return base
@@ -221,9 +223,34 @@ def _keep_trained(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str,
         values = base.get(section) or {}
         found = values.get(key)
         measured = found is None or (isinstance(found, str) and "." not in found)  # not numbers, nor a file of them
-        if measured and not (own and key in values):
+        if key not in values if own else measured or key == "scale":
             base = {**base, section: {**values, key: "trained"}}
-    return base
+    return {**base, **_trained_settings(base["model"], str((base if own else changes)["training"]["init_from"]), own)}
+
+
+def _trained_settings(model: Mapping[str, Any], origin: str, own: bool) -> dict[str, Any]:
+    """``model`` and ``sizes`` of a run that starts from a trained model, where that is there.
+
+    ``own``: the file that says ``model`` is about this training; what it gives is a wish, compared later.
+    Raises ValueError where the trained model is of another kind.
+    """
+    config = MODELS[model["name"]].config
+    if own and config.model_fields.keys() <= model.keys():
+        return {}
+    try:
+        trained = read_header(model_file(origin))["model"]
+    except FileNotFoundError:  # yet: a job that waits for the training
+        return {}
+    if trained.get("name") != model["name"]:
+        raise ValueError(
+            f"training.init_from={origin} is of the model {trained.get('name')}, and this training of {model['name']}; "
+            f"begin with a preset of {trained.get('name')}, or with another model"
+        )
+    free = marked(config, ON_FINE_TUNING)
+    kept = {key: value for key, value in model.items() if own or key in free}
+    taken = {key: value for key, value in trained.items() if key in config.model_fields and key not in free}
+    elements = model.get("num_elements", config.model_fields["num_elements"].default)  # rows that no weight is for
+    return {"model": {**taken, **kept, "num_elements": max(elements, trained["num_elements"])}, "sizes": []}
 
 
 def _without_given(rows: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> list[dict[str, Any]]:
