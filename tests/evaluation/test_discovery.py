@@ -175,6 +175,13 @@ def test_known_distances_from_the_hull_need_no_hull(tmp_path: Path) -> None:
         for row in csv.DictReader(file):
             predicted = 0.03 + float(row["energy_eV_per_atom"]) + 0.02
             assert float(row["e_above_hull_eV_per_atom"]) == pytest.approx(predicted, abs=1e-9)
+    assert "no energies above the hull" not in said
+    for atoms in frames:
+        del atoms.info["relaxed_energy"]
+    ase.io.write(tmp_path / "without.extxyz", frames)
+    code, _, said = _run("--discovery", tmp_path / "without.extxyz", "-o", tmp_path / "no_energies")
+    assert code == 0, said
+    assert "of 2 materials 2 have e_above_hull and 0 a reference energy, none both; give" in " ".join(said.split())
 
 
 def test_mistakes_are_told_before_the_first_move(tmp_path: Path, files: dict[str, Path]) -> None:

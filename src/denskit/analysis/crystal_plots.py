@@ -19,7 +19,7 @@ def plot_crystals(crystals: Sequence[Mapping[str, Any]], output: Path) -> Path |
 
     ``crystals``: as :func:`denskit.simulation.crystals.folder.measure_into` returns them.
     """
-    shown = [crystal for crystal in crystals if "error" not in crystal][:MOST]
+    shown = [crystal for crystal in crystals if "energy_eV_per_atom" in crystal][:MOST]
     if not shown:
         return None
     vibrating = [crystal for crystal in shown if "phonon_density_per_THz" in crystal]

@@ -94,7 +94,7 @@ def crystal(
     _print(found)
     picture = plot_crystals(found, output / "crystals.png")
     typer.echo(f"Wrote crystals.jsonl{' and crystals.png' if picture else ''} to {output}")
-    if all("error" in crystal for crystal in found):
+    if not any("energy_eV_per_atom" in crystal for crystal in found):
         complain("No crystal could be measured")
         raise typer.Exit(1)
 
@@ -106,7 +106,7 @@ def _print(found: list[dict[str, Any]]) -> None:
     shown = [column for column in COLUMNS if any(column[1] in crystal for crystal in found)]
     table = Table(*(name for name, _, _ in shown))
     for crystal in found:
-        if "error" not in crystal:
+        if "energy_eV_per_atom" in crystal:
             table.add_row(*("-" if crystal.get(key) is None else form.format(crystal[key]) for _, key, form in shown))
     console = Console(soft_wrap=True)
     console.print(table)
@@ -114,7 +114,9 @@ def _print(found: list[dict[str, Any]]) -> None:
         place = f"crystal {crystal['index']} ({crystal['formula']})"
         if "error" in crystal:
             console.print(f"{place}: {crystal['error']}", markup=False)
-        elif not crystal["elastically_stable"]:
+        if "energy_eV_per_atom" not in crystal:
+            continue
+        if not crystal["elastically_stable"]:
             console.print(f"{place}: a strain lowers its energy (an eigenvalue of the elastic constants is negative)")
         elif "conductivity_300K_W_per_m_K" in crystal and crystal["conductivity_300K_W_per_m_K"] is None:
             lowest = crystal["phonon_smallest_of_mesh_THz"]

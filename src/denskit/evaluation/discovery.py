@@ -111,6 +111,8 @@ def discover_into(
     all raised before the first move.
     """
     hull, references = materials.hull_energies(), materials.references
+    if lacking := _lacking(materials):
+        say(lacking)
     work = RelaxationFolder(folder)
     original = Originals(materials.file, materials.source)
     summary = relax_into(
@@ -128,6 +130,19 @@ def discover_into(
     found = {"materials": len(rows), **summary["status"], **_metrics(rows)}
     write_json(work.path / RESULT, found)
     return found
+
+
+def _lacking(materials: Materials) -> str | None:
+    """What is needed for the energies above the hull and is not given."""
+    known = materials.references.values()
+    if materials.hull is not None or any(one.energy is not None and one.above_hull is not None for one in known):
+        return None
+    above, energies = sum(one.above_hull is not None for one in known), sum(one.energy is not None for one in known)
+    return (
+        f"no energies above the hull: of {len(known)} materials {above} have {HULL} and {energies} a reference energy, "
+        f"none both; give the phases of the hull (--hull), relaxed structures with energies (--relaxed), or the field "
+        f"{ENERGY} (eV, of the whole structure)"
+    )
 
 
 def rmsd_function() -> Callable[[ase.Atoms, ase.Atoms], float | None] | None:

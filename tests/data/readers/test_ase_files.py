@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import ase
@@ -82,6 +83,24 @@ def test_reference_labels_and_virials(tmp_path: Path, form: str) -> None:
     np.testing.assert_allclose(system.forces, atoms.arrays["REF_forces"], atol=1e-7)
     np.testing.assert_allclose(system.stress, expected, atol=1e-7)
     assert "energy from REF_energy, forces from REF_forces" in messages[0]
+
+
+@pytest.mark.parametrize("spelling", ['"{}"', "[{}]", "'[{}]'", "[[{}], [0, 0, 0], [0, 0, 0]]"])
+@pytest.mark.parametrize("key", ["stress", "virial"])
+def test_six_numbers_of_a_stress_or_virial(tmp_path: Path, key: str, spelling: str) -> None:
+    """ASE itself refuses six numbers under these names."""
+    atoms, path = _copper(), tmp_path / "copper.extxyz"
+    voigt = atoms.get_stress() * (1 if key == "stress" else -atoms.get_volume())
+    ase.io.write(path, atoms)
+    separator = ", " if "[" in spelling else " "
+    field = spelling.format(separator.join(f"{number:.9f}" for number in voigt))
+    path.write_text(re.sub(r'stress="[^"]*"', lambda _: f"{key}={field}", path.read_text()))
+    if "[[" in spelling:  # neither six numbers nor a matrix of nine
+        with pytest.raises(ValueError, match=r"copper.extxyz cannot be read at its beginning"):
+            read_file(path)
+        return
+    (system,), _ = read_file(path, required=("stress",))
+    np.testing.assert_allclose(system.stress, atoms.get_stress(voigt=False), atol=1e-8)
 
 
 def test_references_win_over_what_a_calculator_left_and_this_is_said(tmp_path: Path) -> None:

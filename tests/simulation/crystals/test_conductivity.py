@@ -40,6 +40,8 @@ def test_errors_by_hand() -> None:
     assert conductivity_errors(unstable, other) == {"kappa_SRE": 2.0, "kappa_SRME": 2.0}
     with pytest.raises(ValueError, match=r"modes of \(2, 2\) are compared with \(1, 2\)"):
         conductivity_errors(one, _modes([[1.0, 1.0]], [1]))
+    broken = conductivity_errors(one, _modes([[1.0, 1.0]], [1]), symmetric=False)
+    assert broken == {"kappa_SRE": pytest.approx(2 * 4 / 8), "kappa_SRME": 2.0}, "a lower symmetry has more modes"
 
 
 def test_a_hexagonal_crystal(tmp_path: Path) -> None:
@@ -61,6 +63,10 @@ def test_a_hexagonal_crystal(tmp_path: Path) -> None:
     (measured,) = measure_into(tmp_path / "out", deeper, source, SETTINGS, heat=True, reference=tmp_path) or [{}]
     assert measured["symmetry_kept"] is True
     assert 0 < measured["kappa_SRE"] <= measured["kappa_SRME"] < 1
+    coarse = SETTINGS.model_copy(update={"mesh": 8.0})
+    (other,) = measure_into(tmp_path / "coarse", MORSE, source, coarse, heat=True, reference=tmp_path) or [{}]
+    assert "of the reference: the meshes or the crystals differ" in other["error"]
+    assert other["bulk_modulus_GPa"] > 0 and other["conductivity_300K_W_per_m_K"] > 0, "other results are kept"
     assert Conductivity.load(tmp_path / "out" / "conductivity_0.npz").mean == measured["conductivity_300K_W_per_m_K"]
 
 
@@ -68,6 +74,9 @@ def test_missing_references_are_told_before_the_first_crystal(tmp_path: Path) ->
     source, _ = read_atoms([bulk("Ti", "hcp", a=2.1, c=3.43)])
     with pytest.raises(FileNotFoundError, match=r"no conductivity_0.npz in the folder of references .*nowhere"):
         measure_into(tmp_path / "out", MORSE, source, SETTINGS, heat=True, reference=tmp_path / "nowhere")
+    np.savez(tmp_path / "conductivity_0.npz", kappa=np.ones(6))
+    with pytest.raises(ValueError, match="holds no conductivity: mode_kappa, weights are absent"):
+        measure_into(tmp_path / "out", MORSE, source, SETTINGS, heat=True, reference=tmp_path)
     assert not (tmp_path / "out").exists()
 
 

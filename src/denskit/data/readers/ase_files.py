@@ -5,6 +5,7 @@ Sign and units are ASE's: eV, eV/Å, eV/Å^3, stress = dE/dstrain / volume; a vi
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -28,6 +29,7 @@ from denskit.reading.budget import PACKED, Lines, Unreadable, naming
 
 EXTXYZ = (".xyz", ".extxyz")
 MOST_COLUMNS = 1000  # of an extxyz file
+_STRESS = re.compile(r"""(?<![\w-])(stress|virial)=["'[]+([^"'\[\]]*)["'\]]+(?=\s|$)""")
 # Fields of a label, first hit first: references before the results of a calculator.
 NAMES = {
     "energy": ("REF_energy", "energy"),
@@ -106,12 +108,20 @@ def _check_lines(path: Path) -> None:
 
 
 def _fields(line: str) -> dict[str, Any]:
-    """The fields of a frame's second line, as ASE reads them."""
-    fields: dict[str, Any] = key_val_str_to_dict(line)
+    """The fields of a frame's second line, as ASE reads them; a stress or virial also of six numbers."""
+    fields: dict[str, Any] = key_val_str_to_dict(_STRESS.sub(_nine_numbers, line))
     columns = sum(int(width) for width in str(fields.get("Properties", "")).split(":")[2::3])
     if columns > MOST_COLUMNS:
         raise ValueError(f"its Properties speak of {columns} columns; up to {MOST_COLUMNS} are read")
     return fields
+
+
+def _nine_numbers(field: re.Match[str]) -> str:
+    """Voigt's xx yy zz yz xz xy as nine numbers, which ASE wants; other fields as they are."""
+    numbers = field[2].replace(",", " ").split()
+    if len(numbers) != 6:
+        return field[0]
+    return f'{field[1]}="{" ".join(numbers[index] for index in (0, 5, 4, 5, 1, 3, 4, 3, 2))}"'
 
 
 class _Reader:

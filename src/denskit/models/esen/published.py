@@ -6,6 +6,7 @@ The bias of the published force embedding acts on every atom at every time, and 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,12 +39,19 @@ def convert_esen(state: Mapping[str, Tensor], config: ESENConfig) -> tuple[dict[
         config: the architecture.
 
     Returns:
-        Our state dict of the force field without its scaling, and the heads beyond energy and forces.
+        Our state dict of the force field without its scaling, and the heads beyond energy and forces.  The head for the
+        stress, which is not equivariant, is left out with a warning.
 
     Raises:
         ValueError: Tensors of the architecture are missing.
     """
     left = {name: tensor for name, tensor in state.items() if not _STRESS.search(name)}
+    if len(left) < len(state):
+        warnings.warn(
+            "the checkpoint's head for the stress is left out: its linear layer with a bias and SiLU act on components "
+            "of degree 2, so its stress does not turn with the crystal; train with model.stress=strain",
+            stacklevel=2,
+        )
     out = rename(left, "eSEN", _HEADS, _LAYERS, bias_on_all=True)
     for head in ("forces", "noise"):  # published: one matrix for each degree and a bias, of which only degree 1 acts
         if f"heads.{head}.linear.weight" in out:

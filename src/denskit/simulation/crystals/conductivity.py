@@ -104,21 +104,21 @@ def conductivity_errors(found: Conductivity, reference: Conductivity, *, symmetr
     errors of modes do not cancel; 2 for a crystal with imaginary modes, and where relaxation broke the symmetry (not
     ``symmetric``).
 
-    Raises ValueError for other meshes or modes.
+    Raises ValueError for other meshes or modes of a symmetric crystal.
     """
     if np.isnan(found.mean):
         return {"kappa_SRE": WORST, "kappa_SRME": WORST}
+    both = found.mean + reference.mean
+    errors = {"kappa_SRE": 2 * abs(found.mean - reference.mean) / both, "kappa_SRME": WORST}
+    if not symmetric:  # then the modes are others, too
+        return errors
     if found.mode_kappa.shape != reference.mode_kappa.shape:
         raise ValueError(
             f"modes of {found.mode_kappa.shape} are compared with {reference.mode_kappa.shape} of the reference: the "
-            "meshes or the crystals differ"
+            "meshes or the crystals differ; --mesh gives the length that the reference was made with"
         )
-    both = found.mean + reference.mean
     apart = np.abs(found.mode_kappa - reference.mode_kappa).sum() / reference.weights.sum()
-    return {
-        "kappa_SRE": 2 * abs(found.mean - reference.mean) / both,
-        "kappa_SRME": float(2 * apart / both) if symmetric else WORST,
-    }
+    return {**errors, "kappa_SRME": float(2 * apart / both)}
 
 
 def space_group(crystal: System) -> str:

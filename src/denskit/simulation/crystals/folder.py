@@ -57,13 +57,12 @@ def measure_into(
         stop: asked before each crystal.
         progress: called after each crystal.
 
-    A crystal that cannot be measured has an "error" in its line.  Raises ValueError for a folder with other work, and
-    FileNotFoundError for a crystal without a reference.
+    A crystal with a property that cannot be measured has an "error" in its line, beside those found before.  Raises
+    ValueError for a folder with other work, FileNotFoundError for a crystal without a reference, and ValueError for a
+    reference without modes, all before the first crystal.
     """
     if heat and reference is not None:
-        missing = [name for name in map(HEAT.format, range(len(source))) if not (reference / name).is_file()]
-        if missing:
-            raise FileNotFoundError(f"no {missing[0]} in the folder of references {reference}")
+        _require_references(reference, len(source))
     work = WorkFolder(folder, "set of crystals", MARKER)
     record = {
         "settings": settings.model_dump(),
@@ -83,6 +82,7 @@ def measure_into(
                 continue
             if stop():
                 return None
+            found: dict[str, Any] = {}
             try:
                 given = source[index]
                 if cost := crowding(given):
@@ -94,14 +94,25 @@ def measure_into(
                     found |= _vibrations(potential, crystal, settings, folder / f"phonopy_{index}.yaml")
                 if heat:
                     kept = space_group(given) == space_group(crystal)
-                    found |= _heat(
-                        conductivity(potential, crystal, settings), kept, folder / HEAT.format(index), reference
-                    )
+                    heat_of = conductivity(potential, crystal, settings)
+                    found |= _heat(heat_of, kept, folder / HEAT.format(index))
+                    if reference is not None:
+                        wanted = Conductivity.load(reference / HEAT.format(index))
+                        found |= conductivity_errors(heat_of, wanted, symmetric=kept)
             except ValueError as error:
-                found = {"error": str(error)}
+                found["error"] = str(error)
             append_line(folder / PROPERTIES, {"index": index, "formula": _formula(source, index), **found})
             progress(index + 1, f"{index + 1} of {len(source)} crystals", len(source))
     return list(properties_in(folder))
+
+
+def _require_references(folder: Path, crystals: int) -> None:
+    files = [folder / HEAT.format(index) for index in range(crystals)]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise FileNotFoundError(f"no {missing[0]} in the folder of references {folder}")
+    for file in files:
+        Conductivity.load(file)
 
 
 def properties_in(folder: Path) -> Iterator[dict[str, Any]]:
@@ -156,12 +167,9 @@ def _vibrations(potential: EnergyAndForces, crystal: System, settings: CrystalSe
     }
 
 
-def _heat(found: Conductivity, kept: bool, file: Path, reference: Path | None) -> dict[str, Any]:
+def _heat(found: Conductivity, kept: bool, file: Path) -> dict[str, Any]:
     """The thermal conductivity as plain JSON, saved with its modes; ``kept``: relaxation kept the symmetry."""
     found.save(file)
-    errors = {}
-    if reference is not None:
-        errors = conductivity_errors(found, Conductivity.load(reference / file.name), symmetric=kept)
     stable = not np.isnan(found.mean)
     return {
         "conductivity_300K_W_per_m_K": found.mean if stable else None,
@@ -169,5 +177,4 @@ def _heat(found: Conductivity, kept: bool, file: Path, reference: Path | None) -
         "conductivity_of_coherences_W_per_m_K": found.coherence if stable else None,
         "phonon_smallest_of_mesh_THz": float(found.frequencies.min()),
         "symmetry_kept": kept,
-        **errors,
     }
