@@ -11,8 +11,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
+import ase.io
 import numpy as np
 import pytest
 import yaml
@@ -23,15 +25,18 @@ from typer.testing import CliRunner
 
 from denskit.analysis.study_plots import plot_study_results
 from denskit.cli import app
+from denskit.data import load_data
+from denskit.data.writing import plain, relabelled
 from denskit.evaluation.study.comparison import compare_runs
 from denskit.evaluation.study.config import FRAMES, StudyConfig, load_study, overrides, runs_of
 from denskit.evaluation.study.question import advice, dens_question, within_budget, write_study
 from denskit.evaluation.study.results import FORCES, Column, Found, collect, tabulate
-from denskit.evaluation.study.running import StudyFolder, train_and_judge
+from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_and_judge
 from denskit.evaluation.study.splits import split_settings
 from denskit.evaluation.study.statistics import difference, mean_of
 from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich
 from denskit.evaluation.study.timing import cell_of, runs_to_try, seconds_of
+from denskit.files import locked, write_json
 from denskit.presets import study_names
 from denskit.training.cost import Cost
 
@@ -79,7 +84,10 @@ class TestFiles:
         [
             ({"settings": {"seed": 3}}, "seed is set for each run"),
             ({"seeds": [1, 1]}, "has one twice"),
+            ({"seeds": 0}, "wanted their number, at least 1, or a list"),
             ({"axes": {FRAMES: []}}, "has no values"),
+            ({"axes": {FRAMES: [5, 5]}}, "has 5 twice"),
+            ({"tests": {"test": "a.extxyz"}}, "test is the name of the test split"),
             ({"axes": {FRAMES: {5: {"seed": 3}}}}, "seed is set for each run"),
             ({"axes": {FRAMES: {5: 7}}}, "5: found 7; wanted settings that go with this value"),
             ({"axes": {FRAMES: 5}}, "found 5; wanted a list of values"),
@@ -233,6 +241,46 @@ class TestWholeStudies:
         compared = compare_runs([str(folder.run(run)) for run in runs_of(study)[:2]])
         assert [row.variant for row in compared.rows] == ["task=energy_forces", "task=dens"]
         assert compared.rows[0].means[column].value == results.rows[0].means[column].value
+        sizes = compare_runs([str(folder.run(run)) for run in (runs_of(study)[0], runs_of(study)[2])])
+        assert [row.variant for row in sizes.rows] == ["data.split.train=8", "data.split.train=16"], "not pooled"
+
+    def test_new_tests_judge_what_is_trained(self, tmp_path: Path) -> None:
+        study, folder = tiny_study(seeds=1), StudyFolder(tmp_path)
+        run = runs_of(study)[1]
+        before = train_and_judge(study, run, folder)
+        others = {"a": str(tmp_path / "a.extxyz"), "b": str(tmp_path / "b.extxyz")}
+        frames = load_data(run.config(folder.run(run)).data, 0).train
+        for number, file in enumerate(others.values()):
+            systems = [frames[index] for index in range(number, 4)]
+            ase.io.write(file, [relabelled(plain(s), {"energy": s.energy, "forces": s.forces}) for s in systems])
+        asked = study.model_copy(update={"tests": others})
+        assert folder.finished(study, run) and not folder.finished(asked, run)
+        after = train_and_judge(asked, run, folder)
+        assert after["errors"]["test"] == before["errors"]["test"] and set(after["errors"]) == {"test", "a", "b"}
+        assert after["noise"] == before["noise"]
+        swapped = asked.model_copy(update={"tests": {"a": others["b"]}})
+        assert not folder.finished(swapped, run), "another file under the same name"
+        again = train_and_judge(swapped, run, folder)
+        assert again["errors"]["a"] == after["errors"]["b"]
+        assert set(collect(study, folder).found[0].errors) == {"test"}, "only tests of the study"
+
+    def test_runs_of_another_command_are_waited_for(self, tmp_path: Path) -> None:
+        study, folder = tiny_study(seeds=1), StudyFolder(tmp_path)
+        held, done = runs_of(study)
+        result = {"errors": {"test": {FORCES: 1.0}}, "tests": {}, "parameters": 1, "seconds": 1.0, "steps": 1}
+        write_json(folder.result(done), result)
+        seen = []
+        with ExitStack() as stack:
+            stack.enter_context(locked(folder.run(held)))
+
+            def watch(jobs: list[Job]) -> None:
+                seen.append([job.state for job in jobs])
+                if len(seen) == 1:
+                    write_json(folder.result(held), result)
+                    stack.close()
+
+            run_all(study, lambda number: pytest.fail("started"), folder, processes=2, watch=watch)
+        assert seen[0] == ["elsewhere", "done"] and seen[-1] == ["done", "done"]
 
     def test_the_command_runs_all_side_by_side_and_again_only_what_is_missing(self, tmp_path: Path) -> None:
         write_study(tiny_study(seeds=1), tmp_path / "tiny.yaml")
@@ -246,6 +294,8 @@ class TestWholeStudies:
         again = denskit("study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "out"))
         assert again.returncode == 0, again.stderr
         assert again.stdout.count("finished") == 1
+        alone = denskit("study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "out"), "--task", "1")
+        assert alone.returncode == 0 and "DeNS, seed 0: finished, nothing to do" in alone.stdout
 
     def test_stopped_by_a_signal_it_saves_and_continues(self, tmp_path: Path) -> None:
         study = tiny_study(settings={**TINY, "training.max_steps": 100_000}, seeds=1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import cycle
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,6 +15,7 @@ from denskit.analysis.plots import COLOURS, plain_ticks, read_metrics, row_of_ax
 from denskit.evaluation.study.results import FORCES, METRICS, Column, Found, Results, describe
 
 _MOST = 4  # panels in a row
+_APART = 0.06  # of the gap between two values
 
 
 def plot_study_results(results: Results, folder: Path) -> list[Path]:
@@ -28,7 +29,7 @@ def study_figures(results: Results) -> dict[str, Figure]:
     axes = list(dict.fromkeys(key for run in results.found for key in run.values))
     for axis in axes:
         values = {run.values[axis] for run in results.found}
-        if len(values) > 1 and all(isinstance(value, int | float) for value in values):
+        if len(values) > 1 and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
             figures[axis.replace(".", "_")] = _axis_figure(results, axis)
     return figures
 
@@ -39,18 +40,28 @@ def _axis_figure(results: Results, axis: str) -> Figure:
     columns += [column for column in results.columns if column.metric != FORCES]
     columns = columns[:_MOST]
     figure, row = row_of_axes(len(columns), width=4.4, title=results.title)
+    values = sorted({run.values[axis] for run in results.found})
+    scale = "log" if values[0] > 0 else "linear"
     for axes, column in zip(row, columns, strict=True):
-        _draw_axis(axes, results, axis, column)
-        axes.set(xlabel=_name(axis), ylabel=f"MAE, {column.title(results.several_tests)}", xscale="log", yscale="log")
+        _draw_axis(axes, results, axis, column, _spread(values, scale))
+        axes.set(xlabel=_name(axis), ylabel=f"MAE, {column.title(results.several_tests)}", xscale=scale, yscale="log")
         plain_ticks(axes.yaxis)
-        values = sorted({run.values[axis] for run in results.found})
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.legend(frameon=False, fontsize=9)
     return figure
 
 
-def _draw_axis(axes: Axes, results: Results, axis: str, column: Column) -> None:
+def _spread(values: Sequence[float], scale: str) -> Callable[[float, float], float]:
+    """Moves a value by a share of the smallest gap between values, so that bars of several variants stay apart."""
+    if scale == "log":
+        gap = float(np.diff(np.log(values)).min())
+        return lambda value, share: float(value * np.exp(share * gap))
+    step = float(np.diff(values).min())
+    return lambda value, share: value + share * step
+
+
+def _draw_axis(axes: Axes, results: Results, axis: str, column: Column, moved: Callable[[float, float], float]) -> None:
     lines: dict[str, list[tuple[float, float, float]]] = {}
     for row in results.rows:
         if column in row.means:
@@ -58,26 +69,31 @@ def _draw_axis(axes: Axes, results: Results, axis: str, column: Column) -> None:
             label = f"{row.variant}, {rest}" if rest else row.variant
             mean = row.means[column]
             lines.setdefault(label, []).append((float(row.values[axis]), mean.value, mean.error))
-    for (label, points), colour in zip(lines.items(), cycle(COLOURS), strict=False):
+    for place, (label, points) in enumerate(lines.items()):
         x, y, error = np.array(sorted(points)).T
-        axes.errorbar(x, y, yerr=np.nan_to_num(error), label=label, color=colour, marker="o", markersize=4, capsize=2)
+        x = np.array([moved(value, _APART * (place - (len(lines) - 1) / 2)) for value in x])
+        axes.errorbar(
+            x, y, yerr=np.nan_to_num(error), label=label, marker="o", markersize=4, capsize=2, **_style(place)
+        )
 
 
 def _curves_figure(results: Results) -> Figure:
     """Validation force error over steps, one panel a point: mean over seeds, band from lowest to highest."""
-    points = list(dict.fromkeys(run.point for run in results.found))[:_MOST]
-    figure, row = row_of_axes(len(points), width=4.6, title=results.title)
+    points = list(dict.fromkeys(run.point for run in results.found))
+    title = f"{results.title} (the first {_MOST} of {len(points)})" if len(points) > _MOST else results.title
+    points = points[:_MOST]
+    figure, row = row_of_axes(len(points), width=4.6, title=title)
     for axes, point in zip(row, points, strict=True):
-        for variant, colour in zip(dict.fromkeys(run.variant for run in results.found), cycle(COLOURS), strict=False):
+        for place, variant in enumerate(dict.fromkeys(run.variant for run in results.found)):
             runs = [run for run in results.found if run.point == point and run.variant == variant]
-            _draw_curve(axes, runs, variant, colour)
+            _draw_curve(axes, runs, variant, place)
         axes.set(xlabel="training step", ylabel=f"validation MAE, {METRICS[FORCES]}", yscale="log", title=point)
         plain_ticks(axes.yaxis)
         axes.legend(frameon=False, fontsize=9)
     return figure
 
 
-def _draw_curve(axes: Axes, runs: Sequence[Found], label: str, colour: str) -> None:
+def _draw_curve(axes: Axes, runs: Sequence[Found], label: str, place: int) -> None:
     curves = []
     for run in runs:
         columns = read_metrics(run.folder / "metrics.csv")
@@ -88,8 +104,15 @@ def _draw_curve(axes: Axes, runs: Sequence[Found], label: str, colour: str) -> N
         return
     steps = sorted(set.intersection(*(set(curve[0].tolist()) for curve in curves)))
     values = np.array([[curve[1][curve[0] == step][0] for step in steps] for curve in curves])
-    axes.plot(steps, values.mean(0), color=colour, label=f"{label} ({len(curves)} seeds)", marker=".")
-    axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+    seeds = f"{len(curves)} seed{'s' * (len(curves) > 1)}"
+    (line,) = axes.plot(steps, values.mean(0), label=f"{label} ({seeds})", marker=".", **_style(place))
+    axes.fill_between(steps, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
+
+
+def _style(place: int) -> dict[str, Any]:
+    """Colour of a variant, and dashes where there are more variants than colours."""
+    turn, colour = divmod(place, len(COLOURS))
+    return {"color": COLOURS[colour], "linestyle": ("-", "--", ":")[turn % 3]}
 
 
 def _name(axis: str) -> str:

@@ -47,7 +47,7 @@ def demo(
     study = study.model_copy(update={"settings": settings, "seeds": study.seeds[:1]})
     folder = StudyFolder(output)
     source = folder.path / "study.yaml"
-    finished = all(folder.result(run).is_file() for run in runs_of(study))
+    finished = all(folder.finished(study, run) for run in runs_of(study))
     if source.is_file() and not _continues(source, study, finished=finished):
         if not force:
             raise ValueError(f"{output} holds a demo already: give another --output, or replace it with --force")

@@ -93,6 +93,8 @@ def study(
     if trial and task is not None:
         _write_trial(chosen, task, folder)
     elif task is not None:
+        if folder.finished(chosen, runs[task]):
+            typer.echo(f"{runs[task].label}, seed {runs[task].seed}: finished, nothing to do")
         train_and_judge(chosen, runs[task], folder, progress=True)
     elif slurm:
         typer.echo(_slurm_script(source, folder, len(runs)))
@@ -188,10 +190,13 @@ def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
     from denskit.runtime.progress import duration
 
     runs = runs_of(study)
-    missing = [run for run in runs if not folder.result(run).is_file()]
-    seconds = [seconds_of(run, run.config(folder.run(run)), costs[cell_of(run)]) for run in missing]
+    missing = [run for run in runs if not folder.finished(study, run)]
+    seconds = [seconds_of(run, run.config(folder.run(run)), costs[cell_of(run)])
+               for run in missing if not folder.judged(run)]  # fmt: skip
     if not missing:
         return [f"{study.title}: all {len(runs)} runs are finished"]
+    if not seconds:
+        return [f"{study.title}: {len(missing)} runs are trained, and judged on the tests that are new"]
     total = max(sum(seconds) / processes, max(seconds))
     done = f", {len(runs) - len(missing)} of {len(runs)} are done" if len(missing) < len(runs) else ""
     return [

@@ -57,6 +57,8 @@ class StudyProgress:
                 self._tasks[job.number] = self._bars.add_task(name, total=total, note="")
             else:
                 self._console.print(f"started   {name}", soft_wrap=True)
+        elif job.state == "elsewhere":
+            self._console.print(f"waiting   {name}: another process trains it", soft_wrap=True)
         elif job.state in ("done", "failed"):
             if self._bars is not None and job.number in self._tasks:
                 self._bars.remove_task(self._tasks.pop(job.number))

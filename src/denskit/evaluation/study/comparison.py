@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from denskit.data.splits import PARTS
 from denskit.evaluation.study.config import dotted, short
 from denskit.evaluation.study.results import Found, Results, tabulate
 from denskit.evaluation.study.running import seconds_of_run
@@ -30,7 +31,7 @@ def compare_runs(runs: Sequence[str]) -> Results:
     for folder in folders:
         if not RunFolder(folder).config.is_file():
             raise FileNotFoundError(f"{folder}: no run folder (it has no config.yaml)")
-    settings = [dict(dotted(load_config(folder).document())) for folder in folders]
+    settings = [_settings_of(folder) for folder in folders]
     names = [_name(run, own, settings, folder) for run, own, folder in zip(runs, settings, folders, strict=True)]
     tested = all(any((folder / file).is_file() for file in _TESTED) for folder in folders)
     found: list[Found] = []
@@ -55,10 +56,22 @@ def _name(run: str, own: Mapping[str, Any], settings: Sequence[Mapping[str, Any]
     given, equals, _ = run.partition("=")
     if equals:
         return given
-    shared = set.intersection(*(set(other) for other in settings))
-    keys = [key for key in own if key in shared and key not in _NOT_COMPARED]
-    different = [key for key in keys if any(other[key] != own[key] for other in settings)]
+    different = [
+        key
+        for key, value in own.items()
+        if key not in _NOT_COMPARED and any(other.get(key, value) != value for other in settings)
+    ]
     return ", ".join(f"{key.removesuffix('.name')}={short(own[key])}" for key in different) or folder.name
+
+
+def _settings_of(folder: Path) -> dict[str, Any]:
+    """All settings of a run, and the size of its split where that is in a file."""
+    settings = dict(dotted(load_config(folder).document()))
+    splits = RunFolder(folder).splits
+    if settings.get("data.split.file") is not None and splits.is_file():
+        parts = json.loads(splits.read_text(encoding="utf-8"))
+        settings |= {f"data.split.{part}": len(parts[part]) for part in PARTS if part in parts}
+    return settings
 
 
 def _test_errors(folder: Path) -> dict[str, dict[str, float]]:

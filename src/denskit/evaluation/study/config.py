@@ -47,6 +47,8 @@ class StudyConfig(Settings):
     @field_validator("seeds", mode="before")
     @classmethod
     def _count_of_seeds(cls, value: object) -> object:
+        if value == 0:
+            raise ValueError("wanted their number, at least 1, or a list such as [0, 1, 2]")
         return tuple(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
 
     @field_validator("axes", mode="before")
@@ -77,6 +79,13 @@ class StudyConfig(Settings):
         empty = [key for key, values in self.axes.items() if not values]
         if empty:
             raise ValueError(f"axes: {empty[0]} has no values")
+        twice = [
+            (key, value) for key, values in self.axes.items() for value, n in Counter(map(str, values)).items() if n > 1
+        ]
+        if twice:
+            raise ValueError(f"axes: {twice[0][0]} has {twice[0][1]} twice")
+        if "test" in self.tests:
+            raise ValueError("tests: test is the name of the test split; give the file another name")
         unknown = sorted(set(self.published) - set(self.variants))
         if unknown:
             raise ValueError(f"published: {unknown[0]!r} is no variant{nearest(unknown[0], self.variants)}")

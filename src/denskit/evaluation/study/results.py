@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -108,10 +107,12 @@ def collect(study: StudyConfig, folder: StudyFolder) -> Results:
     """Results of all runs that are finished.  Raises ValueError where none is."""
     found = []
     for run in runs_of(study):
-        path = folder.result(run)
-        if path.is_file():
-            result = {key: json.loads(path.read_text("utf-8"))[key] for key in ("errors", "seconds", "parameters")}
-            found.append(Found(variant=run.variant, values=run.point, seed=run.seed, folder=folder.run(run), **result))
+        if judged := folder.judged(run):
+            errors = {test: each for test, each in judged["errors"].items() if test == "test" or test in study.tests}
+            found.append(Found(
+                variant=run.variant, values=run.point, seed=run.seed, folder=folder.run(run), errors=errors,
+                seconds=judged["seconds"], parameters=judged["parameters"],
+            ))  # fmt: skip
     if not found:
         raise ValueError(f"{folder.path}: no run of this study is finished yet")
     return tabulate(study.title, found, list(study.variants), list(points_of(study)), study.published)

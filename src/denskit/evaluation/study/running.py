@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +20,13 @@ from denskit.evaluation.denoising import noise_error
 from denskit.evaluation.evaluate import evaluate
 from denskit.evaluation.study.config import StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.splits import split_settings
-from denskit.files import write_json
+from denskit.files import is_locked, write_json
 from denskit.models.model_file import read_header
 from denskit.tasks import denoises
 from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
 
-State = Literal["waiting", "running", "done", "failed"]
+State = Literal["waiting", "running", "elsewhere", "done", "failed"]  # elsewhere: in a process of another command
 _POLL = 0.5  # s
 
 
@@ -44,6 +44,16 @@ class StudyFolder:
         """Errors of one training; the file exists once the run is trained and judged."""
         return self.run(run) / "result.json"
 
+    def judged(self, run: StudyRun) -> dict[str, Any]:
+        """What :meth:`result` holds; empty before the run is trained."""
+        path = self.result(run)
+        return json.loads(path.read_text("utf-8")) if path.is_file() else {}
+
+    def finished(self, study: StudyConfig, run: StudyRun) -> bool:
+        """Whether a run is trained, and judged on the tests of the study as it is now."""
+        found = self.judged(run)
+        return bool(found) and not _tests_left(study, found)
+
     def log(self, run: StudyRun) -> Path:
         """Output of its process."""
         return self.path / "logs" / f"{run.name}.log"
@@ -59,26 +69,37 @@ def train_and_judge(
 ) -> dict[str, Any]:
     """Train one run, or continue it, judge it on the test split and the study's other tests, and write result.json.
 
+    A run that is trained is judged on tests that were added since; one that is judged on all is left as it is.
+
     ``progress``: as of :func:`train`.  Raises as :func:`train` and :func:`evaluate`.
     """
-    path = folder.run(run)
+    path, before = folder.run(run), folder.judged(run)
+    if before and not _tests_left(study, before):
+        return before
     config = run.config(path, split_settings(study, run, folder.splits))
     train(config, resume=True, progress=progress)
     header = read_header(RunFolder(path).model)
-    errors = {"test": evaluate(path)} if _has_test_split(path) else {}
-    errors |= {name: evaluate(path, file) for name, file in study.tests.items()}
+    errors = before.get("errors") or ({"test": evaluate(path)} if _has_test_split(path) else {})
+    errors |= {name: evaluate(path, study.tests[name]) for name in _tests_left(study, before)}
     if not errors:
         raise ValueError(f"{path}: no test split and no tests: in the study; nothing to judge the run on")
     result: dict[str, Any] = {
         "errors": errors,
+        "tests": study.tests,
         "parameters": header["parameters"],
         "seconds": seconds_of_run(path),
         "steps": header["metadata"]["step"],
     }
     if denoises(config.task) and "test" in errors:
-        result["noise"] = noise_error(path)
+        result["noise"] = before.get("noise") or noise_error(path)
     write_json(folder.result(run), result)
     return result
+
+
+def _tests_left(study: StudyConfig, judged: Mapping[str, Any]) -> list[str]:
+    """The study's tests, other than the test split, that a run is not judged on yet, or on another file."""
+    errors, files = judged.get("errors", {}), judged.get("tests", study.tests)
+    return [name for name, file in study.tests.items() if name not in errors or files.get(name) != file]
 
 
 def _has_test_split(path: Path) -> bool:
@@ -114,17 +135,18 @@ def run_all(
 ) -> list[Job]:
     """Run the missing trainings, ``processes`` at a time, each with one thread; returns all jobs.
 
+    A run that a process of another command trains is waited for.
     ``command``: the command line of run number k.  ``watch`` is called about twice a second.  On Ctrl-C and SIGTERM the
     running trainings save their state and end, and KeyboardInterrupt(signal) is raised.
     """
     jobs = [
-        Job(number=number, run=run, state="done" if folder.result(run).is_file() else "waiting")
+        Job(number=number, run=run, state="done" if folder.finished(study, run) else "waiting")
         for number, run in enumerate(runs_of(study))
     ]
     with _ended_together(jobs):
-        while any(job.state in ("waiting", "running") for job in jobs):
-            _collect(jobs, folder)
-            free = processes - sum(job.state == "running" for job in jobs)
+        while any(job.state in ("waiting", "running", "elsewhere") for job in jobs):
+            _collect(study, jobs, folder)
+            free = processes - sum(job.state in ("running", "elsewhere") for job in jobs)
             for job in [job for job in jobs if job.state == "waiting"][: max(free, 0)]:
                 _start(job, command(job.number), folder)
             watch(jobs)
@@ -146,10 +168,14 @@ def _start(job: Job, command: Sequence[str], folder: StudyFolder) -> None:
     job.state = "running"
 
 
-def _collect(jobs: Sequence[Job], folder: StudyFolder) -> None:
+def _collect(study: StudyConfig, jobs: Sequence[Job], folder: StudyFolder) -> None:
+    """The states of jobs by what is in the folder: another command may have trained a run, or does so now."""
     for job in jobs:
         if job.process is not None and job.state == "running" and job.process.poll() is not None:
-            job.state = "done" if folder.result(job.run).is_file() else "failed"
+            job.state = "done" if folder.finished(study, job.run) else "failed"
+        elif job.state in ("waiting", "elsewhere"):
+            finished = job.state == "elsewhere" and folder.finished(study, job.run)
+            job.state = "done" if finished else "elsewhere" if is_locked(folder.run(job.run)) else "waiting"
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
