@@ -16,7 +16,7 @@ from denskit.batch import System
 from denskit.cli import app
 from denskit.models.model_file import load_model
 from denskit.training.checkpoint import load_checkpoint
-from denskit.training.checks import PlannedTraining, hints_before, verdict_on, warnings_before
+from denskit.training.checks import PlannedTraining, hint_after, hints_before, verdict_on, warnings_before
 from denskit.training.load_config import RunConfig
 from denskit.training.run import train
 from denskit.training.schedule import Schedule
@@ -214,6 +214,29 @@ def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems
     assert hinted(plain, "training.init_from=trained", frames=frames, steps=6000) == ""
     relaxed = replace(systems["ethanol"], forces=np.zeros((9, 3)))
     assert hinted(plain, frames=[*frames, relaxed], steps=6000) == ""
+    crystal = replace(systems["ethanol"], pbc=np.ones(3, bool))
+    assert hinted(plain, frames=[*frames, crystal], steps=6000) == ""
+
+
+def test_overfitting_is_told_at_the_end(tiny: Tiny, systems: dict[str, System]) -> None:
+    def hinted(trained: float, valid: float | None, *settings: str) -> str | None:
+        planned = PlannedTraining(
+            config := tiny(*settings), Schedule(config.training, 6), _Frames([systems["ethanol"]])
+        )
+        row = {"train_forces_mae_meV_per_A": trained}
+        return hint_after(row if valid is None else {**row, "valid_forces_mae_meV_per_A": valid}, planned)
+
+    plain = "task=energy_forces"
+    assert "validation structures have 7 times the error of training structures" in str(hinted(3.2, 22.3, plain))
+    for quiet in ((2.8, 4.5, plain), (3.2, 22.3, "task=dens"), (3.2, None, plain), (0.0, 1.0, plain)):
+        assert hinted(*quiet) is None
+
+
+def test_the_last_row_of_a_run_is_looked_at(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("denskit.training.checks.OVERFITTED", 1e-6)
+    config = tiny("task=energy_forces", "training.max_steps=2", "training.evaluate_every=1 steps")
+    train(config)
+    assert _log(config).count("hint: the forces of validation structures have") == 1
 
 
 def test_warnings_come_before_the_first_step(tiny: Tiny) -> None:

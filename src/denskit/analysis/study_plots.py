@@ -15,6 +15,8 @@ from denskit.analysis.plots import COLOURS, plain_ticks, read_metrics, row_of_ax
 from denskit.evaluation.study.results import FORCES, METRICS, Column, Found, Results, describe
 
 _MOST = 4  # panels in a row
+_BESIDE = 4  # variants, from which on the legend would cover the panel
+_WIDTH = 2.4  # inches of a legend beside the panels
 _APART = 0.06  # of the gap between two values
 
 
@@ -48,7 +50,7 @@ def _axis_figure(results: Results, axis: str) -> Figure:
         plain_ticks(axes.yaxis)
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.legend(frameon=False, fontsize=9)
+    _legends(figure, row)
     return figure
 
 
@@ -89,8 +91,19 @@ def _curves_figure(results: Results) -> Figure:
             _draw_curve(axes, runs, variant, place)
         axes.set(xlabel="training step", ylabel=f"validation MAE, {METRICS[FORCES]}", yscale="log", title=point)
         plain_ticks(axes.yaxis)
-        axes.legend(frameon=False, fontsize=9)
+    _legends(figure, row)
     return figure
+
+
+def _legends(figure: Figure, row: Sequence[Axes]) -> None:
+    """One in each panel, or beside the panels where it would cover them."""
+    handles = {label: handle for axes in row for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if len(handles) > _BESIDE:
+        figure.set_figwidth(figure.get_figwidth() + _WIDTH)
+        figure.legend(list(handles.values()), list(handles), loc="outside right center", frameon=False, fontsize=9)
+        return
+    for axes in row:
+        axes.legend(frameon=False, fontsize=9)
 
 
 def _draw_curve(axes: Axes, runs: Sequence[Found], label: str, place: int) -> None:

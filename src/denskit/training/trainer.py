@@ -29,7 +29,7 @@ from denskit.tasks import build_task
 from denskit.tasks.metrics import Metrics, measure
 from denskit.training.batch_loss import batch_loss
 from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, cannot_write, save_checkpoint
-from denskit.training.checks import verdict_on
+from denskit.training.checks import PlannedTraining, hint_after, verdict_on
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
 from denskit.training.optimizer import (
     Gradients,
@@ -295,6 +295,9 @@ class Trainer:
         if verdict is not None and (evaluate or self.data.valid is None):
             log.say(f"warning: {verdict.message}")
         self.failure = verdict.message if verdict is not None and verdict.failed else ""
+        planned = PlannedTraining(self.config, self.schedule, self.data.train)
+        if self.step == self.schedule.total_steps and (found := hint_after(row, planned)) is not None:
+            log.say(f"hint: {found}")
 
     def _row(self, totals: RunningTotals) -> dict[str, float | int]:
         """Numbers of a row of metrics.csv, without validation errors."""
