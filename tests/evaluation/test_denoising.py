@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import ase.io
 import numpy as np
 import pytest
 import torch
+from ase.build import bulk
+from ase.calculators.emt import EMT
 from typer.testing import CliRunner
 
 from denskit.analysis.denoising_plot import plot_denoising
+from denskit.batch import Prepared
 from denskit.cli import app
 from denskit.data import load_data
 from denskit.data.base import collate
 from denskit.evaluation.denoising import Recovery, corrupt, denoise, noise_error
 from denskit.models.model_file import load_model, save_model
 from denskit.random import keys_for
-from denskit.tasks import DeNS, DeNSConfig
+from denskit.tasks import CellDeNS, DeNS, DeNSConfig
 from denskit.training.load_config import load_config
 from denskit.training.run import train
 
@@ -123,6 +128,37 @@ def test_noisy_nodes_are_judged_without_forces_on_all_atoms(tmp_path: Path) -> N
         assert cell.without_forces == pytest.approx(by_hand(run, cell.sigma, 1.0, unit=0.005, informed=False), rel=1e-3)
     with pytest.raises(ValueError, match=r"corrupts all atoms; a corruption ratio of 0.5 wants task=dens"):
         denoise(run, ratios=[0.5])
+
+
+def test_cells_are_not_strained_where_noise_of_atoms_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = []
+    for seed in range(8):
+        atoms = bulk("Cu", cubic=True)
+        atoms.rattle(0.1, seed=seed)
+        atoms.calc = EMT()
+        atoms.get_potential_energy(), atoms.get_stress()
+        frames.append(atoms)
+    ase.io.write(tmp_path / "copper.extxyz", frames)
+    data = [
+        "data.name=file",
+        "data.molecule=null",
+        f"data.path={tmp_path / 'copper.extxyz'}",
+        "data.split={train: 4, valid: 2, test: 2}",
+    ]
+    model = (
+        "model={channels: [8, 8, 4], feature_channels: [16, 8, 4], head_channels: [4, 4, 4], ffn_channels: [8, 4, 4]}"
+    )
+    run = trained(tmp_path / "run", *data, model, "task=cell_dens", "task.strain_probability=1")
+    strained = []
+    prepare = CellDeNS.prepare
+
+    def recorded(*arguments: Any) -> Prepared:
+        strained.append(prepare(*arguments))
+        return strained[-1]
+
+    monkeypatch.setattr(CellDeNS, "prepare", recorded)
+    denoise(run, sigmas=[0.05], ratios=[0.5])
+    assert strained and not any(bool(one.strain_mask.any()) for one in strained if one.strain_mask is not None)
 
 
 def test_what_cannot_be_denoised_says_why(run: Path, tmp_path: Path) -> None:

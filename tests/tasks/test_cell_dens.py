@@ -125,6 +125,8 @@ def test_the_weight_of_the_strain_falls_as_that_of_the_noise() -> None:
     prediction = LinearModel()(prepared)
     weights = [task.losses(prediction, prepared, progress)["strain"].weight for progress in (0.0, 0.5, 1.0)]
     assert weights == pytest.approx([1.0, 0.5, 0.0])
+    alone = CellDeNS(CONFIG.model_copy(update={"coefficient": 0.0}))
+    assert alone.losses(prediction, prepared, 0.5)["strain"].weight == 0.5, "without the noise of atoms"
 
 
 def test_corruption_does_not_depend_on_the_batch() -> None:

@@ -142,6 +142,12 @@ def test_stress_that_nobody_uses(tiny: Tiny, systems: dict[str, System]) -> None
     assert _warned(tiny(*strain, "task.stress_weight=10"), crystals) == ""
 
 
+def test_lower_rates_of_random_layers(tiny: Tiny, systems: dict[str, System]) -> None:
+    ethanol = [systems["ethanol"]]
+    assert "training.layer_decay=0.8 slows the training" in _warned(tiny(LONG, "training.layer_decay=0.8"), ethanol)
+    assert _warned(tiny(LONG, "training.layer_decay=0.8", "training.init_from=trained"), ethanol) == ""
+
+
 def test_cell_dens_needs_crystals_with_stress(tiny: Tiny, systems: dict[str, System]) -> None:
     strained = tiny(LONG, "task=cell_dens", "model.stress=strain", "task.stress_weight=1")
     assert "no training structure is one; task=dens does the same" in _warned(strained, [systems["ethanol"]])

@@ -20,7 +20,7 @@ from denskit.evaluation.evaluate import Kept, Split, load_force_field, source_of
 from denskit.models.base import ForceField
 from denskit.models.prediction import batches
 from denskit.random import keys_for
-from denskit.tasks import Denoises, DeNSConfig, Task, build_task, denoises
+from denskit.tasks import CellDeNSConfig, Denoises, DeNSConfig, Task, build_task, denoises
 from denskit.tasks.metrics import Metrics
 from denskit.training.load_config import load_config
 
@@ -166,6 +166,8 @@ def _corrupting(task: Denoises, sigma: float, ratio: float) -> Task:
     changes: dict[str, float | bool | None] = {}
     if isinstance(task, DeNSConfig):
         changes = {"corruption_ratio": ratio, "partial": True, "probability": 1.0, "max_corrupted_share": None}
+        if isinstance(task, CellDeNSConfig):
+            changes["strain_probability"] = 0.0  # the noise of atoms alone is judged
     elif ratio < 1:
         raise ValueError(f"task=noisy_nodes corrupts all atoms; a corruption ratio of {ratio:g} wants task=dens")
     return build_task(task.with_sigma(sigma).model_copy(update=changes))

@@ -77,8 +77,7 @@ class CellDeNS(DeNS):
         form, scored = LOSSES[self.config.loss], prepared.strain_mask
         difference = zero_unless(scored, prediction["strain"] - prepared.strain)
         sums = form.over_systems(form.size(difference.flatten(1)), scored=scored, existing=prepared.targets.stress_mask)
-        share = self.config.coefficient_at(progress) / self.config.coefficient if self.config.coefficient else 0.0
-        terms["strain"] = Term(*sums, self.config.strain_coefficient * share)
+        terms["strain"] = Term(*sums, self.config.strain_coefficient * self.config.share_at(progress))
         return terms
 
     def _untouched(self, prepared: Prepared) -> Tensor:

@@ -84,7 +84,11 @@ class DenoisingConfig(LossConfig):
 
     def coefficient_at(self, progress: float) -> float:
         """Weight of the noise term when the share ``progress`` of the training is over."""
-        return self.coefficient * (1.0 - progress if self.coefficient_decay == "linear" else 1.0)
+        return self.coefficient * self.share_at(progress)
+
+    def share_at(self, progress: float) -> float:
+        """What is left of the first weight of the noise term."""
+        return 1.0 - progress if self.coefficient_decay == "linear" else 1.0
 
 
 def number_in_system(batch: Batch) -> Tensor:

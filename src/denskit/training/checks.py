@@ -240,6 +240,17 @@ def untrained_stress(planned: PlannedTraining) -> str | None:
     )
 
 
+def slow_layers(planned: PlannedTraining) -> str | None:
+    """Lower rates of the first layers, in a training from random weights."""
+    training = planned.config.training
+    if training.layer_decay == 1 or training.init_from is not None:
+        return None
+    return (
+        f"training.layer_decay={training.layer_decay:g} slows the training of the first layers, which is for "
+        "fine-tuning; here they are random, and training.init_from is not given"
+    )
+
+
 def length(planned: PlannedTraining) -> str | None:
     """Less than one epoch."""
     steps, epoch = planned.schedule.total_steps, planned.schedule.steps_per_epoch
@@ -250,7 +261,7 @@ def length(planned: PlannedTraining) -> str | None:
 
 CHECKS = (
     learning_rate, noise, idle_denoising, nothing_to_strain, denoising_at_equilibrium, few_epochs, many_epochs,
-    unused_stress, untrained_stress, length,
+    unused_stress, untrained_stress, slow_layers, length,
 )  # fmt: skip
 
 
