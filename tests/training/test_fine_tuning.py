@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +207,19 @@ def test_tensors_that_are_fresh_or_not_used_are_named(tiny: Tiny, trained: Path)
     said = _said(_start(tiny(f"training.init_from={run}", plain[1])))
     assert "fresh, since it has no such heads or degrees:" in said
     assert "heads.noise (" in said
+
+
+def test_a_resumed_run_needs_the_first_model_no_more(tiny: Tiny, trained: Path) -> None:
+    settings = ["data.molecule=acetamide", f"training.init_from={trained}", "training.frozen=[blocks.0]",
+                "task=energy_forces"]  # fmt: skip
+    frozen = [*settings, "training.schedule=constant", "training.max_steps=4"]
+    whole = train(tiny(*frozen, name="whole"))
+    half = train(tiny(*frozen[:-1], "training.max_steps=2", name="half"))
+    shutil.rmtree(trained)
+    train(load_config(half, ["training.max_steps=4"]), resume=True)
+    expected, found = (load_model(run / "model.safetensors").state_dict() for run in (whole, half))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert (half / "train.log").read_text().count("weights are trained") == 2
 
 
 def test_a_new_element_of_a_known_group_starts_as_a_copy(tiny: Tiny, trained: Path) -> None:

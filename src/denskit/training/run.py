@@ -81,7 +81,7 @@ def _prepared(
     if config.training.budget is not None:
         config, length = _with_length(config, data, group, checkpoint)
         decided += length
-    trainer = Trainer(config, data, group)
+    trainer = Trainer(config, data, group, continued=checkpoint is not None)
     trainer.messages += decided
     if resume and checkpoint is None:
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")

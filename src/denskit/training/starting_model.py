@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 from ase.data import atomic_numbers, chemical_symbols
@@ -12,24 +13,31 @@ from denskit.data import LoadedData
 from denskit.data.base import Source, evenly
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
+from denskit.models.model_file import load_model
 from denskit.models.scaling import Scaling, fit_scaling
 from denskit.tasks import LearnedTask, Task
 from denskit.training.fine_tuning import fine_tuned
+from denskit.training.parts import freeze
 from denskit.training.settings import FixedScale, RunConfig
 
 SAMPLE = 50_000  # structures of a larger training set that scales and references are measured on
 
 
 def initial_force_field(
-    config: RunConfig, data: LoadedData, task: Task, device: torch.device | None = None
+    config: RunConfig, data: LoadedData, task: Task, device: torch.device | None = None, continued: Path | None = None
 ) -> tuple[ForceField, list[str]]:
     """A force field with weights from the seed or from ``training.init_from``, in the run's precision.
 
     The scaling is fitted on the training split, or on a sample of a large one.  A trained model predicts some
     structures on ``device`` (None: the CPU), and stays there.  Also returns messages for the log.
+
+    ``continued``: a model that this run has saved; then that of ``init_from`` is not read again, and may be gone.
     """
     measured = evenly(data.train, SAMPLE)
-    if config.training.init_from is not None:
+    if config.training.init_from is not None and continued is not None and continued.is_file():
+        force_field = load_model(continued, dtype=getattr(torch, config.training.dtype)).train()
+        messages = [freeze(force_field, config.training.frozen)] if config.training.frozen else []
+    elif config.training.init_from is not None:
         device = device or torch.device("cpu")
         force_field, messages = fine_tuned(config, data.references, measured, task.heads, device)
     else:

@@ -75,12 +75,14 @@ class Trainer:
     best: float | None = None  # smallest validation MAE (training.best_by)
     seconds: float = 0.0  # of training
     messages: list[str] = field(default_factory=list)
+    continued: bool = False  # :meth:`resume` follows
 
     def __post_init__(self) -> None:
         training, device = self.config.training, self.group.device
         self.folder = RunFolder(Path(self.config.output))
         self.task = build_task(self.config.task)
-        force_field, said = initial_force_field(self.config, self.data, self.task, device)
+        earlier = self.folder.last_model if self.continued and training.replay is None else None
+        force_field, said = initial_force_field(self.config, self.data, self.task, device, earlier)
         self.mixture, replayed = with_replay(self.config, self.data.train, force_field)
         self.messages += self.data.messages + said + replayed
         self.schedule = Schedule(
