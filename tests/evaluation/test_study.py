@@ -28,9 +28,9 @@ from denskit.cli import app
 from denskit.data import load_data
 from denskit.data.writing import plain, relabelled
 from denskit.evaluation.study.comparison import compare_runs
-from denskit.evaluation.study.config import FRAMES, StudyConfig, load_study, overrides, runs_of
+from denskit.evaluation.study.config import FORCES, FRAMES, Relaxations, StudyConfig, load_study, overrides, runs_of
 from denskit.evaluation.study.question import advice, dens_question, within_budget, write_study
-from denskit.evaluation.study.results import FORCES, Column, Found, collect, tabulate
+from denskit.evaluation.study.results import Column, Found, collect, tabulate
 from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_and_judge
 from denskit.evaluation.study.splits import split_settings
 from denskit.evaluation.study.statistics import difference, mean_of
@@ -87,7 +87,10 @@ class TestFiles:
             ({"seeds": 0}, "wanted their number, at least 1, or a list"),
             ({"axes": {FRAMES: []}}, "has no values"),
             ({"axes": {FRAMES: [5, 5]}}, "has 5 twice"),
-            ({"tests": {"test": "a.extxyz"}}, "test is the name of the test split"),
+            ({"tests": {"test": "a.extxyz"}}, "test is the name of the study's own test"),
+            ({"tests": {"simulation": "a.extxyz"}}, "simulation is the name of the study's own simulation"),
+            ({"published": {"plain": {"": {"force": 1.0}}}}, "no error 'force'"),
+            ({"simulation": {"lenght": 3}}, "lenght"),
             ({"axes": {FRAMES: {5: {"seed": 3}}}}, "seed is set for each run"),
             ({"axes": {FRAMES: {5: 7}}}, "5: found 7; wanted settings that go with this value"),
             ({"axes": {FRAMES: 5}}, "found 5; wanted a list of values"),
@@ -264,6 +267,36 @@ class TestWholeStudies:
         assert again["errors"]["a"] == after["errors"]["b"]
         assert set(collect(study, folder).found[0].errors) == {"test"}, "only tests of the study"
 
+    def test_simulations_and_relaxations_are_judged(self, tmp_path: Path) -> None:
+        study = tiny_study(seeds=1, simulation={"length": 0.02, "seeds": 2, "timestep": 0.5, "every": 5, "nve": 0},
+                           published={"plain": {"": {"stability_ps": 300, FORCES: 3.1}}})  # fmt: skip
+        run, folder = runs_of(study)[0], StudyFolder(tmp_path)
+        plain_study = study.model_copy(update={"simulation": None})
+        train_and_judge(plain_study, run, folder)
+        assert folder.finished(plain_study, run) and not folder.finished(study, run)
+        found = train_and_judge(study, run, folder)["errors"]["simulation"]
+        assert 0 < found["stability_ps"] <= 0.02 and found["h_of_r_error"] > 0
+        cooler = study.model_copy(update={"simulation": study.simulation.model_copy(update={"temperature": 1.0})})
+        assert not folder.finished(cooler, run)
+        assert train_and_judge(cooler, run, folder)["tests"]["simulation"]["temperature"] == 1.0
+        table = as_markdown(collect(cooler, folder))
+        assert "simulation: stability (ps)" in table and "published stability (ps)" in table and "| 300 |" in table
+
+        frames = [load_data(run.config(folder.run(run)).data, 0).train[index] for index in range(4)]
+        columns = {"pos": [s.positions for s in frames], "z": [s.atomic_numbers for s in frames]}
+        np.savez(
+            tmp_path / "whole.npz", natoms=[9] * 4, energy=[s.energy for s in frames],
+            sid=list("aabb"), fid=[1, 0, 0, 1],
+            **{name: np.concatenate(values) for name, values in columns.items()},
+        )  # fmt: skip
+        relaxations = Relaxations(path=str(tmp_path / "whole.npz"), first_frames=True, steps=1)
+        asked = study.model_copy(update={"simulation": None, "relaxation": relaxations})
+        found = train_and_judge(asked, run, folder)["errors"]["relaxation"]
+        assert found["references"] == 2 and found["energy_mae_meV"] > 0 and found["distance_mean_A"] > 0
+        nothing = asked.model_copy(update={"relaxation": Relaxations(steps=1)})
+        with pytest.raises(ValueError, match="the test split: no structure has a relaxed_energy"):
+            train_and_judge(nothing, run, folder)
+
     def test_runs_of_another_command_are_waited_for(self, tmp_path: Path) -> None:
         study, folder = tiny_study(seeds=1), StudyFolder(tmp_path)
         held, done = runs_of(study)
@@ -343,6 +376,16 @@ def test_an_error_of_zero_has_no_relative_difference() -> None:
 def _found(variant: str, seed: int, error: float) -> Found:
     errors = {"test": {FORCES: error}}
     return Found(variant=variant, values={}, seed=seed, errors=errors, seconds=1.0, parameters=2, folder=Path("x"))
+
+
+def test_of_stabilities_the_largest_is_the_best() -> None:
+    found = [
+        Found(variant=name, values={}, seed=0, errors={"simulation": {"stability_ps": time, "h_of_r_error": 1 / time}},
+              seconds=1.0, parameters=1, folder=Path())
+        for name, time in (("short", 10.0), ("long", 20.0))
+    ]  # fmt: skip
+    results = tabulate("t", found, ["short", "long"])
+    assert [results.best(column) for column in results.columns] == [{("", "long")}] * 2
 
 
 def test_the_best_is_that_of_equal_seeds() -> None:

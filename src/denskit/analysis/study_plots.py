@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from denskit.analysis.plots import COLOURS, plain_ticks, read_metrics, row_of_axes, save_figure
-from denskit.evaluation.study.results import FORCES, METRICS, Column, Found, Results, describe
+from denskit.evaluation.study.config import FORCES, METRICS
+from denskit.evaluation.study.results import Column, Found, Results, describe
 
 _MOST = 4  # panels in a row
 _BESIDE = 4  # variants, from which on the legend would cover the panel

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from denskit.evaluation.study.running import StudyFolder
     from denskit.training.cost import Cost
 
+_MAY_CHANGE = {"seeds", "title", "published", "tests", "simulation", "relaxation"}  # trained runs stay what they are
+
 
 def study(
     file: Annotated[
@@ -198,10 +200,12 @@ def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
     if not seconds:
         return [f"{study.title}: {len(missing)} runs are trained, and judged on the tests that are new"]
     total = max(sum(seconds) / processes, max(seconds))
+    after = [name for name in ("simulation", "relaxation") if getattr(study, name) is not None]
+    beside = f", and each run's {' and '.join(after)} besides" if after else ""
     done = f", {len(runs) - len(missing)} of {len(runs)} are done" if len(missing) < len(runs) else ""
     return [
         f"{study.title}: {len(missing)} runs{done}; about {duration(total)} on {min(processes, len(missing))} cores "
-        f"(from a trial of a few steps; the longest run {duration(max(seconds))})"
+        f"(from a trial of a few steps; the longest run {duration(max(seconds))}){beside}"
     ]
 
 
@@ -253,9 +257,7 @@ def _keep(study: StudyConfig, path: Path) -> None:
 
     if not path.is_file():
         write_study(study, path)
-    elif load_study(path).model_dump(exclude={"seeds", "title", "published", "tests"}) != study.model_dump(
-        exclude={"seeds", "title", "published", "tests"}
-    ):
+    elif load_study(path).model_dump(exclude=_MAY_CHANGE) != study.model_dump(exclude=_MAY_CHANGE):
         raise ValueError(
             f"{path.parent} holds the results of another study ({path}); give another --output, or remove it"
         )

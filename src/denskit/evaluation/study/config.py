@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -16,11 +16,35 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from denskit.presets import study_names, study_text
 from denskit.reading.documents import parse_yaml
 from denskit.settings import Settings, problems_in
+from denskit.simulation.stability.protocol import StudySettings
 from denskit.training.load_config import load_config, nearest
 from denskit.training.settings import RunConfig
 
 FRAMES = "data.split.train"  # an axis over it keeps validation and test frames
+TEST, SIMULATION, RELAXATION = "test", "simulation", "relaxation"  # what runs are judged on, beside files
 _TAKEN = ("seed", "output")  # set for each run
+METRICS = {  # key in the results: name and unit for people
+    "energy_mae_meV": "energy (meV)",
+    "forces_mae_meV_per_A": "forces (meV/Å)",
+    "stress_mae_meV_per_A3": "stress (meV/Å³)",
+    "stability_ps": "stability (ps)",
+    "h_of_r_error": "error of h(r)",
+    "distance_mean_A": "distance (Å)",
+}
+FORCES = "forces_mae_meV_per_A"
+
+
+class Relaxations(Settings):
+    """Relaxations with each trained model, judged by the energies and structures at their ends (IS2RE, IS2RS)."""
+
+    path: str | None = None
+    """Structures with relaxed references (LMDB, aselmdb, shards), or whole relaxations; default: the test split."""
+    first_frames: bool = False
+    """The file holds relaxations (frames with sid and fid): the first frame of each is relaxed."""
+    protocol: Literal["oc20-2021", "oc20-2024", "matbench-discovery"] = "oc20-2024"
+    """As `denskit relax --protocol`."""
+    steps: int | None = Field(None, ge=1)
+    """Most moves of a structure, instead of the protocol's."""
 
 
 class StudyConfig(Settings):
@@ -41,8 +65,13 @@ class StudyConfig(Settings):
     """Repetitions. A seed fixes split, order, corruption and initial weights: variants are compared in pairs."""
     tests: dict[str, str] = Field({})
     """More files to judge on, besides the test split: name -> file."""
-    published: dict[str, dict[str, float]] = Field({})
-    """Published force MAEs in meV/Å for comparison: variant -> {value of the axes, or "": number}."""
+    simulation: StudySettings | None = None
+    """Simulations with each trained model as by `denskit stability`: {} (published), {length: 20, seeds: 3}."""
+    relaxation: Relaxations | None = None
+    """Relaxations with each trained model: {path: FILE}, {first_frames: true}."""
+    published: dict[str, dict[str, float | dict[str, float]]] = Field({})
+    """Published numbers for comparison: variant -> {value of the axes, or "": number}; a force MAE in meV/Å, or several
+    such as {energy_mae_meV: 5.3, forces_mae_meV_per_A: 7.2, stability_ps: 300, h_of_r_error: 0.02}."""
 
     @field_validator("seeds", mode="before")
     @classmethod
@@ -84,11 +113,16 @@ class StudyConfig(Settings):
         ]
         if twice:
             raise ValueError(f"axes: {twice[0][0]} has {twice[0][1]} twice")
-        if "test" in self.tests:
-            raise ValueError("tests: test is the name of the test split; give the file another name")
+        for name in (TEST, SIMULATION, RELAXATION):
+            if name in self.tests:
+                raise ValueError(f"tests: {name} is the name of the study's own {name}; give the file another name")
         unknown = sorted(set(self.published) - set(self.variants))
         if unknown:
             raise ValueError(f"published: {unknown[0]!r} is no variant{nearest(unknown[0], self.variants)}")
+        numbers = [number for points in self.published.values() for number in points.values()]
+        wrong = sorted({key for number in numbers if isinstance(number, dict) for key in number} - set(METRICS))
+        if wrong:
+            raise ValueError(f"published: no error {wrong[0]!r}{nearest(wrong[0], METRICS)}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: {list(self.seeds)} has one twice")
         return self

@@ -6,20 +6,16 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from denskit.evaluation.study.config import StudyConfig, points_of, runs_of
+from denskit.evaluation.study.config import FORCES, METRICS, TEST, StudyConfig, points_of, runs_of
+from denskit.evaluation.study.judges import asked_of
 from denskit.evaluation.study.running import StudyFolder
 from denskit.evaluation.study.statistics import Difference, Mean, difference, mean_of
 
-METRICS = {  # key in the results: name and unit for people
-    "energy_mae_meV": "energy (meV)",
-    "forces_mae_meV_per_A": "forces (meV/Å)",
-    "stress_mae_meV_per_A3": "stress (meV/Å³)",
-}
-FORCES = "forces_mae_meV_per_A"
+_LARGER_IS_BETTER = ("stability_ps",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +58,7 @@ class Row:
     differences: Mapping[Column, Difference]  # to the reference variant; empty for itself
     minutes: float
     parameters: int
-    published: float | None = None  # force MAE, meV/Å
+    published: Mapping[str, float] = field(default_factory=dict)  # metric -> number
 
     @property
     def point(self) -> str:
@@ -86,12 +82,13 @@ class Results:
         return len({column.test for column in self.columns}) > 1
 
     def best(self, column: Column) -> set[tuple[str, str]]:
-        """(point, variant) of the smallest mean at each point, where all variants have as many seeds."""
+        """(point, variant) of the best mean at each point, where all variants have as many seeds."""
         counts: dict[str, set[int]] = {}
         for row in self.rows:
             counts.setdefault(row.point, set()).add(row.means[column].count if column in row.means else 0)
+        sign = -1.0 if column.metric in _LARGER_IS_BETTER else 1.0
         judged = [
-            (row.point, row.means[column].value, row.variant)
+            (row.point, sign * row.means[column].value, row.variant)
             for row in self.rows
             if column in row.means and len(counts[row.point]) == 1
         ]
@@ -105,10 +102,10 @@ def describe(values: Mapping[str, Any]) -> str:
 
 def collect(study: StudyConfig, folder: StudyFolder) -> Results:
     """Results of all runs that are finished.  Raises ValueError where none is."""
-    found = []
+    found, asked = [], asked_of(study)
     for run in runs_of(study):
         if judged := folder.judged(run):
-            errors = {test: each for test, each in judged["errors"].items() if test == "test" or test in study.tests}
+            errors = {test: each for test, each in judged["errors"].items() if test in (TEST, *asked)}
             found.append(Found(
                 variant=run.variant, values=run.point, seed=run.seed, folder=folder.run(run), errors=errors,
                 seconds=judged["seconds"], parameters=judged["parameters"],
@@ -123,7 +120,7 @@ def tabulate(
     found: Sequence[Found],
     variants: Sequence[str],
     points: Sequence[Mapping[str, Any]] = ({},),
-    published: Mapping[str, Mapping[str, float]] | None = None,
+    published: Mapping[str, Mapping[str, float | Mapping[str, float]]] | None = None,
 ) -> Results:
     """Means over seeds of each variant at each point; the first variant is the reference of differences."""
     tests = dict.fromkeys(test for run in found for test in run.errors)
@@ -142,11 +139,14 @@ def tabulate(
             if runs:
                 numbers = (published or {}).get(variant, {})
                 last = str(list(values.values())[-1]) if values else ""
-                rows.append(_row(runs, reference, columns, numbers.get(describe(values), numbers.get(last))))
+                number = numbers.get(describe(values), numbers.get(last, {}))
+                rows.append(_row(runs, reference, columns, number if isinstance(number, Mapping) else {FORCES: number}))
     return Results(title, columns, tuple(rows), tuple(found), variants[0])
 
 
-def _row(runs: Sequence[Found], reference: Sequence[Found], columns: Sequence[Column], published: float | None) -> Row:
+def _row(
+    runs: Sequence[Found], reference: Sequence[Found], columns: Sequence[Column], published: Mapping[str, float]
+) -> Row:
     own = {column: _by_seed(runs, column) for column in columns}
     gaps: dict[Column, Difference] = {}
     if reference and runs[0].variant != reference[0].variant:

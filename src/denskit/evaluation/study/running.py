@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +17,8 @@ from types import FrameType
 from typing import Any, Literal
 
 from denskit.evaluation.denoising import noise_error
-from denskit.evaluation.evaluate import evaluate
 from denskit.evaluation.study.config import StudyConfig, StudyRun, runs_of
+from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split
 from denskit.evaluation.study.splits import split_settings
 from denskit.files import is_locked, write_json
 from denskit.models.model_file import read_header
@@ -52,7 +52,7 @@ class StudyFolder:
     def finished(self, study: StudyConfig, run: StudyRun) -> bool:
         """Whether a run is trained, and judged on the tests of the study as it is now."""
         found = self.judged(run)
-        return bool(found) and not _tests_left(study, found)
+        return bool(found) and not left_to_judge(study, found)
 
     def log(self, run: StudyRun) -> Path:
         """Output of its process."""
@@ -67,25 +67,26 @@ class StudyFolder:
 def train_and_judge(
     study: StudyConfig, run: StudyRun, folder: StudyFolder, *, progress: bool = False
 ) -> dict[str, Any]:
-    """Train one run, or continue it, judge it on the test split and the study's other tests, and write result.json.
+    """Train one run, or continue it, judge it on all that the study asks, and write result.json.
 
     A run that is trained is judged on tests that were added since; one that is judged on all is left as it is.
 
     ``progress``: as of :func:`train`.  Raises as :func:`train` and :func:`evaluate`.
     """
     path, before = folder.run(run), folder.judged(run)
-    if before and not _tests_left(study, before):
+    if before and not left_to_judge(study, before):
         return before
     config = run.config(path, split_settings(study, run, folder.splits))
     train(config, resume=True, progress=progress)
     header = read_header(RunFolder(path).model)
-    errors = before.get("errors") or ({"test": evaluate(path)} if _has_test_split(path) else {})
-    errors |= {name: evaluate(path, study.tests[name]) for name in _tests_left(study, before)}
+    errors = before.get("errors") or on_test_split(path)
+    for name in left_to_judge(study, before):
+        errors[name] = judge(study, path, name, again=name in errors)
     if not errors:
-        raise ValueError(f"{path}: no test split and no tests: in the study; nothing to judge the run on")
+        raise ValueError(f"{path}: no test split, and no tests: in the study; nothing to judge the run on")
     result: dict[str, Any] = {
         "errors": errors,
-        "tests": study.tests,
+        "tests": asked_of(study),
         "parameters": header["parameters"],
         "seconds": seconds_of_run(path),
         "steps": header["metadata"]["step"],
@@ -94,19 +95,6 @@ def train_and_judge(
         result["noise"] = before.get("noise") or noise_error(path)
     write_json(folder.result(run), result)
     return result
-
-
-def _tests_left(study: StudyConfig, judged: Mapping[str, Any]) -> list[str]:
-    """The study's tests, other than the test split, that a run is not judged on yet, or on another file."""
-    errors, files = judged.get("errors", {}), judged.get("tests", study.tests)
-    return [name for name, file in study.tests.items() if name not in errors or files.get(name) != file]
-
-
-def _has_test_split(path: Path) -> bool:
-    splits = RunFolder(path).splits
-    if splits.is_file():
-        return bool(json.loads(splits.read_text(encoding="utf-8"))["test"])
-    return True  # data.test, or the dataset's own
 
 
 def seconds_of_run(path: Path) -> float:

@@ -9,7 +9,8 @@ from rich.markup import escape
 from rich.table import Column as RichColumn
 from rich.table import Table
 
-from denskit.evaluation.study.results import FORCES, METRICS, Column, Results, Row, as_csv
+from denskit.evaluation.study.config import FORCES, METRICS
+from denskit.evaluation.study.results import Column, Results, Row, as_csv
 from denskit.evaluation.study.statistics import Difference, Mean
 
 _BOLD = ("\x02", "\x03")  # no text has them
@@ -36,16 +37,16 @@ def text_of_difference(gap: Difference) -> str:
     return f"{gap.percent:+.1f} % [{gap.low:+.1f}, {gap.high:+.1f}]"
 
 
-def _columns(results: Results) -> tuple[list[Column], bool]:
-    """The columns with differences to the reference, and whether published numbers exist."""
+def _columns(results: Results) -> tuple[list[Column], list[str]]:
+    """The columns with differences to the reference, and the metrics with published numbers."""
     gaps = [column for column in results.columns if column.metric == FORCES]
-    return gaps, any(row.published is not None for row in results.rows)
+    return gaps, [metric for metric in METRICS if any(metric in row.published for row in results.rows)]
 
 
 def _header(results: Results) -> list[str]:
     gaps, published = _columns(results)
     titles = {column: column.title(results.several_tests) for column in results.columns}
-    extra = [f"Δ {titles[column]}" for column in gaps] + ["published forces (meV/Å)"] * published
+    extra = [f"Δ {titles[column]}" for column in gaps] + [f"published {METRICS[metric]}" for metric in published]
     return ["", "variant", "seeds", *titles.values(), *extra, "minutes", "parameters"]
 
 
@@ -64,7 +65,8 @@ def _gap(row: Row, column: Column) -> str:
 def _cells(results: Results, row: Row, bold: tuple[str, str]) -> list[str]:
     gaps, published = _columns(results)
     count = str(max((mean.count for mean in row.means.values()), default=0))
-    extra = [_gap(row, column) for column in gaps] + ["" if row.published is None else f"{row.published:g}"] * published
+    extra = [_gap(row, column) for column in gaps]
+    extra += [f"{row.published[metric]:g}" if metric in row.published else "" for metric in published]
     means = [_marked(results, row, column, bold) for column in results.columns]
     return [row.point, row.variant, count, *means, *extra, f"{row.minutes:.1f}", f"{row.parameters:,}"]
 

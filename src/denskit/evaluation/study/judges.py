@@ -1,0 +1,89 @@
+"""What the trained runs of a study are judged on: the test split, other files, simulations, relaxations."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from denskit.data.readers.formats import open_unchecked
+from denskit.evaluation.evaluate import evaluate, reading, source_of
+from denskit.evaluation.study.config import RELAXATION, SIMULATION, TEST, Relaxations, StudyConfig
+from denskit.simulation.potential import Potential
+from denskit.simulation.relaxation import PROTOCOLS
+from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
+from denskit.simulation.relaxation.is2re import errors, first_frames
+from denskit.simulation.stability.protocol import Reference, StudySettings
+from denskit.simulation.stability.study import run_study
+from denskit.simulation.state import Structures
+from denskit.training.run_folder import RunFolder, model_file
+
+Errors = dict[str, float]
+
+
+def asked_of(study: StudyConfig) -> dict[str, Any]:
+    """What is judged beside the test split, by name, as plain JSON: where it changes, runs are judged again."""
+    more = {SIMULATION: study.simulation, RELAXATION: study.relaxation}
+    return {**study.tests, **{name: settings.model_dump() for name, settings in more.items() if settings is not None}}
+
+
+def left_to_judge(study: StudyConfig, judged: Mapping[str, Any]) -> list[str]:
+    """What a run is not judged on yet; ``judged``: its result so far, perhaps empty."""
+    done, asked = judged.get("errors", {}), asked_of(study)
+    before = judged.get("tests", asked)
+    return [name for name, what in asked.items() if name not in done or before.get(name) != what]
+
+
+def judge(study: StudyConfig, run: Path, name: str, *, again: bool) -> Errors:
+    """Errors of a trained run on one of :func:`asked_of`.
+
+    Simulations and relaxations work in folders of the run, where they continue after a kill; ``again``: from the
+    beginning, since settings have changed.  Raises as the work itself.
+    """
+    if name in study.tests:
+        return evaluate(run, study.tests[name])
+    folder = run / name
+    if again:
+        shutil.rmtree(folder, ignore_errors=True)
+    if name == SIMULATION and study.simulation is not None:
+        return _simulated(run, study.simulation, folder)
+    assert name == RELAXATION and study.relaxation is not None
+    return _relaxed(run, study.relaxation, folder)
+
+
+def on_test_split(run: Path) -> dict[str, Errors]:
+    """Errors on the test split, under its name; empty where the run has none."""
+    splits = RunFolder(run).splits
+    if splits.is_file() and not json.loads(splits.read_text(encoding="utf-8"))["test"]:
+        return {}
+    return {TEST: evaluate(run)}  # of splits, data.test, or the dataset's own
+
+
+def _simulated(run: Path, settings: StudySettings, folder: Path) -> Errors:
+    """Stability and h(r), means over the simulations; the reference is the test split."""
+    found = run_study(
+        Potential(model_file(run)), Reference.of(source_of(run, None, "test")), settings, folder=folder, resume=True
+    ).summary()
+    return {name: found[name]["mean"] for name in ("stability_ps", "h_of_r_error")}
+
+
+def _relaxed(run: Path, settings: Relaxations, folder: Path) -> Errors:
+    """Errors of relaxed energies and structures."""
+    if settings.path is None:
+        source: Structures = source_of(run, None, "test")
+    else:
+        source = open_unchecked(Path(settings.path), reading(run, Path(settings.path)))[0]
+    if settings.first_frames:
+        source = first_frames(source[index] for index in range(len(source)))
+    protocol = PROTOCOLS[settings.protocol]
+    if settings.steps is not None:
+        protocol = protocol.model_copy(update={"steps": settings.steps})
+    work = RelaxationFolder(folder)
+    relax_into(work, Potential(model_file(run), stress=protocol.cell is not None), source, protocol, resume=True)
+    found = errors(work.results(), source)
+    if not found:
+        name = settings.path or "the test split"
+        raise ValueError(f"{name}: no structure has a relaxed_energy or relaxed positions to compare with")
+    return found
