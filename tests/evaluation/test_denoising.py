@@ -20,7 +20,7 @@ from denskit.batch import Prepared
 from denskit.cli import app
 from denskit.data import load_data
 from denskit.data.base import collate
-from denskit.evaluation.denoising import Recovery, corrupt, denoise, noise_error
+from denskit.evaluation.denoising import Recovery, corrupt, denoise, guessed_noise, noise_error, noise_of
 from denskit.models.model_file import load_model, save_model
 from denskit.random import keys_for
 from denskit.tasks import CellDeNS, DeNS, DeNSConfig
@@ -128,6 +128,15 @@ def test_noisy_nodes_are_judged_without_forces_on_all_atoms(tmp_path: Path) -> N
         assert cell.without_forces == pytest.approx(by_hand(run, cell.sigma, 1.0, unit=0.005, informed=False), rel=1e-3)
     with pytest.raises(ValueError, match=r"corrupts all atoms; a corruption ratio of 0.5 wants task=dens"):
         denoise(run, ratios=[0.5])
+
+
+def test_noise_that_positions_tell_is_named() -> None:
+    assert guessed_noise(0.6) is None
+    assert "recovered to 0.28 without forces: positions alone tell it" in str(guessed_noise(0.28))
+    one = {"noise_error_relative_to_zero_with_test_forces": 0.1, "noise_error_relative_to_zero_without_forces": 0.3}
+    bare = {"noise_error_relative_to_zero_without_forces": 0.5}
+    assert noise_of([one, one | bare]) == pytest.approx((0.1, 0.4))
+    assert np.isnan(noise_of([bare])[0]) and noise_of([bare])[1] == 0.5
 
 
 def test_cells_are_not_strained_where_noise_of_atoms_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from denskit.data import load_data
 from denskit.data.writing import plain, relabelled
 from denskit.evaluation.study.comparison import compare_runs
 from denskit.evaluation.study.config import FORCES, FRAMES, Relaxations, StudyConfig, load_study, overrides, runs_of
-from denskit.evaluation.study.question import advice, dens_question, within_budget, write_study
+from denskit.evaluation.study.question import advice, dens_question, noise_recovered, within_budget, write_study
 from denskit.evaluation.study.results import Column, Found, collect, tabulate
 from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_and_judge
 from denskit.evaluation.study.splits import split_settings
@@ -261,6 +261,11 @@ class TestWholeStudies:
         after = train_and_judge(asked, run, folder)
         assert after["errors"]["test"] == before["errors"]["test"] and set(after["errors"]) == {"test", "a", "b"}
         assert after["noise"] == before["noise"]
+        assert "DeNS: error of the recovered noise" in "\n".join(noise_recovered(study, folder))
+        noise = {name: 0.3 for name in after["noise"]}
+        write_json(folder.result(run), after | {"noise": noise})
+        assert "hint: DeNS: the noise is recovered to 0.30 without forces" in noise_recovered(study, folder)[1]
+        write_json(folder.result(run), after)
         swapped = asked.model_copy(update={"tests": {"a": others["b"]}})
         assert not folder.finished(swapped, run), "another file under the same name"
         again = train_and_judge(swapped, run, folder)

@@ -133,7 +133,7 @@ def test_nothing_is_said_of_usual_settings(tiny: Tiny, systems: dict[str, System
 
 
 def test_stress_that_nobody_uses(tiny: Tiny, systems: dict[str, System]) -> None:
-    crystals = [systems["copper"]]
+    crystals = [systems["copper"]] * 101
     strain = ("task=energy_forces", "model.stress=strain")
     assert _warned(tiny(LONG), [systems["ethanol"]]) == ""
     assert "have stresses, which nothing uses; model.stress=strain task.stress_weight=10" in _warned(tiny(), crystals)
@@ -149,10 +149,22 @@ def test_lower_rates_of_random_layers(tiny: Tiny, systems: dict[str, System]) ->
 
 
 def test_cell_dens_needs_crystals_with_stress(tiny: Tiny, systems: dict[str, System]) -> None:
+    crystals = [systems["copper"]] * 101
     strained = tiny(LONG, "task=cell_dens", "model.stress=strain", "task.stress_weight=1")
     assert "no training structure is one; task=dens does the same" in _warned(strained, [systems["ethanol"]])
-    assert _warned(strained, [systems["copper"]]) == ""
-    assert "which nothing uses" not in _warned(tiny(LONG, "task=cell_dens"), [systems["copper"]])  # it is encoded
+    assert _warned(strained, crystals) == ""
+    assert "which nothing uses" not in _warned(tiny(LONG, "task=cell_dens"), crystals)  # it is encoded
+
+
+def test_denoising_few_crystals_was_measured_to_do_harm(tiny: Tiny, systems: dict[str, System]) -> None:
+    few = [systems["copper"]] * 50
+    for task in ("dens", "cell_dens"):
+        assert f"task={task} for 50 crystals: with 50 structures of Mo-Nb" in _warned(
+            tiny(LONG, f"task={task}", "model.stress=strain", "task.stress_weight=1"), few
+        )
+    plain = tiny(LONG, "task=energy_forces", "model.stress=strain", "task.stress_weight=1")
+    assert "crystals" not in _warned(plain, few)
+    assert "50 crystals" not in _warned(tiny(LONG, "task=dens"), [*few, systems["ethanol"]])
 
 
 def test_denoising_needs_forces(tiny: Tiny, systems: dict[str, System]) -> None:

@@ -27,7 +27,7 @@ def show_denoising(run: Path, source: str | None, output: Path | None, *, force:
     ``settings`` are those of :func:`denskit.evaluation.denoising.denoise`.
     """
     from denskit.analysis.denoising_plot import plot_denoising
-    from denskit.evaluation.denoising import denoise
+    from denskit.evaluation.denoising import denoise, guessed_noise
 
     if output is not None:
         for name in FILES:
@@ -35,6 +35,8 @@ def show_denoising(run: Path, source: str | None, output: Path | None, *, force:
     found = denoise(run, source, **settings)
     give(recovery=[asdict(cell) for cell in found])
     _print(found, f"{run}: noise error / error of predicting zero (1: nothing learnt)")
+    if found[0].with_forces is not None and (meaning := guessed_noise(max(cell.without_forces for cell in found))):
+        typer.echo(f"hint: {meaning}")
     if output is None and source is not None:
         return
     folder = output or run

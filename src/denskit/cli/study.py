@@ -113,7 +113,7 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     """
     from denskit.analysis.study_plots import plot_study_results
     from denskit.cli.study_progress import StudyProgress
-    from denskit.evaluation.study.question import advice
+    from denskit.evaluation.study.question import advice, noise_recovered
     from denskit.evaluation.study.results import collect
     from denskit.evaluation.study.running import run_all
     from denskit.evaluation.study.tables import as_rich, write_tables
@@ -143,6 +143,7 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     from rich.console import Console
 
     Console().print(*as_rich(results), sep="\n")
+    typer.echo("\n".join(noise_recovered(study, folder)))
     typer.echo(f"Wrote {', '.join(path.name for path in written)} to {folder.path}")
     if failed:
         raise typer.Exit(1)

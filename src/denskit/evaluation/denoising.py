@@ -6,7 +6,7 @@ about the error of a force field.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -26,6 +26,7 @@ from denskit.training.load_config import load_config
 
 _NAME = "noise_error_relative_to_zero"
 _DRAWS = 50  # of the atoms of one structure
+_GUESSED = 0.6  # noise error without forces: 1.0 to 1.3 where DeNS was measured to pay, 0.3 where it did harm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,25 @@ def noise_error(run: str | Path) -> dict[str, float]:
     (found,) = denoise(run, sigmas=[sigma], ratios=[ratio])
     informed = {} if found.with_forces is None else {f"{_NAME}_with_test_forces": found.with_forces}
     return informed | {f"{_NAME}_without_forces": found.without_forces}
+
+
+def guessed_noise(without_forces: float) -> str | None:
+    """What it means where noise is recovered from positions alone; None where it is not."""
+    if without_forces >= _GUESSED:
+        return None
+    return (
+        f"the noise is recovered to {without_forces:.2f} without forces: positions alone tell it, as where atoms are "
+        "near the sites of a lattice. There forces say nothing new, and DeNS did harm: on 50 structures of alloys "
+        "(0.28) it raised the force error by 71 %; on molecules, where it lowered the error, this number is 1.0 or more"
+    )
+
+
+def noise_of(results: Iterable[Mapping[str, float]]) -> tuple[float, float]:
+    """Means of :func:`noise_error` over runs: with forces encoded (NaN without encoding), and without."""
+    found = list(results)
+    informed = [one[f"{_NAME}_with_test_forces"] for one in found if f"{_NAME}_with_test_forces" in one]
+    bare = [one[f"{_NAME}_without_forces"] for one in found]
+    return float(np.mean(informed)) if informed else float("nan"), float(np.mean(bare))
 
 
 @dataclass(frozen=True, kw_only=True)

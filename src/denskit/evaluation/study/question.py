@@ -8,7 +8,9 @@ from pathlib import Path
 
 import yaml
 
+from denskit.evaluation.denoising import guessed_noise, noise_of
 from denskit.evaluation.study.config import FRAMES, StudyConfig, runs_of
+from denskit.evaluation.study.running import StudyFolder
 from denskit.evaluation.study.timing import cell_of
 from denskit.files import atomic_write
 from denskit.training.checks import FEW_EPOCHS
@@ -87,4 +89,20 @@ def advice(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
                 f"warning: {run.label}: {epochs:.0f} epochs. DeNS pays late: with fewer than about {FEW_EPOCHS} "
                 "epochs it was not seen to help (docs/dens.md). Train longer, or on fewer frames"
             )
+    return lines
+
+
+def noise_recovered(study: StudyConfig, folder: StudyFolder) -> list[str]:
+    """How well the variants that denoise recover the noise of test structures, in words."""
+    lines = []
+    for variant in study.variants:
+        judged = [folder.judged(run) for run in runs_of(study) if run.variant == variant]
+        noise = [result["noise"] for result in judged if result.get("noise")]
+        if not noise:
+            continue
+        informed, bare = noise_of(noise)
+        encoded = "" if math.isnan(informed) else f"{informed:.2f} with the forces encoded, "
+        lines.append(f"{variant}: error of the recovered noise {encoded}{bare:.2f} without forces (1: not recovered)")
+        if not math.isnan(informed) and (meaning := guessed_noise(bare)) is not None:
+            lines.append(f"hint: {variant}: {meaning}")
     return lines
