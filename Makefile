@@ -9,6 +9,8 @@ WORKERS ?= 2
 FUZZ   ?= 1800
 # Tests of work that threads divide: kernels, training, evaluation, simulation, and the program that starts them.
 THREADED := tests/models/equiformer tests/training tests/evaluation tests/simulation tests/cli
+# Those of them that choose or divide threads themselves: also with more threads than cores.
+DIVIDING := tests/models/equiformer tests/simulation
 # Tests whose numbers depend on the instructions of a processor.
 PORTABLE := tests/contract tests/nn tests/models tests/simulation
 GPU    := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
@@ -31,7 +33,7 @@ export PIP_NO_INPUT := 1
 
 help:
 	@echo "make test            all tests, one thread a process"
-	@echo "make test-threads    tests of kernels, training, evaluation and simulation with 4 and the default number of threads"
+	@echo "make test-threads    tests of kernels, training, evaluation and simulation with the default number of threads, some with 4"
 	@echo "make test-portable   tests of models and simulation without a processor's vector instructions"
 	@echo "make test-minimum    tests of the package with the oldest dependencies, in .venv-minimum"
 	@echo "make fuzz            read damaged files for half an hour (FUZZ=seconds); what fails is kept in fuzz-found"
@@ -87,11 +89,10 @@ fuzz: $(VENV)/.dev
 
 # Threads that wait sleep: the processes have more of them than there are cores.
 test-threads: $(VENV)/.dev
-	@for threads in 4 ""; do \
-		echo "Threads: $${threads:-default}"; \
-		env -u OMP_NUM_THREADS $${threads:+OMP_NUM_THREADS=$$threads} OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest \
-			--numprocesses $(WORKERS) --dist worksteal -m "not one_thread" $(THREADED) $(ARGS) || exit; \
-	done
+	@env -u OMP_NUM_THREADS OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest \
+		--numprocesses $(WORKERS) --dist worksteal -m "not one_thread" $(THREADED) $(ARGS)
+	@OMP_NUM_THREADS=4 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest \
+		--numprocesses $(WORKERS) --dist worksteal -m "not one_thread" $(DIVIDING) $(ARGS)
 
 test-portable: $(VENV)/.dev
 	@ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
