@@ -143,7 +143,8 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     from rich.console import Console
 
     Console().print(*as_rich(results), sep="\n")
-    typer.echo("\n".join(noise_recovered(study, folder)))
+    for line in noise_recovered(study, folder):
+        typer.echo(line)
     typer.echo(f"Wrote {', '.join(path.name for path in written)} to {folder.path}")
     if failed:
         raise typer.Exit(1)
