@@ -75,15 +75,15 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
 def is_locked(folder: Path) -> bool:
     """Whether some process holds the lock of a folder; False where the file system locks nothing."""
     path = folder / LOCK
-    if fcntl is None or not path.is_file():
+    if fcntl is None:
         return False
-    with path.open("rb") as file:
-        try:
+    try:
+        with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock file, perhaps since a moment, or no locks
+        return False
     return False
 
 

@@ -225,7 +225,8 @@ def _of_trained_model(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[
         measured = found is None or (isinstance(found, str) and "." not in found)  # not numbers, nor a file of them
         if key not in values if own else measured or key == "scale":
             base = {**base, section: {**values, key: "trained"}}
-    return {**base, **_trained_settings(base["model"], str((base if own else changes)["training"]["init_from"]), own)}
+    origin = (changes.get("training") or {}).get("init_from") or base["training"]["init_from"]
+    return {**base, **_trained_settings(base["model"], str(origin), own)}
 
 
 def _trained_settings(model: Mapping[str, Any], origin: str, own: bool) -> dict[str, Any]:
