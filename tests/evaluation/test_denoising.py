@@ -132,7 +132,7 @@ def test_noisy_nodes_are_judged_without_forces_on_all_atoms(tmp_path: Path) -> N
 
 def test_noise_that_positions_tell_is_named() -> None:
     assert guessed_noise(0.6) is None
-    assert "recovered to 0.28 without forces: positions alone tell it" in str(guessed_noise(0.28))
+    assert "recovered with an error of 0.28: positions alone tell it" in str(guessed_noise(0.28))
     one = {"noise_error_relative_to_zero_with_test_forces": 0.1, "noise_error_relative_to_zero_without_forces": 0.3}
     bare = {"noise_error_relative_to_zero_without_forces": 0.5}
     assert noise_of([one, one | bare]) == pytest.approx((0.1, 0.4))

@@ -29,6 +29,7 @@ from denskit.data import load_data
 from denskit.data.writing import plain, relabelled
 from denskit.evaluation.study.comparison import compare_runs
 from denskit.evaluation.study.config import FORCES, FRAMES, Relaxations, StudyConfig, load_study, overrides, runs_of
+from denskit.evaluation.study.judges import judge
 from denskit.evaluation.study.question import advice, dens_question, noise_recovered, within_budget, write_study
 from denskit.evaluation.study.results import Column, Found, collect, tabulate
 from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_and_judge
@@ -264,7 +265,10 @@ class TestWholeStudies:
         assert "DeNS: error of the recovered noise" in "\n".join(noise_recovered(study, folder))
         noise = {name: 0.3 for name in after["noise"]}
         write_json(folder.result(run), after | {"noise": noise})
-        assert "hint: DeNS: the noise is recovered to 0.30 without forces" in noise_recovered(study, folder)[1]
+        assert (
+            "hint: DeNS: without forces the noise is recovered with an error of 0.30"
+            in noise_recovered(study, folder)[1]
+        )
         write_json(folder.result(run), after)
         swapped = asked.model_copy(update={"tests": {"a": others["b"]}})
         assert not folder.finished(swapped, run), "another file under the same name"
@@ -284,6 +288,7 @@ class TestWholeStudies:
         cooler = study.model_copy(update={"simulation": study.simulation.model_copy(update={"temperature": 1.0})})
         assert not folder.finished(cooler, run)
         assert train_and_judge(cooler, run, folder)["tests"]["simulation"]["temperature"] == 1.0
+        assert collect(study, folder).found[0].errors.keys() == {"test"}, "not those at another temperature"
         table = as_markdown(collect(cooler, folder))
         assert "simulation: stability (ps)" in table and "published stability (ps)" in table and "| 300 |" in table
 
@@ -298,9 +303,18 @@ class TestWholeStudies:
         asked = study.model_copy(update={"simulation": None, "relaxation": relaxations})
         found = train_and_judge(asked, run, folder)["errors"]["relaxation"]
         assert found["references"] == 2 and found["energy_mae_meV"] > 0 and found["distance_mean_A"] > 0
+        interrupted = asked.model_copy(update={"relaxation": relaxations.model_copy(update={"steps": 2})})
+        results = folder.run(run) / "relaxation"
+        (results / "left").touch()
+        judge(asked, folder.run(run), "relaxation")
+        assert (results / "left").exists(), "continued"
+        judge(interrupted, folder.run(run), "relaxation")
+        assert not (results / "left").exists(), "begun again with other settings"
         nothing = asked.model_copy(update={"relaxation": Relaxations(steps=1)})
+        assert "relaxation" not in collect(nothing, folder).found[0].errors, "not those of another file"
         with pytest.raises(ValueError, match="the test split: no structure has a relaxed_energy"):
-            train_and_judge(nothing, run, folder)
+            train_and_judge(nothing, runs_of(study)[1], folder)
+        assert not folder.run(runs_of(study)[1]).exists(), "told before the training"
 
     def test_runs_of_another_command_are_waited_for(self, tmp_path: Path) -> None:
         study, folder = tiny_study(seeds=1), StudyFolder(tmp_path)
@@ -309,7 +323,7 @@ class TestWholeStudies:
         write_json(folder.result(done), result)
         seen = []
         with ExitStack() as stack:
-            stack.enter_context(locked(folder.run(held)))
+            stack.enter_context(locked(folder.lock(held)))
 
             def watch(jobs: list[Job]) -> None:
                 seen.append([job.state for job in jobs])
@@ -319,6 +333,9 @@ class TestWholeStudies:
 
             run_all(study, lambda number: pytest.fail("started"), folder, processes=2, watch=watch)
         assert seen[0] == ["elsewhere", "done"] and seen[-1] == ["done", "done"]
+        folder.result(held).unlink()
+        with locked(folder.lock(held)), pytest.raises(ValueError, match="in use by process"):
+            train_and_judge(study, held, folder)  # also while that process judges
 
     def test_the_command_runs_all_side_by_side_and_again_only_what_is_missing(self, tmp_path: Path) -> None:
         write_study(tiny_study(seeds=1), tmp_path / "tiny.yaml")

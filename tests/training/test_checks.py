@@ -164,7 +164,9 @@ def test_denoising_few_crystals_was_measured_to_do_harm(tiny: Tiny, systems: dic
         )
     plain = tiny(LONG, "task=energy_forces", "model.stress=strain", "task.stress_weight=1")
     assert "crystals" not in _warned(plain, few)
-    assert "50 crystals" not in _warned(tiny(LONG, "task=dens"), [*few, systems["ethanol"]])
+    assert " crystals: with 50" not in _warned(tiny(LONG, "task=dens"), [*few, systems["ethanol"]])
+    slab = replace(systems["copper"], fixed=np.ones(len(systems["copper"]), bool))
+    assert " crystals: with 50" not in _warned(tiny(LONG, "task=dens"), [slab] * 50)
 
 
 def test_denoising_needs_forces(tiny: Tiny, systems: dict[str, System]) -> None:

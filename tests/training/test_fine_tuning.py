@@ -260,6 +260,11 @@ def test_settings_of_the_model_are_the_trained_ones(tiny: Tiny, trained: Path, t
     mine = tmp_path / "mine.yaml"
     mine.write_text(f"model: {{cutoff: 3.5}}\ndata: {{path: x}}\ntraining: {{max_steps: 1, init_from: {trained}}}\n")
     assert load_config(mine).model == as_before({**before, "cutoff": 3.5})
+    asked = tmp_path / "asked.yaml"
+    asked.write_text("model: {cutoff: 3.5}\ndata: {path: x}\ntraining: {max_steps: 1}\n")
+    assert load_config(asked, origin).model == as_before({**before, "cutoff": 3.5}), "a user's file is no preset"
+    assert load_config(mine, ["training.init_from=elsewhere"]).model.cutoff == 3.5, "that of the command line counts"
+    assert load_config(mine, ["training.init_from=null"]).data.references is None
     with pytest.raises(ValueError, match="is of the model equiformer, and this training of esen; begin with a preset"):
         load_config("esen", origin)
 

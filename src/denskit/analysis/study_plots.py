@@ -16,9 +16,9 @@ from denskit.evaluation.study.config import FORCES, METRICS
 from denskit.evaluation.study.results import Column, Found, Results, describe
 
 _MOST = 4  # panels in a row
-_BESIDE = 4  # variants, from which on the legend would cover the panel
+_BESIDE = 4  # more variants than these: the legend would cover the panel
 _WIDTH = 2.4  # inches of a legend beside the panels
-_APART = 0.06  # of the gap between two values
+_APART, _SPREAD = 0.06, 0.6  # of the gap between two values: two variants, all variants
 
 
 def plot_study_results(results: Results, folder: Path) -> list[Path]:
@@ -47,8 +47,12 @@ def _axis_figure(results: Results, axis: str) -> Figure:
     scale = "log" if values[0] > 0 else "linear"
     for axes, column in zip(row, columns, strict=True):
         _draw_axis(axes, results, axis, column, _spread(values, scale))
-        axes.set(xlabel=_name(axis), ylabel=f"MAE, {column.title(results.several_tests)}", xscale=scale, yscale="log")
-        plain_ticks(axes.yaxis)
+        mae = "_mae_" in column.metric
+        title = column.title(results.several_tests)
+        axes.set(xlabel=_name(axis), ylabel=f"MAE, {title}" if mae else title, xscale=scale)
+        if mae:
+            axes.set_yscale("log")
+            plain_ticks(axes.yaxis)
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.xaxis.set_minor_locator(NullLocator())
     _legends(figure, row)
@@ -74,7 +78,7 @@ def _draw_axis(axes: Axes, results: Results, axis: str, column: Column, moved: C
             lines.setdefault(label, []).append((float(row.values[axis]), mean.value, mean.error))
     for place, (label, points) in enumerate(lines.items()):
         x, y, error = np.array(sorted(points)).T
-        x = np.array([moved(value, _APART * (place - (len(lines) - 1) / 2)) for value in x])
+        x = np.array([moved(value, min(_APART, _SPREAD / len(lines)) * (place - (len(lines) - 1) / 2)) for value in x])
         axes.errorbar(
             x, y, yerr=np.nan_to_num(error), label=label, marker="o", markersize=4, capsize=2, **_style(place)
         )
@@ -83,7 +87,9 @@ def _draw_axis(axes: Axes, results: Results, axis: str, column: Column, moved: C
 def _curves_figure(results: Results) -> Figure:
     """Validation force error over steps, one panel a point: mean over seeds, band from lowest to highest."""
     points = list(dict.fromkeys(run.point for run in results.found))
-    title = f"{results.title} (the first {_MOST} of {len(points)})" if len(points) > _MOST else results.title
+    title = f"{results.title}: mean and range of {len({run.seed for run in results.found})} seeds"
+    if len(points) > _MOST:
+        title += f" (the first {_MOST} of {len(points)})"
     points = points[:_MOST]
     figure, row = row_of_axes(len(points), width=4.6, title=title)
     for axes, point in zip(row, points, strict=True):
@@ -118,8 +124,7 @@ def _draw_curve(axes: Axes, runs: Sequence[Found], label: str, place: int) -> No
         return
     steps = sorted(set.intersection(*(set(curve[0].tolist()) for curve in curves)))
     values = np.array([[curve[1][curve[0] == step][0] for step in steps] for curve in curves])
-    seeds = f"{len(curves)} seed{'s' * (len(curves) > 1)}"
-    (line,) = axes.plot(steps, values.mean(0), label=f"{label} ({seeds})", marker=".", **_style(place))
+    (line,) = axes.plot(steps, values.mean(0), label=label, marker=".", **_style(place))
     axes.fill_between(steps, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
 
 

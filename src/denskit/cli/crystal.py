@@ -116,7 +116,7 @@ def _print(found: list[dict[str, Any]]) -> None:
             console.print(f"{place}: {crystal['error']}", markup=False)
         if "energy_eV_per_atom" not in crystal:
             continue
-        if not crystal["elastically_stable"]:
+        if crystal.get("elastically_stable") is False:
             console.print(f"{place}: a strain lowers its energy (an eigenvalue of the elastic constants is negative)")
         elif "conductivity_300K_W_per_m_K" in crystal and crystal["conductivity_300K_W_per_m_K"] is None:
             lowest = crystal["phonon_smallest_of_mesh_THz"]

@@ -27,7 +27,7 @@ def show_denoising(run: Path, source: str | None, output: Path | None, *, force:
     ``settings`` are those of :func:`denskit.evaluation.denoising.denoise`.
     """
     from denskit.analysis.denoising_plot import plot_denoising
-    from denskit.evaluation.denoising import denoise, guessed_noise
+    from denskit.evaluation.denoising import denoise, guessed_noise, own_noise
 
     if output is not None:
         for name in FILES:
@@ -35,7 +35,8 @@ def show_denoising(run: Path, source: str | None, output: Path | None, *, force:
     found = denoise(run, source, **settings)
     give(recovery=[asdict(cell) for cell in found])
     _print(found, f"{run}: noise error / error of predicting zero (1: nothing learnt)")
-    if found[0].with_forces is not None and (meaning := guessed_noise(max(cell.without_forces for cell in found))):
+    own = [cell for cell in found if (cell.sigma, cell.corruption_ratio) == own_noise(run) and cell.with_forces]
+    if own and (meaning := guessed_noise(own[0].without_forces)) is not None:
         typer.echo(f"hint: {meaning}")
     if output is None and source is not None:
         return

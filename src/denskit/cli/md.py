@@ -135,10 +135,12 @@ def _steps(steps: int | None, time: float | None, timestep: float) -> int:
 def _read(file: Path, index: str) -> list[Any]:
     import ase.io
 
+    from denskit.data.readers.ase_files import ase_options
+
     if not file.is_file():
         raise FileNotFoundError(f"no file of structures at {file}")
     try:
-        found = ase.io.read(file, index=index)
+        found = ase.io.read(file, index=index, **ase_options(file))
     except Exception as error:  # ASE's readers raise exceptions of any class on a bad file
         raise ValueError(f"{file}: ASE cannot read frames {index} of it ({type(error).__name__}: {error})") from error
     structures = found if isinstance(found, list) else [found]

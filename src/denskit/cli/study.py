@@ -200,10 +200,10 @@ def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
     if not missing:
         return [f"{study.title}: all {len(runs)} runs are finished"]
     if not seconds:
-        return [f"{study.title}: {len(missing)} runs are trained, and judged on the tests that are new"]
+        return [f"{study.title}: {len(missing)} trained runs will be judged on what is new"]
     total = max(sum(seconds) / processes, max(seconds))
     after = [name for name in ("simulation", "relaxation") if getattr(study, name) is not None]
-    beside = f", and each run's {' and '.join(after)} besides" if after else ""
+    beside = f"; the {' and the '.join(after)} of each run take more time" if after else ""
     done = f", {len(runs) - len(missing)} of {len(runs)} are done" if len(missing) < len(runs) else ""
     return [
         f"{study.title}: {len(missing)} runs{done}; about {duration(total)} on {min(processes, len(missing))} cores "

@@ -76,7 +76,7 @@ def denoising_pays(planned: PlannedTraining) -> str | None:
     epochs = planned.schedule.total_steps / planned.schedule.steps_per_epoch
     if isinstance(config.task, DenoisingConfig) or config.training.init_from is not None or size > FEW_STRUCTURES:
         return None
-    if any(system.pbc.any() for system in planned.systems):  # where it was measured to cost
+    if any(system.pbc.any() for system in planned.systems):  # no periodic data are known where it paid so
         return None
     if not PAYING_EPOCHS <= epochs < MANY_EPOCHS or (_force_rms(planned) < RELAXED).any():
         return None
@@ -90,11 +90,13 @@ def denoising_pays(planned: PlannedTraining) -> str | None:
 def hint_after(row: Mapping[str, float], planned: PlannedTraining) -> str | None:
     """After the last step of a training without denoising, where its model overfits.
 
-    ``row``: the last of metrics.csv.  The gain of DeNS follows the ratio of validation to training errors.
+    ``row``: the last of metrics.csv.  Where DeNS was measured to pay, validation errors were three times the training
+    errors or more.
     """
     config, size = planned.config, len(planned.source)
     trained, valid = (row.get(f"{part}_forces_mae_meV_per_A", math.nan) for part in ("train", "valid"))
-    if isinstance(config.task, DenoisingConfig) or size > SMALL_DATA or not valid >= OVERFITTED * trained > 0:
+    denoises = isinstance(config.task, DenoisingConfig)
+    if denoises or config.training.init_from is not None or size > SMALL_DATA or not valid >= OVERFITTED * trained > 0:
         return None
     return (
         f"the forces of validation structures have {valid / trained:.0f} times the error of training structures: more "
@@ -189,7 +191,7 @@ def denoising_few_crystals(planned: PlannedTraining) -> str | None:
     fresh = config.training.init_from is None
     if not (isinstance(config.task, DeNSConfig) and fresh and size <= FEW_STRUCTURES):
         return None
-    if not all(system.pbc.all() for system in planned.systems):
+    if not all(s.pbc.all() and not s.tags.any() and not s.fixed.any() for s in planned.systems):  # slabs
         return None
     return (
         f"task={config.task.name} for {size} crystals: with 50 structures of Mo-Nb and Ta-W alloys and 400 epochs the "

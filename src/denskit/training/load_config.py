@@ -49,8 +49,8 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     A preset or file may hold a table ``molecules:`` with changes for each molecule (nested, or with dotted keys): the
     row of ``data.molecule`` is applied before the overrides.  Where an override names another task or model than the
     file does, the settings that both have are kept and the rest are dropped.  With ``training.init_from`` the settings
-    of the model, references and scale are the trained model's, unless an override (or the file that says
-    ``init_from``) asks for others; those that need no other weights, such as ``model.forces``, stay the file's.
+    of the model, references and scale are the trained model's, whatever a preset has, unless an override (or a YAML
+    file) asks for others; those that need no other weights, such as ``model.forces``, stay the preset's.
 
     Raises ValueError for unknown keys (with the nearest valid names), values out of range and combinations that would
     be ignored; FileNotFoundError for a file that is not there.
@@ -68,7 +68,8 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
         base["training"] = {k: v for k, v in (base.get("training") or {}).items() if k not in _LENGTHS}
     if ((changes.get("data") or {}).get("split") or {}).get("file") is not None:  # it determines the whole split
         base["data"] = {key: value for key, value in (base.get("data") or {}).items() if key != "split"}
-    merged = _merge(_of_trained_model(base, changes), changes)
+    is_own_file = not (origin.startswith("preset ") or Path(name).is_dir())
+    merged = _merge(_of_trained_model(base, changes, wishes=is_own_file), changes)
     merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
     merged.setdefault("output", _default_output(name, merged))
     classes = {
@@ -214,29 +215,30 @@ def _switch(
     return {key: value for key, value in base.items() if key in classes[new].model_fields} | {"name": new}
 
 
-def _of_trained_model(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """With ``training.init_from``, what a preset says of a fresh model's size, references and scale is no wish."""
-    own = (base.get("training") or {}).get("init_from") is not None
-    if not own and (changes.get("training") or {}).get("init_from") is None:
+def _of_trained_model(base: dict[str, Any], changes: Mapping[str, Any], *, wishes: bool) -> dict[str, Any]:
+    """With ``training.init_from``, what a preset says of a fresh model's size, references and scale is no wish.
+
+    ``wishes``: ``base`` is a user's file, whose settings of the model are compared with the trained ones later.
+    """
+    given, own = ((part.get("training") or {}).get("init_from") for part in (changes, base))
+    if given is None and (own is None or "init_from" in (changes.get("training") or {})):
         return base
     for section, key in (("data", "references"), ("training", "scale")):
         values = base.get(section) or {}
         found = values.get(key)
         measured = found is None or (isinstance(found, str) and "." not in found)  # not numbers, nor a file of them
-        if key not in values if own else measured or key == "scale":
+        if (key not in values) if own is not None else (measured or (key == "scale" and not wishes)):
             base = {**base, section: {**values, key: "trained"}}
-    origin = (changes.get("training") or {}).get("init_from") or base["training"]["init_from"]
-    return {**base, **_trained_settings(base["model"], str(origin), own)}
+    return {**base, **_trained_settings(base["model"], str(given or own), wishes or own is not None)}
 
 
-def _trained_settings(model: Mapping[str, Any], origin: str, own: bool) -> dict[str, Any]:
+def _trained_settings(model: Mapping[str, Any], origin: str, wishes: bool) -> dict[str, Any]:
     """``model`` and ``sizes`` of a run that starts from a trained model, where that is there.
 
-    ``own``: the file that says ``model`` is about this training; what it gives is a wish, compared later.
-    Raises ValueError where the trained model is of another kind.
+    ``wishes``: what ``model`` gives is kept.  Raises ValueError where the trained model is of another kind.
     """
     config = MODELS[model["name"]].config
-    if own and config.model_fields.keys() <= model.keys():
+    if wishes and config.model_fields.keys() <= model.keys():
         return {}
     try:
         trained = read_header(model_file(origin))["model"]
@@ -248,7 +250,7 @@ def _trained_settings(model: Mapping[str, Any], origin: str, own: bool) -> dict[
             f"begin with a preset of {trained.get('name')}, or with another model"
         )
     free = marked(config, ON_FINE_TUNING)
-    kept = {key: value for key, value in model.items() if own or key in free}
+    kept = {key: value for key, value in model.items() if wishes or key in free}
     taken = {key: value for key, value in trained.items() if key in config.model_fields and key not in free}
     elements = model.get("num_elements", config.model_fields["num_elements"].default)  # rows that no weight is for
     return {"model": {**taken, **kept, "num_elements": max(elements, trained["num_elements"])}, "sizes": []}

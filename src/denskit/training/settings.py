@@ -188,8 +188,8 @@ class TrainingConfig(Settings):
     final: OnResume[Literal["best", "last"]] = "best"
     """Which weights become model.safetensors: best on validation, or the last (as published for MD17)."""
     init_from: str | None = None
-    """Model file, run folder or shipped model (``zoo:NAME``) to start from: its weights, elements, element references
-    and scale (fine-tuning)."""
+    """Model file, run folder or shipped model (``zoo:NAME``) to start from: its weights, settings, elements, element
+    references and scale (fine-tuning)."""
     frozen: tuple[str, ...] = ()
     """Parts of the model in init_from that are not trained: [embedding, blocks.0] or [embedding, blocks], ..."""
     layer_decay: float = Field(1.0, gt=0, le=1)

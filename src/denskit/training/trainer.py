@@ -159,6 +159,8 @@ class Trainer:
         total, self.first = self.schedule.total_steps, self.step
         if self.step == 0:
             self._save_state()  # a kill at any moment leaves a checkpoint
+            if self.config.training.init_from is not None:  # which may be gone when the run is resumed
+                self._save_model(self.folder.last_model, {})
         with self.interrupt:
             mark = time.perf_counter()
             for work in self.loader.prefetch(self.step, total, self.config.training.prefetch):

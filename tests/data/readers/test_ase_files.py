@@ -85,14 +85,14 @@ def test_reference_labels_and_virials(tmp_path: Path, form: str) -> None:
     assert "energy from REF_energy, forces from REF_forces" in messages[0]
 
 
-@pytest.mark.parametrize("spelling", ['"{}"', "[{}]", "'[{}]'", "[[{}], [0, 0, 0], [0, 0, 0]]"])
+@pytest.mark.parametrize("spelling", ['"{}"', "[{}]", "'[{}]'", "{{{}}}", "{}", "[[{}], [0, 0, 0], [0, 0, 0]]"])
 @pytest.mark.parametrize("key", ["stress", "virial"])
 def test_six_numbers_of_a_stress_or_virial(tmp_path: Path, key: str, spelling: str) -> None:
     """ASE itself refuses six numbers under these names."""
     atoms, path = _copper(), tmp_path / "copper.extxyz"
     voigt = atoms.get_stress() * (1 if key == "stress" else -atoms.get_volume())
     ase.io.write(path, atoms)
-    separator = ", " if "[" in spelling else " "
+    separator = ", " if "[" in spelling else "," if spelling == "{}" else " "
     field = spelling.format(separator.join(f"{number:.9f}" for number in voigt))
     path.write_text(re.sub(r'stress="[^"]*"', lambda _: f"{key}={field}", path.read_text()))
     if "[[" in spelling:  # neither six numbers nor a matrix of nine

@@ -29,7 +29,7 @@ from denskit.reading.budget import PACKED, Lines, Unreadable, naming
 
 EXTXYZ = (".xyz", ".extxyz")
 MOST_COLUMNS = 1000  # of an extxyz file
-_STRESS = re.compile(r"""(?<![\w-])(stress|virial)=["'[]+([^"'\[\]]*)["'\]]+(?=\s|$)""")
+_STRESS = re.compile(r"""(?<![\w-])(stress|virial)=(?:["'[{]+([^"'\[\]{}]*)["'\]}]+|([^\s"'\[{]+))(?=\s|$)""")
 # Fields of a label, first hit first: references before the results of a calculator.
 NAMES = {
     "energy": ("REF_energy", "energy"),
@@ -67,12 +67,15 @@ def read_atoms(path: Path) -> Iterator[ase.Atoms]:
                 atoms.info = {**row.key_value_pairs, **row.data}
                 yield atoms
         return
-    unpacked = path.with_suffix("") if path.suffix in PACKED else path
-    how: dict[str, Any] = {}
-    if unpacked.suffix in EXTXYZ:
+    if how := ase_options(path):
         _check_lines(path)
-        how = {"format": "extxyz", "properties_parser": _fields}
     yield from ase.io.iread(str(path), index=":", do_not_split_by_at_sign=True, **how)
+
+
+def ase_options(path: Path) -> dict[str, Any]:
+    """Arguments of :func:`ase.io.read` for a file: fields of extxyz are read as :func:`read_ase` does."""
+    unpacked = path.with_suffix("") if path.suffix in PACKED else path
+    return {"format": "extxyz", "properties_parser": _fields} if unpacked.suffix in EXTXYZ else {}
 
 
 def _readable(path: Path) -> Iterator[ase.Atoms]:
@@ -109,7 +112,12 @@ def _check_lines(path: Path) -> None:
 
 def _fields(line: str) -> dict[str, Any]:
     """The fields of a frame's second line, as ASE reads them; a stress or virial also of six numbers."""
-    fields: dict[str, Any] = key_val_str_to_dict(_STRESS.sub(_nine_numbers, line))
+    try:
+        fields: dict[str, Any] = key_val_str_to_dict(line)
+    except ValueError:
+        if (whole := _STRESS.sub(_nine_numbers, line)) == line:
+            raise
+        fields = key_val_str_to_dict(whole)
     columns = sum(int(width) for width in str(fields.get("Properties", "")).split(":")[2::3])
     if columns > MOST_COLUMNS:
         raise ValueError(f"its Properties speak of {columns} columns; up to {MOST_COLUMNS} are read")
@@ -118,7 +126,7 @@ def _fields(line: str) -> dict[str, Any]:
 
 def _nine_numbers(field: re.Match[str]) -> str:
     """Voigt's xx yy zz yz xz xy as nine numbers, which ASE wants; other fields as they are."""
-    numbers = field[2].replace(",", " ").split()
+    numbers = (field[2] or field[3]).replace(",", " ").split()
     if len(numbers) != 6:
         return field[0]
     return f'{field[1]}="{" ".join(numbers[index] for index in (0, 5, 4, 5, 1, 3, 4, 3, 2))}"'

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from denskit.data.splits import PARTS
 from denskit.evaluation.study.config import dotted, short
 from denskit.evaluation.study.results import Found, Results, tabulate
 from denskit.evaluation.study.running import seconds_of_run
@@ -65,12 +64,12 @@ def _name(run: str, own: Mapping[str, Any], settings: Sequence[Mapping[str, Any]
 
 
 def _settings_of(folder: Path) -> dict[str, Any]:
-    """All settings of a run, and the size of its split where that is in a file."""
+    """All settings of a run, and the number of training structures where its split is in a file."""
     settings = dict(dotted(load_config(folder).document()))
     splits = RunFolder(folder).splits
     if settings.get("data.split.file") is not None and splits.is_file():
         parts = json.loads(splits.read_text(encoding="utf-8"))
-        settings |= {f"data.split.{part}": len(parts[part]) for part in PARTS if part in parts}
+        settings["data.split.train"] = len(parts["train"])
     return settings
 
 

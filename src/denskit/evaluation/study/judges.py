@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from denskit.data import load_data
 from denskit.data.readers.formats import open_unchecked
 from denskit.evaluation.evaluate import evaluate, reading, source_of
 from denskit.evaluation.study.config import RELAXATION, SIMULATION, TEST, Relaxations, StudyConfig
+from denskit.files import write_json
+from denskit.reading.documents import read_json
 from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation import PROTOCOLS
 from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
@@ -19,6 +22,7 @@ from denskit.simulation.stability.protocol import Reference, StudySettings
 from denskit.simulation.stability.study import run_study
 from denskit.simulation.state import Structures
 from denskit.training.run_folder import RunFolder, model_file
+from denskit.training.settings import RunConfig
 
 Errors = dict[str, float]
 
@@ -26,7 +30,8 @@ Errors = dict[str, float]
 def asked_of(study: StudyConfig) -> dict[str, Any]:
     """What is judged beside the test split, by name, as plain JSON: where it changes, runs are judged again."""
     more = {SIMULATION: study.simulation, RELAXATION: study.relaxation}
-    return {**study.tests, **{name: settings.model_dump() for name, settings in more.items() if settings is not None}}
+    settings = {name: one.model_dump(exclude_defaults=True) for name, one in more.items() if one is not None}
+    return {**study.tests, **settings}
 
 
 def left_to_judge(study: StudyConfig, judged: Mapping[str, Any]) -> list[str]:
@@ -36,17 +41,37 @@ def left_to_judge(study: StudyConfig, judged: Mapping[str, Any]) -> list[str]:
     return [name for name, what in asked.items() if name not in done or before.get(name) != what]
 
 
-def judge(study: StudyConfig, run: Path, name: str, *, again: bool) -> Errors:
+def require_references(study: StudyConfig, config: RunConfig) -> None:
+    """Raise ValueError, before the training, where simulations or relaxations have nothing to compare with."""
+    relaxation = study.relaxation
+    if relaxation is not None and relaxation.path is not None and not Path(relaxation.path).exists():
+        raise FileNotFoundError(f"relaxation: {relaxation.path}: no such file")
+    of_test = relaxation is not None and relaxation.path is None
+    if study.simulation is None and not of_test:
+        return
+    test = load_data(config.data, config.seed, config.required_labels).test
+    if test is None:
+        raise ValueError(
+            f"{study.title}: simulation and relaxation are compared with the test split, and there is none"
+        )
+    if study.simulation is not None:
+        Reference.of(test)
+    if relaxation is not None and of_test:
+        _with_references(test, relaxation)
+
+
+def judge(study: StudyConfig, run: Path, name: str) -> Errors:
     """Errors of a trained run on one of :func:`asked_of`.
 
-    Simulations and relaxations work in folders of the run, where they continue after a kill; ``again``: from the
-    beginning, since settings have changed.  Raises as the work itself.
+    Simulations and relaxations work in folders of the run, where they continue after a kill, and begin again where
+    their settings have changed.  Raises as the work itself.
     """
     if name in study.tests:
         return evaluate(run, study.tests[name])
-    folder = run / name
-    if again:
+    folder, marker, asked = run / name, run / f"{name}_asked.json", asked_of(study)[name]
+    if not (marker.is_file() and read_json(marker) == asked):
         shutil.rmtree(folder, ignore_errors=True)
+        write_json(marker, asked)
     if name == SIMULATION and study.simulation is not None:
         return _simulated(run, study.simulation, folder)
     assert name == RELAXATION and study.relaxation is not None
@@ -75,15 +100,21 @@ def _relaxed(run: Path, settings: Relaxations, folder: Path) -> Errors:
         source: Structures = source_of(run, None, "test")
     else:
         source = open_unchecked(Path(settings.path), reading(run, Path(settings.path)))[0]
-    if settings.first_frames:
-        source = first_frames(source[index] for index in range(len(source)))
+    source = _with_references(source, settings)
     protocol = PROTOCOLS[settings.protocol]
     if settings.steps is not None:
         protocol = protocol.model_copy(update={"steps": settings.steps})
     work = RelaxationFolder(folder)
     relax_into(work, Potential(model_file(run), stress=protocol.cell is not None), source, protocol, resume=True)
-    found = errors(work.results(), source)
-    if not found:
+    return errors(work.results(), source)
+
+
+def _with_references(source: Structures, settings: Relaxations) -> Structures:
+    """The structures to relax.  Raises ValueError where none has a reference."""
+    systems = (source[index] for index in range(len(source)))
+    if settings.first_frames:
+        source = systems = first_frames(systems)  # type: ignore[assignment]
+    if all(system.relaxed_energy is None and system.relaxed_positions is None for system in systems):
         name = settings.path or "the test split"
         raise ValueError(f"{name}: no structure has a relaxed_energy or relaxed positions to compare with")
-    return found
+    return source

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from denskit.evaluation.study.config import FORCES, METRICS, TEST, StudyConfig, points_of, runs_of
-from denskit.evaluation.study.judges import asked_of
+from denskit.evaluation.study.judges import asked_of, left_to_judge
 from denskit.evaluation.study.running import StudyFolder
 from denskit.evaluation.study.statistics import Difference, Mean, difference, mean_of
 
@@ -102,10 +102,11 @@ def describe(values: Mapping[str, Any]) -> str:
 
 def collect(study: StudyConfig, folder: StudyFolder) -> Results:
     """Results of all runs that are finished.  Raises ValueError where none is."""
-    found, asked = [], asked_of(study)
+    found = []
     for run in runs_of(study):
         if judged := folder.judged(run):
-            errors = {test: each for test, each in judged["errors"].items() if test in (TEST, *asked)}
+            current = asked_of(study).keys() - left_to_judge(study, judged)  # not those of earlier files and settings
+            errors = {test: each for test, each in judged["errors"].items() if test == TEST or test in current}
             found.append(Found(
                 variant=run.variant, values=run.point, seed=run.seed, folder=folder.run(run), errors=errors,
                 seconds=judged["seconds"], parameters=judged["parameters"],

@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 from denskit.evaluation.denoising import noise_error
 from denskit.evaluation.study.config import StudyConfig, StudyRun, runs_of
-from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split
+from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split, require_references
 from denskit.evaluation.study.splits import split_settings
-from denskit.files import is_locked, write_json
+from denskit.files import is_locked, locked, write_json
 from denskit.models.model_file import read_header
 from denskit.tasks import denoises
 from denskit.training.run import train
@@ -58,6 +58,10 @@ class StudyFolder:
         """Output of its process."""
         return self.path / "logs" / f"{run.name}.log"
 
+    def lock(self, run: StudyRun) -> Path:
+        """Folder whose lock is held while a process trains or judges a run."""
+        return self.path / "locks" / run.name
+
     @property
     def splits(self) -> Path:
         """Folder of split files."""
@@ -71,17 +75,25 @@ def train_and_judge(
 
     A run that is trained is judged on tests that were added since; one that is judged on all is left as it is.
 
-    ``progress``: as of :func:`train`.  Raises as :func:`train` and :func:`evaluate`.
+    ``progress``: as of :func:`train`.  Raises as :func:`train` and :func:`evaluate`, and ValueError where another
+    process is at work on the run.
     """
+    if folder.finished(study, run):
+        return folder.judged(run)
+    with locked(folder.lock(run)):
+        return _train_and_judge(study, run, folder, progress=progress)
+
+
+def _train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder, *, progress: bool) -> dict[str, Any]:
     path, before = folder.run(run), folder.judged(run)
-    if before and not left_to_judge(study, before):
-        return before
     config = run.config(path, split_settings(study, run, folder.splits))
-    train(config, resume=True, progress=progress)
+    if not before:
+        require_references(study, config)
+        train(config, resume=True, progress=progress)
     header = read_header(RunFolder(path).model)
     errors = before.get("errors") or on_test_split(path)
     for name in left_to_judge(study, before):
-        errors[name] = judge(study, path, name, again=name in errors)
+        errors[name] = judge(study, path, name)
     if not errors:
         raise ValueError(f"{path}: no test split, and no tests: in the study; nothing to judge the run on")
     result: dict[str, Any] = {
@@ -134,7 +146,7 @@ def run_all(
     with _ended_together(jobs):
         while any(job.state in ("waiting", "running", "elsewhere") for job in jobs):
             _collect(study, jobs, folder)
-            free = processes - sum(job.state in ("running", "elsewhere") for job in jobs)
+            free = processes - sum(job.state == "running" for job in jobs)
             for job in [job for job in jobs if job.state == "waiting"][: max(free, 0)]:
                 _start(job, command(job.number), folder)
             watch(jobs)
@@ -159,11 +171,15 @@ def _start(job: Job, command: Sequence[str], folder: StudyFolder) -> None:
 def _collect(study: StudyConfig, jobs: Sequence[Job], folder: StudyFolder) -> None:
     """The states of jobs by what is in the folder: another command may have trained a run, or does so now."""
     for job in jobs:
-        if job.process is not None and job.state == "running" and job.process.poll() is not None:
-            job.state = "done" if folder.finished(study, job.run) else "failed"
-        elif job.state in ("waiting", "elsewhere"):
-            finished = job.state == "elsewhere" and folder.finished(study, job.run)
-            job.state = "done" if finished else "elsewhere" if is_locked(folder.run(job.run)) else "waiting"
+        ended = job.process is not None and job.state == "running" and job.process.poll() is not None
+        if not ended and job.state not in ("waiting", "elsewhere"):
+            continue
+        if is_locked(folder.lock(job.run)):
+            job.state = "elsewhere"
+        elif (ended or job.state == "elsewhere") and folder.finished(study, job.run):
+            job.state = "done"
+        else:
+            job.state = "failed" if ended else "waiting"
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -89,7 +89,8 @@ def measure_into(
                     say(f"crystal {index}: {cost}")
                 potential.check_elements(given)
                 crystal = relaxed_crystal(potential, given, settings)
-                found = _measured(potential, crystal, settings)
+                found |= _energies(potential, crystal, settings)
+                found |= _elastic(potential, crystal, settings)
                 if vibrations:
                     found |= _vibrations(potential, crystal, settings, folder / f"phonopy_{index}.yaml")
                 if heat:
@@ -128,10 +129,9 @@ def _formula(source: Structures, index: int) -> str:
         return ""
 
 
-def _measured(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> dict[str, Any]:
-    """Properties of one relaxed crystal as plain JSON; units are in the names."""
+def _energies(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> dict[str, Any]:
+    """Cell and equation of state of one relaxed crystal as plain JSON; units are in the names."""
     state = equation_of_state(potential, crystal, settings)
-    elastic = elastic_constants(potential, crystal, settings)
     lengths = np.linalg.norm(crystal.cell, axis=1)
     return {
         "atoms": len(crystal),
@@ -143,6 +143,13 @@ def _measured(potential: EnergyAndForces, crystal: System, settings: CrystalSett
         "eos_residual_meV_per_atom": 1000 * state.residual,
         "eos_volumes_A3_per_atom": state.volumes.tolist(),
         "eos_energies_eV_per_atom": state.energies.tolist(),
+    }
+
+
+def _elastic(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> dict[str, Any]:
+    """Elastic constants and moduli as plain JSON."""
+    elastic = elastic_constants(potential, crystal, settings)
+    return {
         "elastic_constants_GPa": elastic.constants.tolist(),
         "shear_modulus_GPa": elastic.shear_modulus,
         "youngs_modulus_GPa": elastic.youngs_modulus,
