@@ -87,7 +87,8 @@ def _draw_axis(axes: Axes, results: Results, axis: str, column: Column, moved: C
 def _curves_figure(results: Results) -> Figure:
     """Validation force error over steps, one panel a point: mean over seeds, band from lowest to highest."""
     points = list(dict.fromkeys(run.point for run in results.found))
-    title = f"{results.title}: mean and range of {len({run.seed for run in results.found})} seeds"
+    seeds = len({run.seed for run in results.found})
+    title = f"{results.title}: mean and range of {seeds} seeds" if seeds > 1 else f"{results.title}: one seed"
     if len(points) > _MOST:
         title += f" (the first {_MOST} of {len(points)})"
     points = points[:_MOST]

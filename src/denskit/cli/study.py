@@ -203,7 +203,7 @@ def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
         return [f"{study.title}: {len(missing)} trained runs will be judged on what is new"]
     total = max(sum(seconds) / processes, max(seconds))
     after = [name for name in ("simulation", "relaxation") if getattr(study, name) is not None]
-    beside = f"; the {' and the '.join(after)} of each run take more time" if after else ""
+    beside = f", plus the {' and the '.join(after)} of each run" if after else ""
     done = f", {len(runs) - len(missing)} of {len(runs)} are done" if len(missing) < len(runs) else ""
     return [
         f"{study.title}: {len(missing)} runs{done}; about {duration(total)} on {min(processes, len(missing))} cores "

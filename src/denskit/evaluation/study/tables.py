@@ -71,7 +71,10 @@ def _cells(results: Results, row: Row, bold: tuple[str, str]) -> list[str]:
     return [row.point, row.variant, count, *means, *extra, f"{row.minutes:.1f}", f"{row.parameters:,}"]
 
 
-_NOTE = "MAE, mean ± standard error over seeds. Δ: to '{reference}', paired by seed, with its 95 % confidence interval."
+_NOTE = (
+    "Errors are MAE; mean ± standard error over seeds. Δ: to '{reference}', paired by seed, with its 95 % confidence "
+    "interval."
+)
 
 
 def as_cells(results: Results, bold: tuple[str, str] = ("", "")) -> tuple[list[str], list[list[str]]]:
