@@ -58,7 +58,7 @@ class StudyProgress:
             else:
                 self._console.print(f"started   {name}", soft_wrap=True)
         elif job.state == "elsewhere":
-            self._console.print(f"waiting   {name}: another process trains it", soft_wrap=True)
+            self._console.print(f"waiting   {name}: another process is at work on it", soft_wrap=True)
         elif job.state in ("done", "failed"):
             if self._bars is not None and job.number in self._tasks:
                 self._bars.remove_task(self._tasks.pop(job.number))

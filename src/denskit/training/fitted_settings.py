@@ -31,17 +31,16 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
     """The run with all settings of the model set; and messages for the log.
 
     ``sizes`` gives settings by the number of training structures; ``average_degree`` and ``average_atoms`` that are
-    null are measured on evenly spaced training structures.  With ``training.init_from`` these are the trained model's.
+    null are measured on evenly spaced training structures.  With ``training.init_from`` they are the trained model's.
     Raises ValueError where settings do not go together.
     """
     messages: list[str] = []
     settings = config.model.model_dump()
     unknown = [name for name in ("average_degree", "average_atoms") if settings.get(name, 0) is None]
-    if config.training.init_from is not None and (config.sizes or unknown):
+    if config.training.init_from is not None and unknown:  # asked for; load_config takes all others
         trained = read_header(model_file(config.training.init_from))["model"]
-        own = {*unknown, *(key for row in config.sizes for key in row.model)}
-        settings |= {name: trained[name] for name in own if name in trained}
-        messages.append(f"size of the model as in {config.training.init_from}")
+        settings |= {name: trained[name] for name in unknown if name in trained}
+        messages.append(f"averages of the training structures as in {config.training.init_from}")
     elif config.sizes:
         row = _row(config.sizes, len(data.train))
         settings |= row.model
