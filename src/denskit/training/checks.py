@@ -101,7 +101,7 @@ def hint_after(row: Mapping[str, float], planned: PlannedTraining) -> str | None
     return (
         f"the forces of validation structures have {valid / trained:.0f} times the error of training structures: more "
         "structures help, and so may task=dens: on 100 structures of ethanol, with 6 to 8 times, it lowered the force "
-        "error by 9 %; on 50 structures of alloys, with 1.6 times, it raised it. On your data: denskit study FILE "
+        "error by 9 %; on 50 structures of alloys, with 1.7 times, it raised it. On your data: denskit study FILE "
         "--question dens"
     )
 
