@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,22 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _divide(file: Path, total: int, *, groups: Any = (), seed: int = 0, take_test: bool = True, **split: Any) -> Splits:
-    return divide(SplitConfig(**split), pool=np.arange(total), groups=groups, seed=seed, path=file, test=take_test)
+def _divide(
+    file: Path, total: int, *, groups: Any = (), seed: int = 0, take_test: bool = True, elements: Any = (), **split: Any
+) -> Splits:
+    return divide(
+        SplitConfig(**split), pool=np.arange(total), groups=groups, seed=seed, path=file, test=take_test,
+        elements=elements,
+    )  # fmt: skip
+
+
+def _parts(splits: Splits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return splits.train, splits.valid, splits.test
 
 
 def _sizes(splits: Splits) -> tuple[int, int, int]:
-    return len(splits.train), len(splits.valid), len(splits.test)
+    train, valid, test = map(len, _parts(splits))
+    return train, valid, test
 
 
 @pytest.mark.parametrize(
@@ -131,6 +142,39 @@ def test_group_splits_refuse_what_they_cannot_do(file: Path) -> None:
         _divide(file, 10, mode="group", groups=["a"] * 5 + ["b"] * 5)
     with pytest.raises(ValueError, match="1 frames name no group, the first is frame 4"):
         _divide(file, 10, mode="group", groups=["a", "b", "c", "d", "", "a", "b", "c", "d", "e"])
+
+
+RARE = [frozenset({6, 8}) | ({29 + k // 10} if k % 10 == 0 else set()) for k in range(60)]  # six of 60 frames: rare
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_splits_train_all_elements(file: Path, seed: int) -> None:
+    splits = _divide(file, 60, seed=seed, train=20, valid=20, elements=RARE)
+    assert _sizes(splits) == (20, 20, 20)
+    assert {0, 10, 20, 30, 40, 50} <= set(splits.train.tolist())
+    assert "rare elements first" in splits.how
+    np.testing.assert_array_equal(splits.train, _divide(file, 60, seed=seed, train=20, valid=20, elements=RARE).train)
+
+
+@pytest.mark.parametrize("train", [None, 30])
+@pytest.mark.parametrize("seed", range(5))
+def test_group_splits_train_all_elements(file: Path, seed: int, train: int | None) -> None:
+    groups = [str(k // 3) for k in range(60)]  # of three frames; one frame of some has a rare element
+    splits = _divide(file, 60, seed=seed, mode="group", groups=groups, train=train, valid=9, test=9, elements=RARE)
+    train_elements, *others = (frozenset().union(*(RARE[frame] for frame in part)) for part in _parts(splits))
+    assert frozenset().union(*others) <= train_elements
+    assert _sizes(splits) == (train or 42, 9, 9)
+    names = [{groups[i] for i in part} for part in _parts(splits)]
+    assert not names[0] & (names[1] | names[2])
+
+
+def test_elements_change_no_split_that_trains_all_or_cannot(file: Path) -> None:
+    plain = _divide(file, 60, train=4, valid=20)
+    for elements in ([frozenset({1})] * 60, RARE):  # nothing lacks; four frames cannot hold six rare elements
+        splits = _divide(file, 60, train=4, valid=20, elements=elements)
+        assert splits == replace(plain, train=splits.train, valid=splits.valid, test=splits.test)
+        np.testing.assert_array_equal(splits.train, plain.train)
+        np.testing.assert_array_equal(splits.valid, plain.valid)
 
 
 def test_a_saved_division_comes_back(file: Path, tmp_path: Path) -> None:

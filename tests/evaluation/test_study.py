@@ -28,7 +28,16 @@ from denskit.cli import app
 from denskit.data import load_data
 from denskit.data.writing import plain, relabelled
 from denskit.evaluation.study.comparison import compare_runs
-from denskit.evaluation.study.config import FORCES, FRAMES, Relaxations, StudyConfig, load_study, overrides, runs_of
+from denskit.evaluation.study.config import (
+    FORCES,
+    FRAMES,
+    Relaxations,
+    StudyConfig,
+    changed,
+    load_study,
+    overrides,
+    runs_of,
+)
 from denskit.evaluation.study.judges import judge
 from denskit.evaluation.study.question import advice, dens_question, noise_recovered, within_budget, write_study
 from denskit.evaluation.study.results import Column, Found, collect, tabulate
@@ -63,6 +72,32 @@ class TestFiles:
         assert [(run.seed, run.point[FRAMES], run.variant) for run in runs[:3]] == [
             (0, 5, "plain"), (0, 5, "DeNS"), (0, 10, "plain"),
         ]  # fmt: skip
+
+    def test_words_of_a_command_change_the_study_and_its_settings(self) -> None:
+        study = changed(
+            tiny_study(tests={"hot": "hot.xyz"}, relaxation={"steps": 7}),
+            ["training.max_steps=9", "seeds=[3, 4]", "tests.cold=cold.xyz", "relaxation.path=slabs.lmdb",
+             f"axes.{FRAMES}=[5, 10]", "base=equiformer"],
+        )  # fmt: skip
+        assert study.settings == TINY | {"training.max_steps": 9}
+        assert study.seeds == (3, 4) and study.axes == {FRAMES: (5, 10)} and study.base == "equiformer"
+        assert study.tests == {"hot": "hot.xyz", "cold": "cold.xyz"}
+        assert study.relaxation == Relaxations(path="slabs.lmdb", steps=7)
+        assert changed(study, ["relaxation=null", "simulation={}"]).relaxation is None
+        assert changed(study, []) == study
+
+    @pytest.mark.parametrize(
+        ("word", "complaint"),
+        [
+            ("seeds=0", "wanted their number, at least 1"),
+            ("relaxation.stepps=3", "stepps"),
+            ("seeds", "write key.sub=value"),
+            ("axes.seed=[1, 2]", "list seeds under seeds"),
+        ],
+    )
+    def test_words_that_make_no_sense_are_refused(self, word: str, complaint: str) -> None:
+        with pytest.raises(ValueError, match=complaint):
+            changed(tiny_study(), [word])
 
     def test_the_values_of_an_axis_may_bring_settings(self, tmp_path: Path) -> None:
         longer = {5: {"training.max_steps": 20}, 10: {"training.max_steps": 40, "training.lr": 1e-4}}

@@ -31,7 +31,10 @@ def study(
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Settings of all runs, such as data.path=mine.extxyz.", metavar="KEY=VALUE ..."),
+        typer.Argument(
+            help="Settings of all runs, such as data.path=mine.extxyz, or of the study: seeds=5, tests.hot=FILE.",
+            metavar="KEY=VALUE ...",
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder; default runs/study-NAME.", show_default=False)
@@ -76,7 +79,7 @@ def study(
         raise typer.BadParameter("give a study file, the name of a shipped study, or structures with --question dens")
     if (hours is not None or frames is not None) and question is None:
         raise ValueError("--hours and --frames shape the study that --question writes; a study file says its own steps")
-    from denskit.evaluation.study.config import load_study, runs_of
+    from denskit.evaluation.study.config import changed, load_study, runs_of
     from denskit.evaluation.study.running import StudyFolder, train_and_judge
     from denskit.runtime.threads import cores
 
@@ -86,7 +89,7 @@ def study(
     if question is not None:
         source, chosen = _question(Path(file), folder, frames, hours, processes, overrides or [])
     else:
-        chosen = _with(load_study(file), overrides or [])
+        chosen = changed(load_study(file), overrides or [])
         if not trial:
             _keep(chosen, source)
     runs = runs_of(chosen)
@@ -215,13 +218,13 @@ def _question(
     file: Path, folder: StudyFolder, frames: int | None, hours: float | None, processes: int, overrides: list[str]
 ) -> tuple[Path, StudyConfig]:
     """The study file in the folder; written where it is absent, when the length of its trainings is known."""
-    from denskit.evaluation.study.config import load_study
+    from denskit.evaluation.study.config import changed, load_study
     from denskit.evaluation.study.question import dens_question, same_question, within_budget, write_study
 
     source, draft = folder.path / "study.yaml", folder.path / "draft.yaml"
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file of structures")
-    study = _with(dens_question(file, frames), overrides)
+    study = changed(dens_question(file, frames), overrides)
     if source.is_file():
         kept = load_study(source)
         if not same_question(study if frames or overrides else kept, kept, file):
@@ -238,18 +241,6 @@ def _question(
     draft.unlink(missing_ok=True)
     typer.echo(f"Wrote {source}")
     return source, study
-
-
-def _with(study: StudyConfig, overrides: list[str]) -> StudyConfig:
-    import yaml
-
-    changes = {}
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not (key and equals):
-            raise ValueError(f"{override!r}: write key.sub=value, such as data.path=mine.extxyz")
-        changes[key] = yaml.safe_load(value)
-    return study.model_copy(update={"settings": {**study.settings, **changes}}) if changes else study
 
 
 def _keep(study: StudyConfig, path: Path) -> None:

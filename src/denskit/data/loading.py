@@ -142,7 +142,8 @@ def _splits(config: DataConfig, source: Source, pool: np.ndarray, path: Path, se
     if split.mode is None:
         split = split.model_copy(update={"mode": "group" if source[0].group else "random"})
     groups = source.group_names() if split.mode == "group" else ()
-    splits = divide(split, pool=pool, groups=groups, seed=seed, path=path, test=config.test is None)
+    elements = source.elements_of_structures() if isinstance(source, StructureArrays) else ()
+    splits = divide(split, pool=pool, groups=groups, seed=seed, path=path, test=config.test is None, elements=elements)
     advice = "; frames of one trajectory resemble each other: data.split.mode=blocks or group judges more strictly"
     return splits, f"{path}: {splits.how}{advice if by_default and split.mode == 'random' else ''}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -73,11 +74,22 @@ class Splits:
         return replace(self, **{part: frames[np.isin(frames, pool)] for part, frames in parts.items()})
 
 
-def divide(split: SplitConfig, *, pool: np.ndarray, groups: Sequence[str], seed: int, path: Path, test: bool) -> Splits:
+def divide(
+    split: SplitConfig,
+    *,
+    pool: np.ndarray,
+    groups: Sequence[str],
+    seed: int,
+    path: Path,
+    test: bool,
+    elements: Sequence[frozenset[int]] = (),
+) -> Splits:
     """Divide the frames ``pool`` [M] of the file at ``path``.
 
     ``groups``: the group of every frame of the file (used by mode ``group``); ``test``: False where the test frames
-    come from a file of their own.  Raises ValueError for an empty part and for more frames asked than there are.
+    come from a file of their own; ``elements``: atomic numbers of every frame of the file, or empty where unknown.
+    Where a random draw would leave an element to valid and test alone, frames or groups with rare elements are drawn
+    for training first.  Raises ValueError for an empty part and for more frames asked than there are.
     """
     mode = split.mode or "random"
     seed = seed if split.seed is None else split.seed
@@ -85,23 +97,52 @@ def divide(split: SplitConfig, *, pool: np.ndarray, groups: Sequence[str], seed:
         split = split.model_copy(update={"train": PUBLISHED_TRAIN, "valid": PUBLISHED_VALID})
     gap = split.gap if mode == "blocks" else 0
     counts = _counts(split, total=len(pool), test=test, gap=gap, name=str(path))
-    if mode == "group":
-        parts = _by_group(pool, groups, counts, seed, str(path))
-        how = f"whole groups, seed {seed}"
-    else:
-        order = pool
-        if mode != "blocks":
-            order = pool[np.random.default_rng(PUBLISHED_SEED if mode == "published" else seed).permutation(len(pool))]
+    how = {
+        "random": f"random, seed {seed}",
+        "group": f"whole groups, seed {seed}",
+        "blocks": f"contiguous blocks in file order, {gap} frames left out between them",
+        "published": f"the published MD17 split (default_rng({PUBLISHED_SEED}).permutation)",
+    }[mode]
+    if mode in ("blocks", "published"):
+        order = pool if mode == "blocks" else pool[np.random.default_rng(PUBLISHED_SEED).permutation(len(pool))]
         parts = _consecutive(order, counts, gap)
-        how = {
-            "random": f"random, seed {seed}",
-            "blocks": f"contiguous blocks in file order, {gap} frames left out between them",
-            "published": f"the published MD17 split (default_rng({PUBLISHED_SEED}).permutation)",
-        }[mode]
+    else:
+        draw = partial(_by_group, pool, groups, name=str(path)) if mode == "group" else partial(_at_random, pool)
+        parts = draw(counts, seed, elements=())
+        if elements and _untrained(parts, elements):
+            other = draw(counts, seed, elements=elements)
+            if not _untrained(other, elements):
+                parts, how = other, f"{how}, rare elements first, so that training has all"
     size, sha256 = _identity(path)
     sizes = " / ".join(f"{len(part)} {name}" for part, name in zip(parts, PARTS, strict=True))
     train, valid, held_out = parts
     return Splits(train, valid, held_out, file=path.name, size=size, sha256=sha256, how=f"{sizes} ({how})")
+
+
+def _untrained(parts: Sequence[np.ndarray], elements: Sequence[frozenset[int]]) -> frozenset[int]:
+    """Atomic numbers of the other parts that training lacks."""
+    train, *others = (frozenset[int]().union(*(elements[frame] for frame in part)) for part in parts)
+    return frozenset[int]().union(*others) - train
+
+
+def _rare_first(order: np.ndarray, elements: Sequence[frozenset[int]]) -> np.ndarray:
+    """The order [M], but before all others some places whose ``elements`` [M] together are all that there are.
+
+    From the rarest element to the most common, unless one chosen before has it: of the places that have it the one
+    with most elements that are still lacking.
+    """
+    holders: dict[int, list[int]] = {}
+    for place, own in enumerate(elements):
+        for element in own:
+            holders.setdefault(element, []).append(place)
+    known: frozenset[int] = frozenset()
+    chosen = np.zeros(len(order), dtype=bool)
+    for element in sorted(holders, key=lambda element: (len(holders[element]), element)):
+        if element not in known:
+            best = max(holders[element], key=lambda place: len(elements[place] - known))
+            chosen[best] = True
+            known |= elements[best]
+    return np.concatenate([order[chosen], order[~chosen]])
 
 
 def _identity(path: Path) -> tuple[int, str]:
@@ -145,8 +186,23 @@ def _consecutive(order: np.ndarray, counts: tuple[int, int, int], gap: int) -> l
     return parts
 
 
+def _at_random(
+    pool: np.ndarray, counts: tuple[int, int, int], seed: int, *, elements: Sequence[frozenset[int]]
+) -> list[np.ndarray]:
+    order = pool[np.random.default_rng(seed).permutation(len(pool))]
+    if elements:
+        order = _rare_first(order, [elements[frame] for frame in order])
+    return _consecutive(order, counts, 0)
+
+
 def _by_group(
-    pool: np.ndarray, groups: Sequence[str], counts: tuple[int, int, int], seed: int, name: str
+    pool: np.ndarray,
+    groups: Sequence[str],
+    counts: tuple[int, int, int],
+    seed: int,
+    *,
+    elements: Sequence[frozenset[int]],
+    name: str,
 ) -> list[np.ndarray]:
     """Whole groups for valid and test up to their counts; training frames from the remaining groups."""
     if not groups:
@@ -156,7 +212,13 @@ def _by_group(
     if len(unnamed):
         raise ValueError(f"{name}: {len(unnamed)} frames name no group, the first is frame {pool[unnamed[0]]}")
     rng = np.random.default_rng(seed)
-    left = list(rng.permutation(np.unique(labels)))
+    order = rng.permutation(np.unique(labels))
+    if elements:
+        of_group: dict[str, frozenset[int]] = {}
+        for label, frame in zip(labels, pool, strict=True):
+            of_group[label] = of_group.get(label, frozenset()) | elements[frame]
+        order = _rare_first(order, [of_group[label] for label in order])
+    left = list(order)
     wanted_parts = 1 + (counts[1] > 0) + (counts[2] > 0)
     if len(left) < wanted_parts:
         raise ValueError(f"{name} has {len(left)} group(s); {wanted_parts} parts need at least as many")
@@ -168,6 +230,7 @@ def _by_group(
             taken.append(left.pop())
             size += int((labels == taken[-1]).sum())
         held_out.append(np.sort(pool[np.isin(labels, taken)]).astype(np.int64))
-    train = pool[np.isin(labels, left)]
-    train = np.sort(rng.permutation(train)[: counts[0]])
-    return [train.astype(np.int64), *held_out]
+    train = rng.permutation(pool[np.isin(labels, left)])
+    if elements:
+        train = _rare_first(train, [elements[frame] for frame in train])
+    return [np.sort(train[: counts[0]]).astype(np.int64), *held_out]

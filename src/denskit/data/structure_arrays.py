@@ -81,6 +81,10 @@ class StructureArrays(Source):
         """The group of each structure; empty where the file has none."""
         return self.groups
 
+    def elements_of_structures(self) -> list[frozenset[int]]:
+        """The atomic numbers that occur in each structure [B]."""
+        return [frozenset(numbers.tolist()) for numbers in np.split(self.atomic_numbers, self.starts[1:-1])]
+
     @classmethod
     def of(
         cls,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from denskit.training.settings import RunConfig
 FRAMES = "data.split.train"  # an axis over it keeps validation and test frames
 TEST, SIMULATION, RELAXATION = "test", "simulation", "relaxation"  # what runs are judged on, beside files
 _TAKEN = ("seed", "output")  # set for each run
+_OF_THE_STUDY = ("title", "base", "axes", "seeds", "tests", "simulation", "relaxation")  # beside settings of all runs
 METRICS = {  # key in the results: name and unit for people
     "energy_mae_meV": "energy (meV)",
     "forces_mae_meV_per_A": "forces (meV/Å)",
@@ -175,6 +176,28 @@ def overrides(settings: Mapping[str, Any]) -> list[str]:
     """Settings as ``key=value`` with YAML values."""
     return [f"{key}={yaml.safe_dump(value, default_flow_style=True).strip().removesuffix('...').strip()}"
             for key, value in settings.items()]  # fmt: skip
+
+
+def changed(study: StudyConfig, overrides: Sequence[str]) -> StudyConfig:
+    """The study with ``key=value`` (YAML values): of the study itself (``seeds=5``, ``tests.hot=FILE``,
+    ``axes.data.split.train=[25, 50]``), else a setting of all runs.  Raises ValueError where one makes no sense."""
+    values, settings = study.model_dump(exclude_unset=True), dict(study.settings)
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not (key and equals):
+            raise ValueError(f"{override!r}: write key.sub=value, such as data.path=mine.extxyz")
+        value = yaml.safe_load(text)
+        field, _, name = key.partition(".")
+        if field not in _OF_THE_STUDY:
+            settings[key] = value
+        elif name:
+            values[field] = {**(values.get(field) or {}), name: value}
+        else:
+            values[field] = value
+    try:
+        return StudyConfig.model_validate({**values, "settings": settings})
+    except ValidationError as error:
+        raise ValueError(f"{study.title}: {problems_in(error)}") from None
 
 
 def load_study(name: str | Path) -> StudyConfig:
