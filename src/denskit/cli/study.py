@@ -23,19 +23,21 @@ if TYPE_CHECKING:
 
 _MAY_CHANGE = {"seeds", "title", "published", "tests", "simulation", "relaxation"}  # trained runs stay what they are
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Settings of all runs, such as data.path=mine.extxyz, or of the study: seeds=5, tests.hot=FILE.",
+        metavar="KEY=VALUE ...",
+    ),
+]
+
 
 def study(
     file: Annotated[
         str | None,
         typer.Argument(help="Study file (YAML), shipped study, or with --question your structures.", metavar="STUDY"),
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Settings of all runs, such as data.path=mine.extxyz, or of the study: seeds=5, tests.hot=FILE.",
-            metavar="KEY=VALUE ...",
-        ),
-    ] = None,
+    overrides: Overrides = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder; default runs/study-NAME.", show_default=False)
     ] = None,
