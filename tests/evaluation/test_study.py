@@ -14,10 +14,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import ase
 import ase.io
 import numpy as np
 import pytest
 import yaml
+from ase.build import bulk, molecule
+from ase.calculators.singlepoint import SinglePointCalculator
 from click.testing import Result
 from rich.console import Console
 from scipy.stats import ttest_rel
@@ -39,7 +42,14 @@ from denskit.evaluation.study.config import (
     runs_of,
 )
 from denskit.evaluation.study.judges import judge
-from denskit.evaluation.study.question import advice, dens_question, noise_recovered, within_budget, write_study
+from denskit.evaluation.study.question import (
+    adapted,
+    advice,
+    dens_question,
+    noise_recovered,
+    within_budget,
+    write_study,
+)
 from denskit.evaluation.study.results import Column, Found, collect, tabulate
 from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_and_judge
 from denskit.evaluation.study.splits import split_settings
@@ -48,6 +58,7 @@ from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich
 from denskit.evaluation.study.timing import cell_of, runs_to_try, seconds_of
 from denskit.files import locked, write_json
 from denskit.presets import study_names
+from denskit.tasks import DeNSConfig
 from denskit.training.cost import Cost
 
 from tolerances import PATIENCE_S
@@ -209,6 +220,19 @@ class TestStatistics:
         assert difference({0: 2.0}, {1: 4.0}) is None
 
 
+def labelled(atoms: ase.Atoms, count: int, *, stress: bool = False) -> list[ase.Atoms]:
+    """Displaced copies with the labels of springs to the first positions, and perhaps a small stress."""
+    generator, frames = np.random.default_rng(0), []
+    for _ in range(count):
+        frame, moved = atoms.copy(), generator.normal(scale=0.05, size=(len(atoms), 3))
+        frame.positions += moved
+        labels = {"energy": 2.5 * float((moved**2).sum()), "forces": -5.0 * moved}
+        more = {"stress": generator.normal(scale=0.01, size=6)} if stress else {}
+        frame.calc = SinglePointCalculator(frame, **labels, **more)
+        frames.append(frame)
+    return frames
+
+
 class TestQuestion:
     COSTS = {"without DeNS": Cost(0.1, 0.01, 500, 20, 30), "with DeNS": Cost(0.12, 0.01, 500, 20, 30)}  # noqa: RUF012
 
@@ -228,7 +252,7 @@ class TestQuestion:
         (tmp_path / "other").mkdir()
         mine, other = tmp_path / "x.extxyz", tmp_path / "other" / "x.extxyz"
         for file in (mine, other):
-            file.touch()
+            ase.io.write(file, labelled(molecule("H2O"), 200))
 
         def asked(file: Path, *more: str) -> Result:
             asking = ["study", str(file), "--question", "dens", "--dry-run", "-o", str(tmp_path / "out"), *more]
@@ -244,6 +268,28 @@ class TestQuestion:
         assert asked(mine).exit_code == 0
         for wrong in (asked(other), asked(mine, "--frames", "60"), asked(mine, "task.sigma=0.1")):
             assert wrong.exit_code == 1 and "asks about other data or settings" in wrong.output
+
+    @pytest.mark.parametrize("stress", [True, False])
+    def test_crystals_get_the_settings_published_for_them(self, tmp_path: Path, stress: bool) -> None:
+        file = tmp_path / "copper.extxyz"
+        ase.io.write(file, labelled(bulk("Cu", cubic=True), 20, stress=stress))
+        study, said = adapted(changed(dens_question(file), ["task.sigma=0.03"]))
+        runs = {run.variant: run.config(tmp_path).task for run in runs_of(study) if run.seed == 0}
+        assert runs["without DeNS"].stress_weight == (10 if stress else 0)
+        dens = runs["with DeNS"]
+        assert isinstance(dens, DeNSConfig) and dens.max_corrupted_share == 0.75 and dens.coefficient == 1
+        assert dens.sigma == 0.03  # what was asked for stays
+        assert study.settings.get("model.stress") == ("strain" if stress else None)
+        assert len(said) == 1 + stress and "task.sigma=0.03" in said[-1]
+
+    def test_molecules_keep_the_defaults(self, tmp_path: Path) -> None:
+        file = tmp_path / "water.extxyz"
+        ase.io.write(file, labelled(molecule("H2O"), 20))
+        assert adapted(dens_question(file)) == (dens_question(file), [])
+        study, _ = adapted(changed(dens_question(file), ["task.sigma=0.1", "task.forces_weight=9"]))
+        plain, dens = (run.config(tmp_path).task for run in runs_of(study) if run.seed == 0)
+        assert isinstance(dens, DeNSConfig) and dens.sigma == 0.1
+        assert plain.forces_weight == dens.forces_weight == 9
 
     def test_short_trainings_are_told_that_dens_pays_late(self) -> None:
         (line,) = advice(dens_question(Path("x.extxyz"), None, steps=1000), self.COSTS)

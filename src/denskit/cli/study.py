@@ -221,12 +221,12 @@ def _question(
 ) -> tuple[Path, StudyConfig]:
     """The study file in the folder; written where it is absent, when the length of its trainings is known."""
     from denskit.evaluation.study.config import changed, load_study
-    from denskit.evaluation.study.question import dens_question, same_question, within_budget, write_study
+    from denskit.evaluation.study.question import adapted, dens_question, same_question, within_budget, write_study
 
     source, draft = folder.path / "study.yaml", folder.path / "draft.yaml"
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file of structures")
-    study = changed(dens_question(file, frames), overrides)
+    study, said = adapted(changed(dens_question(file, frames), overrides))
     if source.is_file():
         kept = load_study(source)
         if not same_question(study if frames or overrides else kept, kept, file):
@@ -234,6 +234,8 @@ def _question(
         steps = "; its trainings keep their length, --hours sizes a new study" if hours is not None else ""
         typer.echo(f"{source} is there: continuing that study{steps}")
         return source, kept
+    for line in said:
+        typer.echo(line)
     if hours is not None:
         if not (draft.is_file() and load_study(draft) == study):
             shutil.rmtree(folder.path / "trials", ignore_errors=True)  # of other settings

@@ -21,6 +21,11 @@ from denskit.tasks.base import Term
 from denskit.tasks.corruption import DenoisingConfig, displaced, draw_noise, noise_term, number_in_system
 from denskit.tasks.energy_forces import label_terms
 
+# published with EquiformerV3 for MPtrj, see docs/crystals.md; the defaults are for molecules
+FOR_CRYSTALS = {
+    "sigma": 0.025, "corruption_ratio": 0.5, "coefficient": 1.0, "max_force": 2.5, "max_corrupted_share": 0.75
+}  # fmt: skip
+
 
 class DeNSConfig(DenoisingConfig):
     """Settings of :class:`DeNS`.  The defaults are the paper's for MD17."""

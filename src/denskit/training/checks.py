@@ -16,7 +16,7 @@ import torch
 from denskit.batch import System
 from denskit.data.base import Source, collate, evenly
 from denskit.random import keys_for
-from denskit.tasks import CellDeNSConfig, DenoisingConfig, DeNS, DeNSConfig
+from denskit.tasks import FOR_CRYSTALS, CellDeNSConfig, DenoisingConfig, DeNS, DeNSConfig
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig
 
@@ -191,13 +191,13 @@ def denoising_few_crystals(planned: PlannedTraining) -> str | None:
     fresh = config.training.init_from is None
     if not (isinstance(config.task, DeNSConfig) and fresh and size <= FEW_STRUCTURES):
         return None
-    if not all(s.pbc.all() and not s.tags.any() and not s.fixed.any() for s in planned.systems):  # slabs
+    if not all(system.is_crystal for system in planned.systems):
         return None
+    settings = " ".join(f"task.{name}={value:g}" for name, value in FOR_CRYSTALS.items())
     return (
         f"task={config.task.name} for {size} crystals: with 50 structures of Mo-Nb and Ta-W alloys and 400 epochs the "
         "defaults of DeNS raised the force error from 4.2 to 7.2 meV/Å, the settings published for crystals to 4.8 "
-        "(task.sigma=0.025 task.corruption_ratio=0.5 task.coefficient=1 task.max_force=2.5 "
-        "task.max_corrupted_share=0.75); compare with task=energy_forces: denskit study FILE --question dens"
+        f"({settings}); compare with task=energy_forces: denskit study FILE --question dens"
     )
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import yaml
 
+from denskit.data import load_data
+from denskit.data.base import spaced
 from denskit.evaluation.denoising import guessed_noise, noise_of
-from denskit.evaluation.study.config import FRAMES, StudyConfig, runs_of
+from denskit.evaluation.study.config import FRAMES, StudyConfig, overrides, runs_of
 from denskit.evaluation.study.running import StudyFolder
 from denskit.evaluation.study.timing import cell_of
 from denskit.files import atomic_write
-from denskit.training.checks import FEW_EPOCHS
+from denskit.tasks import FOR_CRYSTALS, EnergyForcesConfig
+from denskit.training.checks import FEW_EPOCHS, SAMPLE
 from denskit.training.cost import Cost
 from denskit.training.loader import steps_per_epoch
 
@@ -30,6 +33,30 @@ def dens_question(file: Path, frames: int | None = None, steps: int = 10_000) ->
         variants=_VARIANTS,
         axes={FRAMES: (frames,)} if frames is not None else {},
     )
+
+
+def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
+    """The question with ``task`` settings that DeNS alone has at its variant; and with what crystals need, in words.
+
+    Crystals get their stress, where they have one, and the settings of DeNS published for crystals, as far as the study
+    does not give others.  Raises as :func:`denskit.data.load_data`.
+    """
+    plain = {f"task.{name}" for name in EnergyForcesConfig.model_fields}
+    settings = {key: value for key, value in study.settings.items() if not key.startswith("task.") or key in plain}
+    given = {key: value for key, value in study.settings.items() if key not in settings}
+    study, said = study.model_copy(update={"settings": settings}), []
+    config = runs_of(study)[0].config(Path("unused"))
+    train = load_data(config.data, config.seed, config.required_labels).train
+    sample = [train[int(place)] for place in spaced(len(train), SAMPLE)]
+    if all(system.is_crystal for system in sample):
+        free = not {"model", "model.stress"} & settings.keys() and config.model.forces == "gradient"
+        if free and all(system.stress is not None for system in sample):
+            settings |= {"model.stress": "strain", "task.stress_weight": 10}
+            said.append("crystals with a stress: trained on it, model.stress=strain task.stress_weight=10")
+        given = {f"task.{name}": value for name, value in FOR_CRYSTALS.items()} | given
+        said.append(f"crystals: DeNS with settings for them, {' '.join(overrides(given))} (docs/crystals.md)")
+    variants = {name: {**own, **given} if own.get("task") == "dens" else own for name, own in study.variants.items()}
+    return study.model_copy(update={"settings": settings, "variants": variants}), said
 
 
 def same_question(study: StudyConfig, other: StudyConfig, file: Path) -> bool:
