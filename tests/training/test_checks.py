@@ -236,6 +236,12 @@ def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems
     assert hinted(plain, frames=[*frames, relaxed], steps=6000) == ""
     crystal = replace(systems["ethanol"], pbc=np.ones(3, bool))
     assert hinted(plain, frames=[*frames, crystal], steps=6000) == ""
+    longer = hinted("task=dens", frames=frames * 2, steps=6000)
+    assert "1,000 epochs of 100 structures with DeNS" in longer and longer.endswith("training.max_steps=10002")
+    assert (
+        hinted("task=dens", frames=frames * 2, steps=10002) == hinted("task=dens", frames=frames * 5, steps=6000) == ""
+    )
+    assert hinted("task=dens", frames=[*frames, *frames, crystal], steps=6000) == ""
 
 
 def test_overfitting_is_told_at_the_end(tiny: Tiny, systems: dict[str, System]) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from .dynamics import atoms_of, verlet
 from .serving import Step
 
+BOX = 50.0  # Å
+
 
 def build(job: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
     """As many layers and channels of each degree as asked.
@@ -46,7 +48,10 @@ def _compiled(model: Any, transforms: list[Any], job: dict[str, Any], names: lis
     from nequip.utils.global_state import get_latest_global_state
 
     target = NequIPCalculator._get_aoti_compile_target()
-    data = from_ase(atoms_of(job["structures"][0]))
+    example = atoms_of(job["structures"][0])
+    if not example.cell.rank:  # a molecule has no volume and so no stress, which is compared after compiling
+        example.cell = [BOX] * 3
+    data = from_ase(example)
     for transform in transforms:
         data = transform(data)
     data = target["data_settings"](AtomicDataDict.to_(data, torch.device(job["device"])))

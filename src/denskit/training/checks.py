@@ -27,6 +27,7 @@ RELAXED = 0.05  # eV/Å, root mean square over the free atoms of a structure: th
 FEW_EPOCHS = 400  # of 50 frames of ethanol: where training with DeNS overtook training without it
 MANY_EPOCHS, FEW_STRUCTURES = 1500, 100  # 50 frames of ethanol: errors rise by 6 % from 1,000 to 2,000 epochs
 PAYING_EPOCHS = 600  # 50 and 100 frames of ethanol: trained without DeNS for so long, its gain is clear
+GAINING_EPOCHS = 1667  # 100 frames of ethanol: twice 833, which gains another 11 % with DeNS
 PUBLISHED_EPOCHS = 1500  # of the paper's runs on MD17
 OVERFITTED = 3.0  # validation to training error of the forces: 3 to 14 where DeNS was measured to pay, 1.7 where not
 SMALL_DATA = 10_000  # structures; with two million the paper gains within 12 epochs
@@ -66,8 +67,8 @@ def warnings_before(planned: PlannedTraining) -> list[str]:
 
 def hints_before(planned: PlannedTraining) -> list[str]:
     """Hints before the first step: settings that were measured to be better."""
-    found = denoising_pays(planned)
-    return [] if found is None else [f"hint: {found}"]
+    found = (check(planned) for check in (denoising_pays, denoising_longer))
+    return [f"hint: {message}" for message in found if message is not None]
 
 
 def denoising_pays(planned: PlannedTraining) -> str | None:
@@ -82,8 +83,23 @@ def denoising_pays(planned: PlannedTraining) -> str | None:
         return None
     return (
         f"{epochs:,.0f} epochs of {size} structures: at such lengths task=dens lowered the force error of 50 and 100 "
-        "structures of ethanol by 6 to 9 % (means of three seeds; a step takes a fifth longer). On your data: "
-        "denskit study FILE --question dens"
+        "structures of ethanol by 6 to 9 % (means of three seeds; a step takes a fifth longer), and by 16 % after "
+        "1,667 epochs (100 structures, one seed). On your data: denskit study FILE --question dens"
+    )
+
+
+def denoising_longer(planned: PlannedTraining) -> str | None:
+    """DeNS on few molecules for a length at which it was still gaining."""
+    config, size = planned.config, len(planned.source)
+    epochs = planned.schedule.total_steps / planned.schedule.steps_per_epoch
+    fresh = config.training.init_from is None and not any(system.pbc.any() for system in planned.systems)
+    few = FEW_STRUCTURES <= size <= 2 * FEW_STRUCTURES
+    if not (isinstance(config.task, DeNSConfig) and fresh and few and FEW_EPOCHS <= epochs < GAINING_EPOCHS):
+        return None
+    return (
+        f"{epochs:,.0f} epochs of {size} structures with DeNS: on 100 structures of ethanol 1,667 epochs instead of "
+        "833 lowered the force error from 17.8 to 15.9 meV/Å with DeNS, and from 19.1 to 18.9 without (one seed); "
+        f"training.max_steps={GAINING_EPOCHS * planned.schedule.steps_per_epoch}"
     )
 
 
