@@ -74,3 +74,15 @@ def test_a_folder_is_locked_for_one_at_a_time(tmp_path: Path) -> None:
 def _note(folder: Path) -> None:
     with locked(folder, wait=True):
         (folder / "note").touch()
+
+
+@posix
+def test_files_may_be_read_by_all_who_may_read_the_folder(tmp_path: Path) -> None:
+    """Some writers (safetensors 0.8) make files for the owner alone."""
+    path = tmp_path / "weights"
+    with atomic_write(path) as temporary:
+        temporary.unlink()
+        os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o600))
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert path.stat().st_mode == plain.stat().st_mode

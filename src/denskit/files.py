@@ -32,8 +32,11 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.stem}{_PARTIAL}{path.suffix}")
     with _held(temporary, wait=True):
+        mode = temporary.stat().st_mode & 0o777 if temporary.is_file() else None
         try:
             yield temporary
+            if mode is not None:  # some writers make files for the owner alone
+                temporary.chmod(mode)
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)

@@ -93,6 +93,11 @@ def test_more_frames_asked_than_there_are(file: Path, total: int, split: dict[st
         _divide(file, total, **split)
 
 
+def test_a_split_trains_on_something(file: Path) -> None:
+    with pytest.raises(ValueError, match=r"train=0 leaves nothing to train on"):
+        _divide(file, 100, train=0)
+
+
 def test_the_published_split_is_numpys_permutation(file: Path) -> None:
     order = np.random.default_rng(1).permutation(2000)
     splits = _divide(file, 2000, mode="published", seed=7)

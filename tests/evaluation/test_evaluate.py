@@ -9,6 +9,7 @@ import ase.io
 import numpy as np
 import pytest
 from ase.build import molecule
+from ase.calculators.singlepoint import SinglePointCalculator
 
 from denskit.data import load_data
 from denskit.data.base import collate
@@ -48,6 +49,20 @@ def test_the_split_is_the_one_that_was_trained_with(tiny: Tiny) -> None:
     test = load_data(config.data, config.seed).test
     assert test is not None
     assert evaluate(run) == pytest.approx(evaluate(run / "model.safetensors", test))
+
+
+def test_frames_without_a_label_are_counted(tiny: Tiny, tmp_path: Path) -> None:
+    run = train(tiny("training.max_steps=1"))
+    frames = []
+    for number in range(5):
+        atoms = molecule("CH3CH2OH")
+        labels = {"energy": 1.0, "forces": np.full((9, 3), np.nan if number == 2 else 0.1)}
+        atoms.calc = SinglePointCalculator(atoms, **labels if number != 4 else {"energy": 1.0})
+        frames.append(atoms)
+    ase.io.write(tmp_path / "some.extxyz", frames)
+    with pytest.warns(UserWarning, match=r"2 of 5 frames have no forces that can be used \(frames 2, 4"):
+        found = evaluate(run, tmp_path / "some.extxyz")
+    assert np.isfinite(found["forces_mae_meV_per_A"])
 
 
 def test_what_cannot_be_evaluated_says_why(tiny: Tiny, tmp_path: Path) -> None:

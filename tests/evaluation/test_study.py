@@ -60,6 +60,7 @@ from denskit.files import locked, write_json
 from denskit.presets import study_names
 from denskit.tasks import DeNSConfig
 from denskit.training.cost import Cost
+from denskit.training.run import train
 
 from tolerances import PATIENCE_S
 
@@ -328,6 +329,14 @@ class TestWholeStudies:
         assert compared.rows[0].means[column].value == results.rows[0].means[column].value
         sizes = compare_runs([str(folder.run(run)) for run in (runs_of(study)[0], runs_of(study)[2])])
         assert [row.variant for row in sizes.rows] == ["data.split.train=8", "data.split.train=16"], "not pooled"
+
+    def test_runs_that_differ_in_the_seed_alone_are_averaged(self, tmp_path: Path) -> None:
+        study, folder = tiny_study(), StudyFolder(tmp_path)
+        plain = [run for run in runs_of(study) if run.variant == "plain"]
+        for run, more in zip(plain, ({}, {"training.checkpoint_every": "5 minutes"}), strict=True):
+            train(run.config(folder.run(run), more))
+        (row,) = compare_runs([str(folder.run(run)) for run in plain]).rows
+        assert row.variant == "task=energy_forces" and row.means[Column("validation", FORCES)].count == 2
 
     def test_new_tests_judge_what_is_trained(self, tmp_path: Path) -> None:
         study, folder = tiny_study(seeds=1), StudyFolder(tmp_path)

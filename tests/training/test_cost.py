@@ -40,6 +40,8 @@ def test_one_length_is_given(tiny: Tiny) -> None:
     assert tiny("training.budget=1 minute").training.max_steps is None  # it replaces that of the file
     with pytest.raises(ValueError, match=r"of epochs, max_steps and budget given; give one"):
         tiny("training.budget=1 minute", "training.epochs=3")
+    with pytest.raises(ValueError, match=r"training.budget: .*'90' is no time; write '30 minutes'"):
+        tiny("training.budget=90")
 
 
 def test_a_trial_measures_and_writes_nothing(tiny: Tiny) -> None:

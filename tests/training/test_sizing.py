@@ -50,6 +50,12 @@ def test_the_row_for_so_many_structures_is_taken(tmp_path: Path, water: Path, tr
     assert any(f"sized for {train} training structures" in line for line in said)
 
 
+def test_a_cutoff_below_all_distances_is_refused(tmp_path: Path, water: Path) -> None:
+    config = _config(tmp_path, water, "model.cutoff=0.5")
+    with pytest.raises(ValueError, match=r"no atom of \d+ training structures of .*within model.cutoff=0.5 Å"):
+        fit_model_to_data(config, load_data(config.data, 0))
+
+
 def test_what_the_user_gives_wins_over_the_table(tmp_path: Path, water: Path) -> None:
     config = _config(tmp_path, water, "model.num_layers=2", "data.split.train=6")
     fitted, _ = fit_model_to_data(config, load_data(config.data, 0))

@@ -154,7 +154,8 @@ def _shift_of(errors: dict[str, float]) -> str:
         return ""
     return (
         f"hint: energies differ by a constant for each element, as with other reference energies. Up to these, their "
-        f"error is {shifted:.3g} meV/atom (energy_mae_shifted_meV_per_atom) and not {whole:.3g}; forces do not change"
+        f"error is {shifted:.3g} meV/atom (energy_mae_shifted_meV_per_atom) and not {whole:.3g}; forces do not "
+        "change. denskit info FILE tells whether units or signs are wrong"
     )
 
 

@@ -34,6 +34,9 @@ Compile = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print time, memory and disk space, from a trial of some steps, and stop.")
 ]
+_ACTS_WITH = {
+    "relaxation_time": ("nvt",), "friction": ("langevin", "npt"), "pressure": ("npt",), "pressure_time": ("npt",)
+}  # fmt: skip
 SMALL_TRIAL = 1000  # atoms: up to so many, a trial of more replicas takes four times as many
 
 
@@ -52,10 +55,10 @@ def md(
     replicas: Annotated[int, typer.Option(help="Simulations of each structure, with different momenta.", min=1)] = 1,
     index: Annotated[str, typer.Option(help="Which frames of the file, in ASE's notation.")] = "-1",
     seed: Annotated[int, typer.Option(help="Of momenta and noise.", min=0)] = 0,
-    relaxation_time: Annotated[float, typer.Option(help="fs, of the Nosé-Hoover chain.")] = 50.0,
-    friction: Annotated[float, typer.Option(help="1/fs, of the Langevin thermostat (langevin and npt).")] = 0.01,
-    pressure: Annotated[float | None, typer.Option(help="GPa, of npt; default: 0.", show_default=False)] = None,
-    pressure_time: Annotated[float, typer.Option(help="fs, in which the volume relaxes in npt.")] = 500.0,
+    relaxation_time: Annotated[float | None, typer.Option(help="fs, of the Nosé-Hoover chain; default: 50.")] = None,
+    friction: Annotated[float | None, typer.Option(help="1/fs, of langevin and npt; default: 0.01.")] = None,
+    pressure: Annotated[float | None, typer.Option(help="GPa, of npt; default: 0.")] = None,
+    pressure_time: Annotated[float | None, typer.Option(help="fs, in which npt relaxes volumes; default: 500.")] = None,
     rotation: Annotated[bool, typer.Option(help="Let molecules start with angular momentum.")] = True,
     bonds: Annotated[bool, typer.Option(help="End the run of a molecule whose bond changes by 0.5 Å.")] = True,
     frame_every: Annotated[int, typer.Option(help="Steps between frames.", min=1)] = 100,
@@ -96,12 +99,12 @@ def md(
     from denskit.simulation.dynamics import DynamicsSettings
     from denskit.simulation.dynamics.folder import DynamicsPlan
 
-    if pressure is not None and ensemble != "npt":
-        raise ValueError(f"--pressure acts with --ensemble npt only, not with {ensemble}")
+    given = _acting(
+        ensemble, relaxation_time=relaxation_time, friction=friction, pressure=pressure, pressure_time=pressure_time
+    )
     settings = DynamicsSettings(
-        ensemble=ensemble, temperature=temperature, timestep=timestep, seed=seed, relaxation_time=relaxation_time,
-        friction=friction, rotation=rotation, pressure=pressure or 0.0, pressure_time=pressure_time,
-    )  # fmt: skip
+        ensemble=ensemble, temperature=temperature, timestep=timestep, seed=seed, rotation=rotation, **given
+    )
     plan = DynamicsPlan(
         settings=settings, steps=_steps(steps, time, timestep), folder=output, frame_every=frame_every,
         statistics_every=statistics_every, restart_every=restart_every, bonds=bonds, uncertain=uncertain,
@@ -116,6 +119,15 @@ def md(
         _announce_cost(potential, structures, plan, resume=resume, compiled=compile)
     else:
         _simulate(potential, structures, plan, resume=resume, compiled=compile)
+
+
+def _acting(ensemble: str, **given: float | None) -> dict[str, Any]:
+    """The options that were given.  Raises ValueError for one that the ensemble does not use."""
+    for name, value in given.items():
+        if value is not None and ensemble not in _ACTS_WITH[name]:
+            wanted = " and ".join(_ACTS_WITH[name])
+            raise ValueError(f"--{name.replace('_', '-')} acts with --ensemble {wanted} only, not with {ensemble}")
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _steps(steps: int | None, time: float | None, timestep: float) -> int:

@@ -43,7 +43,9 @@ def stability(
     replicas: Annotated[int, typer.Option(help="Simulations, side by side, with momenta of their own.", min=1)] = 5,
     temperature: Annotated[float, typer.Option(help="K, of the thermostat.")] = 500.0,
     timestep: Annotated[float, typer.Option(help="fs.")] = 0.5,
-    nve: Annotated[float, typer.Option(help="ps without a thermostat, for the energy drift; 0: none.", min=0)] = 5.0,
+    nve: Annotated[
+        float, typer.Option(help="ps, at most --time, without a thermostat: energy drift; 0: no.", min=0)
+    ] = 5.0,
     seed: Annotated[int, typer.Option(help="Of momenta.", min=0)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the simulations in the folder.")] = False,
     device: Device = "auto",

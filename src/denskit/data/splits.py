@@ -167,6 +167,8 @@ def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) 
         held_out = default
     gaps = gap * ((valid > 0) + (held_out is None or held_out > 0))
     room = total - gaps - valid - (held_out or 0)
+    if train == 0:
+        raise ValueError(f"{name}: data.split.train=0 leaves nothing to train on; give at least 1")
     train = room if train is None else train
     if room < train or train < 1:
         wanted = f"{max(train, 1)} train + {valid} valid" + (f" + {held_out} test" if held_out is not None else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from denskit.data.base import Source
 from denskit.data.config import DataConfig, FixedFrom, SplitConfig
 from denskit.data.frames import bare, read_atoms
 from denskit.data.loading import read_file
+from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.data.writing import Originals, predicted
 from denskit.files import atomic_write, new_file
 from denskit.models.base import ForceField
@@ -71,6 +73,9 @@ def evaluate(
     result |= shift.summary(processes)
     if not result:
         raise ValueError(f"{structures.name}: no energies, forces or stresses to compare with")
+    if processes is None or processes.is_first:
+        for message in _partly_labelled(structures, result):
+            warnings.warn(message, stacklevel=2)
     return result
 
 
@@ -178,6 +183,18 @@ def load_force_field(model: Model, checkpoint: Kept | None, device: str) -> Forc
     kernels = force_field.backbone.choose_kernels(force_field.execution, place)
     _LOG.info("%s: %s on %s, kernels %s", path, force_field.config.name, place, kernels)
     return force_field
+
+
+def _partly_labelled(source: Source, errors: Mapping[str, float]) -> list[str]:
+    """Judged labels that some structures in memory lack, or that are not finite there."""
+    if not isinstance(source, StructureArrays):
+        return []
+    return [
+        f"{source.name}: {(~has).sum()} of {len(source)} frames have no {label} that can be used ({numbered(~has)}); "
+        "its errors are of the others"
+        for label, has in source.has.items()
+        if not has.all() and any(name.startswith(label) for name in errors)
+    ]
 
 
 def source_of(model: Model, source: Structures | None, split: str, fixed: FixedFrom | None = None) -> Source:

@@ -72,6 +72,11 @@ def _averages(source: Source, model: ModelConfig) -> dict[str, float]:
         batch, _ = collate([source[int(index)]], torch.float64)
         atoms += batch.num_atoms
         edges += model.with_neighbors(batch).num_edges
+    if not edges:
+        raise ValueError(
+            f"no atom of {len(chosen)} training structures of {source.name} has another one within "
+            f"model.cutoff={model.cutoff:g} Å; usual are 4 to 6 Å (lengths of the file are taken to be in Å)"
+        )
     return {"average_degree": max(edges / atoms, 1.0), "average_atoms": atoms / len(chosen)}
 
 

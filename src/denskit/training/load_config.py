@@ -317,6 +317,9 @@ class _Checker:
 
     def _unknown(self, key: str, owner: type[BaseModel], prefix: str) -> str:
         leaf = key.rpartition(".")[2]
+        if having := [name for name, cls in _choices().get(prefix, {}).items() if leaf in cls.model_fields]:
+            chosen = " or ".join(f"{prefix}={name}" for name in having)
+            return f"{self._place(key)}: {key} belongs to {chosen}, which is not chosen here"
         near = difflib.get_close_matches(leaf, owner.model_fields, n=3, cutoff=0.6)
         near = [f"{prefix}.{name}" if prefix else name for name in near]
         near += [

@@ -162,7 +162,10 @@ def _with_length(
     """The run with steps in place of its budget: those of the checkpoint, or as many as fit."""
     if checkpoint is not None:
         before = checkpoint.config["training"]
-        return _lasting(config, {name: before[name] for name in ("epochs", "max_steps")}), []
+        known = {name: before[name] for name in ("epochs", "max_steps")}
+        asked = f"training.budget={config.training.budget} is not used when a training continues"
+        kept = ", ".join(f"training.{name}={value}" for name, value in known.items() if value is not None)
+        return _lasting(config, known), [f"{asked}: it keeps {kept}, and training.max_steps=N lengthens it"]
     cost = _trial(config, data, group)
     steps = cost.steps_of(config.training)
     epochs = steps * config.training.batch_size / len(data.train)

@@ -85,15 +85,15 @@ def _duration(value: float | str) -> float | str:
     return value
 
 
-def _budget_text(value: str) -> str:
-    parse_budget(value)
+def _budget_text(value: object) -> object:
+    parse_budget(str(value))
     return value
 
 
 IntervalText = Annotated[str, BeforeValidator(_interval_text)]
 Milestone = Annotated[IntervalText, AfterValidator(_duration)]
 Rate = Annotated[float | str, AfterValidator(_rate)]
-Budget = Annotated[str, AfterValidator(_budget_text)]
+Budget = Annotated[str, BeforeValidator(_budget_text)]
 Duration = Annotated[float | str, AfterValidator(_duration)]
 
 

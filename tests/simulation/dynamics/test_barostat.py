@@ -214,6 +214,8 @@ def test_the_program(tmp_path: Path) -> None:
     assert "pressure_GPa" in (tmp_path / "run" / "statistics.csv").read_text()
     for wrong, message in (
         ([*common[:3], "--steps", "3", "--pressure", "2"], "--pressure acts with --ensemble npt only"),
+        ([*common[:3], "--steps", "3", "--friction", "0.1"], "--friction acts with --ensemble langevin and npt only"),
+        ([*common, "--relaxation-time", "9"], "--relaxation-time acts with --ensemble nvt only"),
         (["md", str(TRAINED), str(tmp_path / "water.xyz"), *arguments], "All three directions must be periodic"),
     ):
         result = CliRunner().invoke(app, [*wrong, "-o", str(tmp_path / "wrong")])

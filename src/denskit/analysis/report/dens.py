@@ -96,7 +96,7 @@ def scenes(system: System, found: Sequence[Corrupted]) -> list[Scene]:
 def _frame(system: System, cell: Corrupted, positions: np.ndarray, name: str) -> Frame:
     distance = np.linalg.norm(positions - system.positions, axis=-1)[cell.noisy]
     return Frame(
-        label=f"sigma {cell.sigma:.3g} Å: {cell.noisy.sum()} of {len(system)} atoms {name}, "
+        label=f"sigma {cell.sigma:.3g} Å: {cell.noisy.sum()} of {len(system)} atoms {name}; "
         f"on average {distance.mean():.3f} Å from the original",
         numbers=system.atomic_numbers,
         positions=positions,

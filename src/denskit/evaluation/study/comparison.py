@@ -14,7 +14,13 @@ from denskit.models.model_file import read_header
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder, model_file
 
-_NOT_COMPARED = ("seed", "output", "device", "data.split.seed", "data.split.file", "training.log_every")
+_NOT_COMPARED = (  # settings that do not change what is learned
+    "seed", "output", "device", "deterministic", "data.split.seed", "data.split.file",
+    *(f"training.{name}" for name in (
+        "activation_checkpointing", "checkpoint_every", "edge_chunk", "evaluate_batch_size", "kernels",
+        "loader_threads", "log_every", "prefetch", "shard",
+    )),
+)  # fmt: skip
 _TESTED = ("result.json", "test.json")  # of a study's run, of `denskit evaluate`
 
 
@@ -51,7 +57,10 @@ def compare_runs(runs: Sequence[str]) -> Results:
 
 
 def _name(run: str, own: Mapping[str, Any], settings: Sequence[Mapping[str, Any]], folder: Path) -> str:
-    """The given name, else the settings in which the run differs from the others, else the folder's name."""
+    """The given name, else the settings in which the run differs from the others.
+
+    Runs that differ in nothing but the seed have one name; those that repeat a seed, too, that of their folder.
+    """
     given, equals, _ = run.partition("=")
     if equals:
         return given
@@ -60,7 +69,10 @@ def _name(run: str, own: Mapping[str, Any], settings: Sequence[Mapping[str, Any]
         for key, value in own.items()
         if key not in _NOT_COMPARED and any(other.get(key, value) != value for other in settings)
     ]
-    return ", ".join(f"{key.removesuffix('.name')}={short(own[key])}" for key in different) or folder.name
+    if different:
+        return ", ".join(f"{key.removesuffix('.name')}={short(own[key])}" for key in different)
+    seeds = [other["seed"] for other in settings]  # nothing else differs
+    return folder.name if len(set(seeds)) < len(seeds) else f"task={short(own['task.name'])}"
 
 
 def _settings_of(folder: Path) -> dict[str, Any]:

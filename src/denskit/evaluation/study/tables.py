@@ -117,7 +117,8 @@ def as_rich(results: Results) -> list[Table | str]:
         names = [METRICS[column.metric] for column in columns] + [f"Δ {METRICS[FORCES]}" for _ in gaps]
         heads = [RichColumn(name, justify="right") for name in names]
         title = results.title if len(tests) == 1 else f"{results.title}: {test}"
-        table = Table(*([""] if results.rows[0].point else []), "variant", *heads, title=escape(title))
+        variant = RichColumn("variant", overflow="fold")
+        table = Table(*([""] if results.rows[0].point else []), variant, *heads, title=escape(title))
         for row in results.rows:
             errors = [_marked(results, row, column, ("[bold]", "[/bold]")) for column in columns]
             changes = [_gap(row, column) for column in gaps]
