@@ -19,7 +19,7 @@ from contract.variants import build
 from denskit.data.config import DataConfig
 from denskit.data.loading import read_file
 from denskit.data.readers.formats import open_unchecked
-from denskit.data.writing import Originals, predicted
+from denskit.data.writing import Originals, plain, predicted
 from denskit.evaluation.evaluate import predict_file
 from denskit.models.model_file import save_model
 from denskit.simulation.potential import Potential
@@ -108,6 +108,18 @@ def test_predictions_keep_everything(model: Path, tmp_path: Path, name: str) -> 
     for found, original in zip(labels, read_file(file)[0], strict=True):
         assert found.energy == original.energy
         np.testing.assert_allclose(found.forces, original.forces)
+
+
+def test_labels_beside_predictions_are_in_electronvolts(model: Path, tmp_path: Path) -> None:
+    """A file in other units is read in the same units after it was predicted."""
+    config = DataConfig(units="kcal/mol", stress_unit="kbar", stress_sign="compression")
+    frames = read_file(write(tmp_path / "mine.extxyz", labelled()), config)[0]
+    written = [predicted(plain(system), system, {"energy": 0.0}) for system in frames]
+    for found, original in zip(read_file(write(tmp_path / "out.extxyz", written), config)[0], frames, strict=True):
+        assert found.energy == pytest.approx(original.energy)
+        np.testing.assert_allclose(found.forces, original.forces, atol=1e-8)
+        if original.stress is not None:
+            np.testing.assert_allclose(found.stress, original.stress, atol=1e-8)
 
 
 def test_predictions_of_predictions_keep_the_label(model: Path, tmp_path: Path) -> None:

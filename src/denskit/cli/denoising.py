@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from denskit.evaluation.denoising import Recovery
 
 FILES = ("denoising.json", "denoising.png")
+ENOUGH = 30  # corrupted atoms, for a hint
 
 
 def show_denoising(run: Path, source: str | None, output: Path | None, *, force: bool, **settings: Any) -> None:
@@ -36,7 +37,7 @@ def show_denoising(run: Path, source: str | None, output: Path | None, *, force:
     give(recovery=[asdict(cell) for cell in found])
     _print(found, f"{run}: noise error / error of predicting zero (1: nothing learnt)")
     own = [cell for cell in found if (cell.sigma, cell.corruption_ratio) == own_noise(run) and cell.with_forces]
-    if own and (meaning := guessed_noise(own[0].without_forces)) is not None:
+    if own and own[0].atoms >= ENOUGH and (meaning := guessed_noise(own[0].without_forces)) is not None:
         typer.echo(f"hint: {meaning}")
     if output is None and source is not None:
         return

@@ -5,7 +5,8 @@ here predicts (magnetic moments, charges, dipole).  ``energy``, ``forces`` and `
 Results of the file under these names are renamed:
 
 - ``REF_energy``, ``REF_forces``, ``REF_stress``: the labels of this very geometry, in eV, eV/Å, eV/Å^3.  They are
-  added where the file has no field of that name, so a labelled file stays labelled when it is read again.
+  added where the file has no field of that name, so a labelled file stays labelled when it is read again; with
+  ``REF_unit=eV``, which holds whatever the units of the other fields.
 - ``input_energy``, ...: other results of the file (of an earlier model, where ``REF_energy`` is present already; free
   and atomic energies; all labels of a relaxation, since they belong to its start).
 """
@@ -25,7 +26,7 @@ from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
 from denskit.data.base import Source
-from denskit.data.readers.ase_files import NAMES, read_atoms
+from denskit.data.readers.ase_files import NAMES, REF_UNIT, read_atoms
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.structure_arrays import LABELS
 
@@ -74,6 +75,8 @@ def plain(system: System) -> ase.Atoms:
 def predicted(original: ase.Atoms, system: System, results: Mapping[str, Any]) -> ase.Atoms:
     """The structure with a model's ``results`` (energy, forces, perhaps stress) and its own labels as REF_ fields."""
     atoms, taken = _without_results(original)
+    if not any(_has(atoms, f"REF_{label}") for label in LABELS):
+        atoms.info[REF_UNIT] = "eV"
     for label in LABELS:
         value = getattr(system, label)
         if value is not None and not _has(atoms, f"REF_{label}"):

@@ -194,7 +194,8 @@ def denoising_at_equilibrium(planned: PlannedTraining) -> str | None:
     if np.mean(rms < RELAXED) <= 0.5:
         return None
     return (
-        f"task=dens, but {np.mean(rms < RELAXED):.0%} of the training structures are relaxed or have no forces (root "
+        f"task={planned.config.task.name}, but {np.mean(rms < RELAXED):.0%} of the training structures are relaxed or "
+        "have no forces (root "
         f"mean square below {RELAXED} eV/Å, median {np.median(rms):.2g}): DeNS tells structures by their forces; "
         "without them it is ordinary denoising, task.force_encoding=false. On 50 strained W-Be crystals, 76 % of them "
         "without forces, it raised the test errors of forces, energies and stress by 7, 19 and 21 % (one seed)"
@@ -232,7 +233,8 @@ def few_epochs(planned: PlannedTraining) -> str | None:
     if not (isinstance(config.task, DeNSConfig) and fresh and size <= SMALL_DATA and epochs < FEW_EPOCHS):
         return None
     return (
-        f"task=dens for {epochs:.3g} epochs ({schedule.total_steps} steps of {config.training.batch_size} structures, "
+        f"task={config.task.name} for {epochs:.3g} epochs ({schedule.total_steps} steps of "
+        f"{config.training.batch_size} structures, "
         f"{size} for training): on 50 frames of ethanol DeNS was ahead only after about {FEW_EPOCHS} epochs, and the "
         f"published runs on MD17 take {PUBLISHED_EPOCHS}; train longer, or use task=energy_forces"
     )

@@ -262,3 +262,6 @@ def test_settings_of_a_stress_do_not_apply_to_a_virial(tmp_path: Path) -> None:
     ase.io.write(tmp_path / "frames.extxyz", atoms)
     with pytest.raises(ValueError, match="REF_virial is read as a virial.*data.stress_key"):
         read_file(tmp_path / "frames.extxyz", DataConfig(stress_unit="GPa"))
+    (plain,), _ = read_file(tmp_path / "frames.extxyz")
+    (flipped,), _ = read_file(tmp_path / "frames.extxyz", DataConfig(stress_sign="compression"))
+    np.testing.assert_allclose(flipped.stress, -plain.stress)

@@ -38,6 +38,8 @@ def test_errors_by_hand() -> None:
     assert conductivity_errors(one, other, symmetric=False)["kappa_SRME"] == 2.0
     unstable = replace(one, kappa=np.full(6, np.nan))
     assert conductivity_errors(unstable, other) == {"kappa_SRE": 2.0, "kappa_SRME": 2.0}
+    with pytest.raises(ValueError, match="the reference has no conductivity"):
+        conductivity_errors(one, unstable)
     with pytest.raises(ValueError, match=r"modes of \(2, 2\) are compared with \(1, 2\)"):
         conductivity_errors(one, _modes([[1.0, 1.0]], [1]))
     broken = conductivity_errors(one, _modes([[1.0, 1.0]], [1]), symmetric=False)

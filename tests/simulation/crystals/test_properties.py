@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ase
 import numpy as np
 import pytest
@@ -93,6 +95,16 @@ def test_averages_of_an_isotropic_solid() -> None:
     assert found.poisson_ratio == pytest.approx((3 * bulk_modulus - 2 * shear) / (6 * bulk_modulus + 2 * shear))
     c[3, 3] = -1.0
     assert not Elasticity.of(c).stable
+
+
+def test_phonons_of_a_left_handed_cell(crystal: System) -> None:
+    """The same crystal with two lattice vectors exchanged."""
+    pytest.importorskip("phonopy")
+    other = replace(crystal, cell=crystal.cell[[1, 0, 2]])
+    found, expected = (phonons(MORSE, each, SETTINGS) for each in (other, crystal))
+    assert np.linalg.det(crystal.cell) * np.linalg.det(other.cell) < 0
+    assert found.largest == pytest.approx(expected.largest, rel=5e-3)  # the meshes differ
+    assert found.heat_capacity == pytest.approx(expected.heat_capacity, rel=1e-3)
 
 
 def test_phonons_are_those_of_the_hessian(crystal: System) -> None:

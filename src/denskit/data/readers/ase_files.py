@@ -36,6 +36,7 @@ NAMES = {
     "forces": ("REF_forces", "forces"),
     "stress": ("REF_stress", "REF_virial", "REF_virials", "stress", "virial", "virials"),
 }
+REF_UNIT = "REF_unit"  # where it is "eV", REF_ labels are in eV and Å, whatever the units of other fields
 GEOMETRY = {"numbers", "positions", "tags", "momenta", "masses", "initial_magmoms", "initial_charges"}
 
 
@@ -194,6 +195,8 @@ class _Reader:
         if value.size not in sizes:
             wanted = " or ".join(str(size) for size in sizes)
             raise ValueError(f"{where} is of shape {value.shape}; wanted {wanted} numbers for the {label}")
+        if key.startswith("REF_") and fields.get(REF_UNIT) == "eV":
+            return value
         return value * (self.stress_factor(key) if label == "stress" else self.factor)
 
     def stress_factor(self, key: str) -> float:
@@ -201,12 +204,12 @@ class _Reader:
         unit, sign = self.config.stress_unit, -1.0 if self.config.stress_sign == "compression" else 1.0
         if "virial" not in key.lower():
             return sign * (self.factor if unit == "auto" else STRESS_UNITS[unit])
-        if unit != "auto" or sign < 0:
+        if unit != "auto":
             raise ValueError(
-                f"{self.name}: {key} is read as a virial, -stress * volume in the unit of energies; "
-                "data.stress_unit and data.stress_sign are for a stress. Name its field with data.stress_key"
+                f"{self.name}: {key} is read as a virial, -stress * volume in the unit of energies; data.stress_unit "
+                "is for a stress. Name its field with data.stress_key"
             )
-        return self.factor
+        return sign * self.factor
 
     def _stress(self, atoms: ase.Atoms, fields: dict[str, Any], index: int) -> np.ndarray | None:
         key = self._find("stress", fields)

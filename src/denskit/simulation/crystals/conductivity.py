@@ -14,7 +14,7 @@ import numpy as np
 from denskit.batch import System
 from denskit.reading.arrays import read_npz
 from denskit.simulation.crystals.ground_state import CrystalSettings
-from denskit.simulation.crystals.phonons import IMAGINARY, TEMPERATURE, displaced_forces, repeats_of
+from denskit.simulation.crystals.phonons import IMAGINARY, TEMPERATURE, displaced_forces, repeats_of, right_handed
 from denskit.simulation.potential import EnergyAndForces
 
 WORST = 2.0  # of the errors below: a conductivity that cannot be computed
@@ -106,6 +106,8 @@ def conductivity_errors(found: Conductivity, reference: Conductivity, *, symmetr
 
     Raises ValueError for other meshes or modes of a symmetric crystal.
     """
+    if np.isnan(reference.mean):
+        raise ValueError("the reference has no conductivity: its crystal has imaginary modes")
     if np.isnan(found.mean):
         return {"kappa_SRE": WORST, "kappa_SRME": WORST}
     both = found.mean + reference.mean
@@ -125,7 +127,8 @@ def space_group(crystal: System) -> str:
     """The space group, to ``SYMMETRIC`` Å."""
     import spglib
 
-    cell: Any = (crystal.cell, crystal.positions @ np.linalg.inv(crystal.cell), crystal.atomic_numbers)
+    lattice = right_handed(crystal.cell)
+    cell: Any = (lattice, crystal.positions @ np.linalg.inv(lattice), crystal.atomic_numbers)
     return str(spglib.get_spacegroup(cell, symprec=SYMMETRIC))
 
 
@@ -135,7 +138,7 @@ def _phono3py(crystal: System, settings: CrystalSettings) -> Any:
         from phonopy.structure.atoms import PhonopyAtoms
     except ModuleNotFoundError:
         raise ModuleNotFoundError("thermal conductivity needs phono3py: pip install 'denskit[conductivity]'") from None
-    cell = PhonopyAtoms(numbers=crystal.atomic_numbers, positions=crystal.positions, cell=crystal.cell)
+    cell = PhonopyAtoms(numbers=crystal.atomic_numbers, positions=crystal.positions, cell=right_handed(crystal.cell))
     third, second = (
         np.diag(repeats_of(crystal, height)) for height in (settings.triplet_supercell, settings.supercell)
     )

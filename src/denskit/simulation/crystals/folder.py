@@ -100,7 +100,7 @@ def measure_into(
                     if reference is not None:
                         wanted = Conductivity.load(reference / HEAT.format(index))
                         found |= conductivity_errors(heat_of, wanted, symmetric=kept)
-            except ValueError as error:
+            except (ValueError, RuntimeError) as error:  # phonopy, phono3py and spglib raise both
                 found["error"] = str(error)
             append_line(folder / PROPERTIES, {"index": index, "formula": _formula(source, index), **found})
             progress(index + 1, f"{index + 1} of {len(source)} crystals", len(source))

@@ -76,8 +76,13 @@ def _phonopy(crystal: System, settings: CrystalSettings) -> Any:
     except ModuleNotFoundError:
         raise ModuleNotFoundError("phonons need phonopy: pip install 'denskit[crystals]'") from None
     repeats = repeats_of(crystal, settings.supercell)
-    cell = PhonopyAtoms(numbers=crystal.atomic_numbers, positions=crystal.positions, cell=crystal.cell)
+    cell = PhonopyAtoms(numbers=crystal.atomic_numbers, positions=crystal.positions, cell=right_handed(crystal.cell))
     return Phonopy(cell, np.diag(repeats), primitive_matrix="auto")
+
+
+def right_handed(cell: np.ndarray) -> np.ndarray:
+    """Lattice vectors [3, 3] of the same lattice as phonopy and spglib want them."""
+    return cell * np.sign(np.linalg.det(cell))
 
 
 def repeats_of(crystal: System, height: float) -> np.ndarray:
