@@ -15,48 +15,71 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
-from denskit.analysis.plots import COLOURS, row_of_axes, save_figure
+from denskit.analysis.plots import COLOURS, plain_ticks, row_of_axes, save_figure
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 VARIANTS = dict(zip(("without DeNS", "with DeNS"), COLOURS, strict=False))
-Numbers = dict[tuple[str, float], list[float]]
+LONG = 20_000  # steps, 1,667 epochs of 100 structures
+Numbers = dict[tuple[str, int, float], list[float]]
 
 
 def read(name: str, at: str) -> Numbers:
-    """Force errors (meV/Å) of all seeds by variant and the column ``at``."""
+    """Force errors (meV/Å) of all seeds by variant, planned steps and the column ``at``."""
     found: Numbers = defaultdict(list)
     with (DOCS / "data" / name).open(encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
-            found[row["variant"], float(row[at])].append(float(row["forces_mae_meV_per_A"]))
+            found[row["variant"], int(row["steps"]), float(row[at])].append(float(row["forces_mae_meV_per_A"]))
     return found
 
 
-def draw(axes: Axes, numbers: Numbers, ticks: list[int], *, bars: bool) -> None:
-    """Means over seeds, with bars their standard errors."""
+def draw_frames(axes: Axes, numbers: Numbers) -> None:
+    """Means over seeds and their standard errors against the number of structures; long trainings apart."""
     for variant, colour in VARIANTS.items():
-        places = sorted(place for name, place in numbers if name == variant)
-        rows = [np.array(numbers[variant, place]) for place in places]
-        errors = [row.std(ddof=1) / len(row) ** 0.5 if len(row) > 1 else 0.0 for row in rows]
-        means = [row.mean() for row in rows]
-        yerr = errors if bars else None
-        axes.errorbar(places, means, yerr=yerr, label=variant, color=colour, marker="o", markersize=4, capsize=2)
-    axes.set_yscale("log")
-    axes.set_yticks(ticks, [f"{tick}" for tick in ticks])
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.legend(frameon=False, fontsize=9)
+        for long in (False, True):
+            places = {
+                at: np.array(rows) for (v, steps, at), rows in numbers.items() if (v, steps == LONG) == (variant, long)
+            }
+            x = sorted(places)
+            means = [places[at].mean() for at in x]
+            errors = [places[at].std(ddof=1) / len(places[at]) ** 0.5 for at in x]
+            label = f"{variant}, 1,667 epochs" if long else f"{variant}, 830 to 1,000 epochs"
+            axes.errorbar(
+                x,
+                means,
+                yerr=errors,
+                label=label,
+                color=colour,
+                marker="s" if long else "o",
+                markersize=4,
+                capsize=2,
+                mfc="white" if long else colour,
+            )
+    axes.set(xlabel="training structures", ylabel="force MAE (meV/Å), test", xscale="log", yscale="log")
+    axes.set_xticks([50, 100], ["50", "100"])
+    axes.set_xlim(45, 112)
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def draw_curves(axes: Axes, numbers: Numbers) -> None:
+    """Mean validation errors over the steps, of short trainings thin."""
+    for variant, colour in VARIANTS.items():
+        for steps in sorted({steps for _, steps, _ in numbers}):
+            points = sorted((at, np.mean(rows)) for (v, s, at), rows in numbers.items() if (v, s) == (variant, steps))
+            x, y = np.array([point for point in points if point[0] >= 1000]).T
+            style = {"linewidth": 1.8} if steps == LONG else {"linewidth": 0.9, "alpha": 0.7}
+            axes.plot(x, y, color=colour, label=f"{variant}, {steps:,} steps", **style)
+    axes.set(xlabel="training step, 100 structures", ylabel="force MAE (meV/Å), validation", yscale="log")
 
 
 def main() -> None:
     """Both panels."""
     figure, (left, right) = row_of_axes(2, width=4.6, title="rMD17 ethanol (DFT), preset equiformer, three seeds")
-    frames = read("few_frames.csv", "frames")
-    draw(left, frames, [18, 20, 25, 30, 35], bars=True)
-    sizes = sorted({place for _, place in frames})
-    left.set(xlabel="training structures", ylabel="force MAE (meV/Å)", xscale="log")
-    left.set_xticks(sizes, [f"{size:g}" for size in sizes])
-    left.xaxis.set_minor_locator(NullLocator())
-    draw(right, read("few_frames_curves.csv", "step"), [20, 25, 30, 40, 50], bars=False)
-    right.set(xlabel="training step, 100 structures", ylabel="force MAE (meV/Å), validation")
+    draw_frames(left, read("few_frames.csv", "frames"))
+    draw_curves(right, read("few_frames_curves.csv", "step"))
+    for axes in (left, right):
+        plain_ticks(axes.yaxis)
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.legend(frameon=False, fontsize=8)
     print(f"Wrote {save_figure(figure, DOCS / 'images' / 'few_frames.png')}")
 
 

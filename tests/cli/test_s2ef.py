@@ -172,7 +172,7 @@ def test_which_atoms_are_fixed_may_be_said(run: Path, lmdb: Path, tmp_path: Path
     commands: list[list[object]] = [
         ["predict", run, whole, "--format", "evalai", "-o", tmp_path / "whole.npz"],
         ["predict", run, _bad(lmdb, tmp_path)["without fixed"], "--format", "evalai", "-o", tmp_path / "tags.npz",
-         "--fixed", "tags"],
+         "data.fixed=tags"],
     ]  # fmt: skip
     for command in commands:
         result = denskit(*command, "--device", "cpu")

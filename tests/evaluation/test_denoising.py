@@ -207,7 +207,10 @@ def test_the_program_refuses_what_it_would_ignore(run: Path) -> None:
     for arguments, why in (
         (("--sigma", "0.1"), "belong to --denoise"),
         (("a.extxyz", "b.extxyz", "--denoise"), "one file of structures at most"),
-        (("--denoise", "--fixed", "tags"), "no --fixed"),
+        (("a.extxyz", "--denoise", "data.units=eV"), "no data.KEY=VALUE"),
+        (("data.units=eV",), "give the file"),
+        (("a.extxyz", "data.split.train=3"), "data.split does not say how a file is read"),
+        (("a.extxyz", "data.unit=eV"), "units"),
     ):
         code, output = said(run, *arguments)
         assert code == 1 and why in output, output

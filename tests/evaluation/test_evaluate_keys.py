@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from ase import units
 from ase.build import molecule
-from ase.io import write
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io import read, write
+from typer.testing import CliRunner
 
+from denskit.cli import app
 from denskit.evaluation.evaluate import evaluate
 from denskit.training.load_config import load_config
 from denskit.training.run import train
@@ -41,3 +46,40 @@ def test_a_test_file_is_read_with_the_keys_of_training(tmp_path: Path) -> None:
     for name, value in same.items():
         parts = [part[name] for part in train_and_valid]
         assert min(parts) * 0.99 <= value <= max(parts) * 1.01
+
+
+def test_a_file_with_other_names_and_units_is_read_as_said(tmp_path: Path) -> None:
+    """The same labels as ``energy`` in eV and as ``dft_energy`` in kcal/mol, by settings in Python and on a command."""
+    plain, named = [], []
+    for seed in range(4):
+        atoms = molecule("H2O")
+        atoms.rattle(0.05, seed=seed)
+        energy, forces = -14.0 + 0.1 * seed, 0.3 * (atoms.positions - atoms.positions.mean(0))
+        other = atoms.copy()
+        other.info["dft_energy"] = energy / (units.kcal / units.mol)
+        other.arrays["dft_forces"] = forces / (units.kcal / units.mol)
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
+        plain.append(atoms)
+        named.append(other)
+    write(tmp_path / "plain.extxyz", plain)
+    write(tmp_path / "named.extxyz", named)
+    files = [f"data.path={tmp_path / 'plain.extxyz'}", "data.split.test=0", f"output={tmp_path / 'run'}"]
+    run = train(load_config("demo", [*files, *SMALL, "data.references=fit"]))
+    how = {"energy_key": "dft_energy", "forces_key": "dft_forces", "units": "kcal/mol"}
+    expected = evaluate(run, tmp_path / "plain.extxyz")
+    assert evaluate(run, tmp_path / "named.extxyz", data=how) == pytest.approx(expected, rel=1e-6)
+
+    settings = [f"data.{key}={value}" for key, value in how.items()]
+    for command in (
+        ["evaluate", run, tmp_path / "named.extxyz", *settings, "-o", tmp_path / "judged"],
+        ["relax", run, tmp_path / "named.extxyz", "-o", tmp_path / "relaxed", *settings, "--steps", "1"],
+        ["predict", run, tmp_path / "named.extxyz", *settings, "-o", tmp_path / "predicted.extxyz"],
+    ):
+        result = CliRunner().invoke(app, [*map(str, command), "--device", "cpu"])
+        assert result.exit_code == 0, result.output
+    judged = json.loads((tmp_path / "judged" / "test.json").read_text())
+    assert judged == pytest.approx(expected, rel=1e-6)
+    labels = [frame.info["REF_energy"] for frame in read(tmp_path / "predicted.extxyz", ":")]
+    assert labels == pytest.approx([frame.get_potential_energy() for frame in plain])
+    with pytest.raises(ValueError, match=r"data.group_key does not say how a file is read; .*energy_key"):
+        evaluate(run, tmp_path / "named.extxyz", data={"group_key": "system"})

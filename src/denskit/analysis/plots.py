@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -27,6 +28,12 @@ COLUMNS = {  # of metrics.csv, after train_ or valid_
     "energy": "energy_mae_meV", "forces": "forces_mae_meV_per_A", "stress": "stress_mae_meV_per_A3",
 }  # fmt: skip
 DPI = 130
+LETTERS = 11  # of a title, to an inch
+TICKS = {  # of a logarithmic axis, by largest / smallest value at least
+    300: (1.0,),
+    10: (1.0, 2.0, 5.0),
+    2: (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0),
+}
 COLOURS = ("#3b6fb6", "#d1702b", "#3a8f5c", "#8a4fa3", "#b5483f", "#6b6b6b")
 
 
@@ -110,14 +117,15 @@ def row_of_axes(count: int, *, width: float, height: float = 3.8, title: str = "
     for axes in row:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25, linewidth=0.6)
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(textwrap.fill(title, int(count * width * LETTERS)), fontsize=11)
     return figure, row
 
 
 def plain_ticks(axis: Axis) -> None:
-    """Ticks at 1, 2 and 5 of a logarithmic axis, at powers of ten only on a long one, as plain numbers."""
+    """Ticks of a logarithmic axis as plain numbers, by its length: powers of ten, 1-2-5, finer, or evenly spaced."""
     low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    steps = next((subs for span, subs in TICKS.items() if high >= span * low), None)
+    axis.set_major_locator(MaxNLocator(5) if steps is None else LogLocator(subs=steps))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 

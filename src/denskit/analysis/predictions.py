@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from denskit.analysis.judged import Judged, judge
-from denskit.data.config import FixedFrom
 from denskit.evaluation.evaluate import Kept, load_force_field, source_of
+from denskit.training.trained_on import Reading
 
 
 def predictions_of(
@@ -15,10 +15,10 @@ def predictions_of(
     *,
     checkpoint: Kept | None = None,
     device: str = "auto",
-    fixed: FixedFrom | None = None,
+    data: Reading = None,
 ) -> Judged:
-    """Predict at most 1000 structures of ``file``, else of a run's test split; ``fixed`` as :func:`evaluate` takes it.
+    """Predict at most 1000 structures of ``file``, else of a run's test split; ``data`` as :func:`evaluate` takes it.
 
     Raises FileNotFoundError where there is no model, ValueError where a run has no test split.
     """
-    return judge(load_force_field(model, checkpoint, device), source_of(model, file, "test", fixed))
+    return judge(load_force_field(model, checkpoint, device), source_of(model, file, "test", data))

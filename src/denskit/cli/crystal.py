@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from denskit.cli.options import Device, Kernels
+from denskit.cli.options import Device, HowRead, Kernels
 from denskit.cli.output import complain, give
+from denskit.cli.sets import reading_settings
 
 # column, key, format
 COLUMNS = (
@@ -29,6 +30,7 @@ def crystal(
     model: Annotated[Path, typer.Argument(help="Model file or run folder; with stress.", show_default=False)],
     file: Annotated[Path, typer.Argument(help="Crystals: cif, POSCAR, extxyz, traj, db, ...", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)],
+    how: HowRead = None,
     phonons: Annotated[bool, typer.Option("--phonons", help="Phonons too, by phonopy (extra crystals).")] = False,
     conductivity: Annotated[
         bool, typer.Option("--conductivity", help="Thermal conductivity too, by phono3py (extra conductivity).")
@@ -78,7 +80,7 @@ def crystal(
     weights = model_file(model)
     settings = CrystalSettings(fmax=fmax, strain=strain, volumes=volumes, supercell=supercell, mesh=mesh)
     potential = Potential(weights, device=choose_device(device), dtype=DTYPES[dtype], stress=True, kernels=kernels)
-    source, said = open_unchecked(file, reading(model, file))
+    source, said = open_unchecked(file, reading(model, file, reading_settings(how or [])))
     typer.echo("\n".join(said), err=True)
     origin = {"model": potential.weights_sha256(), "file": str(file), "dtype": dtype}
     with Interrupt(patient=False) as interrupt, progress_bar(Console(stderr=True)) as bar:

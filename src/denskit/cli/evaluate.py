@@ -11,13 +11,20 @@ import typer
 
 from denskit.cli.denoising import show_denoising
 from denskit.cli.discovery import show_discovery
-from denskit.cli.options import Deterministic, Device, Fixed, Force
+from denskit.cli.options import Deterministic, Device, Force
 from denskit.cli.output import give
-from denskit.cli.sets import named_sets, print_table
+from denskit.cli.sets import named_sets, print_table, with_reading
 from denskit.files import write_json
 
 SHIFTED = 0.2  # share of an energy error that is left without a shift, below which a hint speaks of it
 SETS, PARITY = "sets.json", "parity.png"
+Sets = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Sets of structures, and their mean; default: the run's own. data.KEY=VALUE: how they are read.",
+        metavar="[NAME=]FILE ... [data.KEY=VALUE ...]",
+    ),
+]
 Sigmas = Annotated[
     list[float] | None, typer.Option(help="Å, for --denoise, repeatable; default: around the run's own.")
 ]
@@ -28,10 +35,7 @@ Ratios = Annotated[
 
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
-    structures: Annotated[
-        list[str] | None,
-        typer.Argument(help="Sets of structures, and their mean; default: the run's own.", metavar="[NAME=]FILE ..."),
-    ] = None,
+    structures: Sets = None,
     split: Annotated[Literal["train", "valid", "test"], typer.Option(help="Part of the run's own data.")] = "test",
     checkpoint: Annotated[
         Literal["best", "last"] | None, typer.Option(help="Of a run folder; default: the run's choice.")
@@ -42,7 +46,6 @@ def evaluate(
     ] = None,
     device: Device = "auto",
     batch_size: Annotated[int, typer.Option(help="Structures at a time; of large ones fewer.", min=1)] = 32,
-    fixed: Fixed = None,
     deterministic: Deterministic = False,
     denoise: Annotated[
         bool, typer.Option("--denoise", help="Instead: recovery of noise by a run with task=dens (a diagnostic).")
@@ -70,7 +73,7 @@ def evaluate(
 
       denskit evaluate runs/mine/model.safetensors other.extxyz
 
-      denskit evaluate runs/mine cold=300K.extxyz hot=1200K.extxyz
+      denskit evaluate runs/mine cold=300K.extxyz hot=1200K.extxyz data.energy_key=dft_energy
 
       denskit evaluate runs/ethanol --denoise --sigma 0.02 --sigma 0.05
 
@@ -82,7 +85,10 @@ def evaluate(
 
     if deterministic:
         use_deterministic_algorithms()
-    sets = named_sets(structures or [])
+    files, data = with_reading(structures or [])
+    sets = named_sets(files)
+    if data and not sets:
+        raise ValueError("data.KEY=VALUE says how a file is read; give the file, or leave it out")
     if split != "test" and sets:
         raise ValueError(f"--split {split} is part of the run's data; with other structures given it would be ignored")
     if (sigma or ratio) and not denoise:
@@ -90,20 +96,20 @@ def evaluate(
     if (hull or relaxed or resume) and not discovery:
         raise ValueError("--hull, --relaxed and --resume belong to --discovery; without it they would be ignored")
     if discovery:
-        if sets or denoise or fixed is not None:
-            raise ValueError("--discovery takes its own files; leave out other structures, --denoise and --fixed")
-        files: dict[str, Any] = {"hull": hull, "relaxed": relaxed}
-        show_discovery(model, discovery, output, device=device, checkpoint=checkpoint, resume=resume, **files)
+        if sets or denoise:
+            raise ValueError("--discovery takes its own files; leave out other structures and --denoise")
+        others: dict[str, Any] = {"hull": hull, "relaxed": relaxed}
+        show_discovery(model, discovery, output, device=device, checkpoint=checkpoint, resume=resume, **others)
         return
     common: dict[str, Any] = {"split": split, "checkpoint": checkpoint, "device": device, "batch_size": batch_size}
     file = next(iter(sets.values()), None)
     if denoise:
-        if len(sets) > 1 or fixed is not None:
-            raise ValueError("--denoise takes one file of structures at most, and no --fixed")
+        if len(sets) > 1 or data:
+            raise ValueError("--denoise takes one file of structures at most, and no data.KEY=VALUE")
         show_denoising(model, file, output, force=force, sigmas=sigma or (), ratios=ratio or (), **common)
         return
-    named = len(sets) > 1 or (structures or []) != [*sets.values()]
-    _judge(model, None if named else file, sets if named else {}, output, force=force, fixed=fixed, **common)
+    named = len(sets) > 1 or files != [*sets.values()]
+    _judge(model, None if named else file, sets if named else {}, output, force=force, data=data, **common)
 
 
 def _judge(
@@ -113,7 +119,7 @@ def _judge(
     output: Path | None,
     *,
     force: bool,
-    fixed: Literal["file", "tags", "none"] | None,
+    data: dict[str, Any],
     split: Literal["train", "valid", "test"],
     checkpoint: Literal["best", "last"] | None,
     device: str,
@@ -129,7 +135,7 @@ def _judge(
     if output is not None:
         for name in written:
             new_file(output / name, force=force)
-    settings: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size, "fixed": fixed}
+    settings: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size, "data": data}
     settings["processes"] = join_processes(device)
     if sets:
         results = evaluate_splits(model, sets, **settings)
@@ -143,7 +149,7 @@ def _judge(
         typer.echo(hint)
     if output is None and (file is not None or not model.is_dir()):
         return
-    parity = {"file": file, "checkpoint": checkpoint, "device": device, "fixed": fixed}
+    parity = {"file": file, "checkpoint": checkpoint, "device": device, "data": data}
     _write(results, output or model, written, model, parity)
 
 

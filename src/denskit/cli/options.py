@@ -7,9 +7,13 @@ from typing import Annotated, Literal
 import typer
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Fixed = Annotated[
-    Literal["file", "tags", "none"] | None,
-    typer.Option(help="Fixed atoms of OC20 and OC22 objects; default: as in training.", show_default=False),
+HowRead = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="How the file is read, where not as in training: data.energy_key=dft_energy, data.units=kcal/mol, ...",
+        metavar="[data.KEY=VALUE ...]",
+        show_default=False,
+    ),
 ]
 Kernels = Annotated[
     Literal["auto", "plain", "fused"],

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from denskit.cli.options import Deterministic, Device, Fixed, Force
+from denskit.cli.options import Deterministic, Device, Force
 from denskit.cli.output import give
-from denskit.cli.sets import named_sets
+from denskit.cli.sets import named_sets, with_reading
 
 
 def predict(
@@ -18,8 +18,9 @@ def predict(
     structures: Annotated[
         list[str],
         typer.Argument(
-            help="extxyz, traj, db, npz, lmdb, ...; for a submission one NAME=FILE for each split.",
-            metavar="[NAME=]FILE ...",
+            help="extxyz, traj, db, npz, lmdb, ...; for a submission one NAME=FILE for each split. data.KEY=VALUE: how "
+            "they are read.",
+            metavar="[NAME=]FILE ... [data.KEY=VALUE ...]",
             show_default=False,
         ),
     ],
@@ -30,7 +31,6 @@ def predict(
     ] = "extxyz",
     device: Device = "auto",
     batch_size: Annotated[int, typer.Option(help="Structures at a time; of large ones fewer.", min=1)] = 32,
-    fixed: Fixed = None,
     deterministic: Deterministic = False,
     force: Force = False,
 ) -> None:
@@ -49,20 +49,23 @@ def predict(
 
     if deterministic:
         use_deterministic_algorithms()
-    sets = named_sets(structures)
+    files, data = with_reading(structures)
+    sets = named_sets(files)
+    if not sets:
+        raise ValueError("no file of structures is given")
     if layout == "extxyz":
         from denskit.evaluation.evaluate import predict_file
 
         if len(sets) > 1:
             raise ValueError(f"{len(sets)} files are the splits of a submission: add --format evalai or leaderboard")
         (file,) = sets.values()
-        count = predict_file(model, file, output, device=device, batch_size=batch_size, fixed=fixed, force=force)
+        count = predict_file(model, file, output, device=device, batch_size=batch_size, data=data, force=force)
     else:
         from denskit.evaluation.submission import write_submission
         from denskit.runtime.processes import join_processes
 
-        settings = {"batch_size": batch_size, "fixed": fixed, "force": force, "processes": join_processes(device)}
-        named = structures != [*sets.values()]
+        settings = {"batch_size": batch_size, "data": data, "force": force, "processes": join_processes(device)}
+        named = files != [*sets.values()]
         given = sets if named or len(sets) > 1 else next(iter(sets.values()))
         count = write_submission(model, given, output, layout=layout, **settings)  # type: ignore[arg-type]
     give(output=output, structures=count)

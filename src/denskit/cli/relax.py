@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from denskit.cli.options import Deterministic, Device, Fixed, Kernels, Processes
+from denskit.cli.options import Deterministic, Device, HowRead, Kernels, Processes
 from denskit.cli.output import complain, give
+from denskit.cli.sets import reading_settings
 
 if TYPE_CHECKING:
     from denskit.data.writing import Originals
@@ -22,6 +23,7 @@ def relax(
         Path, typer.Argument(help="Structures: extxyz, traj, db, lmdb, npz, cif, ..., or a folder.", show_default=False)
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)],
+    how: HowRead = None,
     protocol: Annotated[
         Literal["oc20-2021", "oc20-2024", "matbench-discovery"] | None,
         typer.Option(help="A published protocol; other options change it."),
@@ -48,7 +50,6 @@ def relax(
     ] = None,
     kernels: Kernels = "auto",
     processes: Processes = 1,
-    fixed: Fixed = None,
     deterministic: Deterministic = False,
 ) -> None:
     """Relax structures in one batch; converged structures make room for others.
@@ -84,8 +85,9 @@ def relax(
         kernels=kernels,
         processes=processes,
     )
-    source, original = _structures(model, file, fixed, first_frames)
-    origin = {"model": str(weights), "file": str(file), "first_frames": first_frames, "dtype": dtype, "fixed": fixed}
+    data = reading_settings(how or [])
+    source, original = _structures(model, file, data, first_frames)
+    origin = {"model": str(weights), "file": str(file), "first_frames": first_frames, "dtype": dtype, "data": data}
     folder = RelaxationFolder(output)
     options = {"resume": resume, "batch_atoms": batch_atoms, "trajectories": trajectory, "original": original}
     summary = _run(folder, potential, source, settings, {"origin": origin, **options})
@@ -97,14 +99,14 @@ def relax(
         raise typer.Exit(1)
 
 
-def _structures(model: Path, file: Path, fixed: Any, first_frames: bool) -> tuple[Structures, Originals]:
+def _structures(model: Path, file: Path, data: dict[str, Any], first_frames: bool) -> tuple[Structures, Originals]:
     """The structures to relax, and the fields of the file."""
     from denskit.data.readers.formats import open_unchecked
     from denskit.data.writing import Originals
     from denskit.evaluation.evaluate import reading
     from denskit.simulation.relaxation.is2re import first_frames as first_of
 
-    source, said = open_unchecked(file, reading(model, file, fixed))
+    source, said = open_unchecked(file, reading(model, file, data))
     typer.echo("\n".join(said), err=True)
     original = Originals(file, source)
     return (first_of(source[index] for index in range(len(source))) if first_frames else source), original

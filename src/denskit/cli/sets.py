@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+_OF_A_RUN = ("data.path=", "data.valid=", "data.test=")  # name the files of a training, not how one is read
 
 
 def named_sets(given: Sequence[str]) -> dict[str, str]:
@@ -33,6 +36,24 @@ def with_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Files and settings (``data.KEY=VALUE``) of a list of arguments."""
     settings = [text for text in arguments if text.startswith("data.") and "=" in text and not Path(text).exists()]
     return [text for text in arguments if text not in settings], settings
+
+
+def reading_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """Settings ``data.KEY=VALUE`` by KEY.  Raises ValueError for unknown ones, and for those that do not say how a
+    file is read."""
+    from denskit.training.load_config import data_config
+    from denskit.training.trained_on import reading_of
+
+    given = data_config(settings).model_dump(exclude_unset=True)
+    reading_of(given)
+    return given
+
+
+def with_reading(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Files of a list of arguments, and how they are read."""
+    _, settings = with_settings(arguments)
+    settings = [text for text in settings if not text.startswith(_OF_A_RUN)]  # named_sets says what to write instead
+    return [text for text in arguments if text not in settings], reading_settings(settings)
 
 
 def print_table(results: Mapping[str, Mapping[str, float]], *, title: str) -> None:

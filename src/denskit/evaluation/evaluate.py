@@ -16,7 +16,7 @@ import numpy as np
 
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source
-from denskit.data.config import DataConfig, FixedFrom, SplitConfig
+from denskit.data.config import DataConfig, SplitConfig
 from denskit.data.frames import bare, read_atoms
 from denskit.data.loading import read_file
 from denskit.data.structure_arrays import StructureArrays, numbered
@@ -31,7 +31,7 @@ from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import measure
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder, model_file
-from denskit.training.trained_on import reading_as_trained
+from denskit.training.trained_on import Reading, reading_as_trained, reading_of
 
 _LOG = logging.getLogger(__name__)
 Model = ForceField | str | os.PathLike[str]
@@ -49,7 +49,7 @@ def evaluate(
     device: str = "auto",
     batch_size: int = 32,
     processes: Processes | None = None,
-    fixed: FixedFrom | None = None,
+    data: Reading = None,
 ) -> dict[str, float]:
     """Errors of a model, named with their units (``forces_mae_meV_per_A``; see ``tasks/metrics.py``).
 
@@ -62,12 +62,13 @@ def evaluate(
         device: "auto", "cpu", "cuda" or "cuda:N"; ignored for a force field, which stays where it is.
         batch_size: structures evaluated at once.
         processes: the processes that share the work, each of which calls this; their device is used; None: this alone.
-        fixed: source of the fixed atoms of OC20 or OC22 objects in a file; None: as for the training data.
+        data: settings that say how a file is read where it differs from the training data, such as
+            ``{"energy_key": "dft_energy", "units": "kcal/mol"}``.
 
     Raises ValueError for structures without any label, and where a run has no such split.
     """
     force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
-    structures = source_of(model, source, split, fixed)
+    structures = source_of(model, source, split, data)
     shift = EnergyShift()
     result = measure(force_field, structures, batch_size=batch_size, processes=processes, shift=shift).summary()
     result |= shift.summary(processes)
@@ -87,7 +88,7 @@ def evaluate_splits(
     device: str = "auto",
     batch_size: int = 32,
     processes: Processes | None = None,
-    fixed: FixedFrom | None = None,
+    data: Reading = None,
 ) -> dict[str, dict[str, float]]:
     """Errors of a model on several sets of structures by name, and last "mean": the plain mean over the sets.
 
@@ -98,7 +99,7 @@ def evaluate_splits(
         raise ValueError("a split named 'mean' would hide the mean of the splits; give it another name")
     force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
     results = {
-        name: evaluate(force_field, source_of(model, source, name, fixed), batch_size=batch_size, processes=processes)
+        name: evaluate(force_field, source_of(model, source, name, data), batch_size=batch_size, processes=processes)
         for name, source in splits.items()
     }
     shared = [name for name in next(iter(results.values())) if all(name in result for result in results.values())]
@@ -151,7 +152,7 @@ def predict_file(
     *,
     device: str = "auto",
     batch_size: int = 32,
-    fixed: FixedFrom | None = None,
+    data: Reading = None,
     force: bool = False,
 ) -> int:
     """Predict a file's structures and write them as extxyz with energy, forces and (if the model has it) stress.
@@ -165,7 +166,7 @@ def predict_file(
     if output.suffix not in (".xyz", ".extxyz"):
         raise ValueError(f"{output}: predictions are written as extxyz; name the file .extxyz or .xyz")
     force_field = load_force_field(model, None, device)
-    source = source_of(model, file, "", fixed)
+    source = source_of(model, file, "", data)
     original = Originals(file, source)
     with atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as frames:
         for system, results in predict_each(force_field, source, batch_size):
@@ -197,22 +198,21 @@ def _partly_labelled(source: Source, errors: Mapping[str, float]) -> list[str]:
     ]
 
 
-def source_of(model: Model, source: Structures | None, split: str, fixed: FixedFrom | None = None) -> Source:
+def source_of(model: Model, source: Structures | None, split: str, data: Reading = None) -> Source:
     """Structures to judge a model on: given ones, those of a file, or the ``split`` of the run's own data."""
     if source is None:
         if isinstance(model, ForceField) or not RunFolder(Path(model)).config.is_file():
             raise ValueError("a model alone has no data: say which file, data.test=FILE, or give a run folder")
-        data = run_data(Path(model))
-        chosen: Source | None = getattr(data, split)
+        chosen: Source | None = getattr(run_data(Path(model)), split)
         if chosen is None:
             raise ValueError(f"{os.fspath(model)}: this run has no {split} split; give a file, data.test=FILE")
         return chosen
     if isinstance(source, Source):
         return source
     if isinstance(source, str | os.PathLike):
-        found, messages = read_file(Path(source), reading(model, source, fixed))
+        found, messages = read_file(Path(source), reading(model, source, data))
     else:
-        config = reading(model, "frames.extxyz", fixed)
+        config = reading(model, "frames.extxyz", data)
         arrays, messages = read_atoms(source, config)
         found, masked = arrays.checked(missing=config.missing)
         messages += masked
@@ -221,11 +221,11 @@ def source_of(model: Model, source: Structures | None, split: str, fixed: FixedF
     return found
 
 
-def reading(model: Model, file: str | os.PathLike[str], fixed: FixedFrom | None = None) -> DataConfig:
-    """Settings to read a file for a model: units, keys and the like of its training data; ``fixed`` where given."""
+def reading(model: Model, file: str | os.PathLike[str], data: Reading = None) -> DataConfig:
+    """Settings to read a file for a model: units, keys and the like of its training data, changed by ``data``."""
     if isinstance(model, ForceField):
-        return DataConfig(missing="mask", **{} if fixed is None else {"fixed": fixed})  # type: ignore[arg-type]
-    return reading_as_trained(model_file(model), file, fixed)
+        return reading_of(data)
+    return reading_as_trained(model_file(model), file, data)
 
 
 def run_data(run: Path) -> LoadedData:

@@ -17,7 +17,6 @@ import torch
 
 from denskit.batch import System
 from denskit.data.base import Source
-from denskit.data.config import FixedFrom
 from denskit.evaluation.evaluate import Model, load_force_field, source_of
 from denskit.files import atomic_write, new_file
 from denskit.models.base import ForceField
@@ -25,6 +24,7 @@ from denskit.models.prediction import batches
 from denskit.reading.arrays import read_npz
 from denskit.runtime.memory import memory_named
 from denskit.runtime.processes import Processes
+from denskit.training.trained_on import Reading
 
 Layout = Literal["evalai", "leaderboard"]
 Arrays = dict[str, np.ndarray]
@@ -41,7 +41,7 @@ def write_submission(
     device: str = "auto",
     batch_size: int = 32,
     processes: Processes | None = None,
-    fixed: FixedFrom | None = None,
+    data: Reading = None,
     force: bool = False,
 ) -> int:
     """Predict structures and write them for a server; returns the number of different structures.
@@ -55,7 +55,7 @@ def write_submission(
         device: "auto", "cpu", "cuda" or "cuda:N".
         batch_size: structures predicted at once.
         processes: the processes that share the work, each of which calls this; the first one writes.
-        fixed: which atoms of OC20 or OC22 objects are fixed; None: as for the training data.
+        data: settings that say how files are read where they differ from the training data, as :func:`evaluate`.
         force: replace an existing ``output``.
 
     Energies are of the kind that the model was trained on, element references included: adsorption energies for OC20,
@@ -67,7 +67,7 @@ def write_submission(
     output = new_file(_npz(output), inputs=read, force=force)
     force_field = load_force_field(model, None, str(processes.device) if processes else device)
     predicted = {
-        name: _predict(force_field, source_of(model, source, name, fixed), layout, batch_size, processes)
+        name: _predict(force_field, source_of(model, source, name, data), layout, batch_size, processes)
         for name, source in named.items()
     }
     if processes is None or processes.is_first:

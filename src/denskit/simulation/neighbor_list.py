@@ -81,6 +81,11 @@ class Candidates:
             return None
         return (keep.cumsum(0) - 1)[self.pairs[both]]
 
+    @staticmethod
+    def any_together(squared: Tensor) -> bool:
+        """Whether two atoms of any system are at one place."""
+        return bool((squared < SAME_PLACE**2).any())
+
     def broken(self, squared: Tensor) -> Tensor:
         """Systems [B] with two atoms at one place."""
         system = self.batch.system_index[self.batch.built_edges.index[1]]

@@ -141,10 +141,10 @@ class Potential:
             self._check_volumes(batch)
         candidates = self._up_to_date(batch)
         squared = candidates.squared_distances(batch.positions)
-        together = candidates.broken(squared)
-        if bool(together.any()):
+        if candidates.any_together(squared):
+            system = int(candidates.broken(squared).nonzero()[0, 0])
             raise ValueError(
-                f"System {int(together.nonzero()[0, 0])} of the batch: two atoms are at one place; the simulation has "
+                f"System {system} of the batch: two atoms are at one place; the simulation has "
                 "gone wrong, or the structure has a double atom"
             )
         edges: dict[tuple[float, int | None, bool], Batch] = {}

@@ -103,7 +103,7 @@ def _fixed(named: NamedArrays, n: int, source: FixedFrom) -> np.ndarray:
     if name not in named.arrays:
         raise ValueError(
             f"{named.where} does not say which atoms are fixed: no {name} among {named.names}. Only free atoms are "
-            "corrupted and judged, so this must be known: data.fixed=tags (or --fixed tags) holds the atoms with tag "
+            "corrupted and judged, so this must be known: data.fixed=tags holds the atoms with tag "
             "0, as OC20 does; data.fixed=none holds no atom, as in OC22"
         )
     values = named.numbers(name, shape=(n,))

@@ -10,22 +10,37 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from denskit.models.equiformer.kernels.numba_kernel import kernel
-from denskit.models.equiformer.kernels.numba_rows import add_total, fill, outer, rotate, rotate_back, zero
-from denskit.models.equiformer.kernels.numba_threads import new_sums, parts_of, room, run_parts, sum_of_parts
+from denskit.models.equiformer.kernels.numba_rows import (
+    add_total,
+    clear_matrices,
+    fill,
+    outer,
+    rotate,
+    rotate_back,
+    zero,
+)
+from denskit.models.equiformer.kernels.numba_threads import Layout, number_of, run, unwritten
 from denskit.models.equiformer.kernels.numba_vectors import Code, Lanes, at, operation
 from denskit.models.equiformer.kernels.plan import AggregatePlan
 
 
 @cache
-def _tables(plan: AggregatePlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Degrees [D, 2] (l, channels), where each begins [D, m_max + 1] in values[m], widths of values[m]."""
+def _layout(plan: AggregatePlan, dtype: torch.dtype) -> Layout:
+    """Tables: degrees [D, 2] (l, channels), where each begins [D, m_max + 1] in values[m], widths of values[m]."""
     columns = [[plan.column(l, m) for m in range(plan.m_max + 1)] for l in plan.degrees]
     widths = [plan.width(m) for m in range(plan.m_max + 1)]
     degrees = np.array(list(zip(plan.degrees, plan.channels, strict=True)), np.int64)
-    return degrees, np.array(columns, np.int64), np.array(widths, np.int64)
+    shapes = tuple((2 * l + 1, c) for l, c in zip(plan.degrees, plan.channels, strict=True))
+    return Layout(
+        tables=(degrees, np.array(columns, np.int64), np.array(widths, np.int64)),
+        shapes=shapes,
+        room=(7, max(rows * c for rows, c in shapes)),
+        number=number_of(dtype),
+    )
 
 
 @kernel
@@ -91,63 +106,85 @@ def _gather_heads(out, e, total, heads, size):
 
 
 @kernel
-def _forward(
-    first, last, values, attention, heads, target, wigner, degrees, columns, widths, m_max, out, room
-):  # fmt: skip
+def _clear(sums, atoms, degrees, room):
+    """Zero the sums at the atoms."""
+    for n in range(len(degrees)):
+        l, width = degrees[n]
+        zero(at(sums[n], room), 0, atoms * (2 * l + 1) * width)
+
+
+# Tensors of a kernel: target, inputs (values by m, attention, Wigner matrices by l), gradients of the outputs,
+# cotangents in the order of the inputs, results in the order of the inputs, sums at the atoms.
+
+
+@kernel
+def _forward(first, last, tensors, count, heads, atoms, degrees, columns, widths, room):
+    target, values, out = at(tensors[0], widths), tensors[1:], tensors[1 + count :]
+    attention, wigner = at(values[len(widths)], room), values[len(widths) + 1 :]
     weighted, a = room[0], room[1]
+    _clear(out, atoms, degrees, room)
     for e in range(first, last):
         for n in range(len(degrees)):
             l, width = degrees[n]
-            rows, size = 2 * min(l, m_max) + 1, 2 * l + 1
+            rows, size = 2 * min(l, len(widths) - 1) + 1, 2 * l + 1
             _spread(a, attention, e, heads, width // heads)
             for row in range(rows):
                 m = (row + 1) // 2
                 v = _place(e, row, m, columns[n, m], widths)
-                weigh(weighted, row * width, a, at(values[m], attention), v, width)
-            to, turns = at(out[n], attention), at(wigner[l], attention)
+                weigh(weighted, row * width, a, at(values[m], room), v, width)
+            to, turns = at(out[n], room), at(wigner[l], room)
             rotate_back(to, target[e] * size * width, weighted, 0, turns, e * size * size, rows, size, width)
 
 
 @kernel
-def _backward(
-    first, last, values, attention, heads, target, wigner, degrees, columns, widths, m_max,
-    grads, g_values, g_attention, g_wigner, room,
-):  # fmt: skip
+def _backward(first, last, tensors, count, heads, degrees, columns, widths, room):
+    orders = len(widths)
+    target, values, grads = at(tensors[0], widths), tensors[1:], tensors[1 + count :]
+    attention, wigner = at(values[orders], room), values[orders + 1 :]
+    g_values = grads[len(degrees) :]
+    g_attention, g_wigner = at(g_values[orders], room), g_values[orders + 1 :]
     weighted, u, a, total = room[0], room[1], room[2], room[3]
     for e in range(first, last):
         zero(g_attention, e * heads, heads)
+        clear_matrices(g_wigner, e, count - orders - 1, room)
         for n in range(len(degrees)):
             l, width = degrees[n]
-            rows, size = 2 * min(l, m_max) + 1, 2 * l + 1
-            g, place, matrix = at(grads[n], attention), target[e] * size * width, e * size * size
+            rows, size = 2 * min(l, orders - 1) + 1, 2 * l + 1
+            g, place, matrix = at(grads[n], room), target[e] * size * width, e * size * size
             _spread(a, attention, e, heads, width // heads)
             zero(total, 0, width)
             zero(u, 0, rows * width)
-            rotate(u, 0, g, place, at(wigner[l], attention), matrix, rows, size, width)
+            rotate(u, 0, g, place, at(wigner[l], room), matrix, rows, size, width)
             for row in range(rows):
                 m = (row + 1) // 2
                 v = _place(e, row, m, columns[n, m], widths)
-                x, g_x = at(values[m], attention), at(g_values[m], attention)
+                x, g_x = at(values[m], room), at(g_values[m], room)
                 weigh_backward(g_x, v, weighted, row * width, total, a, x, u, width)
             _gather_heads(g_attention, e, total, heads, width // heads)
             if l:
-                outer(at(g_wigner[l], attention), matrix, weighted, 0, g, place, rows, size, width)
+                outer(at(g_wigner[l], room), matrix, weighted, 0, g, place, rows, size, width)
 
 
 @kernel
-def _double_backward(
-    first, last, values, attention, heads, target, wigner, degrees, columns, widths, m_max,
-    grads, h_values, h_attention, h_wigner, d_values, d_attention, d_wigner, d_grads, room,
-):  # fmt: skip
+def _double_backward(first, last, tensors, count, heads, atoms, degrees, columns, widths, room):
+    orders = len(widths)
+    target, values, grads = at(tensors[0], widths), tensors[1:], tensors[1 + count :]
+    h_values = grads[len(degrees) :]
+    d_values, d_grads = h_values[count:], h_values[2 * count :]
+    attention, wigner = at(values[orders], room), values[orders + 1 :]
+    h_attention, h_wigner = at(h_values[orders], room), h_values[orders + 1 :]
+    d_attention, d_wigner = at(d_values[orders], room), d_values[orders + 1 :]
     weighted, u, a, total = room[0], room[1], room[2], room[3]
     changed, h_u, h_a = room[4], room[5], room[6]
+    _clear(d_grads, atoms, degrees, room)
     for e in range(first, last):
         zero(d_attention, e * heads, heads)
+        clear_matrices(d_wigner, e, count - orders - 1, room)
         for n in range(len(degrees)):
             l, width = degrees[n]
-            rows, size = 2 * min(l, m_max) + 1, 2 * l + 1
-            g, d_g, place = at(grads[n], attention), at(d_grads[n], attention), target[e] * size * width
-            turns, h_turns, matrix = at(wigner[l], attention), at(h_wigner[l], attention), e * size * size
+            rows, size = 2 * min(l, orders - 1) + 1, 2 * l + 1
+            g, d_g, place = at(grads[n], room), at(d_grads[n], room), target[e] * size * width
+            turns, h_turns, matrix = at(wigner[l], room), at(h_wigner[l], room), e * size * size
             _spread(a, attention, e, heads, width // heads)
             _spread(h_a, h_attention, e, heads, width // heads)
             zero(total, 0, width)
@@ -158,29 +195,31 @@ def _double_backward(
             for row in range(rows):
                 m = (row + 1) // 2
                 v, i = _place(e, row, m, columns[n, m], widths), row * width
-                x, h_x, d_x = at(values[m], attention), at(h_values[m], attention), at(d_values[m], attention)
+                x, h_x, d_x = at(values[m], room), at(h_values[m], room), at(d_values[m], room)
                 weigh_double_backward(d_x, v, weighted, changed, i, total, a, h_a, x, h_x, u, h_u, width)
             _gather_heads(d_attention, e, total, heads, width // heads)
             rotate_back(d_g, place, changed, 0, turns, matrix, rows, size, width)
             rotate_back(d_g, place, weighted, 0, h_turns, matrix, rows, size, width)
             if l:
-                outer(at(d_wigner[l], attention), matrix, changed, 0, g, place, rows, size, width)
+                outer(at(d_wigner[l], room), matrix, changed, 0, g, place, rows, size, width)
 
 
 def forward(plan: AggregatePlan, target: Tensor, num_atoms: int, inputs: Sequence[Tensor]) -> list[Tensor]:
     """See :func:`denskit.models.equiformer.kernels.reference.aggregate`."""
     first = inputs[0]
-    shapes = [(num_atoms, 2 * l + 1, c) for l, c in zip(plan.degrees, plan.channels, strict=True)]
-    return _sums(_forward, plan, target, inputs, (), [first.new_empty(shape) for shape in shapes])
+    layout = _layout(plan, first.dtype)
+    out = [first.new_empty((num_atoms, *shape)) for shape in layout.shapes]
+    run(_forward, layout, len(target), (target, *inputs), (*_sizes(plan, inputs), num_atoms), out)
+    return out
 
 
 def backward(
     plan: AggregatePlan, target: Tensor, num_atoms: int, inputs: Sequence[Tensor], grads: Sequence[Tensor]
 ) -> list[Tensor]:
     """Gradients with respect to the inputs."""
-    out, parts = _results(plan, inputs), parts_of(len(target))
-    shared = (*_given(plan, target, inputs), grads, *_split(plan, out))
-    run_parts(_backward, parts, shared, [(_room(plan, inputs[0]),) for _ in parts])
+    out = unwritten(inputs)
+    tensors = (target, *inputs, *grads, *out)
+    run(_backward, _layout(plan, inputs[0].dtype), len(target), tensors, _sizes(plan, inputs))
     return out
 
 
@@ -193,45 +232,12 @@ def double_backward(
     cotangents: Sequence[Tensor],
 ) -> list[Tensor]:
     """Gradients of :func:`backward` with respect to inputs and grads."""
-    out = _results(plan, inputs)
-    given = (grads, *_split(plan, cotangents), *_split(plan, out))
-    return [*out, *_sums(_double_backward, plan, target, inputs, given, grads)]
+    out, d_grads = unwritten(inputs), unwritten(grads)
+    tensors, sizes = (target, *inputs, *grads, *cotangents, *out), (*_sizes(plan, inputs), num_atoms)
+    run(_double_backward, _layout(plan, inputs[0].dtype), len(target), tensors, sizes, d_grads)
+    return [*out, *d_grads]
 
 
-def _sums(
-    kernel: Any,
-    plan: AggregatePlan,
-    target: Tensor,
-    inputs: Sequence[Tensor],
-    given: Sequence[Any],
-    like: Sequence[Tensor],
-) -> list[Tensor]:
-    """Run a kernel that sums at the atoms."""
-    parts = parts_of(len(target))
-    sums = new_sums(like, parts)
-    shared = (*_given(plan, target, inputs), *given)
-    run_parts(kernel, parts, shared, [(own, _room(plan, inputs[0])) for own in sums])
-    return sum_of_parts(sums)
-
-
-def _results(plan: AggregatePlan, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Memory for gradients; kernels do not write to all of a Wigner matrix."""
-    values, attention, wigner = _split(plan, inputs)
-    return [*(x.new_empty(x.shape) for x in (*values, attention)), *(x.new_zeros(x.shape) for x in wigner)]
-
-
-def _given(plan: AggregatePlan, target: Tensor, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
-    values, attention, wigner = _split(plan, inputs)
-    return (values, attention, attention.shape[1], target, wigner, *_tables(plan), plan.m_max)
-
-
-def _split(plan: AggregatePlan, tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor, Sequence[Tensor]]:
-    """Values by m, attention, Wigner matrices by l."""
-    orders = plan.m_max + 1
-    return tensors[:orders], tensors[orders], tensors[orders + 1 :]
-
-
-def _room(plan: AggregatePlan, like: Tensor) -> np.ndarray:
-    """Buffers for seven sets of rows of one degree of one edge."""
-    sizes = [(2 * l + 1) * c for l, c in zip(plan.degrees, plan.channels, strict=True)]
-    return room(7, max(sizes), like)
+def _sizes(plan: AggregatePlan, inputs: Sequence[Tensor]) -> tuple[int, int]:
+    """Number of inputs, of heads."""
+    return len(inputs), inputs[plan.m_max + 1].shape[1]

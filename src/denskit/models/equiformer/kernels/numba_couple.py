@@ -17,16 +17,16 @@ from torch import Tensor
 
 from denskit.geometry.so2 import CouplePlan, rows_of
 from denskit.models.equiformer.kernels.numba_kernel import kernel
-from denskit.models.equiformer.kernels.numba_rows import add, add_two, outer, rotate, rotate_back, zero
-from denskit.models.equiformer.kernels.numba_threads import new_sums, parts_of, room, run_parts, sum_of_parts
+from denskit.models.equiformer.kernels.numba_rows import add, add_two, clear_matrices, outer, rotate, rotate_back, zero
+from denskit.models.equiformer.kernels.numba_threads import Layout, number_of, run, unwritten
 from denskit.models.equiformer.kernels.numba_vectors import Code, Lanes, at, operation
 
 _Row = tuple[Any, Any, Any]  # coefficient, place in r, place in the block
 
 
 @cache
-def _tables(plan: CouplePlan, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Paths at one |m| each, their coefficients, degrees, the widths of the blocks.
+def _layout(plan: CouplePlan, dtype: torch.dtype) -> Layout:
+    """Tables: paths at one |m| each, their coefficients, degrees, the widths of the blocks, m_max, radial weights.
 
     A path's row: block, number of rows (1 for m = 0, else 2), the places of rows +m and -m of its l1 in a buffer of all
     degrees (exchanged if the path is odd), first column in the block, first radial weight, channels.  A degree's row:
@@ -41,10 +41,15 @@ def _tables(plan: CouplePlan, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarra
             plus, minus = (places[path.l1] + row * path.width for row in (rows if path.even else reversed(rows)))
             paths.append((number, rows_of(block.m), plus, minus, path.column, path.weight, path.width))
             coefficients.append((path.coefficient, path.coefficient if path.even else -path.coefficient))
-    number_type = np.float32 if dtype == torch.float32 else np.float64
     degrees = np.array(list(zip(places, plan.channels, strict=True)), np.int64)
     widths = np.array([block.width for block in plan.blocks], np.int64)
-    return np.array(paths, np.int64), np.array(coefficients, number_type), degrees, widths
+    factors = np.array(coefficients, number_of(dtype))
+    return Layout(
+        tables=(np.array(paths, np.int64), factors, degrees, widths, plan.m_max, plan.num_weights),
+        shapes=tuple((rows_of(block.m), block.width) for block in plan.blocks),
+        room=(6, sum(sizes)),
+        number=number_of(dtype),
+    )
 
 
 def _along_rows(
@@ -157,10 +162,22 @@ def _outer(out, r, z, e, degrees, m_max):
 
 
 @kernel
-def _forward(
-    first, last, x, y, source, target, wigner, radial, num_weights, paths, coefficients, degrees, widths, m_max,
-    out, room,
-):  # fmt: skip
+def _clear(sums, atoms, degrees, like):
+    """Zero the sums at the atoms."""
+    for l in range(len(degrees)):
+        zero(at(sums[l], like), 0, atoms * (2 * l + 1) * degrees[l, 1])
+
+
+# Tensors of a kernel: source, target, inputs (features at the source and at the target by l, Wigner matrices by l,
+# radial weights), gradients of the outputs, cotangents in the order of the inputs, then results: of the matrices and
+# radial weights, of the gradients, and the sums at the atoms.
+
+
+@kernel
+def _forward(first, last, tensors, paths, coefficients, degrees, widths, m_max, num_weights, room):
+    count = len(degrees)
+    source, target, x = at(tensors[0], widths), at(tensors[1], widths), tensors[2:]
+    y, wigner, radial, out = x[count:], x[2 * count :], at(x[3 * count], room), x[3 * count + 1 :]
     z, r = room[0], room[1]
     for e in range(first, last):
         _gather(z, x, y, source[e], target[e], degrees)
@@ -168,17 +185,21 @@ def _forward(
         _rotate(r, z, wigner, e, degrees, m_max)
         for p in range(len(paths)):
             block, rows, plus, minus, column, weight, n = paths[p]
-            w, width, value = e * num_weights + weight, widths[block], at(out[block], radial)
+            w, width, value = e * num_weights + weight, widths[block], at(out[block], room)
             c, d = coefficients[p]
             path(value, rows * e * width + column, width, rows, c, d, radial, w, r, plus, minus, n)
 
 
 @kernel
-def _backward(
-    first, last, x, y, source, target, wigner, radial, num_weights, paths, coefficients, degrees, widths, m_max,
-    grads, g_wigner, g_radial, g_x, g_y, room,
-):  # fmt: skip
+def _backward(first, last, tensors, atoms, paths, coefficients, degrees, widths, m_max, num_weights, room):
+    count = len(degrees)
+    source, target, x = at(tensors[0], widths), at(tensors[1], widths), tensors[2:]
+    y, wigner, radial, grads = x[count:], x[2 * count :], at(x[3 * count], room), x[3 * count + 1 :]
+    g_wigner = grads[len(widths) :]
+    g_radial, g_x, g_y = at(g_wigner[count], room), g_wigner[count + 1 :], g_wigner[2 * count + 1 :]
     z, r, g_r = room[0], room[1], room[2]
+    _clear(g_x, atoms, degrees, room)
+    _clear(g_y, atoms, degrees, room)
     for e in range(first, last):
         _gather(z, x, y, source[e], target[e], degrees)
         zero(r, 0, len(r))
@@ -187,10 +208,11 @@ def _backward(
         zero(g_radial, e * num_weights, num_weights)
         for p in range(len(paths)):
             block, rows, plus, minus, column, weight, n = paths[p]
-            w, width, g = e * num_weights + weight, widths[block], at(grads[block], radial)
+            w, width, g = e * num_weights + weight, widths[block], at(grads[block], room)
             c, d = coefficients[p]
             i = rows * e * width + column
             path_backward(g, i, width, rows, c, d, radial, w, r, plus, minus, g_radial, g_r, n)
+        clear_matrices(g_wigner, e, count, room)
         _outer(g_wigner, g_r, z, e, degrees, m_max)
         zero(z, 0, len(z))
         _rotate_back(z, g_r, wigner, e, degrees, m_max)
@@ -198,11 +220,18 @@ def _backward(
 
 
 @kernel
-def _double_backward(
-    first, last, x, y, source, target, wigner, radial, num_weights, paths, coefficients, degrees, widths, m_max,
-    grads, h_x, h_y, h_wigner, h_radial, d_wigner, d_radial, d_grads, d_x, d_y, room,
-):  # fmt: skip
+def _double_backward(first, last, tensors, atoms, paths, coefficients, degrees, widths, m_max, num_weights, room):
+    count, blocks = len(degrees), len(widths)
+    source, target, x = at(tensors[0], widths), at(tensors[1], widths), tensors[2:]
+    y, wigner, radial, grads = x[count:], x[2 * count :], at(x[3 * count], room), x[3 * count + 1 :]
+    h_x = grads[blocks:]
+    h_y, h_wigner, h_radial = h_x[count:], h_x[2 * count :], at(h_x[3 * count], room)
+    d_wigner = h_x[3 * count + 1 :]
+    d_radial, d_grads, d_x = at(d_wigner[count], room), d_wigner[count + 1 :], d_wigner[count + 1 + blocks :]
+    d_y = d_x[count:]
     z, r, h_z, h_r, by_r, by_h_r = room[0], room[1], room[2], room[3], room[4], room[5]
+    _clear(d_x, atoms, degrees, room)
+    _clear(d_y, atoms, degrees, room)
     for e in range(first, last):
         s, t = source[e], target[e]
         _gather(z, x, y, s, t, degrees)
@@ -216,12 +245,13 @@ def _double_backward(
         for p in range(len(paths)):
             block, rows, plus, minus, column, weight, n = paths[p]
             w, width = e * num_weights + weight, widths[block]
-            g, d_g = at(grads[block], radial), at(d_grads[block], radial)
+            g, d_g = at(grads[block], room), at(d_grads[block], room)
             c, d = coefficients[p]
             path_double_backward(
                 g, d_g, rows * e * width + column, width, rows, c, d, radial, h_radial, d_radial, w,
                 r, h_r, by_r, by_h_r, plus, minus, n,
             )  # fmt: skip
+        clear_matrices(d_wigner, e, count, room)
         _outer(d_wigner, by_r, z, e, degrees, m_max)
         _outer(d_wigner, by_h_r, h_z, e, degrees, m_max)
         zero(z, 0, len(z))
@@ -232,10 +262,10 @@ def _double_backward(
 
 def forward(plan: CouplePlan, source: Tensor, target: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
     """See :func:`denskit.models.equiformer.kernels.reference.couple`."""
-    radial, parts = inputs[-1], parts_of(len(source))
-    out = [radial.new_empty(len(source), rows_of(block.m), block.width) for block in plan.blocks]
-    shared = (*_given(plan, source, target, inputs), out)
-    run_parts(_forward, parts, shared, [(_room(plan, radial),) for _ in parts])
+    radial, edges = inputs[-1], len(source)
+    layout = _layout(plan, radial.dtype)
+    out = [radial.new_empty((edges, *shape)) for shape in layout.shapes]
+    run(_forward, layout, edges, (source, target, *inputs, *out))
     return out
 
 
@@ -243,7 +273,9 @@ def backward(
     plan: CouplePlan, source: Tensor, target: Tensor, inputs: Sequence[Tensor], grads: Sequence[Tensor]
 ) -> list[Tensor]:
     """Gradients with respect to the inputs."""
-    return _run(_backward, plan, source, target, inputs, (grads,), ())
+    out = unwritten(inputs)
+    _derivative(_backward, plan, (source, target, *inputs, *grads), out)
+    return out
 
 
 def double_backward(
@@ -255,44 +287,12 @@ def double_backward(
     cotangents: Sequence[Tensor],
 ) -> list[Tensor]:
     """Gradients of :func:`backward` with respect to inputs and grads."""
-    d_grads = [grad.new_empty(grad.shape) for grad in grads]
-    given = (grads, *_split(plan, cotangents))
-    return [*_run(_double_backward, plan, source, target, inputs, given, (d_grads,)), *d_grads]
+    out = unwritten((*inputs, *grads))
+    _derivative(_double_backward, plan, (source, target, *inputs, *grads, *cotangents), out)
+    return out
 
 
-def _run(
-    kernel: Any,
-    plan: CouplePlan,
-    source: Tensor,
-    target: Tensor,
-    inputs: Sequence[Tensor],
-    given: Sequence[Any],
-    results: Sequence[Any],
-) -> list[Tensor]:
-    """Run the kernel of a derivative; its gradients with respect to the inputs."""
-    at_source, at_target, wigner, radial = _split(plan, inputs)
-    parts, degrees = parts_of(len(source)), len(plan.channels)
-    turns, weights = [w.new_zeros(w.shape) for w in wigner], radial.new_empty(radial.shape)
-    sums = new_sums([*at_source, *at_target], parts)
-    shared = (*_given(plan, source, target, inputs), *given, turns, weights, *results)
-    run_parts(kernel, parts, shared, [(own[:degrees], own[degrees:], _room(plan, radial)) for own in sums])
-    return [*sum_of_parts(sums), *turns, weights]
-
-
-def _given(plan: CouplePlan, source: Tensor, target: Tensor, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
-    at_source, at_target, wigner, radial = _split(plan, inputs)
-    tables = _tables(plan, radial.dtype)
-    return (at_source, at_target, source, target, wigner, radial, plan.num_weights, *tables, plan.m_max)
-
-
-def _split(
-    plan: CouplePlan, tensors: Sequence[Tensor]
-) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], Tensor]:
-    """Features at the source and at the target by l, Wigner matrices by l, radial weights."""
-    degrees = len(plan.channels)
-    return tensors[:degrees], tensors[degrees : 2 * degrees], tensors[2 * degrees : 3 * degrees], tensors[-1]
-
-
-def _room(plan: CouplePlan, like: Tensor) -> np.ndarray:
-    """Buffers for six sets of features of one edge."""
-    return room(6, sum((2 * l + 1) * c for l, c in enumerate(plan.channels)), like)
+def _derivative(kernel: Any, plan: CouplePlan, tensors: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+    """Fill gradients: first those of the features, which are sums at the atoms."""
+    features, layout = 2 * len(plan.channels), _layout(plan, out[0].dtype)
+    run(kernel, layout, len(tensors[0]), (*tensors, *out[features:]), (len(out[0]),), out[:features])

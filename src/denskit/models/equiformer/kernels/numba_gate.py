@@ -13,30 +13,29 @@ from torch import Tensor
 from denskit.geometry.so2 import rows_of
 from denskit.models.equiformer.kernels.numba_kernel import kernel
 from denskit.models.equiformer.kernels.numba_rows import copy, zero
-from denskit.models.equiformer.kernels.numba_threads import parts_of, run_parts
+from denskit.models.equiformer.kernels.numba_threads import Layout, number_of, run, unwritten
 from denskit.models.equiformer.kernels.numba_vectors import Code, Lanes, at, operation
 from denskit.models.equiformer.kernels.plan import GatePlan
 from denskit.nn.activation import SIGMOID_FACTOR, SILU_FACTOR
 
 
 @cache
-def _tables(plan: GatePlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Blocks with l >= 1, widths of the outputs by m, and sizes as in :func:`_sizes`.
+def _layout(plan: GatePlan, dtype: torch.dtype) -> Layout:
+    """Tables: blocks with l >= 1, widths of the outputs by m, sizes, and the factors of SiLU and sigmoid.
 
-    A block's row: its number, m, its column in the output of that m, its first gate, its channels.
+    A block's row: its number, m, its column in the output of that m, its first gate, its channels.  Sizes: scalars,
+    gates, logits, their sum, blocks.  Factors of another precision would make the arithmetic theirs.
     """
     rows = []
     for number, (l, m) in enumerate(plan.blocks):
         if l:
             rows.append((number, m, plan.column(l, m), sum(plan.widths[: l - 1]), plan.widths[l - 1]))
-    outputs = [plan.width(m) for m in range(plan.m_max + 1)]
-    return np.array(rows, np.int64).reshape(-1, 5), np.array(outputs, np.int64), _sizes(plan)
-
-
-def _sizes(plan: GatePlan) -> np.ndarray:
-    """Scalars, gates, logits, and their sum."""
-    gates = sum(plan.widths)
-    return np.array((plan.num_scalars, gates, plan.num_logits, plan.num_scalars + gates + plan.num_logits), np.int64)
+    widths, gates = [plan.width(m) for m in range(plan.m_max + 1)], sum(plan.widths)
+    numbers = (plan.num_scalars, gates, plan.num_logits, plan.num_scalars + gates + plan.num_logits, len(plan.blocks))
+    factors = np.array((SILU_FACTOR, SIGMOID_FACTOR), number_of(dtype))
+    tables = (np.array(rows, np.int64).reshape(-1, 5), np.array(widths, np.int64), np.array(numbers, np.int64), factors)
+    shapes = (*((rows_of(m), width) for m, width in enumerate(widths)), (plan.num_logits,))
+    return Layout(tables, shapes, room=(0, 0), number=number_of(dtype))
 
 
 @operation
@@ -136,50 +135,61 @@ def gate_rows_double_backward(
     code.along(n, body)
 
 
+# Tensors of a kernel: sigmoids, inputs, gradients of the outputs, cotangents in the order of the inputs, results in the
+# order of the inputs and then of the gradients.
+
+
 @kernel
-def _forward(first, last, mixed, table, outputs, sizes, silu, sigmoid, s, out, logits):
-    scalars, gates, passed, total = sizes
-    x, y = at(mixed[0], s), at(out[0], s)
+def _forward(first, last, tensors, table, widths, sizes, factors, _room):
+    scalars, gates, passed, total, blocks = sizes
+    silu, sigmoid = factors
+    s, mixed, out = at(tensors[0], factors), tensors[1:], tensors[1 + blocks :]
+    x, y, logits = at(mixed[0], factors), at(out[0], factors), at(out[len(widths)], factors)
     for e in range(first, last):
         sigmoids = e * (scalars + gates)
-        scaled_product(y, e * outputs[0], silu, x, e * total, s, sigmoids, scalars)
+        scaled_product(y, e * widths[0], silu, x, e * total, s, sigmoids, scalars)
         copy(logits, e * passed, x, e * total + scalars + gates, passed)
         for p in range(len(table)):
             block, m, column, gate, n = table[p]
-            v, gated = at(mixed[block], s), at(out[m], s)
+            v, gated = at(mixed[block], factors), at(out[m], factors)
             for row in range(1 if m == 0 else 2):
                 k = e if m == 0 else 2 * e + row
-                scaled_product(gated, k * outputs[m] + column, sigmoid, s, sigmoids + scalars + gate, v, k * n, n)
+                scaled_product(gated, k * widths[m] + column, sigmoid, s, sigmoids + scalars + gate, v, k * n, n)
 
 
 @kernel
-def _backward(first, last, mixed, table, outputs, sizes, silu, sigmoid, s, grads, g_logits, g_mixed):
-    scalars, gates, passed, total = sizes
-    x, g_x = at(mixed[0], s), at(g_mixed[0], s)
+def _backward(first, last, tensors, table, widths, sizes, factors, _room):
+    scalars, gates, passed, total, blocks = sizes
+    silu, sigmoid = factors
+    s, mixed, grads = at(tensors[0], factors), tensors[1:], tensors[1 + blocks :]
+    g_logits, g_mixed = at(grads[len(widths)], factors), grads[len(widths) + 1 :]
+    x, g_x = at(mixed[0], factors), at(g_mixed[0], factors)
     for e in range(first, last):
         sigmoids, i = e * (scalars + gates), e * total
-        silu_backward(g_x, i, silu, at(grads[0], s), e * outputs[0], x, i, s, sigmoids, scalars)
+        silu_backward(g_x, i, silu, at(grads[0], factors), e * widths[0], x, i, s, sigmoids, scalars)
         zero(g_x, i + scalars, gates)
         copy(g_x, i + scalars + gates, g_logits, e * passed, passed)
         for p in range(len(table)):
             block, m, column, gate, n = table[p]
             rows = 1 if m == 0 else 2
             gate_rows_backward(
-                at(g_mixed[block], s), g_x, i + scalars + gate, sigmoid, at(grads[m], s),
-                rows * e * outputs[m] + column, outputs[m], at(mixed[block], s), rows * e * n,
+                at(g_mixed[block], factors), g_x, i + scalars + gate, sigmoid, at(grads[m], factors),
+                rows * e * widths[m] + column, widths[m], at(mixed[block], factors), rows * e * n,
                 s, sigmoids + scalars + gate, rows, n,
             )  # fmt: skip
 
 
 @kernel
-def _double_backward(
-    first, last, mixed, table, outputs, sizes, silu, sigmoid, s, grads, h_mixed, d_mixed, d_grads, d_logits,
-):  # fmt: skip
-    scalars, gates, passed, total = sizes
-    x, h_x, d_x = at(mixed[0], s), at(h_mixed[0], s), at(d_mixed[0], s)
+def _double_backward(first, last, tensors, table, widths, sizes, factors, _room):
+    scalars, gates, passed, total, blocks = sizes
+    silu, sigmoid = factors
+    s, mixed, grads = at(tensors[0], factors), tensors[1:], tensors[1 + blocks :]
+    h_mixed = grads[len(widths) + 1 :]
+    d_mixed, d_grads = h_mixed[blocks:], h_mixed[2 * blocks :]
+    x, h_x, d_x = at(mixed[0], factors), at(h_mixed[0], factors), at(d_mixed[0], factors)
+    g, d_g, d_logits = at(grads[0], factors), at(d_grads[0], factors), at(d_grads[len(widths)], factors)
     for e in range(first, last):
-        sigmoids, i, top = e * (scalars + gates), e * total, e * outputs[0]
-        g, d_g = at(grads[0], s), at(d_grads[0], s)
+        sigmoids, i, top = e * (scalars + gates), e * total, e * widths[0]
         silu_double_backward(d_g, top, d_x, i, silu, g, h_x, x, s, sigmoids, scalars)
         zero(d_x, i + scalars, gates + passed)
         copy(d_logits, e * passed, h_x, i + scalars + gates, passed)
@@ -187,25 +197,25 @@ def _double_backward(
             block, m, column, gate, n = table[p]
             rows = 1 if m == 0 else 2
             gate_rows_double_backward(
-                at(d_mixed[block], s), at(d_grads[m], s), d_x, h_x, i + scalars + gate, sigmoid, at(grads[m], s),
-                rows * e * outputs[m] + column, outputs[m], at(mixed[block], s), at(h_mixed[block], s), rows * e * n,
+                at(d_mixed[block], factors), at(d_grads[m], factors), d_x, h_x, i + scalars + gate, sigmoid,
+                at(grads[m], factors), rows * e * widths[m] + column, widths[m],
+                at(mixed[block], factors), at(h_mixed[block], factors), rows * e * n,
                 s, sigmoids + scalars + gate, rows, n,
             )  # fmt: skip
 
 
 def forward(plan: GatePlan, inputs: Sequence[Tensor]) -> list[Tensor]:
     """Features by m, then logits; see :func:`denskit.models.equiformer.kernels.reference.gate`."""
-    first, edges = inputs[0], len(inputs[0])
-    out = [first.new_empty(edges, rows_of(m), plan.width(m)) for m in range(plan.m_max + 1)]
-    logits = first.new_empty(edges, plan.num_logits)
-    _run(_forward, plan, inputs, out, logits)
-    return [*out, logits]
+    first = inputs[0]
+    out = [first.new_empty((len(first), *shape)) for shape in _layout(plan, first.dtype).shapes]
+    _run(_forward, plan, inputs, (), out)
+    return out
 
 
 def backward(plan: GatePlan, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
     """Gradients with respect to the inputs."""
-    out = [x.new_empty(x.shape) for x in inputs]
-    _run(_backward, plan, inputs, grads[:-1], grads[-1], out)
+    out = unwritten(inputs)
+    _run(_backward, plan, inputs, grads, out)
     return out
 
 
@@ -213,19 +223,12 @@ def double_backward(
     plan: GatePlan, inputs: Sequence[Tensor], grads: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> list[Tensor]:
     """Gradients of :func:`backward` with respect to inputs and grads."""
-    d_inputs, d_grads = [x.new_empty(x.shape) for x in inputs], [x.new_empty(x.shape) for x in grads]
-    _run(_double_backward, plan, inputs, grads[:-1], cotangents, d_inputs, d_grads[:-1], d_grads[-1])
-    return [*d_inputs, *d_grads]
+    out = unwritten((*inputs, *grads))
+    _run(_double_backward, plan, inputs, (*grads, *cotangents), out)
+    return out
 
 
-def _run(kernel: Any, plan: GatePlan, mixed: Sequence[Tensor], *others: Any) -> None:
-    # factors of another precision would make the arithmetic theirs
-    number = np.float32 if mixed[0].dtype == torch.float32 else np.float64
-    inputs = (list(mixed), *_tables(plan), number(SILU_FACTOR), number(SIGMOID_FACTOR), _sigmoids(plan, mixed[0]))
-    parts = parts_of(len(mixed[0]))
-    run_parts(kernel, parts, (*inputs, *others), [()] * len(parts))
-
-
-def _sigmoids(plan: GatePlan, first: Tensor) -> Tensor:
-    """Sigmoids [E, scalars + gates]: PyTorch's are in vector instructions."""
-    return torch.sigmoid(first[:, 0, : plan.num_scalars + sum(plan.widths)])
+def _run(kernel: Any, plan: GatePlan, inputs: Sequence[Tensor], given: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+    first = inputs[0]  # its sigmoids are PyTorch's, which are in vector instructions
+    sigmoids = torch.sigmoid(first.narrow(-1, 0, plan.num_scalars + sum(plan.widths)))
+    run(kernel, _layout(plan, first.dtype), len(first), (sigmoids, *inputs, *given, *out))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from denskit.models.equiformer.kernels.numba_vectors import Code, Lanes, operation
+from denskit.models.equiformer.kernels.numba_kernel import kernel
+from denskit.models.equiformer.kernels.numba_vectors import Code, Lanes, at, operation
 
 UNROLLED = (1, 3, 5, 7)  # sizes of matrices that are written out: l = 0 to 3
 
@@ -146,6 +147,14 @@ def outer(
         _pairs(code, rows, size, pair)
 
     code.one_of(size, UNROLLED, known, unknown)
+
+
+@kernel
+def clear_matrices(matrices, e, count, like):
+    """Zero the rotation matrices of an edge, l = 0 to count - 1."""
+    for l in range(count):
+        size = (2 * l + 1) ** 2
+        zero(at(matrices[l], like), e * size, size)
 
 
 def _add_row(code: Code, out: Any, o: Any, factor: Any, x: Any, i: Any, n: Any) -> None:

@@ -1,7 +1,7 @@
-"""Calls of CPU kernels: conversion of arguments, and division of the edges among threads.
+"""Calls of CPU kernels: addresses of tensors, and division of the edges among threads.
 
-Kernels work on flat arrays and places in them (see numba_rows).  Lists of tensors are passed as arrays of addresses, so
-that one compiled kernel serves any number of degrees.
+A molecule's step makes dozens of these calls, and Python around a kernel takes longer than the kernel on its 70 edges.
+So a kernel gets one array with the addresses of all its tensors, whatever their number, and clears its sums itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,69 +19,73 @@ from torch import Tensor
 EDGES_PER_PART = 1024  # below this a second thread costs more than it gains
 
 
+class Layout(NamedTuple):
+    """What the calls of a kernel have in common, computed once for a plan and a precision."""
+
+    tables: tuple[Any, ...]  # arrays and numbers
+    shapes: tuple[tuple[int, ...], ...]  # of the outputs of the forward kernel, without their first dimension
+    room: tuple[int, int]  # rows and length of the buffers of one edge
+    number: type  # np.float32 or np.float64
+
+
+def number_of(dtype: torch.dtype) -> type:
+    """The precision of a kernel."""
+    return np.float32 if dtype == torch.float32 else np.float64
+
+
+def unwritten(like: Sequence[Tensor]) -> list[Tensor]:
+    """Contiguous memory for tensors of these shapes; half the time of ``new_empty``."""
+    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in like]
+
+
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="denskit-kernel")
 
 
-def room(rows: int, size: int, like: Tensor) -> np.ndarray:
-    """Buffer rows of a kernel, in the precision of a tensor."""
-    return np.empty((rows, size), np.float32 if like.dtype == torch.float32 else np.float64)
-
-
 def parts_of(edges: int) -> list[tuple[int, int]]:
     """Ranges of edges, one per thread: as many as torch has threads, if there are enough edges."""
-    parts = max(1, min(torch.get_num_threads(), edges // EDGES_PER_PART))
-    return list(pairwise(edges * k // parts for k in range(parts + 1)))
+    parts = min(torch.get_num_threads(), edges // EDGES_PER_PART)
+    return list(pairwise(edges * k // parts for k in range(parts + 1))) if parts > 1 else [(0, edges)]
 
 
-def run_parts(
-    function: Callable[..., None], parts: Sequence[tuple[int, int]], shared: Sequence[Any], own: Sequence[Sequence[Any]]
+def run(
+    function: Callable[..., None],
+    layout: Layout,
+    edges: int,
+    tensors: Sequence[Tensor],
+    numbers: tuple[int, ...] = (),
+    sums: Sequence[Tensor] = (),
 ) -> None:
-    """Call ``function(first, last, *shared, *own[part])`` for every part, on threads where there are several.
+    """Call ``function(first, last, addresses, *numbers, *tables, room)`` for all edges, on threads where it pays.
 
-    Tensors become flat arrays, lists of tensors arrays of addresses; outputs must be contiguous.  Tensors are converted
-    on the caller's thread, because other threads do not share its autograd mode.
+    Args:
+        function: The kernel.
+        layout: Its tables and buffers.
+        edges: Number of edges.
+        tensors: What threads share; each writes to the rows of its own edges.  Outputs must be contiguous.
+        numbers: Sizes that the layout does not know.
+        sums: Sums at atoms, contiguous, not initialised.  Each thread has its own, which are added in a fixed order.
+
+    Addresses: of ``tensors``, then of ``sums``.
     """
-    held, arrays = _arrays(shared)
+    held = [x if x.is_contiguous() else x.contiguous() for x in tensors]
+    shared = [x.data_ptr() for x in held]
+    parts = parts_of(edges)
+    others = [unwritten(sums) for _ in parts[1:]]
     calls = []
-    for part, more in zip(parts, own, strict=True):
-        more_held, more_arrays = _arrays(more)
-        calls.append(((*held, *more_held), function, (*part, *arrays, *more_arrays)))
+    for (first, last), own in zip(parts, (sums, *others), strict=True):
+        addresses = np.array([*shared, *(x.data_ptr() for x in own)], np.uint64)
+        room: np.ndarray = np.empty(layout.room, layout.number)
+        calls.append((held, function, (first, last, addresses, *numbers, *layout.tables, room)))
     futures = [_pool(len(parts) - 1).submit(_call, *call) for call in calls[1:]]
     _call(*calls[0])
-    for future in futures:
+    for future, own in zip(futures, others, strict=True):
         future.result()
+        for whole, more in zip(sums, own, strict=True):
+            whole += more
 
 
-def _call(_held: Sequence[Any], function: Callable[..., None], arguments: Sequence[Any]) -> None:
+def _call(_held: Sequence[Tensor], function: Callable[..., None], arguments: Sequence[Any]) -> None:
     """Call a kernel.  ``_held`` keeps its memory alive, also when the caller is interrupted."""
     function(*arguments)
-
-
-def _arrays(values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """The tensors that own the memory, and the arguments of a kernel."""
-    held = [[x.detach().contiguous() for x in v] if isinstance(v, list | tuple) else v for v in values]
-    return held, [_array(v) for v in held]
-
-
-def _array(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().contiguous().numpy().reshape(-1)
-    if isinstance(value, list):
-        return np.array([x.data_ptr() for x in value], np.uint64)
-    return value
-
-
-def new_sums(like: Sequence[Tensor], parts: Sequence[object]) -> list[list[Tensor]]:
-    """Zeros for sums at atoms, for each part of the edges: threads do not share them."""
-    return [[x.new_zeros(x.shape) for x in like] for _ in parts]
-
-
-def sum_of_parts(sums: Sequence[list[Tensor]]) -> list[Tensor]:
-    """Sums over all parts, in a fixed order."""
-    first, *others = sums
-    for other in others:
-        for whole, more in zip(first, other, strict=True):
-            whole += more
-    return first
