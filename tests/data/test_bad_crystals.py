@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import ase
@@ -97,7 +98,10 @@ def test_the_cost_of_a_tiny_cell_is_said(tmp_path: Path) -> None:
     (problem,) = [finding for finding in found.problems if "neighbours within 6 Å" in finding.found]
     assert problem.frames == (1,)
     assert "76,927 neighbours" in problem.found
-    assert crowding(read_file(tmp_path / "mine.extxyz")[0][0]) == ""
+    copper = read_file(tmp_path / "mine.extxyz")[0][0]
+    assert crowding(copper) == ""
+    singular = replace(copper, cell=np.eye(3)[[0, 1, 1]])
+    assert crowding(singular) == "", "which is refused, not expensive"
 
 
 def test_relaxation_says_the_cost_once_and_first() -> None:

@@ -56,6 +56,7 @@ def test_an_override_of_max_steps_replaces_epochs(tiny: Callable[..., RunConfig]
         ("data.split.mod=random", ["override", "data.split.mod", "data.split.mode"]),
         ("model.num_layer=2", ["override", "model.num_layer", "model.num_layers"]),
         ("training.lr=fast", ["override", "training.lr", "fast"]),
+        ("data.references={H:-13.6}", ["override", "{H:-13.6}", "a space after a colon"]),
         ("training.evaluate_every=2 fortnights", ["training.evaluate_every", "500 steps"]),
         ("task=densest", ["override", "densest", "dens"]),
         ("model=equiformr", ["override", "equiformr", "equiformer"]),

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from denskit.batch import System
+from denskit.data.periodicity import EMPTY
 
 REACH = 6.0  # Å: about what models see
 CROWDED = 1000.0  # neighbours within it; diamond, the densest common solid, has 160
@@ -22,9 +23,12 @@ def neighbors_expected(sizes: np.ndarray, cell: np.ndarray, pbc: np.ndarray) -> 
 
 
 def crowding(system: System) -> str:
-    """The cost of a crowded structure in words, for a user who is about to pay it; empty for others."""
+    """The cost of a crowded structure in words, for a user who is about to pay it; empty for others.
+
+    A cell without volume is not crowded but refused, when its neighbours are searched.
+    """
     count = float(neighbors_expected(np.array([len(system)]), system.cell[None], system.pbc[None])[0])
-    if count < CROWDED:
+    if count < CROWDED or abs(np.linalg.det(system.cell)) < EMPTY:
         return ""
     return (
         f"an atom has about {count:,.0f} neighbours within {REACH:g} Å, images included; solids have 20 to 160. Time "

@@ -260,8 +260,18 @@ def test_settings_of_a_stress_do_not_apply_to_a_virial(tmp_path: Path) -> None:
     atoms = _copper()
     atoms.info["REF_virial"] = np.eye(3)
     ase.io.write(tmp_path / "frames.extxyz", atoms)
-    with pytest.raises(ValueError, match="REF_virial is read as a virial.*data.stress_key"):
+    with pytest.raises(ValueError, match="REF_virial is read as a virial.*data.stress_key.*data.stress_unit=auto"):
         read_file(tmp_path / "frames.extxyz", DataConfig(stress_unit="GPa"))
     (plain,), _ = read_file(tmp_path / "frames.extxyz")
     (flipped,), _ = read_file(tmp_path / "frames.extxyz", DataConfig(stress_sign="compression"))
     np.testing.assert_allclose(flipped.stress, -plain.stress)
+
+
+@pytest.mark.parametrize("label", ["energy", "forces", "stress"])
+def test_a_key_that_no_frame_has_is_said(tmp_path: Path, label: str) -> None:
+    atoms = _copper()
+    atoms.info["my_stress_dft"] = np.eye(3)
+    ase.io.write(tmp_path / "frames.extxyz", atoms)
+    _, messages = read_file(tmp_path / "frames.extxyz", DataConfig.model_validate({f"{label}_key": "my_strss_dft"}))
+    (said,) = [message for message in messages if "no frame has my_strss_dft" in message]
+    assert f"no label of {label} (data.{label}_key); did you mean my_stress_dft?" in said

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import ase
 import numpy as np
 import pytest
 import torch
-from ase.build import bulk
+from ase.build import bulk, fcc111
 
 from denskit.batch import System
 from denskit.data.base import collate
@@ -20,6 +21,7 @@ from denskit.simulation.crystals import (
     relaxed_crystal,
 )
 from denskit.simulation.crystals.elastic import Elasticity
+from denskit.simulation.crystals.folder import measure_into
 from denskit.units import AMU, GPA
 from simulation.morse import Morse
 
@@ -136,8 +138,24 @@ def test_phonons_are_those_of_the_hessian(crystal: System) -> None:
 def test_a_molecule_is_refused() -> None:
     molecule = _system(bulk("Cu"))
     molecule.pbc[:] = False
-    with pytest.raises(ValueError, match="not periodic: it has no volume"):
+    with pytest.raises(ValueError, match="not periodic, so it has no volume"):
         relaxed_crystal(MORSE, molecule, SETTINGS)
+
+
+def test_a_slab_in_a_periodic_box_is_warned_of(tmp_path: Path) -> None:
+    said: list[str] = []
+    slab = _system(fcc111("Cu", (1, 1, 3), a=3.0, vacuum=6.0, periodic=True))
+    once = SETTINGS.model_copy(update={"steps": 1})
+    measure_into(tmp_path, MORSE, [_system(bulk("Cu", a=3.0)), slab], once, say=said.append)
+    (warning,) = [text for text in said if "vacuum" in text]
+    assert warning.startswith("crystal 1: warning: it has vacuum")
+
+
+def test_a_cell_without_volume_is_refused_alone() -> None:
+    flat = _system(bulk("Cu", cubic=True))
+    flat.cell[2] = flat.cell[1]
+    with pytest.raises(ValueError, match="^as given, periodic along .* has no volume there"):
+        relaxed_crystal(MORSE, flat, SETTINGS)
 
 
 def test_a_relaxation_that_does_not_converge_is_an_error() -> None:

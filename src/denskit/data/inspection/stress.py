@@ -12,11 +12,11 @@ from denskit.data.inspection.energy_consistency import with_forces, with_stress
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.meanings import stress_in
 from denskit.data.inspection.sample import Sample
+from denskit.data.periodicity import VACUUM, layer_gap
 from denskit.units import GPA
 
 LARGE = 0.6  # eV/Å^3 (100 GPa), of half of the structures
 USUAL = 1.6  # stress over the estimate from forces below; 0.5 to 11 in sound data
-VACUUM = 6.5  # Å between planes of atoms; layered crystals stay below
 LEAST_FORCE = 0.02  # eV/Å
 _BETWEEN = np.log(1.6)  # two units are named where the size lies between those that they would have
 _UNITS = {"eV/Å^3": 1.0, **{name: 1 / size for name, size in STRESS_UNITS.items()}}
@@ -29,19 +29,11 @@ def vacuum(sample: Sample) -> Iterator[Finding]:
     empty = np.zeros(len(structures), dtype=bool)
     for place in np.flatnonzero(stressed):
         begin, end = structures.starts[place : place + 2]
-        empty[place] = _layer_gap(structures.positions[begin:end], structures.cell[place]) > VACUUM
+        empty[place] = layer_gap(structures.positions[begin:end], structures.cell[place]) > VACUUM
     found = f"frames with a stress have more than {VACUUM:g} Å of vacuum"
     means = "the stress of slabs and molecules is an average over the vacuum"
     advice = "Make them not periodic across the vacuum (pbc F), and say data.missing=mask, or task.stress_weight=0"
     yield from sample.marked(empty, "note", found, means, advice)
-
-
-def _layer_gap(positions: np.ndarray, cell: np.ndarray) -> float:
-    """The largest distance (Å) between neighbouring planes of atoms parallel to two cell vectors."""
-    inverse = np.linalg.inv(cell)
-    heights = np.sort((positions @ inverse) % 1.0, axis=0)
-    gaps = np.diff(heights, axis=0, append=heights[:1] + 1.0).max(axis=0)
-    return float((gaps / np.linalg.norm(inverse, axis=0)).max())
 
 
 def unit(sample: Sample) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -207,7 +208,7 @@ class _Reader:
         if unit != "auto":
             raise ValueError(
                 f"{self.name}: {key} is read as a virial, -stress * volume in the unit of energies; data.stress_unit "
-                "is for a stress. Name its field with data.stress_key"
+                "is for a stress. Name its field with data.stress_key, or read the virial with data.stress_unit=auto"
             )
         return sign * self.factor
 
@@ -260,6 +261,11 @@ class _Reader:
             sign = f"positive under {self.config.stress_sign}"
             said.append(f"{self.name}: stress in {unit}, {sign}, converted to eV/Å^3, positive under tension")
         said += [f"{self.name}: {label} is {which}" for label, which in self.both.items()]
+        for label, names in self.used.items():
+            key = getattr(self.config, f"{label}_key")
+            if key is not None and not names:
+                likely = "".join(f"; did you mean {near}?" for near in get_close_matches(key, self.seen, 1))
+                said.append(f"{self.name}: no frame has {key}, so no label of {label} (data.{label}_key){likely}")
         if self.without_volume:
             where = numbered(np.array(self.without_volume))
             said.append(f"{self.name}: the stress of {where} is ignored: not periodic in three directions, no volume")

@@ -10,6 +10,7 @@ import numpy as np
 
 from denskit.batch import System
 from denskit.data.crowding import crowding
+from denskit.data.periodicity import has_vacuum
 from denskit.data.writing import plain
 from denskit.files import write_json
 from denskit.reading.documents import read_json
@@ -24,6 +25,10 @@ from denskit.simulation.potential import EnergyAndForces
 from denskit.simulation.state import Structures
 
 MARKER, PROPERTIES, HEAT = "crystals.json", "crystals.jsonl", "conductivity_{}.npz"
+SLAB = (
+    "warning: it has vacuum, like a slab or a molecule in a box; its relaxation may close the vacuum, and volume and "
+    "moduli mean little"
+)
 
 
 def measure_into(
@@ -88,6 +93,8 @@ def measure_into(
                 if cost := crowding(given):
                     say(f"crystal {index}: {cost}")
                 potential.check_elements(given)
+                if has_vacuum(given):
+                    say(f"crystal {index}: {SLAB}")
                 crystal = relaxed_crystal(potential, given, settings)
                 found |= _energies(potential, crystal, settings)
                 found |= _elastic(potential, crystal, settings)

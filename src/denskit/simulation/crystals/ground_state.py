@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from denskit.batch import System
+from denskit.data.periodicity import not_a_crystal
 from denskit.settings import Settings
 from denskit.simulation.potential import EnergyAndForces
 from denskit.simulation.relaxation import RelaxationSettings, relax
@@ -50,6 +51,8 @@ def relaxed_crystal(potential: EnergyAndForces, system: System, settings: Crysta
     Raises ValueError for a structure that is not periodic in three directions, where it does not converge, and where
     the potential does not hold it together.
     """
+    if found := not_a_crystal(system):
+        raise ValueError(f"{found}, so it has no volume; properties of crystals want three periodic directions")
     (result,) = _relaxed(potential, [system], settings, CellRelaxation())
     before, after = (abs(float(np.linalg.det(cell))) / len(system) for cell in (system.cell, result.cell))
     if not 1 / CHANGE < after / before < CHANGE:
@@ -79,6 +82,8 @@ def _relaxed(
     how = RelaxationSettings(optimizer=FIRE(), fmax=settings.fmax, steps=settings.steps, cell=cell)
     results = relax(potential, systems, how)
     for result in results:
+        if result.status == "refused":
+            raise ValueError(result.message)
         if result.status != "converged":
             why = result.message or f"forces of {result.fmax:.2g} eV/Å are left after {result.moves} moves"
             raise ValueError(f"the relaxation of the crystal did not converge to {settings.fmax:g} eV/Å: {why}")

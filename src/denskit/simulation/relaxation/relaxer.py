@@ -16,6 +16,7 @@ from torch import Tensor
 
 from denskit.batch import Batch, select
 from denskit.data.crowding import crowding
+from denskit.data.periodicity import not_a_crystal
 from denskit.runtime.memory import out_of_memory
 from denskit.simulation.potential import EnergyAndForces, Evaluation
 from denskit.simulation.relaxation.results import Relaxed, Snapshot, exploded, refused, to_numpy, unevaluated
@@ -129,9 +130,7 @@ class Relaxer:
         if len(system) == 0:
             return refused(index, system, "refused", "it has no atoms")
         with_cell = self.settings.cell is not None
-        if with_cell and not system.pbc.all():
-            axes = "".join(axis for axis, repeats in zip("xyz", system.pbc, strict=True) if repeats)
-            found = f"periodic along {axes} only" if axes else "not periodic"
+        if with_cell and (found := not_a_crystal(system)):
             message = f"{found}: it has no volume, so its cell cannot relax; relax it without cell"
             return refused(index, system, "refused", message)
         try:
