@@ -149,13 +149,12 @@ def _parse_overrides(overrides: Overrides) -> dict[str, Any]:
         named = key in _NAMED and not value.lstrip().startswith("{")
         full.append(f"{key}.name={value}" if named else override)
     try:
-        found = OmegaConf.to_container(OmegaConf.from_dotlist(full), resolve=False)
+        found: Any = OmegaConf.to_container(OmegaConf.from_dotlist(full), resolve=False)
     except (YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"overrides {' '.join(overrides)}: {error}") from None
-    assert isinstance(found, dict)
     if any(":" in key for key in _leaves(found)):  # YAML reads {Cu:-1} as a key without a value
         raise ValueError(f"overrides {' '.join(overrides)}: write a space after a colon, as in {{H: -13.6, O: -432}}")
-    return found  # type: ignore[return-value]
+    return dict(found)
 
 
 def _nested(overrides: Mapping[str, Any]) -> dict[str, Any]:

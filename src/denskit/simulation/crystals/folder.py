@@ -90,11 +90,10 @@ def measure_into(
             found: dict[str, Any] = {}
             try:
                 given = source[index]
-                if cost := crowding(given):
-                    say(f"crystal {index}: {cost}")
+                for told in (crowding(given), SLAB if has_vacuum(given) else ""):
+                    if told:
+                        say(f"crystal {index}: {told}")
                 potential.check_elements(given)
-                if has_vacuum(given):
-                    say(f"crystal {index}: {SLAB}")
                 crystal = relaxed_crystal(potential, given, settings)
                 found |= _energies(potential, crystal, settings)
                 found |= _elastic(potential, crystal, settings)
