@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import ase
 import pytest
@@ -12,7 +13,8 @@ from contract.variants import build
 from denskit.batch import Batch, System
 from denskit.data.base import collate
 from denskit.geometry.neighbors import build_neighbors
-from denskit.models import ForceField
+from denskit.models import ForceField, build_force_field
+from denskit.models.model_file import save_model
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import atoms_of, batch_of
 
@@ -219,3 +221,18 @@ def test_structures_survive_the_way_there_and_back(systems: dict[str, System]) -
         batch_of([atoms])
     with pytest.raises(ValueError, match="no atoms"):
         batch_of([ase.Atoms()])
+
+
+@pytest.mark.parametrize(
+    ("stress", "weight", "learned"), [("none", 0.0, False), ("strain", 0.0, False), ("strain", 10.0, True)]
+)
+def test_whether_stress_was_learned(tmp_path: Path, stress: str, weight: float, learned: bool) -> None:
+    """By the model file: a stress that counted in no loss is not learned, nor is that of a committee with such a model."""
+    plain, file = build("envelope", torch.float64), tmp_path / "model.safetensors"
+    config = plain.config.model_copy(update={"stress": stress})
+    model = build_force_field(config, heads={}, scaling=plain.scaling)
+    save_model(file, model, {"run": {"task": {"stress_weight": weight}}})
+    save_model(tmp_path / "other.safetensors", model, {})
+    assert Potential(file).learned_stress == learned
+    assert Potential([tmp_path / "other.safetensors", file]).learned_stress == learned
+    assert Potential(tmp_path / "other.safetensors").learned_stress == (stress != "none"), "it does not tell"

@@ -15,7 +15,7 @@ from torch import Tensor
 from denskit.batch import Batch, Edges, System
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution, KernelName
-from denskit.models.model_file import load_model
+from denskit.models.model_file import load_model, read_header
 from denskit.runtime.threads import few_threads
 from denskit.simulation.compiled import CompiledModel
 from denskit.simulation.neighbor_list import Candidates, unusable
@@ -119,6 +119,7 @@ class Potential:
         self.skin = skin
         self.stress = stress
         self.smooth = all(model.backbone.smooth for model in self.models)
+        self.learned_stress = all(_learned_stress(model) for model in given)  # else it is a derivative, untested
         self._compiled = [CompiledModel(model, _outputs(stress)) for model in self.models] if compile else None
         self.rebuilds = 0  # searches for neighbours
         self.num_edges = 0  # of the last call
@@ -248,6 +249,15 @@ def _frozen(
     frozen.eval().requires_grad_(False)
     frozen.execution = execution
     return frozen
+
+
+def _learned_stress(model: Model) -> bool:
+    """Whether a model was trained on stress, as far as it tells: a force field does not know its training."""
+    if isinstance(model, ForceField):
+        return bool(model.config.stress != "none")
+    header = read_header(model)
+    task = header["metadata"].get("run", {}).get("task", {})  # {} where imported
+    return bool(header["model"].get("stress") != "none" and task.get("stress_weight") != 0)
 
 
 def _committee(results: Sequence[Evaluation]) -> Evaluation:

@@ -176,7 +176,7 @@ def _about_pressure(potential: Potential, state: State) -> list[str]:
     low, high = (f"{float(value) / GPA:.3g}" for value in (state.modulus.min(), state.modulus.max()))
     span = low if low == high else f"{low} to {high}"
     found = [f"bulk modulus at the start: {span} GPa (sets the rate of the barostat)"]
-    if any(model.config.stress == "none" for model in potential.models):
+    if not potential.learned_stress:
         found.append("warning: this model was not trained on stress: its pressure is a derivative of the energy alone")
     return found
 
