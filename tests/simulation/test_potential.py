@@ -227,7 +227,7 @@ def test_structures_survive_the_way_there_and_back(systems: dict[str, System]) -
     ("stress", "weight", "learned"), [("none", 0.0, False), ("strain", 0.0, False), ("strain", 10.0, True)]
 )
 def test_whether_stress_was_learned(tmp_path: Path, stress: str, weight: float, learned: bool) -> None:
-    """By the model file: a stress that counted in no loss is not learned, nor is that of a committee with such a model."""
+    """By the model file: a stress that counted in no loss is not learned, nor is a committee's with such a model."""
     plain, file = build("envelope", torch.float64), tmp_path / "model.safetensors"
     config = plain.config.model_copy(update={"stress": stress})
     model = build_force_field(config, heads={}, scaling=plain.scaling)
