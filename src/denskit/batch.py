@@ -53,11 +53,6 @@ class System:
     def __len__(self) -> int:
         return len(self.positions)
 
-    @property
-    def is_crystal(self) -> bool:
-        """Whether it is periodic in three directions, without fixed or tagged atoms, which slabs have."""
-        return bool(self.pbc.all()) and not self.tags.any() and not self.fixed.any()
-
 
 class _Tensors:
     """Device and dtype conversion of the containers of tensors."""

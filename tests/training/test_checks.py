@@ -167,6 +167,8 @@ def test_denoising_few_crystals_was_measured_to_do_harm(tiny: Tiny, systems: dic
     assert " crystals: with 50" not in _warned(tiny(LONG, "task=dens"), [*few, systems["ethanol"]])
     slab = replace(systems["copper"], fixed=np.ones(len(systems["copper"]), bool))
     assert " crystals: with 50" not in _warned(tiny(LONG, "task=dens"), [slab] * 50)
+    in_a_box = replace(systems["copper"], cell=systems["copper"].cell + np.diag([0.0, 0.0, 10.0]))  # periodic in name
+    assert " crystals: with 50" not in _warned(tiny(LONG, "task=dens"), [in_a_box] * 50)
 
 
 def test_denoising_needs_forces(tiny: Tiny, systems: dict[str, System]) -> None:

@@ -27,6 +27,12 @@ def has_vacuum(system: System) -> bool:
     return crystal and layer_gap(system.positions, system.cell) > VACUUM
 
 
+def is_crystal(system: System) -> bool:
+    """Whether it is periodic in three directions, without vacuum and fixed or tagged atoms, which slabs have."""
+    slab = system.tags.any() or system.fixed.any() or has_vacuum(system)
+    return bool(system.pbc.all()) and not slab
+
+
 def not_a_crystal(system: System) -> str:
     """ "periodic along xy only" or "not periodic"; empty where all three directions are periodic."""
     if system.pbc.all():

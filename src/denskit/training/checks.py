@@ -15,6 +15,7 @@ import torch
 
 from denskit.batch import System
 from denskit.data.base import Source, collate, evenly
+from denskit.data.periodicity import is_crystal
 from denskit.random import keys_for
 from denskit.tasks import FOR_CRYSTALS, CellDeNSConfig, DenoisingConfig, DeNS, DeNSConfig
 from denskit.training.schedule import Schedule
@@ -208,7 +209,7 @@ def denoising_few_crystals(planned: PlannedTraining) -> str | None:
     fresh = config.training.init_from is None
     if not (isinstance(config.task, DeNSConfig) and fresh and size <= FEW_STRUCTURES):
         return None
-    if not all(system.is_crystal for system in planned.systems):
+    if not all(map(is_crystal, planned.systems)):
         return None
     settings = " ".join(f"task.{name}={value:g}" for name, value in FOR_CRYSTALS.items())
     return (

@@ -10,6 +10,7 @@ import yaml
 
 from denskit.data import load_data
 from denskit.data.base import spaced
+from denskit.data.periodicity import is_crystal
 from denskit.evaluation.denoising import guessed_noise, noise_of
 from denskit.evaluation.study.config import FRAMES, StudyConfig, overrides, runs_of
 from denskit.evaluation.study.running import StudyFolder
@@ -48,7 +49,7 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
     config = runs_of(study)[0].config(Path("unused"))
     train = load_data(config.data, config.seed, config.required_labels).train
     sample = [train[int(place)] for place in spaced(len(train), SAMPLE)]
-    if all(system.is_crystal for system in sample):
+    if all(map(is_crystal, sample)):
         free = not {"model", "model.stress"} & settings.keys() and config.model.forces == "gradient"
         if free and all(system.stress is not None for system in sample):
             settings |= {"model.stress": "strain", "task.stress_weight": 10}
