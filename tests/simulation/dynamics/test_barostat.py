@@ -170,7 +170,9 @@ def test_an_exploding_cell_ends_its_run(tmp_path: Path) -> None:
     """An ideal gas far above its pressure: its volume would grow twentyfold."""
     gas = ase.Atoms("Ar4", np.eye(4, 3), cell=[3.0] * 3, pbc=True)
     plan = DynamicsPlan(settings=isobaric(pressure=0.01, pressure_time=5.0), steps=2000, folder=tmp_path / "run")
-    outcome = molecular_dynamics(_Recorded(), [gas], plan, say=lambda text: None)  # type: ignore[arg-type]
+    said: list[str] = []
+    outcome = molecular_dynamics(_Recorded(), [gas], plan, say=said.append)  # type: ignore[arg-type]
+    assert any("was not trained on stress" in text for text in said)
     assert [failure.check for failure in outcome.failures] == ["volume"]
     assert "volume is" in str(outcome.failures[0]) and "Å^3" in str(outcome.failures[0])
 
@@ -178,7 +180,7 @@ def test_an_exploding_cell_ends_its_run(tmp_path: Path) -> None:
 class _Recorded(Balloon):
     """With what a folder asks of a potential besides."""
 
-    direct_forces, smooth = False, True
+    direct_forces, smooth, learned_stress = False, True, False
     models: tuple[()] = ()
 
     def weights_sha256(self) -> str:

@@ -77,7 +77,7 @@ def run(
     for (first, last), own in zip(parts, (sums, *others), strict=True):
         addresses = np.array([*shared, *(x.data_ptr() for x in own)], np.uint64)
         room: np.ndarray = np.empty(layout.room, layout.number)
-        calls.append((held, function, (first, last, addresses, *numbers, *layout.tables, room)))
+        calls.append(((*held, *own), function, (first, last, addresses, *numbers, *layout.tables, room)))
     futures = [_pool(len(parts) - 1).submit(_call, *call) for call in calls[1:]]
     _call(*calls[0])
     for future, own in zip(futures, others, strict=True):
