@@ -152,3 +152,19 @@ def test_auto_takes_kernels_where_there_are_any() -> None:
     assert choose_kernels("auto", torch.device("cuda")) == "plain"
     with pytest.raises(ValueError, match="kernels=fused: there are no fused kernels for cuda; take kernels=auto"):
         choose_kernels("fused", torch.device("cuda"))
+
+
+def test_indices_of_another_integer_type() -> None:
+    """A caller's own neighbour list may hold int32; kernels read int64."""
+    plan, wigner, (source, target) = couple_plan((4, 2), 1, 1), frames(6, 1), ends(6)
+    nodes, radial = [torch.randn(ATOMS, 2 * l + 1, c) for l, c in enumerate((4, 2))], torch.randn(6, plan.num_weights)
+    wanted = functions.couple(plan, nodes, nodes, source, target, wigner, radial)
+    found = functions.couple(plan, nodes, nodes, source.int(), target.int(), wigner, radial)
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+def test_tensors_of_two_precisions_are_refused() -> None:
+    plan, wigner, (source, target) = couple_plan((4, 2), 1, 1), frames(6, 1), ends(6)
+    nodes, radial = [torch.randn(ATOMS, 2 * l + 1, c) for l, c in enumerate((4, 2))], torch.randn(6, plan.num_weights)
+    with pytest.raises(TypeError, match=r"one precision, float32 or float64; found torch.float32, torch.float64"):
+        functions.couple(plan, nodes, nodes, source, target, wigner, radial.float())

@@ -55,8 +55,16 @@ class _Backward(torch.autograd.Function):
 
 
 def _full(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Half-precision tensors (of autocast) in single precision: kernels have no half precision."""
-    return [x.float() if x.dtype in (torch.bfloat16, torch.float16) else x for x in tensors]
+    """Half-precision tensors (of autocast) in single precision: kernels have no half precision.
+
+    Raises TypeError for tensors of different precisions: kernels read all of them in one.
+    """
+    full = [x.float() if x.dtype in (torch.bfloat16, torch.float16) else x for x in tensors]
+    found = {x.dtype for x in full}
+    if len(found) > 1 or not found <= {torch.float32, torch.float64}:
+        names = ", ".join(sorted(map(str, found)))
+        raise TypeError(f"fused kernels take tensors of one precision, float32 or float64; found {names}")
+    return full
 
 
 def couple(
@@ -69,7 +77,7 @@ def couple(
     radial: Tensor,
 ) -> list[Tensor]:
     """As :func:`denskit.models.equiformer.kernels.reference.couple`."""
-    layout = (plan.channels, plan.l_out, plan.m_max, source, target)
+    layout = (plan.channels, plan.l_out, plan.m_max, source.long(), target.long())
     inputs = _full([*at_source, *at_target, *wigner[: len(plan.channels)], radial])
     return list(_Operation.apply("couple", layout, *inputs))
 
@@ -90,6 +98,6 @@ def aggregate(
     wigner: Sequence[Tensor],
 ) -> list[Tensor]:
     """As :func:`denskit.models.equiformer.kernels.reference.aggregate`."""
-    layout = (plan.degrees, plan.channels, plan.m_max, target, num_atoms)
+    layout = (plan.degrees, plan.channels, plan.m_max, target.long(), num_atoms)
     inputs = _full([*values, attention, *wigner[: max(plan.degrees) + 1]])
     return list(_Operation.apply("aggregate", layout, *inputs))
