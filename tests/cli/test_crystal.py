@@ -48,6 +48,9 @@ def test_properties_of_copper(tmp_path: Path, crystals: Path) -> None:
     resumed = CliRunner().invoke(app, [*arguments, "--resume"])
     assert resumed.exit_code == 0, resumed.output
     assert len(list(properties_in(output))) == 3
+    resumed = CliRunner().invoke(app, [*arguments, "--resume", "data.units=kcal/mol"])
+    assert resumed.exit_code == 0, "labels are not used"
+    assert "crystals.extxyz: no labels; energies in kcal/mol" in resumed.stderr
     other = CliRunner().invoke(app, [*arguments, "--resume", "--strain", "0.01"])
     assert "settings.strain: 0.005 then, 0.01 now" in other.stderr
 

@@ -67,7 +67,7 @@ def test_frames_without_a_label_are_counted(tiny: Tiny, tmp_path: Path) -> None:
 
 def test_what_cannot_be_evaluated_says_why(tiny: Tiny, tmp_path: Path) -> None:
     run = train(tiny("training.max_steps=1", "data.split={mode: random, train: 4, valid: 2, test: 0}"))
-    with pytest.raises(ValueError, match=r"no test split.*data\.test=FILE"):
+    with pytest.raises(ValueError, match=r"no test split; give a file of structures"):
         evaluate(run)
     with pytest.raises(ValueError, match=r"data\.test=FILE"):
         evaluate(run / "model.safetensors")

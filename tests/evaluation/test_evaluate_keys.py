@@ -10,6 +10,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import read, write
 from typer.testing import CliRunner
 
+from denskit import read as read_structures
 from denskit.cli import app
 from denskit.evaluation.evaluate import evaluate
 from denskit.training.load_config import load_config
@@ -81,5 +82,48 @@ def test_a_file_with_other_names_and_units_is_read_as_said(tmp_path: Path) -> No
     assert judged == pytest.approx(expected, rel=1e-6)
     labels = [frame.info["REF_energy"] for frame in read(tmp_path / "predicted.extxyz", ":")]
     assert labels == pytest.approx([frame.get_potential_energy() for frame in plain])
-    with pytest.raises(ValueError, match=r"data.group_key does not say how a file is read; .*energy_key"):
-        evaluate(run, tmp_path / "named.extxyz", data={"group_key": "system"})
+    said = CliRunner().invoke(app, ["evaluate", str(run), str(tmp_path / "named.extxyz"), *settings])
+    assert "named.extxyz: energy from dft_energy, forces from dft_forces; energies in kcal/mol" in said.stderr
+
+
+def test_settings_of_reading_that_cannot_act_are_refused(tmp_path: Path) -> None:
+    """Settings that the file, or what is given instead of one, would ignore; errors say what to do."""
+    frames = []
+    for seed in range(4):
+        atoms = molecule("H2O")
+        atoms.rattle(0.05, seed=seed)
+        atoms.calc = SinglePointCalculator(
+            atoms, energy=-14.0, forces=0.3 * (atoms.positions - atoms.positions.mean(0))
+        )
+        frames.append(atoms)
+    file, other = tmp_path / "mine.extxyz", tmp_path / "other.extxyz"
+    write(file, frames)
+    for atoms in frames:
+        atoms.info["energy_of_dft"] = atoms.get_potential_energy()
+        atoms.calc = None
+    write(other, frames)
+    files = [f"data.path={file}", "data.split.test=0", f"output={tmp_path / 'run'}"]
+    run = train(load_config("demo", [*files, *SMALL, "data.references=fit"]))
+
+    for source, data, message in (
+        (file, {"group_key": "system"}, r"data.group_key does not say how a file is read; .*energy_key"),
+        (file, {"fixed": "none"}, r"mine.extxyz: data.fixed is for OC20's and OC22's files; here it would be ignored"),
+        (file, {"units": "furlong"}, r"data.units: .*'furlong'"),
+        (None, {"units": "eV"}, "would be ignored for the run's own data"),
+        (read_structures(file), {"units": "eV"}, "would be ignored for structures that were read already"),
+        (other, None, r"other.extxyz: no energies, .* Fields of its frames: .*energy_of_dft.*data.energy_key"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            evaluate(run, source, split="valid", data=data)
+    for arguments, message in (
+        (["relax", run, file, other, "-o", tmp_path / "relaxed"], "one file is taken"),
+        (
+            ["evaluate", run, "--discovery", file, "data.units=eV", "-o", tmp_path / "found"],
+            "--discovery takes its own",
+        ),
+        (["evaluate", run, file, "data.energies=total"], "data.energies is for OC20's and OC22's files"),
+        (["evaluate", run, "data.units=eV"], "give the file, or leave it out"),
+    ):
+        result = CliRunner().invoke(app, [*map(str, arguments), "--device", "cpu"])
+        assert result.exit_code != 0
+        assert message in " ".join((str(result.exception) + result.output).split()), result.output

@@ -87,8 +87,6 @@ def evaluate(
         use_deterministic_algorithms()
     files, data = with_reading(structures or [])
     sets = named_sets(files)
-    if data and not sets:
-        raise ValueError("data.KEY=VALUE says how a file is read; give the file, or leave it out")
     if split != "test" and sets:
         raise ValueError(f"--split {split} is part of the run's data; with other structures given it would be ignored")
     if (sigma or ratio) and not denoise:
@@ -96,8 +94,10 @@ def evaluate(
     if (hull or relaxed or resume) and not discovery:
         raise ValueError("--hull, --relaxed and --resume belong to --discovery; without it they would be ignored")
     if discovery:
-        if sets or denoise:
-            raise ValueError("--discovery takes its own files; leave out other structures and --denoise")
+        if sets or denoise or data:
+            raise ValueError(
+                "--discovery takes its own files; leave out other structures, data.KEY=VALUE and --denoise"
+            )
         others: dict[str, Any] = {"hull": hull, "relaxed": relaxed}
         show_discovery(model, discovery, output, device=device, checkpoint=checkpoint, resume=resume, **others)
         return
@@ -108,6 +108,8 @@ def evaluate(
             raise ValueError("--denoise takes one file of structures at most, and no data.KEY=VALUE")
         show_denoising(model, file, output, force=force, sigmas=sigma or (), ratios=ratio or (), **common)
         return
+    if data and not sets:
+        raise ValueError("data.KEY=VALUE says how a file is read; give the file, or leave it out")
     named = len(sets) > 1 or files != [*sets.values()]
     _judge(model, None if named else file, sets if named else {}, output, force=force, data=data, **common)
 
@@ -135,12 +137,14 @@ def _judge(
     if output is not None:
         for name in written:
             new_file(output / name, force=force)
-    settings: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size, "data": data}
+    settings: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
     settings["processes"] = join_processes(device)
+    sources = _read(model, sets or ({} if file is None else {file: file}), data)
     if sets:
-        results = evaluate_splits(model, sets, **settings)
+        results = evaluate_splits(model, sources, **settings)
     else:
-        results = {Path(file).stem if file else split: evaluate_model(model, file, split=split, **settings)}
+        given = sources.get(file or "")
+        results = {Path(file).stem if file else split: evaluate_model(model, given, split=split, **settings)}
     if os.environ.get("RANK", "0") != "0":  # of torchrun's processes one speaks
         return
     give(errors=results)
@@ -151,6 +155,17 @@ def _judge(
         return
     parity = {"file": file, "checkpoint": checkpoint, "device": device, "data": data}
     _write(results, output or model, written, model, parity)
+
+
+def _read(model: Path, sets: dict[str, str], data: dict[str, Any]) -> dict[str, Any]:
+    """The structures of files by name; which fields and units were read goes to standard error."""
+    from denskit.evaluation.evaluate import read_structures
+
+    read = {name: read_structures(model, path, data) for name, path in sets.items()}
+    for message in (message for _, said in read.values() for message in said):
+        if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
+            typer.echo(message, err=True)
+    return {name: source for name, (source, _) in read.items()}
 
 
 def _shift_of(errors: dict[str, float]) -> str:

@@ -39,11 +39,16 @@ def with_settings(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def reading_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Settings ``data.KEY=VALUE`` by KEY.  Raises ValueError for unknown ones, and for those that do not say how a
-    file is read."""
+    """Settings ``data.KEY=VALUE`` by KEY.
+
+    Raises ValueError for other arguments, unknown settings, and those that do not say how a file is read.
+    """
     from denskit.training.load_config import data_config
     from denskit.training.trained_on import reading_of
 
+    for text in settings:
+        if not text.startswith("data.") and (Path(text).exists() or "=" not in text):
+            raise ValueError(f"{text!r}: one file is taken; after it stand settings data.KEY=VALUE, as data.units=eV")
     given = data_config(settings).model_dump(exclude_unset=True)
     reading_of(given)
     return given

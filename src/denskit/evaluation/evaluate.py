@@ -73,7 +73,7 @@ def evaluate(
     result = measure(force_field, structures, batch_size=batch_size, processes=processes, shift=shift).summary()
     result |= shift.summary(processes)
     if not result:
-        raise ValueError(f"{structures.name}: no energies, forces or stresses to compare with")
+        raise ValueError(f"{structures.name}: no energies, forces or stresses to compare with{_fields_of(structures)}")
     if processes is None or processes.is_first:
         for message in _partly_labelled(structures, result):
             warnings.warn(message, stacklevel=2)
@@ -186,6 +186,13 @@ def load_force_field(model: Model, checkpoint: Kept | None, device: str) -> Forc
     return force_field
 
 
+def _fields_of(source: Source) -> str:
+    """Advice where the labels of structures in memory were not found."""
+    if not isinstance(source, StructureArrays) or not source.keys:
+        return ""
+    return f". Fields of its frames: {', '.join(source.keys)}. Say which are labels: data.energy_key, data.forces_key"
+
+
 def _partly_labelled(source: Source, errors: Mapping[str, float]) -> list[str]:
     """Judged labels that some structures in memory lack, or that are not finite there."""
     if not isinstance(source, StructureArrays):
@@ -199,32 +206,50 @@ def _partly_labelled(source: Source, errors: Mapping[str, float]) -> list[str]:
 
 
 def source_of(model: Model, source: Structures | None, split: str, data: Reading = None) -> Source:
-    """Structures to judge a model on: given ones, those of a file, or the ``split`` of the run's own data."""
+    """Structures to judge a model on: given ones, those of a file, or the ``split`` of the run's own data.
+
+    Raises ValueError for ``data`` where no file or atoms are read, and where a run has no such split.
+    """
+    if data and (source is None or isinstance(source, Source)):
+        given = "the run's own data" if source is None else "structures that were read already"
+        raise ValueError(f"data={dict(data)} says how a file is read, and would be ignored for {given}")
     if source is None:
         if isinstance(model, ForceField) or not RunFolder(Path(model)).config.is_file():
-            raise ValueError("a model alone has no data: say which file, data.test=FILE, or give a run folder")
+            raise ValueError(
+                f"{_name(model)} is a model alone, without data: give a file of structures, or a run folder"
+            )
         chosen: Source | None = getattr(run_data(Path(model)), split)
         if chosen is None:
-            raise ValueError(f"{os.fspath(model)}: this run has no {split} split; give a file, data.test=FILE")
+            raise ValueError(f"{_name(model)}: this run has no {split} split; give a file of structures")
         return chosen
     if isinstance(source, Source):
         return source
-    if isinstance(source, str | os.PathLike):
-        found, messages = read_file(Path(source), reading(model, source, data))
-    else:
-        config = reading(model, "frames.extxyz", data)
-        arrays, messages = read_atoms(source, config)
-        found, masked = arrays.checked(missing=config.missing)
-        messages += masked
+    found, messages = read_structures(model, source, data)
     for message in messages:
         _LOG.info(message)
     return found
 
 
+def read_structures(
+    model: Model, source: Sequence[ase.Atoms] | str | os.PathLike[str], data: Reading = None
+) -> tuple[Source, list[str]]:
+    """The structures of a file, or ``ase.Atoms``, read for a model, and which fields and units were used."""
+    if isinstance(source, str | os.PathLike):
+        return read_file(Path(source), reading(model, source, data))
+    config = reading(model, "frames.extxyz", data)
+    arrays, messages = read_atoms(source, config)
+    found, masked = arrays.checked(missing=config.missing)
+    return found, messages + masked
+
+
+def _name(model: Model) -> str:
+    return model.config.name if isinstance(model, ForceField) else os.fspath(model)
+
+
 def reading(model: Model, file: str | os.PathLike[str], data: Reading = None) -> DataConfig:
     """Settings to read a file for a model: units, keys and the like of its training data, changed by ``data``."""
     if isinstance(model, ForceField):
-        return reading_of(data)
+        return reading_of(data, file)
     return reading_as_trained(model_file(model), file, data)
 
 

@@ -92,8 +92,11 @@ def settings_classes() -> dict[str, type[BaseModel]]:
     return {"run": RunConfig, "training": TrainingConfig, "data": DataConfig, **chosen}
 
 
-def data_config(overrides: Sequence[str]) -> DataConfig:
-    """How structures are read, from ``data.KEY=VALUE``.  Raises ValueError for other and unknown keys."""
+def data_config(overrides: Overrides) -> DataConfig:
+    """How structures are read, from ``data.KEY=VALUE`` or ``{"data": {...}}``.
+
+    Raises ValueError for other and unknown keys, and for wrong values.
+    """
     changes = _parse_overrides(overrides)
     other = [key for key in changes if key != "data"]
     if other:

@@ -10,6 +10,7 @@ from typing import Any
 from denskit.data.config import DataConfig
 from denskit.data.readers.formats import are_shards
 from denskit.models.model_file import read_header
+from denskit.training.load_config import data_config
 
 _SHARDS = ("fixed", "energies", "oc20_ref")  # whose fields have names and units of their own
 _FILES = ("energy_key", "forces_key", "stress_key", "stress_unit", "stress_sign", "units")
@@ -25,16 +26,21 @@ def reading_as_trained(model: Path, file: str | os.PathLike[str], data: Reading 
     trained_on = read_header(model)["metadata"].get("run", {}).get("data", {})  # {} where imported
     path = Path(file)
     names = _SHARDS if are_shards(path) else ("units",) if path.suffix == ".npz" else _FILES
-    return reading_of({name: trained_on[name] for name in names if name in trained_on} | dict(data or {}))
+    return reading_of(data, file, {name: trained_on[name] for name in names if name in trained_on})
 
 
-def reading_of(data: Reading) -> DataConfig:
-    """Settings to read a file of structures.
+def reading_of(
+    data: Reading, file: str | os.PathLike[str] | None = None, trained_on: Mapping[str, Any] | None = None
+) -> DataConfig:
+    """Settings to read a file of structures: those of training, changed by ``data``; labels may be absent.
 
-    Raises ValueError for a setting that does not say how a file is read, such as ``split``.
+    Raises ValueError for a setting that does not say how a file is read, such as ``split``, for one that ``file``
+    would ignore, and for a wrong value.
     """
     known = (*_FILES, *_SHARDS)
     for name in data or {}:
         if name not in known:
             raise ValueError(f"data.{name} does not say how a file is read; those that do: {', '.join(known)}")
-    return DataConfig(missing="mask", **dict(data or {}))
+        if name in _SHARDS and file is not None and not are_shards(Path(file)):
+            raise ValueError(f"{os.fspath(file)}: data.{name} is for OC20's and OC22's files; here it would be ignored")
+    return data_config({"data": {"missing": "mask", **(trained_on or {}), **(data or {})}})

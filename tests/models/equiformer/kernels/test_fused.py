@@ -53,10 +53,14 @@ def ends(edges: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.fixture(autouse=True)
-def _double() -> object:
+def _double_and_poisoned() -> object:
+    """Double precision, and NaN in memory that nobody has written: a kernel must write, or clear, all that it gives."""
     torch.manual_seed(0)
     torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(1).isnan()
     yield
+    torch.use_deterministic_algorithms(False)
     torch.set_default_dtype(torch.float32)
 
 
