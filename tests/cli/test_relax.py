@@ -140,6 +140,11 @@ def test_ctrl_c_saves_and_resume_goes_on(systems: dict[str, System], tmp_path: P
     assert 1 < len(ase.io.read(trajectory, ":")) < 21
     assert (output / "running.safetensors").is_file()
     assert not (output / "relaxed.extxyz").exists()
+    content = file.read_text()
+    ase.io.write(file, atoms_named(systems, "water", "ethanol"))
+    other = relax(TRAINED, file, *options, "-o", output, "--resume")
+    assert other.exit_code == 1 and "file_sha256" in other.stderr and "nothing changed" in other.stderr
+    file.write_text(content)
     assert relax(TRAINED, file, *options, "-o", output, "--resume").exit_code == 0
     assert relax(TRAINED, file, *options, "-o", tmp_path / "whole").exit_code == 0
     assert (output / "relaxed.extxyz").read_text() == (tmp_path / "whole" / "relaxed.extxyz").read_text()

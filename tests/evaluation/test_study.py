@@ -406,6 +406,30 @@ class TestWholeStudies:
             train_and_judge(nothing, runs_of(study)[1], folder)
         assert not folder.run(runs_of(study)[1]).exists(), "told before the training"
 
+    def test_files_that_have_changed_are_not_mixed(self, tmp_path: Path) -> None:
+        """Runs on two contents of one file are no pairs, whether it is trained or judged on."""
+        frames = load_data(runs_of(tiny_study())[0].config(tmp_path).data, 0).test
+        assert frames is not None
+        mine, more = tmp_path / "mine.extxyz", tmp_path / "more.extxyz"
+        for file, chosen in ((mine, range(16)), (more, range(16, 20))):
+            systems = [frames[k] for k in chosen]
+            ase.io.write(file, [relabelled(plain(s), {"energy": s.energy, "forces": s.forces}) for s in systems])
+        settings = TINY | {"data.name": "file", "data.path": str(mine), "data.split": {"train": 8, "valid": 4}}
+        study = tiny_study(settings=settings, tests={"more": str(more)}, seeds=1)
+        folder, command = StudyFolder(tmp_path / "study"), ["study", str(tmp_path / "study.yaml"), "-o"]
+        write_study(study, tmp_path / "study.yaml")
+        train_and_judge(study, runs_of(study)[0], folder)
+        for file in (mine, more):
+            content = file.read_text()
+            file.write_text(content.replace("C ", "N ", 1))
+            with pytest.raises(ValueError, match=rf"{file.name}, which 1 finished runs have read"):
+                train_and_judge(study, runs_of(study)[1], folder)
+            refused = CliRunner().invoke(app, [*command, str(folder.path)])
+            assert refused.exit_code != 0 and "have changed" in refused.output
+            file.write_text(content)
+        assert not folder.result(runs_of(study)[1]).exists()
+        train_and_judge(study, runs_of(study)[1], folder)
+
     def test_runs_of_another_command_are_waited_for(self, tmp_path: Path) -> None:
         study, folder = tiny_study(seeds=1), StudyFolder(tmp_path)
         held, done = runs_of(study)

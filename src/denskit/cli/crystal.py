@@ -9,7 +9,7 @@ import typer
 
 from denskit.cli.options import Device, HowRead, Kernels
 from denskit.cli.output import complain, give
-from denskit.cli.sets import reading_settings
+from denskit.cli.sets import origin_of, reading_settings
 
 # column, key, format
 COLUMNS = (
@@ -82,7 +82,7 @@ def crystal(
     potential = Potential(weights, device=choose_device(device), dtype=DTYPES[dtype], stress=True, kernels=kernels)
     source, said = open_unchecked(file, reading(model, file, reading_settings(how or [])))
     typer.echo("\n".join(said), err=True)
-    origin = {"model": potential.weights_sha256(), "file": str(file), "dtype": dtype}
+    origin = {"model": potential.weights_sha256(), **origin_of(file), "dtype": dtype}
     with Interrupt(patient=False) as interrupt, progress_bar(Console(stderr=True)) as bar:
         found = measure_into(
             output, potential, source, settings, vibrations=phonons, heat=conductivity, reference=reference,

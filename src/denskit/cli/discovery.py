@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from denskit.cli.output import complain, give
+from denskit.cli.sets import origin_of
 
 ROWS = (
     ("stable: F1", "F1", "{:.3f}"),
@@ -61,7 +62,8 @@ def show_discovery(
         typer.echo("RMSD is left out: it needs pymatgen (pip install 'denskit[discovery]')", err=True)
     materials = Materials(source_of(model, file, ""), file, phases, known)
     potential = Potential(weights, device=choose_device(device), stress=True)
-    origin = {"model": potential.weights_sha256(), "files": [str(path) for path in (file, hull, relaxed)]}
+    files = {"materials": file, "hull": hull, "relaxed": relaxed}
+    origin = {"model": potential.weights_sha256(), **{name: path and origin_of(path) for name, path in files.items()}}
     console = Console(stderr=True, soft_wrap=True)
     with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
         found = discover_into(

@@ -9,7 +9,7 @@ import typer
 
 from denskit.cli.options import Deterministic, Device, HowRead, Kernels, Processes
 from denskit.cli.output import complain, give
-from denskit.cli.sets import reading_settings
+from denskit.cli.sets import origin_of, reading_settings
 
 if TYPE_CHECKING:
     from denskit.data.writing import Originals
@@ -76,9 +76,8 @@ def relax(
     if deterministic:
         use_deterministic_algorithms()
     settings = _settings(protocol, optimizer, fmax, steps, cell, pressure)
-    weights = model_file(model)
     potential = DividedPotential(
-        weights,
+        model_file(model),
         device=choose_device(device),
         dtype=None if dtype is None else getattr(torch, dtype),
         stress=settings.cell is not None,
@@ -87,7 +86,8 @@ def relax(
     )
     data = reading_settings(how or [])
     source, original = _structures(model, file, data, first_frames)
-    origin = {"model": str(weights), "file": str(file), "first_frames": first_frames, "dtype": dtype, "data": data}
+    origin = {"model": potential.weights_sha256(), **origin_of(file), "first_frames": first_frames}
+    origin |= {"dtype": dtype, "data": data}
     folder = RelaxationFolder(output)
     options = {"resume": resume, "batch_atoms": batch_atoms, "trajectories": trajectory, "original": original}
     summary = _run(folder, potential, source, settings, {"origin": origin, **options})

@@ -61,6 +61,14 @@ def with_reading(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     return [text for text in arguments if text not in settings], reading_settings(settings)
 
 
+def origin_of(file: str | Path) -> dict[str, str]:
+    """Name and content of a file of structures, which a command that is resumed must find again."""
+    from denskit.data.readers.formats import path_of
+    from denskit.files import identity
+
+    return {"file": str(file), "file_sha256": identity(path_of(file))[1]}
+
+
 def print_table(results: Mapping[str, Mapping[str, float]], *, title: str) -> None:
     """Errors by quantity (rows) and set (columns)."""
     table = Table("quantity", title=title)

@@ -114,7 +114,7 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
 
     source: the study's file, which the processes of its runs read.
 
-    Raises typer.Exit: 130 after Ctrl-C, 1 where a run failed.
+    Raises typer.Exit: 130 after Ctrl-C, 1 where a run failed; ValueError where a file has changed since a run read it.
     """
     from denskit.analysis.study_plots import plot_study_results
     from denskit.cli.study_progress import StudyProgress
@@ -124,6 +124,7 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     from denskit.evaluation.study.tables import as_rich, write_tables
     from denskit.files import locked
 
+    folder.require_same_inputs(study)
     costs = _costs(study, source, folder)
     for line in [*_announce(study, folder, costs, processes), *advice(study, costs)]:
         typer.echo(line)
