@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
+from typer.testing import CliRunner
 
+from denskit.cli import app
 from denskit.data import load_data
 from denskit.data.base import collate
-from denskit.evaluation.evaluate import evaluate, predict_file
+from denskit.data.writing import plain, relabelled
+from denskit.evaluation.evaluate import evaluate, evaluate_splits, predict, predict_file
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.model_file import load_model
 from denskit.training.load_config import RunConfig
@@ -51,6 +54,52 @@ def test_the_split_is_the_one_that_was_trained_with(tiny: Tiny) -> None:
     assert evaluate(run) == pytest.approx(evaluate(run / "model.safetensors", test))
 
 
+def test_a_committee_is_the_mean_of_its_members(tiny: Tiny, tmp_path: Path) -> None:
+    """Its errors, arrays and written frames; the standard deviation is that over the members."""
+    split = "data.split={mode: random, train: 8, valid: 2, test: 6, seed: 0}"
+    runs = [train(tiny(split, f"seed={seed}", f"output={tmp_path / str(seed)}")) for seed in range(3)]
+    test = load_data(tiny(split).data, 0).test
+    assert test is not None
+    file = tmp_path / "test.extxyz"
+    systems = list(test)
+    ase.io.write(file, [relabelled(plain(s), {"energy": s.energy, "forces": s.forces}) for s in systems])
+    each = [predict(run, file) for run in runs]
+    forces = np.stack([np.concatenate(one.forces) for one in each])
+    energies = np.stack([one.energy for one in each])
+    labels = np.concatenate([system.forces for system in systems])
+    expected = 1000 * np.abs(forces.mean(0) - labels).mean()
+    for found in (evaluate(runs), evaluate(runs, file), evaluate_splits(runs, {"a": file})["mean"]):
+        assert found["forces_mae_meV_per_A"] == pytest.approx(expected, rel=1e-4)
+    np.testing.assert_allclose(predict(runs, file).energy, energies.mean(0), rtol=1e-6)
+
+    result = CliRunner().invoke(
+        app, ["predict", str(runs[0]), str(file), "--committee", str(runs[1]), "--committee", str(runs[2]),
+              "-o", str(tmp_path / "mean.extxyz")],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    written = ase.io.read(tmp_path / "mean.extxyz", ":")
+    np.testing.assert_allclose(np.concatenate([a.get_forces() for a in written]), forces.mean(0), atol=1e-5)
+    np.testing.assert_allclose(
+        np.concatenate([a.arrays["forces_std"] for a in written]), forces.std(0, ddof=1), atol=1e-5
+    )
+    np.testing.assert_allclose([a.info["energy_std"] for a in written], energies.std(0, ddof=1), atol=1e-4)
+
+    before = (runs[0] / "test.json").is_file()
+    shown = CliRunner().invoke(app, ["evaluate", str(runs[0]), "--committee", str(runs[1])])
+    assert shown.exit_code == 0 and "mean of" in shown.output
+    assert (runs[0] / "test.json").is_file() == before, "the folder is of one run"
+
+
+def test_a_committee_is_not_judged_on_what_a_member_has_seen(tiny: Tiny, tmp_path: Path) -> None:
+    split = "data.split={mode: random, train: 8, valid: 2, test: 6}"
+    runs = [train(tiny(split, f"seed={seed}", f"output={tmp_path / str(seed)}")) for seed in range(2)]
+    with pytest.raises(ValueError, match=r"1 has trained on \d of the 6 test structures of .*0, so .*data.split.file="):
+        evaluate(runs)
+    other = train(tiny(split, "model.cutoff=3.5", f"output={tmp_path / 'other'}"))
+    with pytest.raises(ValueError, match=r"same neighbours; found cutoff 3.0.*; cutoff 3.5"):
+        evaluate([runs[0], other])
+
+
 def test_frames_without_a_label_are_counted(tiny: Tiny, tmp_path: Path) -> None:
     run = train(tiny("training.max_steps=1"))
     frames = []
@@ -69,7 +118,7 @@ def test_what_cannot_be_evaluated_says_why(tiny: Tiny, tmp_path: Path) -> None:
     run = train(tiny("training.max_steps=1", "data.split={mode: random, train: 4, valid: 2, test: 0}"))
     with pytest.raises(ValueError, match=r"no test split; give a file of structures"):
         evaluate(run)
-    with pytest.raises(ValueError, match=r"data\.test=FILE"):
+    with pytest.raises(ValueError, match=r"a model alone, without data: give a file"):
         evaluate(run / "model.safetensors")
     with pytest.raises(FileNotFoundError, match="no such model file"):
         evaluate(tmp_path / "absent")

@@ -16,8 +16,7 @@ from denskit.analysis.novelty import novelty
 from denskit.batch import System
 from denskit.data.base import Source, collate, evenly
 from denskit.files import atomic_write
-from denskit.models.base import ForceField
-from denskit.models.prediction import predict_each
+from denskit.models.prediction import Predictor, predict_each
 from denskit.reading.arrays import read_npz
 from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import Metrics
@@ -148,7 +147,7 @@ class Judged:
 
 
 def judge(
-    force_field: ForceField,
+    force_field: Predictor,
     source: Source,
     trained: Source | None = None,
     *,
@@ -193,7 +192,7 @@ def judge(
     )
 
 
-def _baseline(force_field: ForceField, systems: Sequence[System]) -> np.ndarray:
+def _baseline(force_field: Predictor, systems: Sequence[System]) -> np.ndarray:
     device = next(force_field.parameters()).device
     with torch.no_grad():
         batch = collate(systems)[0].to(device)

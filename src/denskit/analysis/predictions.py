@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from denskit.analysis.judged import Judged, judge
-from denskit.evaluation.evaluate import Kept, load_force_field, source_of
+from denskit.evaluation.evaluate import Kept, Models, load_predictor, source_of
 from denskit.training.trained_on import Reading
 
 
 def predictions_of(
-    model: Path,
+    model: Models,
     file: str | Path | None = None,
     *,
     checkpoint: Kept | None = None,
@@ -21,4 +21,4 @@ def predictions_of(
 
     Raises FileNotFoundError where there is no model, ValueError where a run has no test split.
     """
-    return judge(load_force_field(model, checkpoint, device), source_of(model, file, "test", data))
+    return judge(load_predictor(model, checkpoint, device), source_of(model, file, "test", data))

@@ -11,7 +11,7 @@ import typer
 
 from denskit.cli.denoising import show_denoising
 from denskit.cli.discovery import show_discovery
-from denskit.cli.options import Deterministic, Device, Force
+from denskit.cli.options import Committee, Deterministic, Device, Force, refuse
 from denskit.cli.output import give
 from denskit.cli.sets import named_sets, print_table, with_reading
 from denskit.files import write_json
@@ -36,6 +36,7 @@ Ratios = Annotated[
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
     structures: Sets = None,
+    committee: Committee = None,
     split: Annotated[Literal["train", "valid", "test"], typer.Option(help="Part of the run's own data.")] = "test",
     checkpoint: Annotated[
         Literal["best", "last"] | None, typer.Option(help="Of a run folder; default: the run's choice.")
@@ -75,6 +76,8 @@ def evaluate(
 
       denskit evaluate runs/mine cold=300K.extxyz hot=1200K.extxyz data.energy_key=dft_energy
 
+      denskit evaluate runs/a other.extxyz --committee runs/b --committee runs/c
+
       denskit evaluate runs/ethanol --denoise --sigma 0.02 --sigma 0.05
 
       denskit evaluate runs/mine --discovery wbm.extxyz --hull phases.extxyz -o runs/mine/discovery
@@ -87,35 +90,31 @@ def evaluate(
         use_deterministic_algorithms()
     files, data = with_reading(structures or [])
     sets = named_sets(files)
-    if split != "test" and sets:
-        raise ValueError(f"--split {split} is part of the run's data; with other structures given it would be ignored")
-    if (sigma or ratio) and not denoise:
-        raise ValueError("--sigma and --ratio belong to --denoise; without it they would be ignored")
-    if (hull or relaxed or resume) and not discovery:
-        raise ValueError("--hull, --relaxed and --resume belong to --discovery; without it they would be ignored")
+    refuse(
+        (split != "test" and sets, f"--split {split} is of the run's data, and would be ignored for other structures"),
+        ((sigma or ratio) and not denoise, "--sigma and --ratio belong to --denoise"),
+        ((hull or relaxed or resume) and not discovery, "--hull, --relaxed and --resume belong to --discovery"),
+        (committee and (discovery or denoise), "--committee goes with neither --discovery nor --denoise"),
+        (discovery and (sets or denoise or data), "--discovery takes its own file, no data.KEY=VALUE, no --denoise"),
+        (denoise and (len(sets) > 1 or data), "--denoise takes one file of structures at most, no data.KEY=VALUE"),
+        (data and not sets, "data.KEY=VALUE says how a file is read; give the file, or leave it out"),
+    )
     if discovery:
-        if sets or denoise or data:
-            raise ValueError(
-                "--discovery takes its own files; leave out other structures, data.KEY=VALUE and --denoise"
-            )
         others: dict[str, Any] = {"hull": hull, "relaxed": relaxed}
         show_discovery(model, discovery, output, device=device, checkpoint=checkpoint, resume=resume, **others)
         return
     common: dict[str, Any] = {"split": split, "checkpoint": checkpoint, "device": device, "batch_size": batch_size}
     file = next(iter(sets.values()), None)
     if denoise:
-        if len(sets) > 1 or data:
-            raise ValueError("--denoise takes one file of structures at most, and no data.KEY=VALUE")
         show_denoising(model, file, output, force=force, sigmas=sigma or (), ratios=ratio or (), **common)
         return
-    if data and not sets:
-        raise ValueError("data.KEY=VALUE says how a file is read; give the file, or leave it out")
     named = len(sets) > 1 or files != [*sets.values()]
-    _judge(model, None if named else file, sets if named else {}, output, force=force, data=data, **common)
+    models = [model, *(committee or [])]
+    _judge(models, None if named else file, sets if named else {}, output, force=force, data=data, **common)
 
 
 def _judge(
-    model: Path,
+    models: list[Path],
     file: str | None,
     sets: dict[str, str],
     output: Path | None,
@@ -139,22 +138,23 @@ def _judge(
             new_file(output / name, force=force)
     settings: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
     settings["processes"] = join_processes(device)
-    sources = _read(model, sets or ({} if file is None else {file: file}), data)
+    sources = _read(models[0], sets or ({} if file is None else {file: file}), data)
     if sets:
-        results = evaluate_splits(model, sources, **settings)
+        results = evaluate_splits(models, sources, **settings)
     else:
         given = sources.get(file or "")
-        results = {Path(file).stem if file else split: evaluate_model(model, given, split=split, **settings)}
+        results = {Path(file).stem if file else split: evaluate_model(models, given, split=split, **settings)}
     if os.environ.get("RANK", "0") != "0":  # of torchrun's processes one speaks
         return
     give(errors=results)
-    print_table(results, title=f"{model} on {', '.join(sets) or file or f'its {split} split'}")
+    name = str(models[0]) if len(models) == 1 else f"mean of {', '.join(map(str, models))}"
+    print_table(results, title=f"{name} on {', '.join(sets) or file or f'its {split} split'}")
     for hint in (hint for result in results.values() if sets or file if (hint := _shift_of(result))):
         typer.echo(hint)
-    if output is None and (file is not None or not model.is_dir()):
+    if output is None and (file is not None or len(models) > 1 or not models[0].is_dir()):
         return
     parity = {"file": file, "checkpoint": checkpoint, "device": device, "data": data}
-    _write(results, output or model, written, model, parity)
+    _write(results, output or models[0], written, models, parity)
 
 
 def _read(model: Path, sets: dict[str, str], data: dict[str, Any]) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _written(split: str, *, several: bool) -> list[str]:
 
 
 def _write(
-    results: dict[str, dict[str, float]], folder: Path, names: list[str], model: Path, parity: dict[str, Any]
+    results: dict[str, dict[str, float]], folder: Path, names: list[str], models: list[Path], parity: dict[str, Any]
 ) -> None:
     found = results if names == [SETS] else next(iter(results.values()))
     write_json(folder / names[0], found)
@@ -194,6 +194,7 @@ def _write(
         from denskit.analysis.plots import plot_parity
         from denskit.analysis.predictions import predictions_of
 
-        pairs = predictions_of(model, **parity)
-        plot_parity(pairs.energy, pairs.forces, folder / PARITY, title=f"{model.name}, test structures")
+        pairs = predictions_of(models, **parity)
+        title = " and ".join(model.name for model in models)
+        plot_parity(pairs.energy, pairs.forces, folder / PARITY, title=f"{title}, test structures")
     typer.echo(f"Wrote {' and '.join(names)} to {folder}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from denskit.cli.options import Device, Kernels, Processes
+from denskit.cli.options import Committee, Device, Kernels, Processes
 from denskit.cli.output import give
 
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from denskit.simulation.dynamics.folder import DynamicsPlan
     from denskit.simulation.dynamics.loop import Outcome
 
-Committee = Annotated[
-    list[Path] | None, typer.Option(help="A further model, repeatable: mean forces and their spread.")
-]
 Uncertain = Annotated[
     float | None,
     typer.Option(help="eV/Å: write frames with a larger spread of the committee's forces to a file.", min=0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -19,8 +20,19 @@ Kernels = Annotated[
     Literal["auto", "plain", "fused"],
     typer.Option(help="Edge operations of Equiformer: plain PyTorch, fused kernels, or auto: fused on CPUs."),
 ]
+Committee = Annotated[
+    list[Path] | None,
+    typer.Option(help="A further model, repeatable: mean predictions, and their spread.", metavar="RUN|MODEL"),
+]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]
 Processes = Annotated[
     int, typer.Option(help="Processes on this machine that share the structures and its cores.", min=1)
 ]
+
+
+def refuse(*rules: tuple[object, str]) -> None:
+    """Raise ValueError with the text of the first rule whose condition holds: options that would be ignored."""
+    for wrong, why in rules:
+        if wrong:
+            raise ValueError(why)

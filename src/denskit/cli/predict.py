@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from denskit.cli.options import Deterministic, Device, Force
+from denskit.cli.options import Committee, Deterministic, Device, Force
 from denskit.cli.output import give
 from denskit.cli.sets import named_sets, with_reading
 
@@ -25,6 +25,7 @@ def predict(
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)],
+    committee: Committee = None,
     layout: Annotated[
         Literal["extxyz", "evalai", "leaderboard"],
         typer.Option("--format", help="extxyz, or a submission file (npz) with forces of free or of all atoms."),
@@ -37,7 +38,7 @@ def predict(
     """Predict energies (eV), forces (eV/Å) and, if the model has it, stress (eV/Å^3).
 
     extxyz keeps all fields of the file; energy, forces and stress are the model's, the file's own become REF_energy,
-    REF_forces and REF_stress.
+    REF_forces and REF_stress. Of a committee it is the mean; energy_std and forces_std are its spread.
 
     Examples:
 
@@ -53,13 +54,14 @@ def predict(
     sets = named_sets(files)
     if not sets:
         raise ValueError("no file of structures is given")
+    models = [model, *(committee or [])]
     if layout == "extxyz":
         from denskit.evaluation.evaluate import predict_file
 
         if len(sets) > 1:
             raise ValueError(f"{len(sets)} files are the splits of a submission: add --format evalai or leaderboard")
         (file,) = sets.values()
-        count = predict_file(model, file, output, device=device, batch_size=batch_size, data=data, force=force)
+        count = predict_file(models, file, output, device=device, batch_size=batch_size, data=data, force=force)
     else:
         from denskit.evaluation.submission import write_submission
         from denskit.runtime.processes import join_processes
@@ -67,7 +69,7 @@ def predict(
         settings = {"batch_size": batch_size, "data": data, "force": force, "processes": join_processes(device)}
         named = files != [*sets.values()]
         given = sets if named or len(sets) > 1 else next(iter(sets.values()))
-        count = write_submission(model, given, output, layout=layout, **settings)  # type: ignore[arg-type]
+        count = write_submission(models, given, output, layout=layout, **settings)  # type: ignore[arg-type]
     give(output=output, structures=count)
     if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
         typer.echo(f"Wrote {count} structures to {output}")

@@ -32,6 +32,7 @@ from denskit.data.structure_arrays import LABELS
 
 # Results that a model predicts, or that mean nothing beside its predictions.
 PREDICTED = ("energy", "free_energy", "energies", "forces", "stress", "stresses")
+SPREADS = ("energy_std", "forces_std")  # of a committee: fields, since ASE's calculators have no such result
 _OF_ATOMS = ("forces", "energies", "stresses")
 
 
@@ -73,7 +74,11 @@ def plain(system: System) -> ase.Atoms:
 
 
 def predicted(original: ase.Atoms, system: System, results: Mapping[str, Any]) -> ase.Atoms:
-    """The structure with a model's ``results`` (energy, forces, perhaps stress) and its own labels as REF_ fields."""
+    """The structure with a model's ``results`` and its own labels as REF_ fields.
+
+    Results: energy, forces, perhaps stress; of a committee also "energy_std" (in ``info``) and "forces_std" (in
+    ``arrays``).
+    """
     atoms, taken = _without_results(original)
     if not any(_has(atoms, f"REF_{label}") for label in LABELS):
         atoms.info[REF_UNIT] = "eV"
@@ -123,7 +128,11 @@ def _without_results(original: ase.Atoms) -> tuple[ase.Atoms, dict[str, Any]]:
 def _finished(atoms: ase.Atoms, taken: Mapping[str, Any], results: Mapping[str, Any]) -> ase.Atoms:
     for name, value in taken.items():
         _put(atoms, f"input_{name}", value)
-    atoms.calc.results |= {name: value for name, value in results.items() if value is not None}
+    for name, value in results.items():
+        if name in SPREADS:
+            (atoms.arrays if name == "forces_std" else atoms.info)[name] = value
+        elif value is not None:
+            atoms.calc.results[name] = value
     atoms.info = in_one_line(atoms.info)
     return atoms
 

@@ -23,8 +23,10 @@ from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.data.writing import Originals, predicted
 from denskit.files import atomic_write, new_file
 from denskit.models.base import ForceField
+from denskit.models.committee import Committee
 from denskit.models.model_file import load_model
-from denskit.models.prediction import predict_each
+from denskit.models.prediction import Predictor, predict_each
+from denskit.reading.documents import read_json
 from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes
 from denskit.tasks.energy_shift import EnergyShift
@@ -35,13 +37,14 @@ from denskit.training.trained_on import Reading, reading_as_trained, reading_of
 
 _LOG = logging.getLogger(__name__)
 Model = ForceField | str | os.PathLike[str]
+Models = Model | Sequence[Model]  # several: a committee, which predicts their mean
 Structures = Source | Sequence[ase.Atoms] | str | os.PathLike[str]
 Split = Literal["train", "valid", "test"]
 Kept = Literal["best", "last"]  # which weights of a run folder
 
 
 def evaluate(
-    model: Model,
+    model: Models,
     source: Structures | None = None,
     *,
     split: Split = "test",
@@ -54,9 +57,9 @@ def evaluate(
     """Errors of a model, named with their units (``forces_mae_meV_per_A``; see ``tasks/metrics.py``).
 
     Args:
-        model: a force field, a model file, or a run folder.
+        model: a force field, a model file, or a run folder; several: the mean of a committee.
         source: labelled structures, ``ase.Atoms`` or a file of them, read with the keys and units of the training data;
-            None: the ``split`` of the run's own data.
+            None: the ``split`` of the (first) run's own data.
         split: part of the run's data; training itself never reads "test".
         checkpoint: "best" or "last" of a run folder; None: the run's choice (``training.final``).
         device: "auto", "cpu", "cuda" or "cuda:N"; ignored for a force field, which stays where it is.
@@ -65,10 +68,19 @@ def evaluate(
         data: settings that say how a file is read where it differs from the training data, such as
             ``{"energy_key": "dft_energy", "units": "kcal/mol"}``.
 
-    Raises ValueError for structures without any label, and where a run has no such split.
+    Raises ValueError for structures without any label, where a run has no such split, and where another run of a
+    committee has trained on it.
     """
-    force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
+    predictor = load_predictor(model, checkpoint, str(processes.device) if processes else device)
     structures = source_of(model, source, split, data)
+    if source is None and split == "test":
+        _require_unseen(members_of(model))
+    return _errors(predictor, structures, batch_size, processes)
+
+
+def _errors(
+    force_field: Predictor, structures: Source, batch_size: int, processes: Processes | None
+) -> dict[str, float]:
     shift = EnergyShift()
     result = measure(force_field, structures, batch_size=batch_size, processes=processes, shift=shift).summary()
     result |= shift.summary(processes)
@@ -81,7 +93,7 @@ def evaluate(
 
 
 def evaluate_splits(
-    model: Model,
+    model: Models,
     splits: Mapping[str, Structures],
     *,
     checkpoint: Kept | None = None,
@@ -97,9 +109,9 @@ def evaluate_splits(
     """
     if "mean" in splits:
         raise ValueError("a split named 'mean' would hide the mean of the splits; give it another name")
-    force_field = load_force_field(model, checkpoint, str(processes.device) if processes else device)
+    predictor = load_predictor(model, checkpoint, str(processes.device) if processes else device)
     results = {
-        name: evaluate(force_field, source_of(model, source, name, data), batch_size=batch_size, processes=processes)
+        name: _errors(predictor, source_of(model, source, name, data), batch_size, processes)
         for name, source in splits.items()
     }
     shared = [name for name in next(iter(results.values())) if all(name in result for result in results.values())]
@@ -117,19 +129,19 @@ class Predictions:
 
 
 def predict(
-    model: Model, structures: Structures | ase.Atoms, *, device: str = "auto", batch_size: int = 32
+    model: Models, structures: Structures | ase.Atoms, *, device: str = "auto", batch_size: int = 32
 ) -> Predictions:
     """Energies, forces and, if the model has it, stress of structures, as arrays; labels are not looked at.
 
     Args:
-        model: a force field, a model file, or a run folder.
+        model: a force field, a model file, or a run folder; several: the mean of a committee.
         structures: ``ase.Atoms``, a sequence of them, a file, or what :func:`denskit.read` returns.
         device: "auto", "cpu", "cuda" or "cuda:N"; ignored for a force field, which stays where it is.
         batch_size: structures evaluated at once.
 
     Raises FileNotFoundError, and ValueError for elements that the model does not know.
     """
-    force_field = load_force_field(model, None, device)
+    force_field = load_predictor(model, None, device)
     if isinstance(structures, ase.Atoms):
         structures = [structures]
     if not isinstance(structures, Source | str | os.PathLike):
@@ -146,7 +158,7 @@ def predict(
 
 
 def predict_file(
-    model: Model,
+    model: Models,
     file: str | Path,
     output: str | Path,
     *,
@@ -157,6 +169,7 @@ def predict_file(
 ) -> int:
     """Predict a file's structures and write them as extxyz with energy, forces and (if the model has it) stress.
 
+    Of several models the mean is written, and ``energy_std`` and ``forces_std`` (eV, eV/Å) beside it.
     All fields of the file are kept, its labels as ``REF_energy``, ``REF_forces``, ``REF_stress``: see
     :mod:`denskit.data.writing`.  Returns the number of structures.
     Raises ValueError for another format than extxyz, where the output is the input, and where it exists (and not
@@ -165,13 +178,24 @@ def predict_file(
     output = new_file(output, inputs=[file], force=force)
     if output.suffix not in (".xyz", ".extxyz"):
         raise ValueError(f"{output}: predictions are written as extxyz; name the file .extxyz or .xyz")
-    force_field = load_force_field(model, None, device)
+    force_field = load_predictor(model, None, device)
     source = source_of(model, file, "", data)
     original = Originals(file, source)
     with atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as frames:
         for system, results in predict_each(force_field, source, batch_size):
             ase.io.write(frames, predicted(original(system), system, results), format="extxyz")
     return len(source)
+
+
+def members_of(model: Models) -> list[Model]:
+    """One model, or the members of a committee."""
+    return [model] if isinstance(model, ForceField | str | os.PathLike) else list(model)
+
+
+def load_predictor(model: Models, checkpoint: Kept | None, device: str) -> Predictor:
+    """One force field, or a committee.  Raises ValueError for members that do not go together."""
+    loaded = [load_force_field(member, checkpoint, device) for member in members_of(model)]
+    return loaded[0] if len(loaded) == 1 else Committee(loaded)
 
 
 def load_force_field(model: Model, checkpoint: Kept | None, device: str) -> ForceField:
@@ -184,6 +208,21 @@ def load_force_field(model: Model, checkpoint: Kept | None, device: str) -> Forc
     kernels = force_field.backbone.choose_kernels(force_field.execution, place)
     _LOG.info("%s: %s on %s, kernels %s", path, force_field.config.name, place, kernels)
     return force_field
+
+
+def _require_unseen(members: Sequence[Model]) -> None:
+    """Raise ValueError where a run of a committee has trained on the test split of the first one."""
+    folders = [RunFolder(Path(member)) for member in members if not isinstance(member, ForceField)]
+    first, *others = (read_json(folder.splits) if folder.splits.is_file() else None for folder in folders)
+    for folder, other in zip(folders[1:], others, strict=True):
+        if first is None or other is None or other["sha256"] != first["sha256"]:
+            continue
+        if seen := set(first["test"]) & {*other["train"], *other["valid"]}:
+            raise ValueError(
+                f"{folder.path} has trained on {len(seen)} of the {len(first['test'])} test structures of "
+                f"{folders[0].path}, so its errors there mean nothing. Judge the committee on another file, or train "
+                f"its members on one split, with data.split.file={folders[0].splits}"
+            )
 
 
 def _fields_of(source: Source) -> str:
@@ -205,11 +244,12 @@ def _partly_labelled(source: Source, errors: Mapping[str, float]) -> list[str]:
     ]
 
 
-def source_of(model: Model, source: Structures | None, split: str, data: Reading = None) -> Source:
+def source_of(model: Models, source: Structures | None, split: str, data: Reading = None) -> Source:
     """Structures to judge a model on: given ones, those of a file, or the ``split`` of the run's own data.
 
     Raises ValueError for ``data`` where no file or atoms are read, and where a run has no such split.
     """
+    model = members_of(model)[0]  # the units and keys of a committee are those of its first member
     if data and (source is None or isinstance(source, Source)):
         given = "the run's own data" if source is None else "structures that were read already"
         raise ValueError(f"data={dict(data)} says how a file is read, and would be ignored for {given}")
@@ -231,9 +271,10 @@ def source_of(model: Model, source: Structures | None, split: str, data: Reading
 
 
 def read_structures(
-    model: Model, source: Sequence[ase.Atoms] | str | os.PathLike[str], data: Reading = None
+    model: Models, source: Sequence[ase.Atoms] | str | os.PathLike[str], data: Reading = None
 ) -> tuple[Source, list[str]]:
     """The structures of a file, or ``ase.Atoms``, read for a model, and which fields and units were used."""
+    model = members_of(model)[0]
     if isinstance(source, str | os.PathLike):
         return read_file(Path(source), reading(model, source, data))
     config = reading(model, "frames.extxyz", data)

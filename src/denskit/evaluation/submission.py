@@ -17,10 +17,9 @@ import torch
 
 from denskit.batch import System
 from denskit.data.base import Source
-from denskit.evaluation.evaluate import Model, load_force_field, source_of
+from denskit.evaluation.evaluate import Models, load_predictor, source_of
 from denskit.files import atomic_write, new_file
-from denskit.models.base import ForceField
-from denskit.models.prediction import batches
+from denskit.models.prediction import Predictor, batches
 from denskit.reading.arrays import read_npz
 from denskit.runtime.memory import memory_named
 from denskit.runtime.processes import Processes
@@ -33,7 +32,7 @@ _PER_ATOM = ("forces", "pos")
 
 
 def write_submission(
-    model: Model,
+    model: Models,
     splits: Mapping[str, Source | str | Path] | Source | str | Path,
     output: str | Path,
     *,
@@ -47,7 +46,7 @@ def write_submission(
     """Predict structures and write them for a server; returns the number of different structures.
 
     Args:
-        model: a force field, a model file, or a run folder.
+        model: a force field, a model file, or a run folder; several: the mean of a committee.
         splits: sets of structures by name (for OC20 ``id``, ``ood_ads``, ``ood_cat``, ``ood_both``; for OC22 ``id`` and
             ``ood``), which get one file with the names as prefixes; or one set, which gets a file without.
         output: the npz file to write.
@@ -65,7 +64,7 @@ def write_submission(
     named = splits if isinstance(splits, Mapping) else {"": splits}
     read = [source for source in named.values() if isinstance(source, str | Path)]
     output = new_file(_npz(output), inputs=read, force=force)
-    force_field = load_force_field(model, None, str(processes.device) if processes else device)
+    force_field = load_predictor(model, None, str(processes.device) if processes else device)
     predicted = {
         name: _predict(force_field, source_of(model, source, name, data), layout, batch_size, processes)
         for name, source in named.items()
@@ -92,7 +91,7 @@ def merge_submissions(files: Mapping[str, str | Path], output: str | Path, *, fo
 
 
 def _predict(
-    force_field: ForceField, source: Source, layout: Layout, batch_size: int, processes: Processes | None
+    force_field: Predictor, source: Source, layout: Layout, batch_size: int, processes: Processes | None
 ) -> Arrays:
     rows: list[tuple[str, np.float32, np.ndarray]] = []
     rank, count = (processes.rank, processes.count) if processes else (0, 1)

@@ -10,12 +10,14 @@ import torch
 from denskit.batch import Batch, System, Targets
 from denskit.data.base import Source, collate
 from denskit.models.base import ForceField
+from denskit.models.committee import Committee
 
+Predictor = ForceField | Committee
 MOST_ATOMS = 1000  # in a batch of several structures: the gradient of about 50,000 edges takes 2 GB
 
 
 def batches(
-    force_field: ForceField, source: Source, size: int, *, first: int = 0, step: int = 1, edges: bool = True
+    force_field: Predictor, source: Source, size: int, *, first: int = 0, step: int = 1, edges: bool = True
 ) -> Iterator[tuple[list[System], Batch, Targets]]:
     """Batches of every ``step``-th structure from ``first``, on the model's device and in its precision.
 
@@ -51,17 +53,21 @@ def _groups(systems: Iterable[System], size: int) -> Iterator[list[System]]:
         yield group
 
 
-def predict_each(force_field: ForceField, source: Source, size: int) -> Iterator[tuple[System, dict[str, Any]]]:
+def predict_each(force_field: Predictor, source: Source, size: int) -> Iterator[tuple[System, dict[str, Any]]]:
     """Each structure with its predictions: "energy" (eV), "forces" [n, 3] (eV/Å) and "stress" [3, 3] (eV/Å^3).
 
-    The stress is there where the model has one and the structure is periodic in all directions.
+    The stress is there where the model has one and the structure is periodic in all directions; of a committee there
+    are also "energy_std" and "forces_std".
     """
     for systems, batch, _ in batches(force_field, source, size):
         with torch.no_grad():
             found = {name: value.double().cpu() for name, value in force_field.predict(batch).items()}
-        forces = found["forces"].split([len(system) for system in systems])
+        lengths = [len(system) for system in systems]
+        energies = {name: found[name] for name in ("energy", "energy_std") if name in found}
+        forces = {name: found[name].split(lengths) for name in ("forces", "forces_std") if name in found}
         for place, system in enumerate(systems):
-            results = {"energy": float(found["energy"][place]), "forces": forces[place].numpy()}
+            results: dict[str, Any] = {name: float(values[place]) for name, values in energies.items()}
+            results |= {name: values[place].numpy() for name, values in forces.items()}
             if "stress" in found and system.pbc.all():  # a molecule or a slab has no volume to divide by
                 results["stress"] = found["stress"][place].numpy()
             yield system, results

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
 from denskit.data.base import Source
-from denskit.models.base import ForceField
-from denskit.models.prediction import batches
+from denskit.models.prediction import Predictor, batches
 from denskit.runtime.memory import memory_named
 from denskit.runtime.processes import Processes
 from denskit.tasks.energy_shift import EnergyShift
@@ -168,7 +167,7 @@ class Metrics:
 
 
 def measure(
-    force_field: ForceField,
+    force_field: Predictor,
     source: Source,
     *,
     batch_size: int,

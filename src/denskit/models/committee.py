@@ -1,0 +1,59 @@
+"""Several force fields in the place of one: the mean of their predictions, and how far these spread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from denskit.batch import Batch
+from denskit.models.base import AUXILIARY, ForceField
+
+_NEIGHBOURS = ("cutoff", "max_neighbors", "strict_neighbors")
+
+
+class Committee:
+    """Predicts the mean over force fields with the same neighbours, which differ in their weights.
+
+    For simulations :class:`denskit.Potential` does the same, with a neighbour list that is kept.
+
+    Raises ValueError for fewer than two members, members of two dtypes or devices, and other neighbours.
+    """
+
+    def __init__(self, members: Sequence[ForceField]) -> None:
+        if len(members) < 2:
+            raise ValueError(f"a committee has two members or more; found {len(members)}")
+        kinds = {(parameter.dtype, parameter.device) for member in members for parameter in member.parameters()}
+        if len(kinds) > 1:
+            raise ValueError(f"members must share one dtype and one device; found {sorted(map(str, kinds))}")
+        neighbours = {", ".join(f"{name} {getattr(member.config, name)}" for name in _NEIGHBOURS) for member in members}
+        if len(neighbours) > 1:
+            raise ValueError(f"members must have the same neighbours; found {'; '.join(sorted(neighbours))}")
+        self.members = tuple(members)
+        self.config = members[0].config
+        self.scaling = members[0].scaling
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The weights of all members."""
+        return (parameter for member in self.members for parameter in member.parameters())
+
+    def outputs(self) -> tuple[str, ...]:
+        """Names that all members predict."""
+        first, *others = (member.outputs() for member in self.members)
+        return tuple(name for name in first if all(name in other for other in others))
+
+    def predict(self, batch: Batch, outputs: tuple[str, ...] | None = None) -> dict[str, Tensor]:
+        """As :meth:`ForceField.predict`; without ``outputs`` also standard deviations over the members (n - 1).
+
+        These are "energy_std" [B] and "forces_std" [N, 3], as of :class:`denskit.Potential`.
+        """
+        wanted = outputs or tuple(name for name in self.outputs() if name not in AUXILIARY)
+        if batch.edges is None:
+            batch = self.config.with_neighbors(batch)
+        each = [member.predict(batch, outputs=wanted) for member in self.members]
+        stacked = {name: torch.stack([found[name] for found in each]) for name in wanted}
+        found = {name: values.mean(0) for name, values in stacked.items()}
+        if outputs is None:
+            found |= {f"{name}_std": stacked[name].std(0) for name in ("energy", "forces")}
+        return found
