@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +15,6 @@ from denskit.cli.output import give
 from denskit.cli.sets import named_sets, print_table, with_reading
 from denskit.files import write_json
 
-SHIFTED = 0.2  # share of an energy error that is left without a shift, below which a hint speaks of it
 SETS, PARITY = "sets.json", "parity.png"
 Sets = Annotated[
     list[str] | None,
@@ -170,9 +168,11 @@ def _read(model: Path, sets: dict[str, str], data: dict[str, Any]) -> dict[str, 
 
 def _shift_of(errors: dict[str, float]) -> str:
     """A hint where nearly all of the energy error is one constant for each element."""
-    whole, shifted = (errors.get(f"energy_mae_{kind}meV_per_atom", math.nan) for kind in ("", "shifted_"))
-    if not shifted < SHIFTED * whole:
+    from denskit.tasks.energy_shift import mostly_shift
+
+    if (found := mostly_shift(errors)) is None:
         return ""
+    whole, shifted = found
     return (
         f"hint: energies differ by a constant for each element, as with other reference energies. Up to these, their "
         f"error is {shifted:.3g} meV/atom (energy_mae_shifted_meV_per_atom) and not {whole:.3g}; forces do not "

@@ -8,6 +8,9 @@ The errors left over are those of a model whose references were fitted to the da
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -15,7 +18,14 @@ from denskit.batch import MAX_ATOMIC_NUMBER, Batch, Targets
 from denskit.runtime.processes import Processes
 
 FEWEST = 5  # structures for each number that is fitted; of fewer the shift would explain everything
+LEFT = 0.2  # share of the energy error that is left without the shift, below which users are told
 _NOTHING = 1e-10  # eigenvalue, relative to the largest, of a combination that the compositions do not determine
+
+
+def mostly_shift(errors: Mapping[str, float]) -> tuple[float, float] | None:
+    """Energy errors with and without the shift, meV an atom, where nearly all of the error is the shift; else None."""
+    whole, shifted = (errors.get(f"energy_mae_{kind}meV_per_atom", math.nan) for kind in ("", "shifted_"))
+    return (whole, shifted) if shifted < LEFT * whole else None
 
 
 class EnergyShift:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,10 +12,10 @@ from denskit.analysis.report.elements import by_element
 from denskit.analysis.report.page import Section, listed, paragraph, table
 from denskit.analysis.run_results import RunResults
 from denskit.reading.documents import read_json
+from denskit.tasks.energy_shift import mostly_shift
 from denskit.units import GPA
 
 OUTLIER = 3.0  # times the median error of a frame
-SHIFTED = 0.5  # of the energy error: if less is left without a constant for each element, the summary says so
 _LISTED = 8  # outliers by number
 NAMES = {  # key of metrics.csv and test.json: quantity, unit
     "energy_mae_meV": ("Energy: mean absolute error", "meV"),
@@ -94,10 +93,9 @@ def percent(value: float) -> str:
 
 def _energy_in_words(errors: Mapping[str, float]) -> str:
     """The error, and the error up to a constant for each element where that is much smaller."""
-    whole, shifted = (errors.get(f"energy_mae_{kind}meV_per_atom", math.nan) for kind in ("", "shifted_"))
-    text = f"{errors[COLUMNS['energy']]:.1f} meV, {whole:.2g} meV an atom"
-    if shifted < SHIFTED * whole:
-        text += f" ({shifted:.2g} meV an atom without a constant for each element: other reference energies?)"
+    text = f"{errors[COLUMNS['energy']]:.1f} meV, {errors['energy_mae_meV_per_atom']:.2g} meV an atom"
+    if found := mostly_shift(errors):
+        text += f" ({found[1]:.2g} meV an atom without a constant for each element: other reference energies?)"
     return text
 
 
