@@ -20,6 +20,7 @@ from denskit.data import read_file
 
 LAB = '''
 import os
+import signal
 
 from ase.calculators.emt import EMT
 from ase.calculators.lj import LennardJones
@@ -38,6 +39,14 @@ def fragile():
 
 def nothing():
     return 1
+
+def ended():
+    """Its first frame ends the program with SIGTERM."""
+    class Ended(EMT):
+        def calculate(self, atoms=None, *args, **kwargs):
+            signal.raise_signal(signal.SIGTERM)
+            super().calculate(atoms, *args, **kwargs)
+    return Ended()
 
 def deadly():
     """Ends its process on frames of three atoms."""
@@ -107,6 +116,14 @@ def test_the_same_call_continues(tmp_path: Path) -> None:
     assert whole.taken == 0
     assert out.read_bytes() == (tmp_path / "whole.extxyz").read_bytes()
     assert json.loads(before[1])["frame"] == 0
+
+
+def test_sigterm_ends_the_program_with_143_and_the_same_command_continues(tmp_path: Path) -> None:
+    ase.io.write(tmp_path / "in.extxyz", crystals())
+    done = CliRunner().invoke(app, ["label", "in.extxyz", "-o", "out.extxyz", "--with", "mylab:ended"])
+    assert done.exit_code == 143, done.output
+    assert "Stopped; 1 labels are saved. Continue with the same command" in done.stderr
+    assert len((tmp_path / "out.extxyz.progress").read_text().splitlines()) == 2
 
 
 def test_failures_are_named_and_left_out(tmp_path: Path) -> None:

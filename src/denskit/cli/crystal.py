@@ -10,6 +10,7 @@ import typer
 from denskit.cli.options import Device, HowRead, Kernels
 from denskit.cli.output import complain, give
 from denskit.cli.sets import origin_of, reading_settings
+from denskit.cli.stopping import stoppable
 
 # column, key, format
 COLUMNS = (
@@ -67,8 +68,6 @@ def crystal(
     from denskit.data.readers.formats import open_unchecked
     from denskit.evaluation.evaluate import reading
     from denskit.runtime.device import choose_device
-    from denskit.runtime.interrupt import Interrupt
-    from denskit.runtime.progress import progress_bar
     from denskit.simulation.calculator import DTYPES
     from denskit.simulation.crystals import CrystalSettings
     from denskit.simulation.crystals.folder import measure_into
@@ -83,15 +82,14 @@ def crystal(
     source, said = open_unchecked(file, reading(model, file, reading_settings(how or [])))
     typer.echo("\n".join(said), err=True)
     origin = {"model": potential.weights_sha256(), **origin_of(file), "dtype": dtype}
-    with Interrupt(patient=False) as interrupt, progress_bar(Console(stderr=True)) as bar:
+    with stoppable(Console(stderr=True)) as work:
         found = measure_into(
             output, potential, source, settings, vibrations=phonons, heat=conductivity, reference=reference,
             origin=origin, resume=resume,
-            say=lambda text: typer.echo(text, err=True), stop=lambda: interrupt.signal != 0, progress=bar,
+            say=lambda text: typer.echo(text, err=True), stop=work.stop, progress=work.progress,
         )  # fmt: skip
     if found is None:
-        typer.echo(f"Stopped; finished crystals are in {output}. Continue with --resume", err=True)
-        raise typer.Exit(128 + interrupt.signal)
+        work.leave(f"finished crystals are in {output}")
     give(folder=output, crystals=found)
     _print(found)
     picture = plot_crystals(found, output / "crystals.png")

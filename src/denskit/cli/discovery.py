@@ -9,6 +9,7 @@ import typer
 
 from denskit.cli.output import complain, give
 from denskit.cli.sets import origin_of
+from denskit.cli.stopping import stoppable
 
 ROWS = (
     ("stable: F1", "F1", "{:.3f}"),
@@ -47,8 +48,6 @@ def show_discovery(
     from denskit.evaluation.discovery import RESULT, TABLE, Materials, discover_into, rmsd_function
     from denskit.evaluation.evaluate import source_of
     from denskit.runtime.device import choose_device
-    from denskit.runtime.interrupt import Interrupt
-    from denskit.runtime.progress import progress_bar
     from denskit.simulation.potential import Potential
     from denskit.simulation.relaxation.folder import RelaxationFolder
     from denskit.training.run_folder import model_file
@@ -65,14 +64,13 @@ def show_discovery(
     files = {"materials": file, "hull": hull, "relaxed": relaxed}
     origin = {"model": potential.weights_sha256(), **{name: path and origin_of(path) for name, path in files.items()}}
     console = Console(stderr=True, soft_wrap=True)
-    with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
+    with stoppable(console) as work:
         found = discover_into(
-            output, potential, materials, origin={"origin": origin}, resume=resume, progress=bar,
-            say=lambda text: console.print(text, style="yellow", markup=False), stop=lambda: bool(interrupt.signal),
+            output, potential, materials, origin={"origin": origin}, resume=resume, progress=work.progress,
+            say=lambda text: console.print(text, style="yellow", markup=False), stop=work.stop,
         )  # fmt: skip
     if found is None:
-        typer.echo(f"Stopped; the state is saved in {output}. Continue with the same command and --resume", err=True)
-        raise typer.Exit(128 + interrupt.signal)
+        work.leave(f"the state is saved in {output}")
     give(discovery=found)
     _print(found, f"{model} on {file}")
     typer.echo(f"Wrote {TABLE}, {RESULT} and relaxed.extxyz to {output}")

@@ -10,6 +10,7 @@ import typer
 
 from denskit.cli.options import Force
 from denskit.cli.output import give
+from denskit.cli.stopping import stoppable
 
 SHOWN = 10  # failures that are printed
 
@@ -41,14 +42,11 @@ def label(
     from rich.console import Console
 
     from denskit.active import label as compute
-    from denskit.runtime.interrupt import Interrupt
-    from denskit.runtime.progress import progress_bar
 
     console = Console(soft_wrap=True)
-    with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
+    with stoppable(console) as work:
         done = compute(
-            file, output, method=method, processes=processes, force=force, progress=bar,
-            stop=lambda: interrupt.signal != 0,
+            file, output, method=method, processes=processes, force=force, progress=work.progress, stop=work.stop,
         )  # fmt: skip
     give(**asdict(done))
     if done.taken:
@@ -58,6 +56,5 @@ def label(
     if len(done.failures) > SHOWN:
         console.print(f"... and {len(done.failures) - SHOWN} more frames are left out")
     if not done.finished:
-        console.print(f"stopped after {done.labels} labels; the same command continues")
-        raise typer.Exit(130)
+        work.leave(f"{done.labels} labels are saved", command="the same command")
     console.print(f"Wrote {done.labels} labelled frames to {done.path}")

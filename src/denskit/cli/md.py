@@ -9,6 +9,7 @@ import typer
 
 from denskit.cli.options import Committee, Device, Kernels, Processes
 from denskit.cli.output import give
+from denskit.cli.stopping import stoppable
 
 if TYPE_CHECKING:
     from denskit.simulation.divided import DividedPotential
@@ -207,8 +208,6 @@ def _simulate(
 ) -> None:
     from rich.console import Console
 
-    from denskit.runtime.interrupt import Interrupt
-    from denskit.runtime.progress import progress_bar
     from denskit.simulation.dynamics.folder import molecular_dynamics
 
     console = Console(soft_wrap=True)
@@ -217,10 +216,9 @@ def _simulate(
         console.print(
             "compiling the model before the first step: one to three minutes, seconds where it was compiled before"
         )
-    with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
+    with stoppable(console) as work:
         outcome = molecular_dynamics(
-            potential, structures, plan, resume=resume, say=console.print, progress=bar,
-            stop=lambda: interrupt.signal != 0,
+            potential, structures, plan, resume=resume, say=console.print, progress=work.progress, stop=work.stop,
         )  # fmt: skip
     for failure in outcome.failures:
         console.print(str(failure))
@@ -233,7 +231,7 @@ def _simulate(
     )  # fmt: skip
     console.print(f"{reached}; {_ended(outcome, plan)}{_threads(potential)}; wrote {plan.folder}")
     if outcome.interrupted:
-        raise typer.Exit(128 + interrupt.signal)
+        work.leave(f"the state is saved in {plan.folder}")
     if not outcome.state.batch.num_systems and not all(failure.uncertain for failure in outcome.failures):
         raise typer.Exit(1)
 
@@ -273,4 +271,4 @@ def _uncertain_frames(plan: DynamicsPlan) -> str:
 def _ended(outcome: Outcome, plan: DynamicsPlan) -> str:
     step = outcome.state.step
     time = f"{step * plan.settings.timestep / 1000:g} ps (step {step})"
-    return f"interrupted at {time}: continue with --resume" if outcome.interrupted else f"ended at {time}"
+    return f"{'interrupted' if outcome.interrupted else 'ended'} at {time}"

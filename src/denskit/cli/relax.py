@@ -10,6 +10,7 @@ import typer
 from denskit.cli.options import Deterministic, Device, HowRead, Kernels, Processes
 from denskit.cli.output import complain, give
 from denskit.cli.sets import origin_of, reading_settings
+from denskit.cli.stopping import stoppable
 
 if TYPE_CHECKING:
     from denskit.data.writing import Originals
@@ -137,30 +138,25 @@ def _settings(
 
 
 def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSettings, options: dict[str, Any]) -> Any:
-    """Relax with a progress bar; leaves the program with code 130 where it was interrupted."""
+    """Relax with a progress bar; leaves the program where it was interrupted."""
     from rich.console import Console
 
-    from denskit.runtime.interrupt import Interrupt
-    from denskit.runtime.progress import progress_bar
     from denskit.simulation.relaxation.folder import relax_into
 
     console = Console(stderr=True, soft_wrap=True)
-    with Interrupt(patient=False) as interrupt, progress_bar(console) as bar:
+    with stoppable(console) as work:
         summary = relax_into(
             folder,
             potential,
             source,
             settings,
             say=lambda text: console.print(text, style="yellow", markup=False),
-            stop=lambda: bool(interrupt.signal),
-            progress=bar,
+            stop=work.stop,
+            progress=work.progress,
             **options,
         )
     if summary is None:
-        typer.echo(
-            f"Stopped; the state is saved in {folder.path}. Continue with the same command and --resume", err=True
-        )
-        raise typer.Exit(128 + interrupt.signal)
+        work.leave(f"the state is saved in {folder.path}")
     return summary
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from denskit.cli.options import Device, Kernels, Processes
 from denskit.cli.output import give
+from denskit.cli.stopping import stoppable
 from denskit.files import atomic_write, write_json
 
 if TYPE_CHECKING:
@@ -92,10 +93,8 @@ def _simulate(
     device: str,
     **made: Any,
 ) -> None:
-    """Run the study with its progress bar, print the table and write the files; exit code 130 after Ctrl-C."""
+    """Run the study with its progress bar, print the table and write the files."""
     from denskit.runtime.device import choose_device
-    from denskit.runtime.interrupt import Interrupt
-    from denskit.runtime.progress import progress_bar
     from denskit.simulation.divided import DividedPotential
     from denskit.simulation.stability.protocol import Reference
     from denskit.simulation.stability.study import run_study
@@ -103,17 +102,16 @@ def _simulate(
 
     potential = DividedPotential(model_file(model), device=choose_device(device), **made)
     truth = Reference.of(reference)
-    with Interrupt(patient=False) as interrupt, progress_bar(Console()) as bar:
+    with stoppable(Console()) as work:
         study = run_study(
-            potential, truth, settings, folder=folder, resume=resume, progress=bar, stop=lambda: interrupt.signal != 0
+            potential, truth, settings, folder=folder, resume=resume, progress=work.progress, stop=work.stop
         )
     give(folder=folder, **study.summary())
     _print(study, title)
     _write(study, folder, title)
     typer.echo(f"Wrote {', '.join(FILES)} to {folder}")
     if study.interrupted:
-        typer.echo(f"interrupted at {study.simulated:g} ps; continue with the same command and --resume")
-        raise typer.Exit(128 + interrupt.signal)
+        work.leave(f"{study.simulated:g} ps are saved in {folder}")
 
 
 def _print(study: Study, title: str) -> None:

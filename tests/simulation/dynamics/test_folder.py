@@ -232,7 +232,7 @@ def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrajectoryWriter, "__call__", lambda writer, state: signal.raise_signal(signal.SIGINT))
     result = CliRunner().invoke(app, [*common, "--steps", "9", "--resume", "--frame-every", "7"])
     assert result.exit_code == 130, result.output
-    assert "interrupted at 0.00175 ps (step 7): continue with --resume" in result.output
+    assert "interrupted at 0.00175 ps (step 7)" in result.output and "the same command and --resume" in result.output
     for wrong, message in (
         (["--steps", "3", "--time", "1"], "give the length of the simulation: --steps N or --time PS"),
         ([], "give the length of the simulation: --steps N or --time PS"),
