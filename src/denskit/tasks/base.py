@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -32,9 +32,18 @@ class Term:
         return self.sum / self.count.clamp(min=1)
 
 
-def total_loss(terms: Mapping[str, Term]) -> Tensor:
-    """Loss [] of one batch on one process."""
-    return torch.stack([term.weight * term.mean for term in terms.values()]).sum()
+def total_loss(terms: Mapping[str, Term], counts: Iterable[Tensor] | None = None) -> Tensor:
+    """Loss [], or the share of one micro-batch in it.
+
+    counts: of each term in the whole step, over all micro-batches and processes; None: the batch is the whole step.
+    """
+    if counts is None:
+        counts = [term.count for term in terms.values()]
+    parts = [
+        term.weight * term.sum / count.clamp(min=1).to(term.sum.dtype)
+        for term, count in zip(terms.values(), counts, strict=True)
+    ]
+    return torch.stack(parts).sum()
 
 
 class Task(Protocol):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from denskit.batch import Batch, Prepared
 from denskit.models.base import ForceField
-from denskit.tasks import LearnedTask, Task
+from denskit.tasks import LearnedTask, Task, total_loss
 from denskit.tasks.metrics import Metrics
 
 
@@ -45,16 +45,12 @@ def batch_loss(
     with autocast:
         prediction = force_field(part.batch, part.force_input if task.heads else None)
     terms = task.losses(prediction, scaled, progress)
-    parts = [
-        term.weight * term.sum / count.clamp(min=1).to(term.sum.dtype)
-        for term, count in zip(terms.values(), counts, strict=True)
-    ]
     physical = scaling.unscale(part.batch, {name: prediction[name].detach() for name in ("energy", "forces")})
     untouched = replace(part.targets, forces_mask=part.targets.forces_mask & ~part.noise_mask)
     metrics = Metrics(part.batch.positions.device)
     metrics.update(physical, part.batch, untouched, scaling.reference_energy(part.batch))
     sums = torch.stack([term.sum.detach().double() for term in terms.values()])
-    return BatchLoss(loss=torch.stack(parts).sum(), sums=sums, metrics=metrics)
+    return BatchLoss(loss=total_loss(terms, counts), sums=sums, metrics=metrics)
 
 
 def counts_of(task: Task, part: Prepared, progress: float) -> Tensor:
