@@ -160,7 +160,11 @@ def test_bad_records_are_refused_by_file_and_record(data_dir: Path, tmp_path: Pa
                 {"positions": np.zeros_like(good[7].positions)},
                 r"record 7 \(counted from 0\): atoms \d+ and \d+ are at one",
             ),
-            ({"cell": np.zeros((3, 3))}, r"shard-00000.safetensors, record 7: the cell has no volume"),
+            ({"cell": np.zeros((3, 3))}, r"shard-00000.safetensors, record 7: .* cell vectors are zero"),
+            (
+                {"cell": np.zeros((3, 3)), "pbc": np.array([True, True, False])},
+                r"record 7: periodic along directions whose cell vectors are zero",
+            ),
             ({"forces": np.full_like(good[7].positions, np.nan)}, r"record 7: forces is NaN"),
         ]
     ):

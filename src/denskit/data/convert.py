@@ -73,10 +73,7 @@ def _checked(source: Source, begin: int, end: int) -> Iterator[System]:
     """The structures ``begin`` to ``end - 1`` of a source, none if ``end <= begin``."""
     for system in source.iterate(begin, end):
         where = f"{source.name}, record {system.index} (counted from 0)"
-        try:
-            pair = close_pair(system.positions, system.cell, system.pbc)
-        except np.linalg.LinAlgError:
-            raise ValueError(f"{where}: cell vectors of periodic directions are zero or linearly dependent") from None
+        pair = close_pair(system.positions, system.cell, system.pbc)
         if pair is not None:
             raise ValueError(
                 f"{where}: atoms {pair[0]} and {pair[1]} are at one place, less than {CLOSEST} Å apart. Leave it out"

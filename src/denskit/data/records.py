@@ -13,7 +13,16 @@ import numpy as np
 
 from denskit.batch import MAX_ATOMIC_NUMBER, System
 from denskit.data.base import Source
-from denskit.data.structure_arrays import LABELS, MASK_STRESS, NO_STRESS, Missing
+from denskit.data.structure_arrays import (
+    LABELS,
+    MASK_STRESS,
+    NO_LATTICE,
+    NO_STRESS,
+    NOT_FINITE,
+    UNKNOWN_ELEMENTS,
+    Missing,
+    lacks_lattice,
+)
 from denskit.reading.arrays import read_npz
 
 
@@ -62,15 +71,16 @@ class Rules:
 
 
 def _check_geometry(system: System, where: str) -> None:
+    """The rules of :func:`denskit.data.structure_arrays.geometry_defects`, for one structure."""
+    numbers = system.atomic_numbers
     if len(system) == 0:
         raise ValueError(f"{where} has no atoms")
     if not (np.isfinite(system.positions).all() and np.isfinite(system.cell).all()):
-        raise ValueError(f"{where}: positions or cell are NaN or infinite")
-    lowest, highest = system.atomic_numbers.min(), system.atomic_numbers.max()
-    if lowest < 1 or highest > MAX_ATOMIC_NUMBER:
-        raise ValueError(f"{where}: atomic numbers from {lowest} to {highest}; wanted 1 to {MAX_ATOMIC_NUMBER}")
-    if system.pbc.all() and abs(np.linalg.det(system.cell)) < 1e-6:
-        raise ValueError(f"{where}: the cell has no volume: {system.cell.tolist()} Å, but the structure is periodic")
+        raise ValueError(f"{where}: {NOT_FINITE}")
+    if numbers.min() < 1 or numbers.max() > MAX_ATOMIC_NUMBER:
+        raise ValueError(f"{where}: {UNKNOWN_ELEMENTS}, from {numbers.min()} to {numbers.max()}")
+    if lacks_lattice(system.cell, system.pbc):
+        raise ValueError(f"{where}: {NO_LATTICE}: {system.cell.tolist()} Å")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ from denskit.data.base import Source
 
 LABELS = ("energy", "forces", "stress")
 CLOSEST = 1e-3  # Å: below this two atoms are at one place
+NOT_FINITE = "positions or cell are NaN or infinite"
+UNKNOWN_ELEMENTS = f"atomic numbers outside 1 to {MAX_ATOMIC_NUMBER}"
+NO_LATTICE = "periodic along directions whose cell vectors are zero or linearly dependent"
 NO_STRESS = "cannot have a stress, which is per volume: not periodic in three directions"
 MASK_STRESS = "Count them in no loss of the stress with data.missing=mask, or train without: task.stress_weight=0"
 _SHOWN = 5  # structures that a message numbers one by one
@@ -209,20 +212,25 @@ def _absent(structures: StructureArrays, label: str, absent: np.ndarray, found: 
 
 def geometry_defects(structures: StructureArrays) -> dict[str, np.ndarray]:
     """Masks [B] of the structures that no model can use, by the defect; empty where all are sound."""
-    numbers, pbc = structures.atomic_numbers, structures.pbc
+    numbers = structures.atomic_numbers
     finite = structures.all_atoms(np.isfinite(structures.positions).all(axis=1))
     finite &= np.isfinite(structures.cell).all(axis=(1, 2))
-    lattice = np.where(pbc[:, :, None] & finite[:, None, None], structures.cell, 0)
+    cell = np.where(finite[:, None, None], structures.cell, 0)
     found = {
         "no atoms": structures.sizes == 0,
-        "positions or cell are NaN or infinite": ~finite,
-        f"atomic numbers outside 1 to {MAX_ATOMIC_NUMBER}": ~structures.all_atoms(
-            (numbers >= 1) & (numbers <= MAX_ATOMIC_NUMBER)
-        ),
-        "periodic along directions whose cell vectors are zero or linearly dependent": finite
-        & (np.linalg.matrix_rank(lattice, tol=1e-6) < pbc.sum(axis=1)),
+        NOT_FINITE: ~finite,
+        UNKNOWN_ELEMENTS: ~structures.all_atoms((numbers >= 1) & (numbers <= MAX_ATOMIC_NUMBER)),
+        NO_LATTICE: finite & lacks_lattice(cell, structures.pbc),
     }
     return {defect: mask for defect, mask in found.items() if mask.any()}
+
+
+def lacks_lattice(cell: np.ndarray, pbc: np.ndarray) -> np.ndarray:
+    """Where [...] the cell vectors of periodic directions are zero or linearly dependent.
+
+    cell: [..., 3, 3] Å, finite.  pbc: [..., 3] bool.
+    """
+    return np.linalg.matrix_rank(np.where(pbc[..., None], cell, 0), tol=1e-6) < pbc.sum(axis=-1)
 
 
 def _check_distances(structures: StructureArrays) -> None:

@@ -12,7 +12,7 @@ from denskit.data.inspection.energy_consistency import with_forces, with_stress
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.meanings import stress_in
 from denskit.data.inspection.sample import Sample
-from denskit.data.periodicity import VACUUM, layer_gap
+from denskit.data.periodicity import VACUUM, has_vacuum
 from denskit.units import GPA
 
 LARGE = 0.6  # eV/Å^3 (100 GPa), of half of the structures
@@ -25,11 +25,8 @@ _UNITS = {"eV/Å^3": 1.0, **{name: 1 / size for name, size in STRESS_UNITS.items
 def vacuum(sample: Sample) -> Iterator[Finding]:
     """Stresses of slabs and molecules in periodic boxes, which are averages over the vacuum."""
     structures = sample.structures
-    stressed = structures.has["stress"] & structures.pbc.all(axis=1)
-    empty = np.zeros(len(structures), dtype=bool)
-    for place in np.flatnonzero(stressed):
-        begin, end = structures.starts[place : place + 2]
-        empty[place] = layer_gap(structures.positions[begin:end], structures.cell[place]) > VACUUM
+    empty = structures.has["stress"].copy()
+    empty[empty] = [has_vacuum(structures[place]) for place in np.flatnonzero(empty).tolist()]
     found = f"frames with a stress have more than {VACUUM:g} Å of vacuum"
     means = "the stress of slabs and molecules is an average over the vacuum"
     advice = "Make them not periodic across the vacuum (pbc F), and say data.missing=mask, or task.stress_weight=0"
