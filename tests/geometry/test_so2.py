@@ -85,7 +85,7 @@ def random_input(channels: Sequence[int]) -> tuple[list[Tensor], Tensor]:
 @pytest.mark.parametrize(("channels_in", "channels_out"), CASES)
 def test_depthwise_equals_e3nn(channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
     l_max = len(channels_in) - 1
-    layer = DepthwiseTensorProductLinear(channels_in, channels_out, bias=True, init="normal")
+    layer = DepthwiseTensorProductLinear(channels_in, channels_out, init="normal")
     torch.nn.init.normal_(layer.bias)
     x, vectors = random_input(channels_in)
     weights = torch.randn(EDGES, layer.num_path_weights)
@@ -106,7 +106,7 @@ def test_depthwise_equals_e3nn(channels_in: tuple[int, ...], channels_out: tuple
 @pytest.mark.parametrize(("channels_in", "channels_out"), CASES)
 def test_shared_equals_e3nn(channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
     l_max = len(channels_in) - 1
-    layer = SharedTensorProductLinear(channels_in, channels_out, bias=True, init="uniform")
+    layer = SharedTensorProductLinear(channels_in, channels_out, init="uniform")
     torch.nn.init.normal_(layer.bias)
     x, vectors = random_input(channels_in)
     weights = torch.cat(list(layer.path_weights)).expand(EDGES, -1)
@@ -122,8 +122,8 @@ def test_shared_equals_e3nn(channels_in: tuple[int, ...], channels_out: tuple[in
 
 def test_second_derivatives_of_the_products() -> None:
     channels = (2, 1, 1)
-    depthwise = DepthwiseTensorProductLinear(channels, channels, bias=True, init="normal")
-    shared = SharedTensorProductLinear(channels, channels, bias=True, init="normal")
+    depthwise = DepthwiseTensorProductLinear(channels, channels, init="normal")
+    shared = SharedTensorProductLinear(channels, channels, init="normal")
     sizes = [(2 * l + 1) * c for l, c in enumerate(channels)]
 
     def function(x: Tensor, weights: Tensor) -> Tensor:

@@ -187,7 +187,7 @@ def _announce_cost(
     if not compiled:  # another number of atoms would be compiled anew
         factor = 4 if 4 * sum(map(len, structures)) <= SMALL_TRIAL else 2
         more = cost_of(potential, structures * factor, plan)
-        lines["cost_of_10_times_the_replicas"] = _in_words(cost.extended(more, factor, 10), plan, 0)
+        lines["cost_of_10_times_the_replicas"] = _in_words(cost.tenfold(more, factor), plan, 0)
     typer.echo("\nwith 10 times the replicas: ".join(lines.values()))
     give(**lines, failures_in_trial=list(cost.failures))
 

@@ -27,11 +27,9 @@ def scaled_sigmoid(x: Tensor) -> Tensor:
     return torch.sigmoid(x) * SIGMOID_FACTOR
 
 
-def smooth_leaky_relu(x: Tensor, negative_slope: float = 0.2, scale: float = SMOOTH_LEAKY_RELU_FACTOR) -> Tensor:
-    """Equiformer's smooth leaky ReLU, (1 + a) x / 2 + (1 - a) x tanh(x / 2) / 2, times a factor (EquiformerV2: 1)."""
-    rising = (1 + negative_slope) / 2 * scale
-    bending = (1 - negative_slope) / 2 * scale
-    return x * (rising + bending * torch.tanh(x / 2))
+def smooth_leaky_relu(x: Tensor, scale: float = SMOOTH_LEAKY_RELU_FACTOR) -> Tensor:
+    """Equiformer's smooth leaky ReLU, 0.6 x + 0.4 x tanh(x / 2), times a factor (EquiformerV2: 1)."""
+    return x * (0.6 * scale + 0.4 * scale * torch.tanh(x / 2))
 
 
 def gate(x: Sequence[Tensor], num_scalars: int) -> list[Tensor]:

@@ -52,7 +52,6 @@ _SMALLER = (
     "lower training.batch_size, divide it with training.accumulate, or set training.activation_checkpointing=true or "
     "training.edge_chunk=4096; on one process of several, use more of them"
 )
-_SAFE_NORM = "model.norm=merged (equiformer) or model.norm=rms_norm (equiformer_v2) for crystals and small molecules"
 _FEWER = "lower training.evaluate_batch_size"
 BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
 

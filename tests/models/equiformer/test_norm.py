@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from denskit.geometry.edge_frame import wigner_d
-from denskit.models.equiformer.norm import EquivariantLayerNorm, MergedLayerNorm, NoNorm
+from denskit.models.equiformer.norm import EPS, EquivariantLayerNorm, MergedLayerNorm, NoNorm
 
 from tolerances import EXACT64
 
@@ -81,8 +81,8 @@ def test_merged_norm_has_one_scale_in_which_degrees_weigh_alike(apart: bool) -> 
     for atom in range(5):
         centred = [x[0][atom] - x[0][atom].mean(), x[1][atom], x[2][atom]]
         squares = [float((part**2).sum()) / part.numel() for part in centred]
-        merged = (sum(squares) / 3 + norm.eps) ** 0.5
-        scales = [(squares[0] + norm.eps) ** 0.5 if apart else merged, merged, merged]
+        merged = (sum(squares) / 3 + EPS) ** 0.5
+        scales = [(squares[0] + EPS) ** 0.5 if apart else merged, merged, merged]
         for l, (part, scale, weight) in enumerate(zip(centred, scales, norm.weights, strict=True)):
             expected = part / scale * weight + (norm.bias if l == 0 else 0)
             torch.testing.assert_close(out[l][atom], expected, rtol=EXACT64, atol=EXACT64)

@@ -39,16 +39,16 @@ def test_a_trial_measures_and_writes_nothing(tmp_path: Path) -> None:
 
 def test_more_systems_lie_on_a_line() -> None:
     one = DynamicsCost(step=0.010, memory=500.0, frame=100.0)
-    ten = one.extended(DynamicsCost(step=0.013, memory=520.0, frame=200.0), 2, 10)
+    ten = one.tenfold(DynamicsCost(step=0.013, memory=520.0, frame=200.0), 2)
     assert (ten.step, ten.memory, ten.frame) == pytest.approx((0.037, 680.0, 1000.0))
-    ten = one.extended(DynamicsCost(step=0.016, memory=560.0, frame=400.0), 4, 10)
+    ten = one.tenfold(DynamicsCost(step=0.016, memory=560.0, frame=400.0), 4)
     assert (ten.step, ten.memory, ten.frame) == pytest.approx((0.028, 680.0, 1000.0))
 
 
 def test_more_systems_never_cost_less() -> None:
     """A disturbed trial of few systems may take longer than one of many."""
     one = DynamicsCost(step=0.020, memory=500.0, frame=100.0)
-    assert one.extended(DynamicsCost(step=0.010, memory=500.0, frame=200.0), 2, 10).step == 0.020
+    assert one.tenfold(DynamicsCost(step=0.010, memory=500.0, frame=200.0), 2).step == 0.020
 
 
 def test_the_program_says_what_a_simulation_costs(tmp_path: Path) -> None:

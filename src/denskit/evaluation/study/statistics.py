@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student
 
+CONFIDENCE = 0.95  # of the intervals
+
 
 @dataclass(frozen=True)
 class Mean:
@@ -34,9 +36,7 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(float(np.mean(values)), error, len(values))
 
 
-def difference(
-    values: Mapping[int, float], reference: Mapping[int, float], confidence: float = 0.95
-) -> Difference | None:
+def difference(values: Mapping[int, float], reference: Mapping[int, float]) -> Difference | None:
     """Difference of two variants, paired by seed, by Student's t distribution; None without a common seed,
     and where the reference is zero.
 
@@ -53,5 +53,5 @@ def difference(
     middle = float(pairs.mean())
     if len(seeds) < 2:
         return Difference(scale * middle, float("nan"), float("nan"), 1)
-    half = float(student.ppf((1 + confidence) / 2, len(seeds) - 1) * pairs.std(ddof=1) / np.sqrt(len(seeds)))
+    half = float(student.ppf((1 + CONFIDENCE) / 2, len(seeds) - 1) * pairs.std(ddof=1) / np.sqrt(len(seeds)))
     return Difference(scale * middle, scale * (middle - half), scale * (middle + half), len(seeds))

@@ -24,16 +24,14 @@ class _PathLinear(nn.Module):
     """All paths from degrees 0..l_max with an edge of the same degrees into degrees 0..l_out, mixed by one matrix
     [channels of all paths into l3, C'_l3] for each l3; a bias on the scalars."""
 
-    def __init__(
-        self, channels_in: Sequence[int], channels_out: Sequence[int], *, bias: bool, init: Initialisation
-    ) -> None:
+    def __init__(self, channels_in: Sequence[int], channels_out: Sequence[int], *, init: Initialisation) -> None:
         super().__init__()
         self.channels_in, self.channels_out = tuple(channels_in), tuple(channels_out)
         self.widths = self.plan(0).widths
         self.weights = nn.ParameterList(
             nn.Parameter(torch.empty(width, c_out)) for width, c_out in zip(self.widths, channels_out, strict=True)
         )
-        self.bias = nn.Parameter(torch.zeros(channels_out[0])) if bias else None
+        self.bias = nn.Parameter(torch.zeros(channels_out[0]))
         for weight, width in zip(self.weights, self.widths, strict=True):
             initialise(weight, width, init)
 
@@ -73,18 +71,15 @@ class DepthwiseTensorProductLinear(_PathLinear):
 
     def _mixed(self, x: Tensor, matrix: Tensor, block: CoupledBlock) -> Tensor:
         rows = x.flatten(0, 1)
-        biased = self.bias is not None and block.l3 == 0
-        mixed = torch.addmm(self.bias, rows, matrix) if biased else rows @ matrix  # type: ignore[arg-type]
+        mixed = torch.addmm(self.bias, rows, matrix) if block.l3 == 0 else rows @ matrix
         return mixed.unflatten(0, x.shape[:2])
 
 
 class SharedTensorProductLinear(_PathLinear):
     """Tensor product whose path weights are parameters, then a linear layer: together one SO(2) linear layer."""
 
-    def __init__(
-        self, channels_in: Sequence[int], channels_out: Sequence[int], *, bias: bool, init: Initialisation
-    ) -> None:
-        super().__init__(channels_in, channels_out, bias=bias, init=init)
+    def __init__(self, channels_in: Sequence[int], channels_out: Sequence[int], *, init: Initialisation) -> None:
+        super().__init__(channels_in, channels_out, init=init)
         self.path_weights = nn.ParameterList(nn.Parameter(torch.empty(width)) for width in self.widths)
         for weight in self.path_weights:
             initialise(weight, 1, init)
@@ -105,15 +100,12 @@ class SharedTensorProductLinear(_PathLinear):
             blocks = [block for block in plan.blocks if block.m == m and block.l3 in scaled]
             matrix = _order_matrix(blocks, scaled, self.channels_in)
             rows, flat = rows_of(m), f[m].flatten(1)
-            bias = self._bias(matrix) if m == 0 and 0 in scaled else None
-            mixed = flat @ matrix if bias is None else torch.addmm(bias, flat, matrix)
+            mixed = torch.addmm(self._bias(matrix), flat, matrix) if m == 0 and 0 in scaled else flat @ matrix
             out.append(mixed.unflatten(1, (rows, matrix.shape[1] // rows)))
         return out
 
-    def _bias(self, matrix: Tensor) -> Tensor | None:
+    def _bias(self, matrix: Tensor) -> Tensor:
         """The bias of the scalars, zero on all other columns of m = 0."""
-        if self.bias is None:
-            return None
         return torch.cat((self.bias, matrix.new_zeros(matrix.shape[1] - len(self.bias))))
 
 

@@ -38,13 +38,13 @@ class DynamicsCost:
         """MiB of its trajectories."""
         return (plan.steps // plan.frame_every + 1) * self.frame / 2**20
 
-    def extended(self, more: DynamicsCost, factor: int, times: int) -> DynamicsCost:
-        """The cost of ``times`` as many systems, on the line through this cost and that of ``factor`` times as many.
+    def tenfold(self, more: DynamicsCost, factor: int) -> DynamicsCost:
+        """The cost of ten times as many systems, on the line through this cost and that of ``factor`` times as many.
 
         It is never below the cost of the present systems, as a disturbed trial could make it.
         """
         pairs = ((self.step, more.step), (self.memory, more.memory), (self.frame, more.frame))
-        step, memory, frame = (one + (times - 1) / (factor - 1) * max(many - one, 0.0) for one, many in pairs)
+        step, memory, frame = (one + 9 / (factor - 1) * max(many - one, 0.0) for one, many in pairs)
         return DynamicsCost(step, memory, frame)
 
 
