@@ -67,8 +67,11 @@ def test_frames_are_disjoint_without_references_and_the_same_each_time(data: Pat
 
 def test_frames_that_are_there_stay(data: Path, tmp_path: Path) -> None:
     write_frames(SMALL, data, tmp_path / "frames")
+    (tmp_path / "frames" / "valid.extxyz").write_text("mine")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "frames").iterdir()}
     (data / "a.extxyz").unlink()
     write_frames(SMALL, data, tmp_path / "frames")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "frames").iterdir()} == before
 
 
 def test_too_few_frames_are_an_error(data: Path, tmp_path: Path) -> None:

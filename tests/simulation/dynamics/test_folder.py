@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -22,6 +23,7 @@ from contract.variants import build
 from denskit.cli import app
 from denskit.simulation.dynamics import DynamicsSettings
 from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics, warnings_of
+from denskit.simulation.dynamics.integrators import BrokenSystems
 from denskit.simulation.dynamics.recorders import TrajectoryWriter
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
@@ -203,14 +205,21 @@ def test_a_run_killed_at_its_first_frame_begins_again(
         assert path.read_bytes() == (killed / path.name).read_bytes(), path.name
 
 
-def test_rough_models_are_warned_about_with_their_drift() -> None:
+def test_rough_models_are_warned_about_with_their_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_of([molecule("H2O")])
     chosen = DynamicsSettings(timestep=1.0)
     assert warnings_of(Potential(trained()), batch, chosen) == []
     for name, reason in (("direct", "no gradient"), ("nonlinear", "not smooth")):
         warning, drift = warnings_of(Potential(build(name, torch.float64)), batch, chosen)
         assert reason in warning
-        assert "meV/atom/ps" in drift or "broke" in drift
+        assert re.fullmatch(r"energy drift without a bath, over 100 fs: [+-]\d\S* meV/atom/ps", drift)
+
+    def broken(*_: object) -> None:
+        raise BrokenSystems(torch.tensor([True]))
+
+    monkeypatch.setattr("denskit.simulation.dynamics.folder.nve_drift", broken)
+    _, drift = warnings_of(Potential(build("direct", torch.float64)), batch, chosen)
+    assert "over 100 fs: systems [0] of the batch broke" in drift
 
 
 def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
