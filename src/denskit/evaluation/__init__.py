@@ -1,1 +1,1 @@
-"""Judging models and methods: studies of variants over seeds and sizes of data."""
+"""Judging models and methods: errors, predictions, stability of crystals, studies of variants over seeds."""

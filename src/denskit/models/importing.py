@@ -35,7 +35,7 @@ def import_checkpoint(
     """A force field, in evaluation mode, from a published checkpoint.
 
     Args:
-        path: of Equiformer (MD17), EquiformerV2 or eSCN (OCP, fairchem 1), each with or without DeNS.
+        path: of Equiformer (MD17), EquiformerV2, EquiformerV3, eSCN or eSEN (OCP, fairchem 1), with or without DeNS.
         scaling: units of the model; default: those in the file.  Equiformer's files have none; its units are mean and
             standard deviation of the energies of the training frames, and their elements
             (:func:`denskit.models.scaling.fit_scaling` with references="mean", scale="energy_std").
