@@ -44,11 +44,20 @@ class PlannedTraining:
     schedule: Schedule
     source: Source  # training structures
 
+    @property
+    def epochs(self) -> float:
+        """Length of the training."""
+        return self.schedule.total_steps / self.schedule.steps_per_epoch
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it starts from random weights."""
+        return self.config.training.init_from is None
+
     @cached_property
     def systems(self) -> list[System]:
         """Evenly spaced training structures."""
-        sample = evenly(self.source, SAMPLE)
-        return [sample[index] for index in range(len(sample))]
+        return list(evenly(self.source, SAMPLE))
 
     @cached_property
     def shortest_distance(self) -> float:
@@ -75,32 +84,31 @@ def hints_before(planned: PlannedTraining) -> list[str]:
 def denoising_pays(planned: PlannedTraining) -> str | None:
     """Few structures with forces, trained for long without denoising."""
     config, size = planned.config, len(planned.source)
-    epochs = planned.schedule.total_steps / planned.schedule.steps_per_epoch
-    if isinstance(config.task, DenoisingConfig) or config.training.init_from is not None or size > FEW_STRUCTURES:
+    if isinstance(config.task, DenoisingConfig) or not planned.fresh or size > FEW_STRUCTURES:
         return None
     if any(system.pbc.any() for system in planned.systems):  # no periodic data are known where it paid so
         return None
-    if not PAYING_EPOCHS <= epochs < MANY_EPOCHS or (_force_rms(planned) < RELAXED).any():
+    if not PAYING_EPOCHS <= planned.epochs < MANY_EPOCHS or (_force_rms(planned) < RELAXED).any():
         return None
     return (
-        f"{epochs:,.0f} epochs of {size} structures: at such lengths task=dens lowered the force error of 50 and 100 "
-        "structures of ethanol by 6 to 9 % (a step takes a fifth longer), and of 100 structures by 13 % after 1,667 "
-        "epochs (means of three seeds). On your data: denskit study FILE --question dens"
+        f"{planned.epochs:,.0f} epochs of {size} structures: at such lengths task=dens lowered the force error of 50 "
+        "and 100 structures of ethanol by 6 to 9 % (a step takes a fifth longer), and of 100 structures by 13 % after "
+        "1,667 epochs (means of three seeds). On your data: denskit study FILE --question dens"
     )
 
 
 def denoising_longer(planned: PlannedTraining) -> str | None:
     """DeNS on few molecules for a length at which it was still gaining."""
     config, size = planned.config, len(planned.source)
-    epochs = planned.schedule.total_steps / planned.schedule.steps_per_epoch
-    fresh = config.training.init_from is None and not any(system.pbc.any() for system in planned.systems)
-    few = FEW_STRUCTURES <= size <= 2 * FEW_STRUCTURES
-    if not (isinstance(config.task, DeNSConfig) and fresh and few and FEW_EPOCHS <= epochs < GAINING_EPOCHS):
+    few = FEW_STRUCTURES <= size <= 2 * FEW_STRUCTURES and FEW_EPOCHS <= planned.epochs < GAINING_EPOCHS
+    if not (isinstance(config.task, DeNSConfig) and planned.fresh and few):
+        return None
+    if any(system.pbc.any() for system in planned.systems):
         return None
     return (
-        f"{epochs:,.0f} epochs of {size} structures with DeNS: on 100 structures of ethanol 1,667 epochs instead of "
-        "833 lowered the force error from 18.8 to 17.0 meV/Å with DeNS, and from 20.5 to 19.6 without (three seeds); "
-        f"training.max_steps={GAINING_EPOCHS * planned.schedule.steps_per_epoch}"
+        f"{planned.epochs:,.0f} epochs of {size} structures with DeNS: on 100 structures of ethanol 1,667 epochs "
+        "instead of 833 lowered the force error from 18.8 to 17.0 meV/Å with DeNS, and from 20.5 to 19.6 without "
+        f"(three seeds); training.max_steps={GAINING_EPOCHS * planned.schedule.steps_per_epoch}"
     )
 
 
@@ -113,7 +121,7 @@ def hint_after(row: Mapping[str, float], planned: PlannedTraining) -> str | None
     config, size = planned.config, len(planned.source)
     trained, valid = (row.get(f"{part}_forces_mae_meV_per_A", math.nan) for part in ("train", "valid"))
     denoises = isinstance(config.task, DenoisingConfig)
-    if denoises or config.training.init_from is not None or size > SMALL_DATA or not valid >= OVERFITTED * trained > 0:
+    if denoises or not planned.fresh or size > SMALL_DATA or not valid >= OVERFITTED * trained > 0:
         return None
     return (
         f"the forces of validation structures have {valid / trained:.0f} times the error of training structures: more "
@@ -206,8 +214,7 @@ def denoising_at_equilibrium(planned: PlannedTraining) -> str | None:
 def denoising_few_crystals(planned: PlannedTraining) -> str | None:
     """DeNS on few crystals, where it was measured to do harm."""
     config, size = planned.config, len(planned.source)
-    fresh = config.training.init_from is None
-    if not (isinstance(config.task, DeNSConfig) and fresh and size <= FEW_STRUCTURES):
+    if not (isinstance(config.task, DeNSConfig) and planned.fresh and size <= FEW_STRUCTURES):
         return None
     if not all(map(is_crystal, planned.systems)):
         return None
@@ -228,13 +235,11 @@ def _force_rms(planned: PlannedTraining) -> np.ndarray:
 def few_epochs(planned: PlannedTraining) -> str | None:
     """DeNS in a training shorter than its break-even point."""
     config, schedule = planned.config, planned.schedule
-    size = len(planned.source)
-    epochs = schedule.total_steps / schedule.steps_per_epoch
-    fresh = config.training.init_from is None
-    if not (isinstance(config.task, DeNSConfig) and fresh and size <= SMALL_DATA and epochs < FEW_EPOCHS):
+    size, short = len(planned.source), planned.epochs < FEW_EPOCHS
+    if not (isinstance(config.task, DeNSConfig) and planned.fresh and size <= SMALL_DATA and short):
         return None
     return (
-        f"task={config.task.name} for {epochs:.3g} epochs ({schedule.total_steps} steps of "
+        f"task={config.task.name} for {planned.epochs:.3g} epochs ({schedule.total_steps} steps of "
         f"{config.training.batch_size} structures, "
         f"{size} for training): on 50 frames of ethanol DeNS was ahead only after about {FEW_EPOCHS} epochs, and the "
         f"published runs on MD17 take {PUBLISHED_EPOCHS}; train longer, or use task=energy_forces"
@@ -243,14 +248,13 @@ def few_epochs(planned: PlannedTraining) -> str | None:
 
 def many_epochs(planned: PlannedTraining) -> str | None:
     """Few structures, without denoising, for longer than helped."""
-    config, schedule, size = planned.config, planned.schedule, len(planned.source)
-    epochs = schedule.total_steps / schedule.steps_per_epoch
-    fresh = config.training.init_from is None
-    if isinstance(config.task, DenoisingConfig) or not fresh or size > FEW_STRUCTURES or epochs < MANY_EPOCHS:
+    size, long = len(planned.source), planned.epochs >= MANY_EPOCHS
+    if isinstance(planned.config.task, DenoisingConfig) or not planned.fresh or size > FEW_STRUCTURES or not long:
         return None
     return (
-        f"{epochs:,.0f} epochs of {size} structures: on 50 frames of ethanol 2,000 epochs ended worse than 1,000 (34.4 "
-        f"and 32.3 meV/Å); use task=dens, or fewer steps: training.max_steps={1000 * schedule.steps_per_epoch}"
+        f"{planned.epochs:,.0f} epochs of {size} structures: on 50 frames of ethanol 2,000 epochs ended worse than "
+        "1,000 (34.4 and 32.3 meV/Å); use task=dens, or fewer steps: "
+        f"training.max_steps={1000 * planned.schedule.steps_per_epoch}"
     )
 
 
@@ -280,7 +284,7 @@ def untrained_stress(planned: PlannedTraining) -> str | None:
 def slow_layers(planned: PlannedTraining) -> str | None:
     """Lower rates of the first layers, in a training from random weights."""
     training = planned.config.training
-    if training.layer_decay == 1 or training.init_from is not None:
+    if training.layer_decay == 1 or not planned.fresh:
         return None
     return (
         f"training.layer_decay={training.layer_decay:g} slows the training of the first layers, which is for "
