@@ -124,6 +124,16 @@ class Batch(_Tensors):
             )
         return self.edges
 
+    @property
+    def first_atoms(self) -> Tensor:
+        """Number [B] int64, in the batch, of the first atom of each system."""
+        return self.n_atoms.cumsum(0) - self.n_atoms
+
+    @property
+    def number_in_system(self) -> Tensor:
+        """Number [N] int64 of each atom within its own system, from 0; random numbers of atoms are keyed by it."""
+        return torch.arange(self.num_atoms, device=self.n_atoms.device) - self.first_atoms[self.system_index]
+
     def sum_over_atoms(self, values: Tensor) -> Tensor:
         """Sums [B, ...] of values [N, ...] over the atoms of each system."""
         return values.new_zeros(self.num_systems, *values.shape[1:]).index_add(0, self.system_index, values)

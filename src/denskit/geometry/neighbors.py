@@ -107,7 +107,7 @@ def dense_neighbors(batch: Batch, cutoff: float) -> Batch:
     source = source + (source >= target).long()  # skips the pair of an atom with itself
 
     n_atoms = batch.n_atoms[:, None]
-    start = torch.cumsum(batch.n_atoms, 0)[:, None] - n_atoms
+    start = batch.first_atoms[:, None]
     exists = ((target < n_atoms) & (source < n_atoms)).reshape(-1)  # [B * M * (M - 1)]
     # Missing atoms are replaced by the last existing one: targets stay sorted, systems stay separate.
     last = n_atoms - 1

@@ -213,8 +213,7 @@ class Potential:
     def _with_edges(self, batch: Batch, candidates: Candidates, keep: Tensor) -> Batch:
         """The batch with the candidates to ``keep`` [E], in the dtype of the models, first atoms at the origin."""
         found = candidates.batch.built_edges
-        first = batch.n_atoms.cumsum(0) - batch.n_atoms
-        origin = batch.positions.index_select(0, first.clamp(max=max(batch.num_atoms - 1, 0)))
+        origin = batch.positions.index_select(0, batch.first_atoms.clamp(max=max(batch.num_atoms - 1, 0)))
         relative = batch.positions - origin.index_select(0, batch.system_index)
         batch = replace(batch, positions=relative.to(self.dtype), cell=batch.cell.to(self.dtype))
         if self._compiled is not None and self.device.type != "cpu":  # counting edges would make the device wait

@@ -91,16 +91,10 @@ class DenoisingConfig(LossConfig):
         return 1.0 - progress if self.coefficient_decay == "linear" else 1.0
 
 
-def number_in_system(batch: Batch) -> Tensor:
-    """Number [N] of each atom within its own system, from 0."""
-    first = torch.searchsorted(batch.system_index, batch.system_index)  # ascending: the first atom of the same system
-    return torch.arange(batch.num_atoms, device=first.device) - first
-
-
 def draw_noise(batch: Batch, keys: Tensor, noise_mask: Tensor) -> Tensor:
     """Three standard normal numbers [N, 3] for each atom in ``noise_mask`` [N], zero for the others."""
     components = torch.arange(3, device=keys.device)
-    atom_keys, atom_number = keys[batch.system_index, None], number_in_system(batch)[:, None]
+    atom_keys, atom_number = keys[batch.system_index, None], batch.number_in_system[:, None]
     drawn = normal(atom_keys, Use.NOISE, atom_number, components, dtype=batch.positions.dtype)
     return torch.where(noise_mask[:, None], drawn, torch.zeros_like(drawn))
 

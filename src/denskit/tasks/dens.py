@@ -18,7 +18,7 @@ from torch import Tensor
 from denskit.batch import Batch, Prepared, Targets
 from denskit.random import Use, uniform
 from denskit.tasks.base import Term
-from denskit.tasks.corruption import DenoisingConfig, displaced, draw_noise, noise_term, number_in_system
+from denskit.tasks.corruption import DenoisingConfig, displaced, draw_noise, noise_term
 from denskit.tasks.energy_forces import label_terms
 
 # published with EquiformerV3 for MPtrj, see docs/crystals.md; the defaults are for molecules
@@ -129,7 +129,7 @@ class DeNS:
         """Atoms [N] bool to corrupt."""
         drawn = batch.free_atoms
         if self.config.partial:
-            lots = uniform(keys[batch.system_index], Use.CHOOSE_ATOM, number_in_system(batch))
+            lots = uniform(keys[batch.system_index], Use.CHOOSE_ATOM, batch.number_in_system)
             drawn = drawn & (lots < self.config.corruption_ratio)
         chosen = uniform(keys, Use.CHOOSE_SYSTEM) < self.config.probability  # [B]
         chosen = chosen & self._allowed(batch, targets, drawn)

@@ -24,7 +24,7 @@ from torch import Tensor
 from denskit.batch import Batch, Prepared, Targets
 from denskit.random import Use, uniform
 from denskit.tasks.base import Term
-from denskit.tasks.corruption import DenoisingConfig, displaced, draw_noise, number_in_system
+from denskit.tasks.corruption import DenoisingConfig, displaced, draw_noise
 from denskit.tasks.energy_forces import label_terms
 from denskit.tasks.losses import LOSSES
 
@@ -62,7 +62,7 @@ class NDeM:
         """
         scored = batch.free_atoms & batch.denoise[batch.system_index]
         drawn = (
-            uniform(keys[batch.system_index], Use.CHOOSE_ATOM, number_in_system(batch)) < self.config.corruption_ratio
+            uniform(keys[batch.system_index], Use.CHOOSE_ATOM, batch.number_in_system) < self.config.corruption_ratio
         )
         smallest = self.config.smallest_noise
         size = smallest + (1 - smallest) * uniform(keys, Use.NOISE_SIZE, dtype=batch.positions.dtype)  # [B]

@@ -12,7 +12,6 @@ from denskit.batch import Batch
 from denskit.random import keys_for
 from denskit.simulation.dynamics.barostat import StochasticCell, bulk_modulus
 from denskit.simulation.dynamics.momenta import (
-    atom_numbers,
     degrees_of_freedom,
     kinetic_energy,
     masses_of,
@@ -216,8 +215,8 @@ class Dynamics:
     def _baths_of(self, state: State) -> tuple[LangevinBath, StochasticCell]:
         if self._baths is None or self._baths[0] is not state.replicas:
             keys = keys_for(self.settings.seed, 1, state.replicas)
-            atoms = atom_numbers(state.batch)
-            bath = LangevinBath(self.settings, keys[state.batch.system_index], atoms, state.masses)
+            batch = state.batch
+            bath = LangevinBath(self.settings, keys[batch.system_index], batch.number_in_system, state.masses)
             self._baths = (state.replicas, bath, StochasticCell(self.settings, keys))
         return self._baths[1:]
 

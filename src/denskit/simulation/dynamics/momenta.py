@@ -22,12 +22,6 @@ def kinetic_energy(batch: Batch, momenta: Tensor, masses: Tensor) -> Tensor:
     return batch.sum_over_atoms(momenta.square().sum(-1) / (2 * masses))
 
 
-def atom_numbers(batch: Batch) -> Tensor:
-    """The number [N] of each atom inside its system."""
-    first = batch.n_atoms.cumsum(0) - batch.n_atoms
-    return torch.arange(batch.num_atoms, device=first.device) - first[batch.system_index]
-
-
 def thermal_momenta(batch: Batch, masses: Tensor, keys: Tensor, temperature: float, *, rotation: bool) -> Tensor:
     """Momenta [N, 3] drawn from the Maxwell-Boltzmann distribution, without a total momentum.
 
@@ -39,7 +33,7 @@ def thermal_momenta(batch: Batch, masses: Tensor, keys: Tensor, temperature: flo
         rotation: False also removes the angular momentum of molecules (neither periodic nor with fixed atoms).
     """
     component = torch.arange(3, device=keys.device)
-    draws = normal(keys[batch.system_index][:, None], Use.MOMENTA, atom_numbers(batch)[:, None], component)
+    draws = normal(keys[batch.system_index][:, None], Use.MOMENTA, batch.number_in_system[:, None], component)
     momenta = draws * (masses * BOLTZMANN * temperature).sqrt()[:, None]
     momenta = torch.where(batch.fixed[:, None], 0.0, momenta)
     share = (batch.sum_over_atoms(momenta) / batch.sum_over_atoms(masses)[:, None])[batch.system_index]

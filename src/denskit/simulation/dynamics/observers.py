@@ -81,7 +81,7 @@ class Bonds:
     def lengths(self, batch: Batch) -> Tensor:
         """Lengths [M] in Å, float64."""
         positions, cell = batch.positions.double(), batch.cell.double()
-        one, other = self.pairs + (batch.n_atoms.cumsum(0) - batch.n_atoms)[self.system]
+        one, other = self.pairs + batch.first_atoms[self.system]
         offset = torch.einsum("mi,mij->mj", self.shift, cell[self.system])
         return torch.linalg.vector_norm(positions[other] + offset - positions[one], dim=-1)
 
@@ -118,7 +118,7 @@ def find_bonds(batch: Batch) -> Bonds:
     other, one = near.built_edges.index
     bonded = (near.edge_vectors().double().norm(dim=1) < radii[one] + radii[other]) & (one <= other)
     one, other, system = one[bonded], other[bonded], batch.system_index[one[bonded]]
-    first = (batch.n_atoms.cumsum(0) - batch.n_atoms)[system]
+    first = batch.first_atoms[system]
     shift = near.built_edges.shift[bonded].double()
     bonds = Bonds(pairs=torch.stack([one, other]) - first, shift=shift, system=system, mean=shift.new_zeros(len(one)))
     return replace(bonds, mean=bonds.lengths(batch))
