@@ -13,6 +13,7 @@ from torch import Tensor
 from denskit.batch import Batch, System
 from denskit.data import read_file
 from denskit.data.config import DataConfig
+from denskit.data.frames import bare
 from denskit.data.readers.ase_files import read_atoms
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.writing import Originals, plain
@@ -141,9 +142,7 @@ def _broken(batch: Batch, cutoff: float) -> Tensor:
 
 
 def _bare(frame: ase.Atoms | System) -> ase.Atoms:
-    """Elements, positions and cell alone."""
-    atoms = plain(frame) if isinstance(frame, System) else frame
-    return ase.Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc)
+    return bare(plain(frame) if isinstance(frame, System) else frame)
 
 
 def _groups(frames: Sequence[ase.Atoms] | Sequence[System], size: int) -> Iterator[list[int]]:
