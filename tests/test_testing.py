@@ -39,6 +39,27 @@ def _radial(batch: Batch) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_that_ignores_the_encoded_forces_is_named(dtype: torch.dtype) -> None:
+    """Without them DeNS does harm, and nothing else would say that a backbone forgot them."""
+    force_field = build("envelope", dtype)
+    check_model(force_field)
+    sound = force_field.backbone.forward
+    force_field.backbone.forward = lambda batch, given, *rest: sound(batch, None, *rest)  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="does not depend on force_input"):
+        check_model(force_field)
+
+
+@pytest.mark.parametrize("shape", [(1,), (), (3, 1)], ids=["one number", "no component", "a column"])
+def test_a_head_of_another_shape_is_named(shape: tuple[int, ...]) -> None:
+    """[N, 1] less [N, 3] would train without a word."""
+    force_field = build("envelope", torch.float64)
+    head = force_field.heads["noise"]
+    head.forward = lambda features: features.nodes[1].new_zeros(len(features.nodes[1]), *shape)  # type: ignore[assignment]
+    with pytest.raises(ValueError, match=r"head 'noise' \('1'\) of Equiformer gave .*; \[atoms, 3\] is wanted"):
+        check_model(force_field)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_sound_model_passes(dtype: torch.dtype) -> None:
     check_model(build("envelope", dtype))
 

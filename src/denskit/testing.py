@@ -48,6 +48,8 @@ def check_model(force_field: ForceField, systems: Sequence[System] | None = None
         check_batching(force_field, group)
     check_translation(force_field, systems)
     check_permutation(force_field, systems)
+    if "noise" in force_field.heads:
+        check_force_input(force_field, systems)
     if dtype_of(force_field) == torch.float64:
         if force_field.config.forces == "gradient":
             check_forces(force_field, systems)
@@ -101,6 +103,17 @@ def check_batching(force_field: ForceField, systems: Sequence[System]) -> None:
     singles = [force_field(batch_of([s], force_field), part, wanted) for s, part in zip(systems, parts, strict=True)]
     expected = {name: torch.cat([single[name] for single in singles]) for name in wanted}
     assert_near(force_field(batch, given, wanted), expected, TOLERANCE[batch.positions.dtype], "in a batch")
+
+
+def check_force_input(force_field: ForceField, systems: Sequence[System]) -> None:
+    """Encoded forces of DeNS change every output, and forces of zero change nothing."""
+    batch, wanted = batch_of(systems, force_field), outputs_for(force_field, systems)
+    without, given = force_field(batch, None, wanted), forces_to_encode(force_field, batch)
+    assert given is not None, "a model without a noise head encodes no forces"
+    assert_near(force_field(batch, 0 * given, wanted), without, TOLERANCE[batch.positions.dtype], "with forces of zero")
+    for name, value in force_field(batch, given, wanted).items():
+        off = relative(value, without[name])
+        assert off > TOLERANCE[batch.positions.dtype], f"{name} does not depend on force_input, so DeNS cannot work"
 
 
 def check_forces(force_field: ForceField, systems: Sequence[System]) -> None:

@@ -152,6 +152,16 @@ def test_exit_codes(arguments: list[str], code: int, tmp_path: Path, monkeypatch
     assert denskit(*arguments).exit_code == code
 
 
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    """As ``denskit presets | head -1``."""
+    command = [sys.executable, "-m", "denskit", "presets"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.wait()
+
+
 def test_ctrl_c_in_any_verb_is_130(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

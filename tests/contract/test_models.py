@@ -314,8 +314,10 @@ class TestSmoothness:
 
     @pytest.mark.parametrize("name", names(smooth=True))
     def test_no_jump_at_the_cutoff_with_an_envelope_only(self, name: str) -> None:
-        assert jump_at_cutoff(build(name, torch.float64)) < JUMP
-        assert jump_at_cutoff(build(name, torch.float64, envelope=False)) > 1e-4
+        force_field = build(name, torch.float64)
+        assert jump_at_cutoff(force_field) < JUMP
+        if "envelope" in type(force_field.config).model_fields:  # a setting of some models
+            assert jump_at_cutoff(build(name, torch.float64, envelope=False)) > 1e-4
 
     @pytest.mark.parametrize("name", names(smooth=True))
     def test_no_jump_with_attention_as_sharp_as_after_training(self, name: str) -> None:

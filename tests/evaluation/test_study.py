@@ -135,6 +135,7 @@ class TestFiles:
             ({"seeds": 0}, "wanted their number, at least 1, or a list"),
             ({"axes": {FRAMES: []}}, "has no values"),
             ({"axes": {FRAMES: [5, 5]}}, "has 5 twice"),
+            ({"axes": {FRAMES: [5]}, "variants": {"a": {FRAMES: 9}}}, "a: data.split.train is an axis, too"),
             ({"tests": {"test": "a.extxyz"}}, "test is the name of the study's own test"),
             ({"tests": {"simulation": "a.extxyz"}}, "simulation is the name of the study's own simulation"),
             ({"published": {"plain": {"": {"force": 1.0}}}}, "no error 'force'"),
@@ -485,8 +486,33 @@ class TestWholeStudies:
     def test_results_of_another_study_are_not_mixed(self, tmp_path: Path) -> None:
         write_study(tiny_study(), tmp_path / "out" / "study.yaml")
         write_study(tiny_study(base="equiformer"), tmp_path / "other.yaml")
+        (tmp_path / "out" / "runs" / "plain_seed-0").mkdir(parents=True)
         done = denskit("study", str(tmp_path / "other.yaml"), "-o", str(tmp_path / "out"))
         assert done.returncode == 1 and "results of another study" in " ".join(done.stderr.split())
+
+    def test_a_study_that_has_trained_nothing_may_change(self, tmp_path: Path) -> None:
+        """After a dry run, or a mistake that its trial shows, the mended file is taken, with trials of its own."""
+        command = ["study", str(tmp_path / "study.yaml"), "-o", str(tmp_path / "out"), "--dry-run"]
+        write_study(tiny_study(variants={"plain": {"task.sgma": 0.1}}, seeds=1), tmp_path / "study.yaml")
+        assert CliRunner().invoke(app, command).exit_code == 1
+        write_study(tiny_study(seeds=1), tmp_path / "study.yaml")
+        assert CliRunner().invoke(app, command).exit_code == 0
+        longer = {**TINY, "training.max_steps": 24}
+        write_study(tiny_study(settings=longer, seeds=1), tmp_path / "study.yaml")
+        assert CliRunner().invoke(app, command).exit_code == 0
+        assert load_study(tmp_path / "out" / "study.yaml").settings == longer
+
+    def test_files_to_judge_on_are_missed_before_the_training(self, tmp_path: Path) -> None:
+        study = tiny_study(tests={"hot": str(tmp_path / "hot.xyz")}, seeds=1)
+        write_study(study, tmp_path / "study.yaml")
+        done = CliRunner().invoke(
+            app, ["study", str(tmp_path / "study.yaml"), "-o", str(tmp_path / "out"), "--dry-run"]
+        )
+        assert done.exit_code == 1 and "tiny: hot: no file" in done.output
+        with pytest.raises(FileNotFoundError, match="relaxation.path: no file"):
+            train_and_judge(
+                tiny_study(relaxation={"path": "none.lmdb"}), runs_of(study)[0], StudyFolder(tmp_path / "out")
+            )
 
     def test_a_queue_script_has_one_job_a_run(self, tmp_path: Path) -> None:
         write_study(tiny_study(), tmp_path / "tiny.yaml")

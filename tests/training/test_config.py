@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from denskit.models import MODELS
 from denskit.presets import preset_names
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
 from denskit.training.load_config import RunConfig, TrainingConfig, load_config
@@ -36,6 +37,20 @@ def test_task_switch_keeps_the_weights_of_the_file(tmp_path: Path, tiny_file: Pa
     assert isinstance(config.task, DeNSConfig)
     assert config.task.forces_weight == 11.0
     assert config.task.sigma == 0.1
+
+
+@pytest.mark.parametrize("name", ["esen", "equiformer_v3", "escn", "equiformer_v2"])
+def test_another_model_keeps_what_means_the_same_to_both(name: str) -> None:
+    """A preset of one model is a beginning for all: its cutoff stays, its norm and its table of sizes go."""
+    config = load_config("equiformer", [f"model={name}", "data.path=a.extxyz", "model.cutoff=4.5"])
+    assert config.model.name == name and config.model.cutoff == 4.5 and not config.sizes
+    assert config.model.num_elements == load_config("equiformer", ["data.path=a.extxyz"]).model.num_elements
+
+
+def test_an_entry_of_models_under_another_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, "mine", MODELS["esen"])
+    with pytest.raises(ValueError, match=r"MODELS\['mine'\]: wanted ModelEntry.* name 'mine', found 'esen'"):
+        load_config("demo", [])
 
 
 def test_an_override_of_max_steps_replaces_epochs(tiny: Callable[..., RunConfig]) -> None:
@@ -142,9 +157,8 @@ def test_interval() -> None:
 
 
 def test_every_training_setting_is_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
-    table = page.partition("## Settings")[2]
-    assert [name for name in TrainingConfig.model_fields if f"`{name}`" not in table] == []
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert [name for name in TrainingConfig.model_fields if f"`training.{name}`" not in page] == []
 
 
 def test_folders_of_older_runs_are_read(tiny: Callable[..., RunConfig], tmp_path: Path) -> None:

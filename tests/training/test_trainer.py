@@ -7,10 +7,10 @@ import csv
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import ase.io
 import numpy as np
@@ -19,13 +19,15 @@ import torch
 import yaml
 from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
+from torch import Tensor
 
-from denskit.batch import Batch
+from denskit.batch import Batch, Prepared
 from denskit.data import DataConfig, load_data
 from denskit.evaluation.evaluate import evaluate
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
 from denskit.runtime.processes import join_processes
+from denskit.tasks import TASKS, EnergyForces, Term
 from denskit.training.checkpoint import load_checkpoint, save_checkpoint
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
@@ -336,6 +338,27 @@ def test_fine_tuning_keeps_what_the_trained_model_had_measured(tiny: Tiny) -> No
     second = train(tiny(*measured, "data.split.train=7", f"training.init_from={first}", name="second"))
     degrees = [read_header(run / "model.safetensors")["model"]["average_degree"] for run in (first, second)]
     assert degrees[0] == degrees[1] is not None
+
+
+class _Coordinated(EnergyForces):
+    """Energies and forces, and one number of each atom from a head of the task's own."""
+
+    heads: ClassVar = {"coordination": "0"}  # type: ignore[assignment]
+
+    def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: float) -> dict[str, Term]:
+        error = (prediction["coordination"][:, 0] - 3).abs()
+        more = Term(sum=error.sum(), count=error.new_tensor(float(len(error))), weight=1.0)
+        return {**super().losses(prediction, prepared, progress), "coordination": more}
+
+
+def test_a_task_may_have_a_head_of_its_own(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is trained, and nothing that predicts energies and forces asks for it."""
+    monkeypatch.setitem(TASKS, "energy_forces", _Coordinated)
+    run = train(tiny("task=energy_forces", "training.max_steps=40", "training.lr=1e-2"))
+    rows = list(csv.DictReader(RunFolder(run).metrics.open(newline="")))
+    assert float(rows[-1]["train_loss_coordination"]) < 0.8 * float(rows[0]["train_loss_coordination"])
+    assert load_model(run / "model.safetensors").outputs() == ("energy", "forces", "coordination")
+    assert evaluate(run)["forces_mae_meV_per_A"] > 0
 
 
 def test_force_labels_never_reach_the_model_in_validation(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

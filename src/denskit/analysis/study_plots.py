@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from denskit.analysis.plots import COLOURS, plain_ticks, read_metrics, row_of_axes, save_figure
 from denskit.evaluation.study.config import FORCES, METRICS
@@ -97,6 +97,7 @@ def _curves_figure(results: Results) -> Figure:
         for place, variant in enumerate(dict.fromkeys(run.variant for run in results.found)):
             runs = [run for run in results.found if run.point == point and run.variant == variant]
             _draw_curve(axes, runs, variant, place)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel="training step", ylabel=f"validation MAE, {METRICS[FORCES]}", yscale="log", title=point)
         plain_ticks(axes.yaxis)
     _legends(figure, row)
@@ -126,7 +127,10 @@ def _draw_curve(axes: Axes, runs: Sequence[Found], label: str, place: int) -> No
     steps = sorted(set.intersection(*(set(curve[0].tolist()) for curve in curves)))
     values = np.array([[curve[1][curve[0] == step][0] for step in steps] for curve in curves])
     (line,) = axes.plot(steps, values.mean(0), label=label, marker=".", **_style(place))
-    axes.fill_between(steps, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
+    if len(steps) > 1:
+        axes.fill_between(steps, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
+    else:
+        axes.vlines(steps, values.min(0), values.max(0), color=line.get_color(), alpha=0.4)
 
 
 def _style(place: int) -> dict[str, Any]:

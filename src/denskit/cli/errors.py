@@ -7,6 +7,7 @@ has ended.  130: Ctrl-C.  143: SIGTERM.
 from __future__ import annotations
 
 import os
+import select
 from typing import Any
 
 import typer
@@ -41,6 +42,8 @@ class FriendlyGroup(TyperGroup):
             complain("Stopped")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
+            if isinstance(error, BrokenPipeError) and _nobody_reads():
+                raise typer.Exit(FAILED) from None
             present = str(error) if isinstance(error, Moved) else _present_form(error)
             message = present or _in_words(error)
             give(error=message)
@@ -61,6 +64,18 @@ class Program(FriendlyGroup):
         """A verb, with the options of every verb."""
         command = super().get_command(ctx, cmd_name)
         return command and with_common_options(command)
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of standard output has ended, as ``| head`` does; then nothing more is written to it."""
+    if not hasattr(select, "poll"):
+        return False
+    watch = select.poll()
+    watch.register(1)
+    closed = any(event & select.POLLERR for _, event in watch.poll(0))
+    if closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return closed
 
 
 def _in_words(error: Exception) -> str:

@@ -124,7 +124,7 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     from denskit.evaluation.study.tables import as_rich, write_tables
     from denskit.files import locked
 
-    folder.require_same_inputs(study)
+    folder.require_inputs(study)
     costs = _costs(study, source, folder)
     for line in [*_announce(study, folder, costs, processes), *advice(study, costs)]:
         typer.echo(line)
@@ -249,18 +249,21 @@ def _question(
 
 
 def _keep(study: StudyConfig, path: Path) -> None:
-    """The study beside its results, so that a later call cannot mix them with those of another."""
+    """The study beside its results, so that a later call cannot mix them with those of another.
+
+    A study that has trained nothing yet, as after a dry run or a mistake, is replaced with its trials.
+    """
     from denskit.evaluation.study.config import load_study
     from denskit.evaluation.study.question import write_study
 
-    if not path.is_file():
-        write_study(study, path)
-    elif load_study(path).model_dump(exclude=_MAY_CHANGE) != study.model_dump(exclude=_MAY_CHANGE):
-        raise ValueError(
-            f"{path.parent} holds the results of another study ({path}); give another --output, or remove it"
-        )
-    else:
-        write_study(study, path)
+    before = load_study(path) if path.is_file() else study
+    if before.model_dump(exclude=_MAY_CHANGE) != study.model_dump(exclude=_MAY_CHANGE):
+        if any((path.parent / "runs").glob("*")):
+            raise ValueError(
+                f"{path.parent} holds the results of another study ({path}); give another --output, or remove it"
+            )
+        shutil.rmtree(path.parent / "trials", ignore_errors=True)
+    write_study(study, path)
 
 
 def _slurm_script(source: Path, folder: StudyFolder, count: int) -> str:

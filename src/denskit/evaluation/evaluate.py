@@ -152,7 +152,7 @@ def predict(
         energy=np.array([results["energy"] for results in found]),
         forces=[results["forces"] for results in found],
         stress=np.stack([results.get("stress", unknown) for results in found])
-        if "stress" in force_field.outputs()
+        if "stress" in force_field.physical_outputs()
         else None,
     )
 

@@ -25,7 +25,8 @@ SYMMETRIC_SITES = (
     "this model's layer norm (as published) divides features that vanish by symmetry: near symmetric sites (perfect "
     "crystals, CH4, CO2) forces are wrong by orders of magnitude. Do not use it there"
 )
-AUXILIARY = ("noise", "strain")  # heads that only training reads
+PHYSICAL = ("energy", "forces", "stress")  # outputs with a unit; other heads are read by the losses of a task alone
+_DIMENSIONS = {"0": 1, "1": 3, "0+2": 6}  # of a head's output, by irreps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,8 @@ class Features:
 class Backbone(nn.Module, ABC):
     """A network from a batch to node features.
 
-    The class attributes are promises that the contract tests check.  ``__init__`` sets ``envelope``, the factor of the
-    edges that falls to 0 at the cutoff, or None.
+    The class attributes are promises that the contract tests check.  ``__init__`` may set ``envelope``, the factor of
+    the edges that falls to 0 at the cutoff.
     """
 
     symmetry: Literal["SO(3)", "O(3)"]
@@ -54,6 +55,7 @@ class Backbone(nn.Module, ABC):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.envelope = None
 
     @abstractmethod
     def forward(
@@ -175,6 +177,10 @@ class ForceField(nn.Module):
         names = ["energy", "forces"] + [name for name in self.heads if name not in ("energy", "forces")]
         return (*names, "stress") if self.config.stress == "strain" else tuple(names)
 
+    def physical_outputs(self) -> tuple[str, ...]:
+        """Names of the outputs of :meth:`predict`."""
+        return tuple(name for name in self.outputs() if name in PHYSICAL)
+
     def forward(
         self,
         batch: Batch,
@@ -194,7 +200,9 @@ class ForceField(nn.Module):
 
         Returns:
             Of "energy" [B], "energies" [N], "forces" [N, 3], "noise" [N, 3], "stress" and "strain" [B, 3, 3]
-            those wanted.
+            those wanted; of other heads [N, 1], [N, 3] or [B, 3, 3], by their irreps.
+
+        Raises ValueError for a head that gives another shape than its irreps say.
         """
         wanted = self.outputs() if outputs is None else outputs
         execution = self.execution if execution is None else execution
@@ -215,7 +223,7 @@ class ForceField(nn.Module):
                 out["energy"].sum(),
                 inputs,
                 create_graph=self.training,
-                retain_graph=any(n in wanted for n in AUXILIARY) or None,
+                retain_graph=any(name not in PHYSICAL for name in wanted) or None,
             )
         out["forces"] = -gradients[0]
         if strain is not None:
@@ -236,7 +244,7 @@ class ForceField(nn.Module):
         l_out = max(int(self.head_irreps[name][-1]) for name in used)
         # vector heads attend over all degrees
         features = self.backbone(batch, force_input, frames, 0 if l_out == 0 else None, execution)
-        out = {name: self.heads[name](features) for name in used}
+        out = {name: self._checked(name, self.heads[name](features)) for name in used}
         # sums and outputs are never in half precision
         out = {name: value.to(batch.positions.dtype) for name, value in out.items()}
         for name in out.keys() & {name for name, irreps in self.head_irreps.items() if irreps == "0+2"}:
@@ -244,6 +252,16 @@ class ForceField(nn.Module):
         out["energies"] = torch.where(batch.atom_mask, out["energy"][:, 0], 0)
         out["energy"] = batch.sum_over_atoms(out["energies"])
         return out
+
+    def _checked(self, name: str, value: Tensor) -> Tensor:
+        """The output of a head.  Raises ValueError for a shape that a loss would broadcast without a word."""
+        dimension = _DIMENSIONS[self.head_irreps[name]]
+        if value.dim() != 2 or value.shape[1] != dimension:
+            raise ValueError(
+                f"head {name!r} ({self.head_irreps[name]!r}) of {type(self.backbone).__name__} gave a tensor of shape "
+                f"{list(value.shape)}; [atoms, {dimension}] is wanted"
+            )
+        return value
 
     def predict(self, batch: Batch, outputs: tuple[str, ...] | None = None) -> dict[str, Tensor]:
         """Predict in eV, eV/Å and eV/Å^3, without a second-order graph and without noise.
@@ -264,7 +282,7 @@ class ForceField(nn.Module):
         self.scaling.check_elements(batch.atomic_numbers[batch.atom_mask].cpu())
         if batch.edges is None:
             batch = self.config.with_neighbors(batch)
-        wanted = tuple(name for name in self.outputs() if name not in AUXILIARY) if outputs is None else outputs
+        wanted = self.physical_outputs() if outputs is None else outputs
         training = self.training
         self.eval()
         try:

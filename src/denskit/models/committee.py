@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from denskit.batch import Batch
-from denskit.models.base import AUXILIARY, ForceField
+from denskit.models.base import ForceField
 
 _NEIGHBOURS = ("cutoff", "max_neighbors", "strict_neighbors")
 
@@ -38,9 +38,9 @@ class Committee:
         """The weights of all members."""
         return (parameter for member in self.members for parameter in member.parameters())
 
-    def outputs(self) -> tuple[str, ...]:
-        """Names that all members predict."""
-        first, *others = (member.outputs() for member in self.members)
+    def physical_outputs(self) -> tuple[str, ...]:
+        """Names of the outputs of :meth:`predict`: those that all members have."""
+        first, *others = (member.physical_outputs() for member in self.members)
         return tuple(name for name in first if all(name in other for other in others))
 
     def predict(self, batch: Batch, outputs: tuple[str, ...] | None = None) -> dict[str, Tensor]:
@@ -48,7 +48,7 @@ class Committee:
 
         These are "energy_std" [B] and "forces_std" [N, 3], as of :class:`denskit.Potential`.
         """
-        wanted = outputs or tuple(name for name in self.outputs() if name not in AUXILIARY)
+        wanted = outputs or self.physical_outputs()
         if batch.edges is None:
             batch = self.config.with_neighbors(batch)
         each = [member.predict(batch, outputs=wanted) for member in self.members]

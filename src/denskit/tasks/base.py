@@ -51,7 +51,11 @@ class Task(Protocol):
 
     @property
     def heads(self) -> dict[str, str]:
-        """Heads of the model beyond energy, forces and stress, with their irreps: ``{"noise": "1"}``."""
+        """Heads of the model beyond energy, forces and stress, by name, with their irreps.
+
+        ``{"noise": "1"}``: also makes the model encode ``Prepared.force_input``.  Others, such as ``{"charge": "0"}``,
+        are for the losses alone: outputs [N, 1] of "0", [N, 3] of "1", [B, 3, 3] of "0+2".
+        """
         ...
 
     def prepare(self, batch: Batch, targets: Targets, keys: Tensor, progress: float) -> Prepared:

@@ -13,6 +13,8 @@ from denskit.models.base import ForceField
 from denskit.tasks import LearnedTask, Task, total_loss
 from denskit.tasks.metrics import Metrics
 
+ENCODES = "noise"  # the head with which a model encodes forces
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLoss:
@@ -43,7 +45,7 @@ def batch_loss(
         part = replace(part, batch=force_field.config.with_neighbors(part.batch))
     scaled = replace(part, targets=scaling.scale_targets(part.batch, part.targets))
     with autocast:
-        prediction = force_field(part.batch, part.force_input if task.heads else None)
+        prediction = force_field(part.batch, part.force_input if ENCODES in task.heads else None)
     terms = task.losses(prediction, scaled, progress)
     physical = scaling.unscale(part.batch, {name: prediction[name].detach() for name in ("energy", "forces")})
     untouched = replace(part.targets, forces_mask=part.targets.forces_mask & ~part.noise_mask)
@@ -55,16 +57,17 @@ def batch_loss(
 
 def counts_of(task: Task, part: Prepared, progress: float) -> Tensor:
     """Counts of the loss terms [number of terms] float64; they follow from masks, without a prediction."""
-    terms = task.losses(no_prediction(part.batch), part, progress)
+    terms = task.losses(no_prediction(task, part.batch), part, progress)
     return torch.stack([term.count.double() for term in terms.values()])
 
 
-def no_prediction(batch: Batch) -> dict[str, Tensor]:
-    """A prediction of zeros for a batch, with every output that a task may read."""
+def no_prediction(task: Task, batch: Batch) -> dict[str, Tensor]:
+    """A prediction of zeros for a batch, with every output that the task may read."""
+    of_atoms, of_systems = torch.zeros_like(batch.positions), torch.zeros_like(batch.cell)
+    by_irreps = {"0": of_atoms[:, :1], "1": of_atoms, "0+2": of_systems}
     return {
         "energy": batch.positions.new_zeros(batch.num_systems),
-        "forces": torch.zeros_like(batch.positions),
-        "noise": torch.zeros_like(batch.positions),
-        "stress": torch.zeros_like(batch.cell),
-        "strain": torch.zeros_like(batch.cell),
+        "forces": of_atoms,
+        "stress": of_systems,
+        **{name: by_irreps[irreps] for name, irreps in task.heads.items()},
     }

@@ -16,7 +16,7 @@ from yaml import YAMLError
 
 from denskit.data.config import DataConfig
 from denskit.data.splits import PARTS
-from denskit.models import MODELS
+from denskit.models import MODELS, ModelEntry
 from denskit.models.model_file import read_header
 from denskit.presets import preset_text
 from denskit.reading.documents import parse_yaml, read_yaml
@@ -48,9 +48,10 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
 
     A preset or file may hold a table ``molecules:`` with changes for each molecule (nested, or with dotted keys): the
     row of ``data.molecule`` is applied before the overrides.  Where an override names another task or model than the
-    file does, the settings that both have are kept and the rest are dropped.  With ``training.init_from`` the settings
-    of the model, references and scale are the trained model's, whatever a preset has, unless an override (or a YAML
-    file) asks for others; those that need no other weights, such as ``model.forces``, stay the preset's.
+    file does, settings that mean the same to both are kept and the rest are dropped, those of a model with its
+    ``sizes``.  With ``training.init_from`` the settings of the model, references and scale are the trained model's,
+    whatever a preset has, unless an override (or a YAML file) asks for others; those that need no other weights, such
+    as ``model.forces``, stay the preset's.
 
     Raises ValueError for unknown keys (with the nearest valid names), values out of range and combinations that would
     be ignored; FileNotFoundError for a file that is not there.
@@ -61,6 +62,9 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     for place, content in ((origin, base), ("override", changes)):
         _require_sections(place, content)
     base = _apply_molecule(base, changes, origin)
+    asked = (changes.get("model") or {}).get("name")
+    if asked not in (None, (base.get("model") or {}).get("name", _DEFAULT_NAMES["model"])):
+        base["sizes"] = []
     for section, classes in _choices().items():
         base[section] = _switch(base.get(section) or {}, changes.get(section) or {}, section, classes, origin)
     changed_length = [name for name in _LENGTHS if (changes.get("training") or {}).get(name) is not None]
@@ -82,7 +86,16 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
 
 
 def _choices() -> dict[str, dict[str, type[BaseModel]]]:
-    """Classes of settings by section and name; a script may add a model to MODELS at any time."""
+    """Classes of settings by section and name; a script may add a model to MODELS at any time.
+
+    Raises ValueError for an entry of MODELS under another name than its settings have.
+    """
+    for name, entry in MODELS.items():
+        found = entry.config.model_fields["name"].default if isinstance(entry, ModelEntry) else entry
+        if found != name:
+            raise ValueError(
+                f"MODELS[{name!r}]: wanted ModelEntry(Config, Backbone), Config with the name {name!r}, found {found!r}"
+            )
     return {"model": {name: entry.config for name, entry in MODELS.items()}, "task": _TASKS}
 
 
@@ -210,7 +223,7 @@ def _switch(
     classes: Mapping[str, type[BaseModel]],
     origin: str,
 ) -> dict[str, Any]:
-    """The section of the file without the settings that the chosen ``name`` lacks."""
+    """The section of the file without the settings that the chosen ``name`` lacks or takes other values for."""
     old = base.get("name", _DEFAULT_NAMES[section])
     new = changes.get("name", old)
     for name, place in ((old, origin), (new, "override")):
@@ -218,7 +231,9 @@ def _switch(
             raise ValueError(f"{place}: no {section} {name!r}{nearest(str(name), classes)}")
     if new == old:
         return {**base, "name": old}
-    return {key: value for key, value in base.items() if key in classes[new].model_fields} | {"name": new}
+    before, now = (classes[name].model_fields for name in (old, new))
+    same = [key for key in base.keys() & before.keys() & now.keys() if before[key].annotation == now[key].annotation]
+    return {key: value for key, value in base.items() if key in same} | {"name": new}
 
 
 def _of_trained_model(base: dict[str, Any], changes: Mapping[str, Any], *, wishes: bool) -> dict[str, Any]:

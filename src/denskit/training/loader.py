@@ -151,7 +151,7 @@ class Loader:
         """Weights of the loss terms at a moment of the training."""
         batch, targets = collate([self.source[0]], self.dtype)
         prepared = self.task.prepare(batch, targets, torch.zeros(1, dtype=torch.int64), progress)
-        terms = self.task.losses(no_prediction(prepared.batch), prepared, progress)
+        terms = self.task.losses(no_prediction(self.task, prepared.batch), prepared, progress)
         return {name: float(term.weight) for name, term in terms.items()}
 
     def describe(self, step: int) -> str:

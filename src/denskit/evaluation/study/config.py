@@ -109,6 +109,11 @@ class StudyConfig(Settings):
         empty = [key for key, values in self.axes.items() if not values]
         if empty:
             raise ValueError(f"axes: {empty[0]} has no values")
+        axes = {*self.axes, *(key for settings in together for key in settings)}
+        hidden = [(name, key) for name, settings in self.variants.items() for key in settings if key in axes]
+        if hidden:
+            name, key = hidden[0]
+            raise ValueError(f"variants: {name}: {key} is an axis, too, whose values would replace it; choose one")
         twice = [
             (key, value) for key, values in self.axes.items() for value, n in Counter(map(str, values)).items() if n > 1
         ]

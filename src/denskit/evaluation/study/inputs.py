@@ -8,12 +8,21 @@ from typing import Any
 
 from denskit.evaluation.study.config import StudyConfig
 from denskit.files import identity
+from denskit.reading.remote import address_of
 from denskit.training.settings import RunConfig
 
 
 def contents(study: StudyConfig, config: RunConfig) -> dict[str, str]:
     """SHA-256, by name, of the files on this machine that a run with this configuration is trained and judged on."""
     return {name: identity(path)[1] for name in sorted(set(_names(study, config))) if (path := _path(name)).exists()}
+
+
+def require_files(study: StudyConfig) -> None:
+    """Raise FileNotFoundError where a file to judge runs on is not there: they are read after the training only."""
+    relaxed = None if study.relaxation is None else study.relaxation.path
+    for name, file in [*study.tests.items(), ("relaxation.path", relaxed)]:
+        if file is not None and address_of(file) is None and not _path(file).exists():
+            raise FileNotFoundError(f"{study.title}: {name}: no file {file} to judge the trained models on")
 
 
 def require_same_inputs(results: Iterable[Mapping[str, Any]]) -> None:

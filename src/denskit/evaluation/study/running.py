@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from denskit.evaluation.denoising import noise_error
 from denskit.evaluation.study.config import StudyConfig, StudyRun, runs_of
-from denskit.evaluation.study.inputs import contents, require_same_inputs
+from denskit.evaluation.study.inputs import contents, require_files, require_same_inputs
 from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split, require_references
 from denskit.evaluation.study.splits import split_settings
 from denskit.files import is_locked, locked, write_json
@@ -55,8 +55,9 @@ class StudyFolder:
         found = self.judged(run)
         return bool(found) and not left_to_judge(study, found)
 
-    def require_same_inputs(self, study: StudyConfig) -> None:
-        """Raise ValueError where a file is not what it was for a finished run of the study."""
+    def require_inputs(self, study: StudyConfig) -> None:
+        """Raise FileNotFoundError for missing files; ValueError where one is not what it was for a finished run."""
+        require_files(study)
         require_same_inputs(self.judged(run) for run in runs_of(study))
 
     def log(self, run: StudyRun) -> Path:
@@ -81,9 +82,9 @@ def train_and_judge(
     A run that is trained is judged on tests that were added since; one that is judged on all is left as it is.
 
     ``progress``: as of :func:`train`.  Raises as :func:`train` and :func:`evaluate`, and ValueError where another
-    process is at work on the run, and where a file is not what it was for another run.
+    process is at work on the run, and where a file is missing, or not what it was for another run.
     """
-    folder.require_same_inputs(study)
+    folder.require_inputs(study)
     if folder.finished(study, run):
         return folder.judged(run)
     with locked(folder.lock(run)):

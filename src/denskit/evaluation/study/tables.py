@@ -31,7 +31,7 @@ def text_of(mean: Mean) -> str:
 
 
 def text_of_difference(gap: Difference) -> str:
-    """``-20.1 % [-24.0, -16.2]``: paired difference and its 95 % confidence interval."""
+    """``-20.1 % [-24.0, -16.2]``: paired difference and its 95 % confidence interval, in percent."""
     if math.isnan(gap.low):
         return f"{gap.percent:+.1f} %"
     return f"{gap.percent:+.1f} % [{gap.low:+.1f}, {gap.high:+.1f}]"
@@ -46,8 +46,13 @@ def _columns(results: Results) -> tuple[list[Column], list[str]]:
 def _header(results: Results) -> list[str]:
     gaps, published = _columns(results)
     titles = {column: column.title(results.several_tests) for column in results.columns}
-    extra = [f"Δ {titles[column]}" for column in gaps] + [f"published {METRICS[metric]}" for metric in published]
+    extra = [_change_of(titles[column]) for column in gaps] + [f"published {METRICS[metric]}" for metric in published]
     return ["", "variant", "seeds", *titles.values(), *extra, "minutes", "parameters"]
+
+
+def _change_of(title: str) -> str:
+    """Title of a column of differences, which are in percent."""
+    return f"Δ {title.partition(' (')[0]} (%)"
 
 
 def _marked(results: Results, row: Row, column: Column, bold: tuple[str, str]) -> str:
@@ -114,7 +119,7 @@ def as_rich(results: Results) -> list[Table | str]:
     for test in tests:
         columns = [column for column in results.columns if column.test == test]
         gaps = [column for column in columns if column.metric == FORCES]
-        names = [METRICS[column.metric] for column in columns] + [f"Δ {METRICS[FORCES]}" for _ in gaps]
+        names = [METRICS[column.metric] for column in columns] + [_change_of(METRICS[FORCES]) for _ in gaps]
         heads = [RichColumn(name, justify="right") for name in names]
         title = results.title if len(tests) == 1 else f"{results.title}: {test}"
         variant = RichColumn("variant", overflow="fold")
