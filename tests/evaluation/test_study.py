@@ -159,6 +159,14 @@ class TestFiles:
         with pytest.raises(ValueError, match=r"did you mean training\.max_steps"):
             run.config(tmp_path)
 
+    def test_slips_of_a_study_file(self, tmp_path: Path) -> None:
+        file = tmp_path / "study.yaml"
+        file.write_text("title: t\nvariants: {plain: , DeNS: {task: dens}}\n")
+        assert load_study(file).variants == {"plain": {}, "DeNS": {"task": "dens"}}
+        file.write_text("title: t\nvariant: {plain: {}}\n")
+        with pytest.raises(ValueError, match="variant: no such entry; did you mean variants"):
+            load_study(file)
+
     def test_written_studies_load_as_they_were(self, tmp_path: Path) -> None:
         study = tiny_study(axes={FRAMES: [5, 10]}, seeds=[3, 4])
         write_study(study, tmp_path / "study.yaml")

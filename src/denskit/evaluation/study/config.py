@@ -81,6 +81,14 @@ class StudyConfig(Settings):
             raise ValueError("wanted their number, at least 1, or a list such as [0, 1, 2]")
         return tuple(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
 
+    @field_validator("variants", mode="before")
+    @classmethod
+    def _nothing_changed(cls, variants: object) -> object:
+        """``plain:`` alone is a variant without settings of its own, as ``plain: {}``."""
+        if not isinstance(variants, Mapping):
+            return variants
+        return {name: {} if settings is None else settings for name, settings in variants.items()}
+
     @field_validator("axes", mode="before")
     @classmethod
     def _lists_or_settings(cls, axes: object) -> object:
@@ -223,7 +231,9 @@ def load_study(name: str | Path) -> StudyConfig:
     try:
         return StudyConfig.model_validate(values)
     except ValidationError as error:
-        raise ValueError(f"{name}: {problems_in(error)}") from None
+        unknown = [str(found["loc"][0]) for found in error.errors() if found["type"] == "extra_forbidden"]
+        told = "".join(f"; {key}: no such entry{nearest(key, StudyConfig.model_fields)}" for key in unknown)
+        raise ValueError(f"{name}: {problems_in(error)}{told}") from None
 
 
 def runs_of(study: StudyConfig) -> list[StudyRun]:
