@@ -105,9 +105,11 @@ def test_quiet_is_silent_but_for_errors(folder: Path, tmp_path: Path) -> None:
     assert none.exit_code == 1 and none.output == "No structure could be relaxed\n"
 
 
-def test_verbose_says_how_data_are_read_and_shows_the_traceback(folder: Path) -> None:
+def test_verbose_says_how_models_are_loaded_and_shows_the_traceback(folder: Path) -> None:
     arguments = ("evaluate", folder / "model.safetensors", folder / "mine.extxyz")
-    said = "energy from REF_energy, forces from REF_forces"
+    for verbose in (denskit(*arguments, "-v"), denskit(*arguments)):
+        assert "energy from REF_energy, forces from REF_forces" in verbose.stderr
+    said = "equiformer on cpu, kernels"
     assert said in denskit(*arguments, "-v").stderr
     assert said not in denskit(*arguments).output
     assert isinstance(denskit("evaluate", folder / "none", "-v").exception, FileNotFoundError)
@@ -153,13 +155,13 @@ def test_exit_codes(arguments: list[str], code: int, tmp_path: Path, monkeypatch
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    """As ``denskit presets | head -1``."""
-    command = [sys.executable, "-m", "denskit", "presets"]
+    """As ``denskit presets show demo | head -1``."""
+    command = [sys.executable, "-m", "denskit", "presets", "show", "demo"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == b""
-    process.wait()
+    assert process.wait() == 1
 
 
 def test_ctrl_c_in_any_verb_is_130(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -91,13 +91,35 @@ def test_a_committee_is_the_mean_of_its_members(tiny: Tiny, tmp_path: Path) -> N
 
 
 def test_a_committee_is_not_judged_on_what_a_member_has_seen(tiny: Tiny, tmp_path: Path) -> None:
-    split = "data.split={mode: random, train: 8, valid: 2, test: 6}"
-    runs = [train(tiny(split, f"seed={seed}", f"output={tmp_path / str(seed)}")) for seed in range(2)]
-    with pytest.raises(ValueError, match=r"1 has trained on \d of the 6 test structures of .*0, so .*data.split.file="):
-        evaluate(runs)
-    other = train(tiny(split, "model.cutoff=3.5", f"output={tmp_path / 'other'}"))
+    file, few = tmp_path / "all.extxyz", tmp_path / "few.extxyz"
+    frames = load_data(tiny("data.split={mode: random, train: 18, valid: 1, test: 1}").data, 0).train
+    ase.io.write(file, [relabelled(plain(s), {"energy": s.energy, "forces": s.forces}) for s in frames])
+    ase.io.write(few, ase.io.read(file, ":2"))
+
+    def trained(name: str, *settings: str) -> Path:
+        return train(
+            tiny("data.name=file", "data.molecule=null", "training.max_steps=1", f"output={tmp_path / name}", *settings)
+        )
+
+    divided = [f"data.path={file}", "data.split={mode: random, train: 8, valid: 4, test: 6}"]
+    first, second = (trained(f"run{seed}", *divided, f"seed={seed}") for seed in range(2))
+    for members in ([first, second], [first, second / "model.safetensors"]):
+        for part in ("test", "valid"):
+            with pytest.raises(ValueError, match=rf"has trained on \d of the \d {part} structures of .*run0, so"):
+                evaluate(members, split=part)
+    whole = trained(
+        "whole",
+        f"data.train={file}",
+        f"data.valid={few}",
+        "data.split={train: null, valid: null, test: null, mode: null}",
+    )
+    with pytest.raises(ValueError, match=r"whole was trained on the whole file that .*run0 divides"):
+        evaluate([first, whole])
+    with pytest.warns(UserWarning, match="a force field in memory has trained on the structures judged is not known"):
+        evaluate([first, load_model(second)])
+    other = trained("other", *divided, "model.cutoff=3.5")
     with pytest.raises(ValueError, match=r"same neighbours; found cutoff 3.0.*; cutoff 3.5"):
-        evaluate([runs[0], other])
+        evaluate([first, other])
 
 
 def test_frames_without_a_label_are_counted(tiny: Tiny, tmp_path: Path) -> None:

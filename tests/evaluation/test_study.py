@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -276,8 +277,11 @@ class TestQuestion:
         again = asked(mine, "--hours", "2", "--frames", "50")
         assert again.exit_code == 0 and "keep their length" in again.output
         assert asked(mine).exit_code == 0
+        (tmp_path / "out" / "runs" / "with-DeNS_seed-0").mkdir(parents=True)
         for wrong in (asked(other), asked(mine, "--frames", "60"), asked(mine, "task.sigma=0.1")):
-            assert wrong.exit_code == 1 and "asks about other data or settings" in wrong.output
+            assert wrong.exit_code == 1 and "has trainings on other data or settings" in wrong.output
+        shutil.rmtree(tmp_path / "out" / "runs")
+        assert asked(mine, "task.sigma=0.1").exit_code == 0, "nothing was trained, so the question may change"
 
     @pytest.mark.parametrize("stress", [True, False])
     def test_crystals_get_the_settings_published_for_them(self, tmp_path: Path, stress: bool) -> None:
@@ -427,17 +431,24 @@ class TestWholeStudies:
         study = tiny_study(settings=settings, tests={"more": str(more)}, seeds=1)
         folder, command = StudyFolder(tmp_path / "study"), ["study", str(tmp_path / "study.yaml"), "-o"]
         write_study(study, tmp_path / "study.yaml")
-        train_and_judge(study, runs_of(study)[0], folder)
-        for file in (mine, more):
-            content = file.read_text()
-            file.write_text(content.replace("C ", "N ", 1))
-            with pytest.raises(ValueError, match=rf"{file.name}, which 1 finished runs have read"):
-                train_and_judge(study, runs_of(study)[1], folder)
-            refused = CliRunner().invoke(app, [*command, str(folder.path)])
-            assert refused.exit_code != 0 and "have changed" in refused.output
-            file.write_text(content)
-        assert not folder.result(runs_of(study)[1]).exists()
-        train_and_judge(study, runs_of(study)[1], folder)
+        first, second = runs_of(study)
+        errors = train_and_judge(study, first, folder)["errors"]
+        content = mine.read_text()
+        mine.write_text(content.replace("C ", "N ", 1))
+        with pytest.raises(ValueError, match=r"mine.extxyz, which 1 runs have trained on"):
+            train_and_judge(study, second, folder)
+        refused = CliRunner().invoke(app, [*command, str(folder.path)])
+        assert refused.exit_code != 0 and "have changed" in refused.output
+        mine.write_text(content)
+
+        other = more.read_text()
+        ase.io.write(more, ase.io.read(more, ":2"))
+        assert not folder.finished(study, first), "a changed test is judged again"
+        again = train_and_judge(study, first, folder)["errors"]
+        assert again["test"] == errors["test"] and again["more"] != errors["more"]
+        more.write_text(other)
+        assert not folder.result(second).exists()
+        train_and_judge(study, second, folder)
 
     def test_runs_of_another_command_are_waited_for(self, tmp_path: Path) -> None:
         study, folder = tiny_study(seeds=1), StudyFolder(tmp_path)

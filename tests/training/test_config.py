@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from denskit.models import MODELS
+from denskit.models.config import ModelConfig
 from denskit.presets import preset_names
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
 from denskit.training.load_config import RunConfig, TrainingConfig, load_config
@@ -41,10 +42,21 @@ def test_task_switch_keeps_the_weights_of_the_file(tmp_path: Path, tiny_file: Pa
 
 @pytest.mark.parametrize("name", ["esen", "equiformer_v3", "escn", "equiformer_v2"])
 def test_another_model_keeps_what_means_the_same_to_both(name: str) -> None:
-    """A preset of one model is a beginning for all: its cutoff stays, its norm and its table of sizes go."""
+    """A preset of one model is a beginning for all: forces, neighbours and cutoff stay, its table of sizes goes."""
     config = load_config("equiformer", [f"model={name}", "data.path=a.extxyz", "model.cutoff=4.5"])
     assert config.model.name == name and config.model.cutoff == 4.5 and not config.sizes
-    assert config.model.num_elements == load_config("equiformer", ["data.path=a.extxyz"]).model.num_elements
+    before = load_config("equiformer", ["data.path=a.extxyz", "model.cutoff=4.5"])
+    shared = set(ModelConfig.model_fields) - {"name"}
+    assert config.model.model_dump(include=shared) == before.model.model_dump(include=shared)
+    assert config.model.forces == "gradient" and config.model.max_neighbors is None
+
+
+def test_models_of_one_family_share_more() -> None:
+    config = load_config("equiformer_v2", ["model=escn", "data.path=a.extxyz", "model.l_max=4"])
+    before = load_config("equiformer_v2", ["data.path=a.extxyz", "model.l_max=4"])
+    assert config.model.model_dump(include={"l_max", "num_layers", "channels"}) == before.model.model_dump(
+        include={"l_max", "num_layers", "channels"}
+    )
 
 
 def test_an_entry_of_models_under_another_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ Kernels = Annotated[
 ]
 Committee = Annotated[
     list[Path] | None,
-    typer.Option(help="A further model, repeatable: mean predictions, and their spread.", metavar="RUN|MODEL"),
+    typer.Option(help="A further model, repeatable: the mean of all of them is taken.", metavar="RUN|MODEL"),
 ]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]

@@ -97,7 +97,8 @@ def _common(
     as_json: Annotated[bool, _option("--json", to=OUTPUT.use_json, help="Print the results as JSON.")] = False,
     quiet: Annotated[bool, _option("--quiet", "-q", to=OUTPUT.be_quiet, help="Print errors only.")] = False,
     verbose: Annotated[
-        bool, _option("--verbose", "-v", to=OUTPUT.be_verbose, help="Also how data are read; tracebacks.")
+        bool,
+        _option("--verbose", "-v", to=OUTPUT.be_verbose, help="Also how data are read, models loaded; tracebacks."),
     ] = False,
 ) -> None:
     """The options of every verb."""

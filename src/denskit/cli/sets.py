@@ -64,9 +64,9 @@ def with_reading(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 def origin_of(file: str | Path) -> dict[str, str]:
     """Name and content of a file of structures, which a command that is resumed must find again."""
     from denskit.data.readers.formats import path_of
-    from denskit.files import identity
+    from denskit.data.splits import identity_of
 
-    return {"file": str(file), "file_sha256": identity(path_of(file))[1]}
+    return {"file": str(file), "file_sha256": identity_of(path_of(file))[1]}
 
 
 def print_table(results: Mapping[str, Mapping[str, float]], *, title: str) -> None:

@@ -230,11 +230,11 @@ def _question(
     study, said = adapted(changed(dens_question(file, frames), overrides))
     if source.is_file():
         kept = load_study(source)
-        if not same_question(study if frames or overrides else kept, kept, file):
-            raise ValueError(f"{source} asks about other data or settings; give another --output, or remove its folder")
-        steps = "; its trainings keep their length, --hours sizes a new study" if hours is not None else ""
-        typer.echo(f"{source} is there: continuing that study{steps}")
-        return source, kept
+        if same_question(study if frames or overrides else kept, kept, file):
+            steps = "; its trainings keep their length, --hours sizes a new study" if hours is not None else ""
+            typer.echo(f"{source} is there: continuing that study{steps}")
+            return source, kept
+        _forget(folder.path, "has trainings on other data or settings; give another --output, or remove it")
     for line in said:
         typer.echo(line)
     if hours is not None:
@@ -251,19 +251,25 @@ def _question(
 def _keep(study: StudyConfig, path: Path) -> None:
     """The study beside its results, so that a later call cannot mix them with those of another.
 
-    A study that has trained nothing yet, as after a dry run or a mistake, is replaced with its trials.
+    A study that has trained nothing yet, as after a dry run or a mistake, is replaced, with its trials and splits.
     """
     from denskit.evaluation.study.config import load_study
     from denskit.evaluation.study.question import write_study
 
     before = load_study(path) if path.is_file() else study
     if before.model_dump(exclude=_MAY_CHANGE) != study.model_dump(exclude=_MAY_CHANGE):
-        if any((path.parent / "runs").glob("*")):
-            raise ValueError(
-                f"{path.parent} holds the results of another study ({path}); give another --output, or remove it"
-            )
-        shutil.rmtree(path.parent / "trials", ignore_errors=True)
+        _forget(path.parent, f"holds the results of another study ({path}); give another --output, or remove it")
     write_study(study, path)
+
+
+def _forget(folder: Path, otherwise: str) -> None:
+    """Remove what a study that has trained nothing yet has prepared.  Raises ValueError where it has, or is at work."""
+    from denskit.files import is_locked
+
+    if any((folder / "runs").glob("*")) or any(map(is_locked, (folder, *(folder / "locks").glob("*")))):
+        raise ValueError(f"{folder} {otherwise}")
+    for prepared in ("trials", "splits", "inputs"):
+        shutil.rmtree(folder / prepared, ignore_errors=True)
 
 
 def _slurm_script(source: Path, folder: StudyFolder, count: int) -> str:

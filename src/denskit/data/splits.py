@@ -60,7 +60,7 @@ class Splits:
             train, valid, test = (np.array(document[part], dtype=np.int64).reshape(-1) for part in PARTS)
             about = {key: str(document[key]) for key in ("file", "sha256", "how")}
             splits = cls(train, valid, test, size=int(document["size"]), **about)
-        size, sha256 = _identity(of)
+        size, sha256 = identity_of(of)
         if size != splits.size or sha256 != splits.sha256:
             raise ValueError(
                 f"{path} divides {splits.file} as it was ({splits.size} bytes, sha256 {splits.sha256[:12]}...), but "
@@ -113,7 +113,7 @@ def divide(
             other = draw(counts, seed, elements=elements)
             if not _untrained(other, elements):
                 parts, how = other, f"{how}, rare elements first, so that training has all"
-    size, sha256 = _identity(path)
+    size, sha256 = identity_of(path)
     sizes = " / ".join(f"{len(part)} {name}" for part, name in zip(parts, PARTS, strict=True))
     train, valid, held_out = parts
     return Splits(train, valid, held_out, file=path.name, size=size, sha256=sha256, how=f"{sizes} ({how})")
@@ -145,8 +145,8 @@ def _rare_first(order: np.ndarray, elements: Sequence[frozenset[int]]) -> np.nda
     return np.concatenate([order[chosen], order[~chosen]])
 
 
-def _identity(path: Path) -> tuple[int, str]:
-    """Of a file or folder; of Denskit's shards that of their index, which has the digest of each shard."""
+def identity_of(path: Path) -> tuple[int, str]:
+    """Bytes and SHA-256 of a file or folder; of Denskit's shards of their index, which has the digest of each shard."""
     index = path / INDEX
     return identity(index if index.is_file() else path)
 

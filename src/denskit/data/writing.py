@@ -33,7 +33,7 @@ from denskit.data.structure_arrays import LABELS
 # Results that a model predicts, or that mean nothing beside its predictions.
 PREDICTED = ("energy", "free_energy", "energies", "forces", "stress", "stresses")
 SPREADS = ("energy_std", "forces_std")  # of a committee: fields, since ASE's calculators have no such result
-_OF_ATOMS = ("forces", "energies", "stresses")
+_OF_ATOMS = ("forces", "energies", "stresses", "forces_std")
 
 
 class Originals:
@@ -117,7 +117,7 @@ def _without_results(original: ase.Atoms) -> tuple[ase.Atoms, dict[str, Any]]:
     """A copy without the results that a model predicts, and these results."""
     atoms, taken = original.copy(), {}
     results = {} if original.calc is None else dict(original.calc.results)
-    for name in PREDICTED:
+    for name in (*PREDICTED, *SPREADS):
         for fields in (atoms.info, atoms.arrays, results):
             if fields.get(name) is not None:
                 taken[name] = fields.pop(name)

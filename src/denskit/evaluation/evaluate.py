@@ -21,12 +21,12 @@ from denskit.data.frames import bare, read_atoms
 from denskit.data.loading import read_file
 from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.data.writing import Originals, predicted
+from denskit.evaluation.unseen import require_unseen
 from denskit.files import atomic_write, new_file
 from denskit.models.base import ForceField
 from denskit.models.committee import Committee
 from denskit.models.model_file import load_model
 from denskit.models.prediction import Predictor, predict_each
-from denskit.reading.documents import read_json
 from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes
 from denskit.tasks.energy_shift import EnergyShift
@@ -73,8 +73,8 @@ def evaluate(
     """
     predictor = load_predictor(model, checkpoint, str(processes.device) if processes else device)
     structures = source_of(model, source, split, data)
-    if source is None and split == "test":
-        _require_unseen(members_of(model))
+    if source is None and split != "train":
+        require_unseen(members_of(model), split)
     return _errors(predictor, structures, batch_size, processes)
 
 
@@ -208,21 +208,6 @@ def load_force_field(model: Model, checkpoint: Kept | None, device: str) -> Forc
     kernels = force_field.backbone.choose_kernels(force_field.execution, place)
     _LOG.info("%s: %s on %s, kernels %s", path, force_field.config.name, place, kernels)
     return force_field
-
-
-def _require_unseen(members: Sequence[Model]) -> None:
-    """Raise ValueError where a run of a committee has trained on the test split of the first one."""
-    folders = [RunFolder(Path(member)) for member in members if not isinstance(member, ForceField)]
-    first, *others = (read_json(folder.splits) if folder.splits.is_file() else None for folder in folders)
-    for folder, other in zip(folders[1:], others, strict=True):
-        if first is None or other is None or other["sha256"] != first["sha256"]:
-            continue
-        if seen := set(first["test"]) & {*other["train"], *other["valid"]}:
-            raise ValueError(
-                f"{folder.path} has trained on {len(seen)} of the {len(first['test'])} test structures of "
-                f"{folders[0].path}, so its errors there mean nothing. Judge the committee on another file, or train "
-                f"its members on one split, with data.split.file={folders[0].splits}"
-            )
 
 
 def _fields_of(source: Source) -> str:

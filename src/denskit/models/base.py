@@ -223,7 +223,7 @@ class ForceField(nn.Module):
                 out["energy"].sum(),
                 inputs,
                 create_graph=self.training,
-                retain_graph=any(name not in PHYSICAL for name in wanted) or None,
+                retain_graph=any(name in self.heads and name not in PHYSICAL for name in wanted) or None,
             )
         out["forces"] = -gradients[0]
         if strain is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -10,7 +11,19 @@ from torch import Tensor, nn
 from denskit.batch import Batch
 from denskit.models.base import ForceField
 
+OTHER_REFERENCES = 1.0  # eV, of an element; fits to different structures of one method differ by less
 _NEIGHBOURS = ("cutoff", "max_neighbors", "strict_neighbors")
+
+
+def _warn_of_references(members: Sequence[ForceField]) -> None:
+    first, *others = (member.scaling.references for member in members)
+    gaps = [float(((first - other) * ((first != 0) & (other != 0))).abs().max()) for other in others]
+    if max(gaps) > OTHER_REFERENCES:
+        warnings.warn(
+            f"members of the committee have energies of the elements that differ by up to {max(gaps):.3g} eV: perhaps "
+            "they were trained on labels of different methods, whose mean means nothing",
+            stacklevel=4,
+        )
 
 
 class Committee:
@@ -30,6 +43,7 @@ class Committee:
         neighbours = {", ".join(f"{name} {getattr(member.config, name)}" for name in _NEIGHBOURS) for member in members}
         if len(neighbours) > 1:
             raise ValueError(f"members must have the same neighbours; found {'; '.join(sorted(neighbours))}")
+        _warn_of_references(members)
         self.members = tuple(members)
         self.config = members[0].config
         self.scaling = members[0].scaling

@@ -17,6 +17,7 @@ from yaml import YAMLError
 from denskit.data.config import DataConfig
 from denskit.data.splits import PARTS
 from denskit.models import MODELS, ModelEntry
+from denskit.models.config import ModelConfig
 from denskit.models.model_file import read_header
 from denskit.presets import preset_text
 from denskit.reading.documents import parse_yaml, read_yaml
@@ -47,11 +48,12 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
             ``{"task": "dens", "training.max_steps": 500}``; ``task=dens`` is short for ``task.name=dens``.
 
     A preset or file may hold a table ``molecules:`` with changes for each molecule (nested, or with dotted keys): the
-    row of ``data.molecule`` is applied before the overrides.  Where an override names another task or model than the
-    file does, settings that mean the same to both are kept and the rest are dropped, those of a model with its
-    ``sizes``.  With ``training.init_from`` the settings of the model, references and scale are the trained model's,
-    whatever a preset has, unless an override (or a YAML file) asks for others; those that need no other weights, such
-    as ``model.forces``, stay the preset's.
+    row of ``data.molecule`` is applied before the overrides.  Where an override names another task than the file does,
+    the settings that both have are kept and the rest are dropped.  Where it names another model, those are kept that
+    both share by definition (cutoff, neighbours, forces, ...), defaults included, and ``sizes`` are dropped.  With
+    ``training.init_from`` the settings of the model, references and scale are the trained model's, whatever a preset
+    has, unless an override (or a YAML file) asks for others; those that need no other weights, such as
+    ``model.forces``, stay the preset's.
 
     Raises ValueError for unknown keys (with the nearest valid names), values out of range and combinations that would
     be ignored; FileNotFoundError for a file that is not there.
@@ -223,7 +225,10 @@ def _switch(
     classes: Mapping[str, type[BaseModel]],
     origin: str,
 ) -> dict[str, Any]:
-    """The section of the file without the settings that the chosen ``name`` lacks or takes other values for."""
+    """The section of the file without the settings that the chosen ``name`` lacks.
+
+    Of another model those stay, defaults included, that both take from a common base: cutoff, neighbours, forces, ...
+    """
     old = base.get("name", _DEFAULT_NAMES[section])
     new = changes.get("name", old)
     for name, place in ((old, origin), (new, "override")):
@@ -231,9 +236,11 @@ def _switch(
             raise ValueError(f"{place}: no {section} {name!r}{nearest(str(name), classes)}")
     if new == old:
         return {**base, "name": old}
-    before, now = (classes[name].model_fields for name in (old, new))
-    same = [key for key in base.keys() & before.keys() & now.keys() if before[key].annotation == now[key].annotation]
-    return {key: value for key, value in base.items() if key in same} | {"name": new}
+    if section == "model":
+        bases = [cls for cls in classes[old].__mro__ if issubclass(cls, ModelConfig) and issubclass(classes[new], cls)]
+        fields = classes[old].model_fields
+        return {key: base.get(key, fields[key].get_default()) for key in bases[0].model_fields} | {"name": new}
+    return {key: value for key, value in base.items() if key in classes[new].model_fields} | {"name": new}
 
 
 def _of_trained_model(base: dict[str, Any], changes: Mapping[str, Any], *, wishes: bool) -> dict[str, Any]:

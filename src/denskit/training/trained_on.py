@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from denskit.data.config import DataConfig
-from denskit.data.readers.formats import are_shards
+from denskit.data.readers.formats import are_shards, path_of
 from denskit.models.model_file import read_header
 from denskit.training.load_config import data_config
 
@@ -24,7 +24,7 @@ def reading_as_trained(model: Path, file: str | os.PathLike[str], data: Reading 
     Labels that are absent count in no loss and no error.  Raises ValueError as :func:`reading_of`.
     """
     trained_on = read_header(model)["metadata"].get("run", {}).get("data", {})  # {} where imported
-    path = Path(file)
+    path = path_of(os.fspath(file))
     names = _SHARDS if are_shards(path) else ("units",) if path.suffix == ".npz" else _FILES
     return reading_of(data, file, {name: trained_on[name] for name in names if name in trained_on})
 
@@ -41,6 +41,6 @@ def reading_of(
     for name in data or {}:
         if name not in known:
             raise ValueError(f"data.{name} does not say how a file is read; those that do: {', '.join(known)}")
-        if name in _SHARDS and file is not None and not are_shards(Path(file)):
+        if name in _SHARDS and file is not None and not are_shards(path_of(os.fspath(file))):
             raise ValueError(f"{os.fspath(file)}: data.{name} is for OC20's and OC22's files; here it would be ignored")
     return data_config({"data": {"missing": "mask", **(trained_on or {}), **(data or {})}})

@@ -117,8 +117,8 @@ class StudyConfig(Settings):
         empty = [key for key, values in self.axes.items() if not values]
         if empty:
             raise ValueError(f"axes: {empty[0]} has no values")
-        axes = {*self.axes, *(key for settings in together for key in settings)}
-        hidden = [(name, key) for name, settings in self.variants.items() for key in settings if key in axes]
+        axes = {*self.axes, *(key for settings in together for key, _ in dotted(settings))}
+        hidden = [(name, key) for name, settings in self.variants.items() for key, _ in dotted(settings) if key in axes]
         if hidden:
             name, key = hidden[0]
             raise ValueError(f"variants: {name}: {key} is an axis, too, whose values would replace it; choose one")
@@ -231,7 +231,8 @@ def load_study(name: str | Path) -> StudyConfig:
     try:
         return StudyConfig.model_validate(values)
     except ValidationError as error:
-        unknown = [str(found["loc"][0]) for found in error.errors() if found["type"] == "extra_forbidden"]
+        found = [found["loc"] for found in error.errors() if found["type"] == "extra_forbidden"]
+        unknown = [str(place[0]) for place in found if len(place) == 1]
         told = "".join(f"; {key}: no such entry{nearest(key, StudyConfig.model_fields)}" for key in unknown)
         raise ValueError(f"{name}: {problems_in(error)}{told}") from None
 

@@ -12,6 +12,7 @@ from denskit.data import load_data
 from denskit.data.readers.formats import open_unchecked
 from denskit.evaluation.evaluate import evaluate, reading, source_of
 from denskit.evaluation.study.config import RELAXATION, SIMULATION, TEST, Relaxations, StudyConfig
+from denskit.evaluation.study.inputs import content_of
 from denskit.files import write_json
 from denskit.reading.documents import read_json
 from denskit.simulation.potential import Potential
@@ -28,10 +29,18 @@ Errors = dict[str, float]
 
 
 def asked_of(study: StudyConfig) -> dict[str, Any]:
-    """What is judged beside the test split, by name, as plain JSON: where it changes, runs are judged again."""
-    more = {SIMULATION: study.simulation, RELAXATION: study.relaxation}
-    settings = {name: one.model_dump(exclude_defaults=True) for name, one in more.items() if one is not None}
-    return {**study.tests, **settings}
+    """What is judged beside the test split, by name, as plain JSON: where it changes, runs are judged again.
+
+    Files are named with their content.
+    """
+    asked: dict[str, Any] = {name: {"file": file, "sha256": content_of(file)} for name, file in study.tests.items()}
+    if study.simulation is not None:
+        asked[SIMULATION] = study.simulation.model_dump(exclude_defaults=True)
+    if study.relaxation is not None:
+        asked[RELAXATION] = study.relaxation.model_dump(exclude_defaults=True)
+        if study.relaxation.path is not None:
+            asked[RELAXATION]["sha256"] = content_of(study.relaxation.path)
+    return asked
 
 
 def left_to_judge(study: StudyConfig, judged: Mapping[str, Any]) -> list[str]:
@@ -44,8 +53,6 @@ def left_to_judge(study: StudyConfig, judged: Mapping[str, Any]) -> list[str]:
 def require_references(study: StudyConfig, config: RunConfig) -> None:
     """Raise ValueError, before the training, where simulations or relaxations have nothing to compare with."""
     relaxation = study.relaxation
-    if relaxation is not None and relaxation.path is not None and not Path(relaxation.path).exists():
-        raise FileNotFoundError(f"relaxation: {relaxation.path}: no such file")
     of_test = relaxation is not None and relaxation.path is None
     if study.simulation is None and not of_test:
         return

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from denskit.evaluation.denoising import noise_error
 from denskit.evaluation.study.config import StudyConfig, StudyRun, runs_of
-from denskit.evaluation.study.inputs import contents, require_files, require_same_inputs
+from denskit.evaluation.study.inputs import require_files, require_same_inputs, training_files
 from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split, require_references
 from denskit.evaluation.study.splits import split_settings
 from denskit.files import is_locked, locked, write_json
@@ -56,9 +56,14 @@ class StudyFolder:
         return bool(found) and not left_to_judge(study, found)
 
     def require_inputs(self, study: StudyConfig) -> None:
-        """Raise FileNotFoundError for missing files; ValueError where one is not what it was for a finished run."""
+        """Raise FileNotFoundError for missing files; ValueError where one is not what a run began with."""
         require_files(study)
-        require_same_inputs(self.judged(run) for run in runs_of(study))
+        begun = (self.inputs(run) for run in runs_of(study))
+        require_same_inputs(json.loads(path.read_text("utf-8")) for path in begun if path.is_file())
+
+    def inputs(self, run: StudyRun) -> Path:
+        """The files that a run has trained on, by content; written when it begins."""
+        return self.path / "inputs" / f"{run.name}.json"
 
     def log(self, run: StudyRun) -> Path:
         """Output of its process."""
@@ -96,6 +101,9 @@ def _train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder, *, 
     config = run.config(path, split_settings(study, run, folder.splits))
     if not before:
         require_references(study, config)
+        if not folder.inputs(run).is_file():
+            folder.inputs(run).parent.mkdir(exist_ok=True)
+            write_json(folder.inputs(run), training_files(config))
         train(config, resume=True, progress=progress)
     header = read_header(RunFolder(path).model)
     errors = before.get("errors") or on_test_split(path)
@@ -106,7 +114,6 @@ def _train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder, *, 
     result: dict[str, Any] = {
         "errors": errors,
         "tests": asked_of(study),
-        "files": contents(study, config),
         "parameters": header["parameters"],
         "seconds": seconds_of_run(path),
         "steps": header["metadata"]["step"],

@@ -1,0 +1,59 @@
+"""Whether the members of a committee have trained on the structures that it is judged on."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from denskit.models.base import ForceField
+from denskit.models.model_file import read_header
+from denskit.reading.documents import read_json
+from denskit.training.run_folder import RunFolder, model_file
+
+_SEEN = {"test": ("train", "valid"), "valid": ("train",)}  # parts of a member's split, by the part that is judged
+
+
+def require_unseen(members: Sequence[ForceField | str | os.PathLike[str]], split: str) -> None:
+    """Compare the ``split`` of the first run with what the others have trained on.
+
+    Raises ValueError where they share structures, or another member was trained on the whole file; warns where that
+    cannot be told.
+    """
+    first = _folder(members[0])
+    judged = _split_of(first)
+    advice = f"Judge the committee on another file, or train its members on one split, data.split.file={first.splits}"
+    for member in members[1:]:
+        name = "a force field in memory" if isinstance(member, ForceField) else os.fspath(member)
+        own = None if isinstance(member, ForceField) else _split_of(_folder(member))
+        if judged is None or own is None:
+            if judged is not None and not isinstance(member, ForceField) and _files(member) & _files(members[0]):
+                raise ValueError(f"{name} was trained on the whole file that {first.path} divides. {advice}")
+            warnings.warn(f"whether {name} has trained on the structures judged is not known", stacklevel=3)
+        elif own["sha256"] == judged["sha256"]:
+            seen = set(judged[split]) & {index for part in _SEEN[split] for index in own[part]}
+            if seen:
+                raise ValueError(
+                    f"{name} has trained on {len(seen)} of the {len(judged[split])} {split} structures of "
+                    f"{first.path}, so its errors there mean nothing. {advice}"
+                )
+
+
+def _folder(member: Any) -> RunFolder:
+    """The run folder of a member, also where its model file is given."""
+    path = Path(member)
+    return RunFolder(path.parent if path.is_file() else path)
+
+
+def _split_of(folder: RunFolder) -> dict[str, Any] | None:
+    return read_json(folder.splits) if folder.splits.is_file() else None
+
+
+def _files(member: Any) -> set[Path]:
+    """The files of training structures that a model file names."""
+    data = read_header(model_file(member))["metadata"].get("run", {}).get("data", {})
+    given = data.get("path") or data.get("train") or ()
+    names = [given] if isinstance(given, str) else [part["path"] for part in given]
+    return {Path(name).expanduser().resolve() for name in names}
