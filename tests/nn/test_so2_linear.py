@@ -127,3 +127,16 @@ def test_no_edges_are_no_message() -> None:
     empty = torch.zeros(0, dtype=torch.long)
     edges = MessageEdges(empty, empty, torch.zeros(0, 14, 16), ATOMS)
     assert torch.equal(weigh_and_sum(edges, torch.zeros(0, 14, 6), torch.zeros(0, 2)), torch.zeros(ATOMS, 16, 6))
+
+
+def test_shared_factors_act_on_all_orders_of_a_degree() -> None:
+    layer = SO2Linear(L_MAX, M_MAX, CHANNELS, 3, init="normal")
+    rows = order_major(L_MAX, M_MAX)
+    x = torch.randn(EDGES, len(rows), CHANNELS, requires_grad=True)
+    factors = torch.randn(EDGES, (L_MAX + 1) * CHANNELS, requires_grad=True)
+    spread = factors.unflatten(1, (L_MAX + 1, CHANNELS))[:, [l for l, _, _ in rows]]
+    found = [layer(x, factors, shared=True)[0], layer(x * spread)[0]]
+    close(*found)
+    weight = torch.randn_like(found[0])
+    for actual, expected in zip(*(torch.autograd.grad((y * weight).sum(), (x, factors)) for y in found), strict=True):
+        close(actual, expected)

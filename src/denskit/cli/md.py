@@ -12,6 +12,8 @@ from denskit.cli.output import give
 from denskit.cli.stopping import stoppable
 
 if TYPE_CHECKING:
+    from ase import Atoms
+
     from denskit.simulation.divided import DividedPotential
     from denskit.simulation.dynamics.cost import DynamicsCost
     from denskit.simulation.dynamics.folder import DynamicsPlan
@@ -40,7 +42,7 @@ SMALL_TRIAL = 1000  # atoms: up to so many, a trial of more replicas takes four 
 
 def md(
     model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
-    file: Annotated[Path, typer.Argument(help="Structures, anything that ASE reads.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="Structures, in any format of training files.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path("runs/md"),
     ensemble: Annotated[
         Literal["nve", "nvt", "langevin", "npt"],
@@ -108,7 +110,7 @@ def md(
         statistics_every=statistics_every, restart_every=restart_every, bonds=bonds, uncertain=uncertain,
         stop_uncertain=stop_uncertain, uncertain_every=uncertain_every, uncertain_frames=uncertain_frames,
     )  # fmt: skip
-    structures = [atoms.copy() for atoms in _read(file, index) for _ in range(replicas)]
+    structures = [atoms.copy() for atoms in _read(model, file, index) for _ in range(replicas)]
     potential = _potential(
         [model, *(committee or [])], device, dtype, stress=ensemble == "npt", skin=skin, compile=compile,
         edge_chunk=edge_chunk, kernels=kernels, processes=min(processes, len(structures)),
@@ -142,13 +144,19 @@ def _steps(steps: int | None, time: float | None, timestep: float) -> int:
     return round(1000 * time / timestep)
 
 
-def _read(file: Path, index: str) -> list[Any]:
+def _read(model: Path, file: Path, index: str) -> list[Atoms]:
+    """Frames of a file, with their velocities where ASE reads it."""
+    from denskit.data.readers.formats import is_read_by_ase
+
+    return _read_by_ase(file, index) if is_read_by_ase(file) else _read_records(model, file, index)
+
+
+def _read_by_ase(file: Path, index: str) -> list[Atoms]:
+    """Only the frames wanted, which saves the time of reading a long trajectory."""
     import ase.io
 
     from denskit.data.readers.ase_files import ase_options
 
-    if not file.is_file():
-        raise FileNotFoundError(f"no file of structures at {file}")
     try:
         found = ase.io.read(file, index=index, **ase_options(file))
     except Exception as error:  # ASE's readers raise exceptions of any class on a bad file
@@ -157,6 +165,26 @@ def _read(file: Path, index: str) -> list[Any]:
     if not structures:
         raise ValueError(f"{file} has no frames {index}")
     return structures
+
+
+def _read_records(model: Path, file: Path, index: str) -> list[Atoms]:
+    """Frames of npz, LMDB, shards and the like, which have no velocities, in the units of the training data."""
+    from ase.io import formats
+
+    from denskit.data.readers.formats import open_unchecked
+    from denskit.data.writing import plain
+    from denskit.evaluation.evaluate import reading
+
+    source, said = open_unchecked(file, reading(model, file))
+    typer.echo("\n".join(said), err=True)
+    try:
+        found = range(len(source))[formats.string2index(index)]  # type: ignore[attr-defined,index]
+    except (ValueError, IndexError, TypeError):  # TypeError: a query of ASE's databases
+        found = range(0)
+    places = [found] if isinstance(found, int) else found
+    if not places:
+        raise ValueError(f"{file}: no frames {index}; it has {len(source)}, counted from 0")
+    return [plain(source[place]) for place in places]
 
 
 def _potential(models: list[Path], device: str, dtype: str | None, **made: Any) -> DividedPotential:
@@ -171,7 +199,7 @@ def _potential(models: list[Path], device: str, dtype: str | None, **made: Any) 
 
 
 def _announce_cost(
-    potential: DividedPotential, structures: list[Any], plan: DynamicsPlan, *, resume: bool, compiled: bool
+    potential: DividedPotential, structures: list[Atoms], plan: DynamicsPlan, *, resume: bool, compiled: bool
 ) -> None:
     """Print the cost of the steps that are left, and of a simulation with ten times the replicas."""
     from denskit.simulation.dynamics.cost import cost_of
@@ -204,7 +232,7 @@ def _in_words(cost: DynamicsCost, plan: DynamicsPlan, done: int) -> str:
 
 
 def _simulate(
-    potential: DividedPotential, structures: list[Any], plan: DynamicsPlan, *, resume: bool, compiled: bool
+    potential: DividedPotential, structures: list[Atoms], plan: DynamicsPlan, *, resume: bool, compiled: bool
 ) -> None:
     from rich.console import Console
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from denskit.batch import Batch
+from denskit.geometry.edge_ends import gather_ends
 from denskit.geometry.edge_frame import EdgeFrames
 from denskit.geometry.order_major import order_major, pack_wigner, rows_of_degrees
 from denskit.geometry.so2_messages import MessageEdges, orders, rotate_and_convolve, weigh_and_sum
@@ -150,7 +151,8 @@ class Gate(nn.Module):
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         """Features x [N, rows, C], gates [N, l_max C] ordered by degree."""
         gates = torch.sigmoid(gates).unflatten(1, (self.num_degrees, -1)).index_select(1, self.index)
-        return torch.cat((F.silu(x[:, :1]), x[:, 1:] * gates), 1)
+        scalars, rest = x.split([1, x.shape[1] - 1], 1)  # slices would allocate the whole tensor in the backward pass
+        return torch.cat((F.silu(scalars), rest * gates), 1)
 
 
 def weigh_and_sum_packed(graph: PackedGraph, back: Tensor, values: Tensor, weights: Tensor) -> Tensor:
@@ -177,21 +179,13 @@ def convolve_ends(
         Messages [E, K, C_out] in the edge frames and the extra scalars [E, extra] of the convolution.
     """
     if graph.in_one_piece:
-        ends = torch.cat((x.index_select(0, graph.source), x.index_select(0, graph.target)), -1)
-        if shared:
-            return convolution(weighted_by_degree(graph.into @ ends, radial(graph), convolution))  # type: ignore[no-any-return]
-        return convolution(graph.into @ ends, radial(graph))  # type: ignore[no-any-return]
+        ends = gather_ends(x, graph.source, graph.target)
+        return convolution(graph.into @ ends, radial(graph), shared=shared)  # type: ignore[no-any-return]
     layout = orders(convolution.l_max, convolution.m_max, shared=shared)
     inputs = (x, radial.hidden(graph), radial.output.weight, radial.output.bias, convolution.bias)
     out = rotate_and_convolve(graph.edges(graph.into), layout, *inputs, convolution.matrices())
     scalars, message = out.split([convolution.extra, out.shape[1] - convolution.extra], 1)
     return message.unflatten(1, (-1, convolution.channels_out)), scalars
-
-
-def weighted_by_degree(x: Tensor, factors: Tensor, convolution: SO2Linear) -> Tensor:
-    """Order-major x [E, K, C] times factors [E, (l_max + 1) C] of its degrees."""
-    degrees = [l for l, _, _ in order_major(convolution.l_max, convolution.m_max)]
-    return x * factors.unflatten(1, (convolution.l_max + 1, -1))[:, degrees]
 
 
 class PackedAttention(nn.Module, ABC):

@@ -53,14 +53,41 @@ class _ChunkedProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, to_grid, from_grid = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the gradient is itself differentiated: autograd sees the operations
-            values, grad_values = to_grid @ x, from_grid.T @ grad
-            first, second = values.chunk(2, -1)
-            return to_grid.T @ torch.cat((grad_values * second, grad_values * first), -1), None, None
-        grad_x = torch.empty_like(x)
+        return _ChunkedGradient.apply(grad, *ctx.saved_tensors), None, None
+
+
+class _ChunkedGradient(torch.autograd.Function):
+    """Gradient [N, K, 2 C] of the product in x, given the gradient [N, K', C] of its result; differentiable itself."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, x: Tensor, to_grid: Tensor, from_grid: Tensor) -> Tensor:
+        ctx.save_for_backward(grad, x, to_grid, from_grid)
+        out = torch.empty_like(x)
         for part in chunks(x, to_grid):
-            values, grad_values = to_grid @ x[part], from_grid.T @ grad[part]
-            first, second = values.chunk(2, -1)
-            torch.matmul(to_grid.T, torch.cat((grad_values * second, grad_values * first), -1), out=grad_x[part])
-        return grad_x, None, None
+            torch.matmul(to_grid.T, _crossed(to_grid @ x[part], from_grid.T @ grad[part]), out=out[part])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, other: Tensor) -> tuple[Tensor | None, ...]:
+        """``other`` [N, K, 2 C]: the gradient of the gradient."""
+        grad, x, to_grid, from_grid = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a third derivative is wanted: autograd sees the operations
+            values, others, grads = to_grid @ x, to_grid @ other, from_grid.T @ grad
+            return from_grid @ _mixed(values, others), to_grid.T @ _crossed(others, grads), None, None
+        of_grad, of_x = torch.empty_like(grad), torch.empty_like(x)
+        for part in chunks(x, to_grid):
+            values, others, grads = to_grid @ x[part], to_grid @ other[part], from_grid.T @ grad[part]
+            torch.matmul(from_grid, _mixed(values, others), out=of_grad[part])
+            torch.matmul(to_grid.T, _crossed(others, grads), out=of_x[part])
+        return of_grad, of_x, None, None
+
+
+def _crossed(values: Tensor, grad: Tensor) -> Tensor:
+    """Gradient of a product of two halves [n, P, 2 C] in both: each half is the factor of the other."""
+    return (values.unflatten(-1, (2, -1)).flip(-2) * grad.unsqueeze(-2)).flatten(-2)
+
+
+def _mixed(values: Tensor, others: Tensor) -> Tensor:
+    """The change of a product of two halves [n, P, 2 C] with a change of both: [n, P, C]."""
+    (first, second), (other_first, other_second) = values.chunk(2, -1), others.chunk(2, -1)
+    return torch.addcmul(first * other_second, second, other_first)

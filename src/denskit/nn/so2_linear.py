@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from denskit.geometry.so2 import ranges_of
 from denskit.nn.so3_linear import Initialisation, initialise
 
 
@@ -45,14 +46,21 @@ class SO2Linear(nn.Module):
         return sum((self.l_max + 1 - m) * self.channels_in for m in range(self.m_max + 1))
 
     def forward(
-        self, x: Tensor, factors: Tensor | None = None, degrees: tuple[int, ...] | None = None
+        self,
+        x: Tensor,
+        factors: Tensor | None = None,
+        degrees: tuple[int, ...] | None = None,
+        *,
+        shared: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Map features in the edge frame.
 
         Args:
             x: [E, K, C_in], order-major.
-            factors: [E, num_factors] of the input features (radial functions), ordered by |m|, then l.
+            factors: [E, num_factors] of the input features (radial functions), ordered by |m|, then l; ``shared``:
+                [E, (l_max + 1) C_in], one for each degree and channel, for all orders.
             degrees: of the output; default all.
+            shared: see ``factors``.
 
         Returns:
             [E, K', C_out], the order-major rows of those degrees, and the extra scalars [E, extra].
@@ -60,10 +68,13 @@ class SO2Linear(nn.Module):
         sizes = [self.l_max + 1 - m for m in range(self.m_max + 1)]
         by_order = list(x.split([size if m == 0 else 2 * size for m, size in enumerate(sizes)], 1))
         if factors is not None:
-            split = factors.split([size * self.channels_in for size in sizes], 1)
+            per_degree = factors.unflatten(1, (-1, self.channels_in))  # a row for each factor's degree
+            if shared:
+                split = ranges_of(per_degree, [(m, self.l_max + 1) for m in range(self.m_max + 1)], 1)
+            else:
+                split = per_degree.split(sizes, 1)
             for m, (rows, factor) in enumerate(zip(by_order, split, strict=True)):
-                signed = rows.unflatten(1, (1 if m == 0 else 2, sizes[m]))
-                by_order[m] = signed * factor.unflatten(1, (1, sizes[m], self.channels_in))
+                by_order[m] = rows.unflatten(1, (1 if m == 0 else 2, sizes[m])) * factor[:, None]
         outputs, extra = [], x.new_zeros(x.shape[0], 0)
         for m, (rows, matrix) in enumerate(zip(by_order, self.matrices(degrees), strict=False)):
             out = F.linear(rows.flatten(1), matrix, self._used_bias(degrees) if m == 0 else None)

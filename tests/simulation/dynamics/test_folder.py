@@ -254,3 +254,28 @@ def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         result = CliRunner().invoke(app, [*common, *wrong])
         assert result.exit_code == 1
         assert message in result.output
+
+
+@pytest.mark.parametrize(("index", "frames"), [("-1", [2]), ("0", [0]), ("1:", [1, 2])])
+def test_the_program_takes_frames_of_training_files(tmp_path: Path, index: str, frames: list[int]) -> None:
+    """Of npz files, too; positions in the units that the file names."""
+    water = molecule("H2O")
+    positions = np.stack([water.positions + 0.01 * frame for frame in range(3)])
+    np.savez(tmp_path / "water.npz", R=positions, z=water.numbers, E=np.zeros(3), F=np.zeros_like(positions))
+    command = ["md", str(TRAINED), str(tmp_path / "water.npz"), "--index", index, "--steps", "1", "--no-bonds"]
+    result = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    first = [ase.io.read(file, index=0) for file in sorted((tmp_path / "run").glob("trajectory_*.extxyz"))]
+    assert len(first) == len(frames)
+    for atoms, frame in zip(first, frames, strict=True):
+        np.testing.assert_allclose(atoms.positions, positions[frame], atol=1e-6)
+
+
+@pytest.mark.parametrize("index", ["3", "none", "7:"])
+def test_the_program_says_how_many_frames_a_training_file_has(tmp_path: Path, index: str) -> None:
+    water = molecule("H2O")
+    np.savez(tmp_path / "water.npz", R=water.positions[None], z=water.numbers, E=np.zeros(1), F=np.zeros((1, 3, 3)))
+    command = ["md", str(TRAINED), str(tmp_path / "water.npz"), "--index", index, "--steps", "1"]
+    result = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "run")])
+    assert result.exit_code == 1
+    assert f"no frames {index}; it has 1, counted from 0" in result.output.replace("\n", " ")

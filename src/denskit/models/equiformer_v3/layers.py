@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from denskit.geometry.edge_ends import gather_ends
 from denskit.geometry.order_major import order_major
 from denskit.models.equiformer_v3.config import Activation, EquiformerV3Config
 from denskit.models.packed import (
@@ -14,7 +15,6 @@ from denskit.models.packed import (
     PackedGraph,
     RadialFunction,
     convolve_ends,
-    weighted_by_degree,
 )
 from denskit.nn.packed import PackedLinear
 from denskit.nn.s2_activation import cast_grid, s2_silu
@@ -58,7 +58,7 @@ class SphereActivation(nn.Module):
         else:
             scalars, gates = scalars.split([2 * self.hidden, self.hidden], -1)
             out = s2_product(x, to_grid, from_grid) * torch.sigmoid(gates)[:, None]
-        return torch.cat((out[:, :1] + _swiglu(scalars)[:, None], out[:, 1:]), 1)
+        return _plus_scalars(out, _swiglu(scalars))
 
 
 class GateActivation(nn.Module):
@@ -108,8 +108,10 @@ class GraphAttention(PackedAttention):
         """Both ends in the edge frames, side by side or added, convolved."""
         if not self.add_ends:
             return convolve_ends(x, graph, self.radial, self.first, shared=True)
-        ends = torch.cat((x.index_select(0, graph.source), x.index_select(0, graph.target)), -1)
-        source, target = weighted_by_degree(graph.into @ ends, self.radial(graph), self.first).chunk(2, -1)
+        ends = graph.into @ gather_ends(x, graph.source, graph.target)
+        factors = self.radial(graph).unflatten(1, (self.first.l_max + 1, -1))  # of each degree
+        degrees = [l for l, _, _ in order_major(self.first.l_max, self.first.m_max)]
+        source, target = (ends * factors[:, degrees]).chunk(2, -1)
         return self.first(source + target)  # type: ignore[no-any-return]
 
 
@@ -154,7 +156,8 @@ class FeedForward(nn.Module):
 
 
 def _plus_scalars(x: Tensor, scalars: Tensor) -> Tensor:
-    return torch.cat((x[:, :1] + scalars[:, None], x[:, 1:]), 1)
+    first, rest = x.split([1, x.shape[1] - 1], 1)  # slices would allocate the whole tensor in the backward pass
+    return torch.cat((first + scalars[:, None], rest), 1)
 
 
 def _linear(width_in: int, width_out: int, *, bias: bool = True) -> nn.Linear:
