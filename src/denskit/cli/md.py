@@ -177,6 +177,7 @@ def _read_records(model: Path, file: Path, index: str) -> list[Atoms]:
 
     source, said = open_unchecked(file, reading(model, file))
     typer.echo("\n".join(said), err=True)
+    found: Any
     try:
         found = range(len(source))[formats.string2index(index)]  # type: ignore[attr-defined,index]
     except (ValueError, IndexError, TypeError):  # TypeError: a query of ASE's databases
