@@ -513,7 +513,8 @@ class TestWholeStudies:
         """After a dry run, or a mistake that its trial shows, the mended file is taken, with trials of its own."""
         command = ["study", str(tmp_path / "study.yaml"), "-o", str(tmp_path / "out"), "--dry-run"]
         write_study(tiny_study(variants={"plain": {"task.sgma": 0.1}}, seeds=1), tmp_path / "study.yaml")
-        assert CliRunner().invoke(app, command).exit_code == 1
+        failed = CliRunner().invoke(app, command)
+        assert failed.exit_code == 1 and failed.output.count("(--verbose shows where)") == 1, failed.output
         write_study(tiny_study(seeds=1), tmp_path / "study.yaml")
         assert CliRunner().invoke(app, command).exit_code == 0
         longer = {**TINY, "training.max_steps": 24}

@@ -21,6 +21,7 @@ from denskit.cli.output import OUTPUT, complain, give, with_common_options
 DEBUG_VARIABLE = "DENSKIT_DEBUG"
 FOR_USERS = (ValueError, OSError, ModuleNotFoundError)  # the last: an extra that is not installed
 FAILED, USAGE, LOST_PROCESS, INTERRUPTED = 1, 2, 3, 130
+HINT = "(--verbose shows where)"  # after messages
 
 
 class FriendlyGroup(TyperGroup):
@@ -50,7 +51,7 @@ class FriendlyGroup(TyperGroup):
             shown = present is not None or isinstance(error, FOR_USERS)
             if not shown or (present is None and (OUTPUT.verbose or os.environ.get(DEBUG_VARIABLE))):
                 raise
-            _show(message, hint="" if present else "(--verbose shows where)")
+            _show(message, hint="" if present else HINT)
             failed = LOST_PROCESS if type(error) is ConnectionError else FAILED  # a broken pipe is a subclass
             raise typer.Exit(failed if present is None else USAGE) from None
         finally:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from denskit.cli.errors import HINT
 from denskit.cli.output import complain, give
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ def _costs(study: StudyConfig, source: Path, folder: StudyFolder) -> dict[str, C
                 env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
             )  # fmt: skip
             if done.returncode:
-                raise ValueError(f"{cell}: the trial failed:\n{(done.stderr or done.stdout).strip()}")
+                said = (done.stderr or done.stdout).strip().removesuffix(HINT).rstrip()  # this error has its own
+                raise ValueError(f"{cell}: the trial failed:\n{said}")
         costs[cell] = Cost(**json.loads(path.read_text(encoding="utf-8")))
     return costs
 
