@@ -31,6 +31,8 @@ from denskit.analysis.study_plots import plot_study_results
 from denskit.cli import app
 from denskit.data import load_data
 from denskit.data.writing import plain, relabelled
+from denskit.evaluation.evaluate import evaluate
+from denskit.evaluation.study.committees import committees_of, require_one_split
 from denskit.evaluation.study.comparison import compare_runs
 from denskit.evaluation.study.config import (
     FORCES,
@@ -51,7 +53,7 @@ from denskit.evaluation.study.question import (
     within_budget,
     write_study,
 )
-from denskit.evaluation.study.results import Column, Found, collect, tabulate
+from denskit.evaluation.study.results import Column, Found, as_csv, collect, tabulate
 from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_and_judge
 from denskit.evaluation.study.splits import split_settings
 from denskit.evaluation.study.statistics import difference, mean_of
@@ -111,6 +113,20 @@ class TestFiles:
     def test_words_that_make_no_sense_are_refused(self, word: str, complaint: str) -> None:
         with pytest.raises(ValueError, match=complaint):
             changed(tiny_study(), [word])
+
+    def test_committees_want_one_split(self) -> None:
+        """Else the mean of models would have seen more structures than each of them."""
+        split = {"mode": "random", "valid": 6, "test": 20}
+        with pytest.raises(ValueError, match=r"committees: plain: each seed divides .* data.split.seed: 0"):
+            require_one_split(tiny_study(settings=TINY | {"data.split": split}, committees=True))
+        fixed = TINY | {"data.split": split | {"seed": 0}}
+        with pytest.raises(ValueError, match=f"no axis {FRAMES}"):
+            require_one_split(tiny_study(settings=fixed, axes={FRAMES: [5, 10]}, committees=True))
+        with pytest.raises(ValueError, match="at least two seeds"):
+            require_one_split(tiny_study(settings=fixed, seeds=1, committees=True))
+        require_one_split(tiny_study(settings=fixed, committees=True))
+        require_one_split(load_study("small/committees"))
+        require_one_split(tiny_study())
 
     def test_the_values_of_an_axis_may_bring_settings(self, tmp_path: Path) -> None:
         longer = {5: {"training.max_steps": 20}, 10: {"training.max_steps": 40, "training.lr": 1e-4}}
@@ -350,6 +366,33 @@ class TestWholeStudies:
             train(run.config(folder.run(run), more))
         (row,) = compare_runs([str(folder.run(run)) for run in plain]).rows
         assert row.variant == "task=energy_forces" and row.means[Column("validation", FORCES)].count == 2
+
+    def test_the_mean_of_all_seeds_is_judged(self, tmp_path: Path) -> None:
+        """Once: what was judged is kept, and judged again with another seed."""
+        split = {"train": 8, "valid": 6, "test": 20, "mode": "random", "seed": 0}
+        study = tiny_study(settings=TINY | {"data.split": split}, variants={"plain": {}}, committees=True)
+        require_one_split(study)
+        folder, said = StudyFolder(tmp_path), []
+        runs = runs_of(study)
+        train_and_judge(study, runs[0], folder)
+        assert committees_of(study, folder, said.append) == [], "one model is no committee"
+        train_and_judge(study, runs[1], folder)
+        (committee,) = committees_of(study, folder, said.append)
+        assert said == ["judging the mean of 2 models: plain: test"]
+        assert committee.errors == {"test": evaluate([folder.run(run) for run in runs])}
+        assert committees_of(study, folder, pytest.fail) == [committee]
+        results = collect(study, folder, [committee])
+        (row,), column = results.committees, Column("test", FORCES)
+        single = results.rows[0].means[column].value
+        assert row.means[column].value == committee.errors["test"][FORCES] < single
+        assert row.differences[column].percent == pytest.approx(100 * (row.means[column].value / single - 1))
+        assert row.parameters == 2 * results.rows[0].parameters
+        for text in (as_markdown(results), as_latex(results), as_csv(results)):
+            assert "plain, mean of 2 models" in text
+        more = study.model_copy(update={"seeds": (0, 1, 2)})
+        train_and_judge(more, runs_of(more)[2], folder)
+        (larger,) = committees_of(more, folder, said.append)
+        assert len(larger.runs) == 3 and larger.errors != committee.errors and len(said) == 2
 
     def test_new_tests_judge_what_is_trained(self, tmp_path: Path) -> None:
         study, folder = tiny_study(seeds=1), StudyFolder(tmp_path)

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from denskit.evaluation.study.running import StudyFolder
     from denskit.training.cost import Cost
 
-_MAY_CHANGE = {"seeds", "title", "published", "tests", "simulation", "relaxation"}  # trained runs stay what they are
+_MAY_CHANGE = {
+    "seeds",
+    "title",
+    "published",
+    "tests",
+    "committees",
+    "simulation",
+    "relaxation",
+}  # trained runs stay what they are
 
 Overrides = Annotated[
     list[str] | None,
@@ -119,6 +127,7 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     """
     from denskit.analysis.study_plots import plot_study_results
     from denskit.cli.study_progress import StudyProgress
+    from denskit.evaluation.study.committees import committees_of, require_one_split
     from denskit.evaluation.study.question import advice, noise_recovered
     from denskit.evaluation.study.results import collect
     from denskit.evaluation.study.running import run_all
@@ -126,6 +135,7 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     from denskit.files import locked
 
     folder.require_inputs(study)
+    require_one_split(study)
     costs = _costs(study, source, folder)
     for line in [*_announce(study, folder, costs, processes), *advice(study, costs)]:
         typer.echo(line)
@@ -144,7 +154,8 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     failed = [job for job in jobs if job.state == "failed"]
     for job in failed:
         complain(f"FAILED: {job.run.label}, seed {job.run.seed}: see {folder.log(job.run)}")
-    results = collect(study, folder)
+    committees = committees_of(study, folder, say=lambda text: typer.echo(text, err=True))
+    results = collect(study, folder, committees)
     give(folder=folder.path, title=results.title, runs=[asdict(run) for run in results.found])
     written = [*write_tables(results, folder.path), *plot_study_results(results, folder.path)]
     from rich.console import Console

@@ -66,6 +66,9 @@ class StudyConfig(Settings):
     """Repetitions. A seed fixes split, order, corruption and initial weights: variants are compared in pairs."""
     tests: dict[str, str] = Field({})
     """More files to judge on, besides the test split: name -> file."""
+    committees: bool = False
+    """Also judge, for each variant, the mean of the models of all seeds; they must train on one split
+    (data.split.seed)."""
     simulation: StudySettings | None = None
     """Simulations with each trained model as by `denskit stability`: {} (published), {length: 20, seeds: 3}."""
     relaxation: Relaxations | None = None

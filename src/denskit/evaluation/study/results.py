@@ -6,10 +6,11 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from denskit.evaluation.study.committees import Committee
 from denskit.evaluation.study.config import FORCES, METRICS, TEST, StudyConfig, points_of, runs_of
 from denskit.evaluation.study.judges import asked_of, left_to_judge
 from denskit.evaluation.study.running import StudyFolder
@@ -75,6 +76,7 @@ class Results:
     rows: tuple[Row, ...]
     found: tuple[Found, ...]
     reference: str  # the first variant
+    committees: tuple[Row, ...] = ()  # means of the models of all seeds; differences to single models of the reference
 
     @property
     def several_tests(self) -> bool:
@@ -100,8 +102,8 @@ def describe(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in values.items())
 
 
-def collect(study: StudyConfig, folder: StudyFolder) -> Results:
-    """Results of all runs that are finished.  Raises ValueError where none is."""
+def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Committee] = ()) -> Results:
+    """Results of all runs that are finished, and of committees of them.  Raises ValueError where no run is."""
     found = []
     for run in runs_of(study):
         if judged := folder.judged(run):
@@ -113,7 +115,33 @@ def collect(study: StudyConfig, folder: StudyFolder) -> Results:
             ))  # fmt: skip
     if not found:
         raise ValueError(f"{folder.path}: no run of this study is finished yet")
-    return tabulate(study.title, found, list(study.variants), list(points_of(study)), study.published)
+    results = tabulate(study.title, found, list(study.variants), list(points_of(study)), study.published)
+    return replace(results, committees=tuple(_committee_row(results, committee) for committee in committees))
+
+
+def _committee_row(results: Results, committee: Committee) -> Row:
+    """Its errors, and their differences to the mean error of single models of the reference variant."""
+    first, seeds = committee.runs[0], {run.seed for run in committee.runs}
+    members = [
+        run for run in results.found
+        if run.variant == first.variant and run.values == first.point and run.seed in seeds
+    ]  # fmt: skip
+    single = next((r for r in results.rows if (r.variant, r.values) == (results.reference, first.point)), None)
+    errors = {
+        column: committee.errors[column.test][column.metric]
+        for column in results.columns
+        if column.metric in committee.errors.get(column.test, {})
+    }
+    means = {} if single is None else single.means
+    compared = {c: difference({0: error}, {0: means[c].value}) for c, error in errors.items() if c in means}
+    return Row(
+        variant=f"{first.variant}, mean of {len(members)} models",
+        values=first.point,
+        means={column: Mean(error, math.nan, len(members)) for column, error in errors.items()},
+        differences={column: gap for column, gap in compared.items() if gap is not None},
+        minutes=sum(run.seconds for run in members) / 60,
+        parameters=sum(run.parameters for run in members),
+    )
 
 
 def tabulate(
@@ -170,7 +198,7 @@ def _by_seed(runs: Sequence[Found], column: Column) -> dict[int, float]:
 
 
 def as_csv(results: Results) -> str:
-    """Every number of every run, one line for each error."""
+    """Every number of every run and committee, one line for each error."""
     stream = io.StringIO()
     writer = csv.writer(stream)
     axes = list(dict.fromkeys(key for run in results.found for key in run.values))
@@ -180,4 +208,8 @@ def as_csv(results: Results) -> str:
             for metric, value in errors.items():
                 where = [run.variant, *(run.values.get(key, "") for key in axes), run.seed, test, metric]
                 writer.writerow([*where, f"{value:.7g}", f"{run.seconds:.1f}", run.parameters, run.folder])
+    for row in results.committees:
+        for column, mean in row.means.items():
+            where = [row.variant, *(row.values.get(key, "") for key in axes), "all", column.test, column.metric]
+            writer.writerow([*where, f"{mean.value:.7g}", f"{60 * row.minutes:.1f}", row.parameters, ""])
     return stream.getvalue()

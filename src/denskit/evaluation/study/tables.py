@@ -81,15 +81,20 @@ _NOTE = (
     "interval."
 )
 
+_OF_COMMITTEES = (
+    " A mean of models is the committee of all seeds, compared with single models of '{reference}'; its minutes and "
+    "parameters are those of all."
+)
+
 
 def as_cells(results: Results, bold: tuple[str, str] = ("", "")) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table as text; ``bold`` surrounds the best of each point."""
-    return _header(results), [_cells(results, row, bold) for row in results.rows]
+    return _header(results), [_cells(results, row, bold) for row in (*results.rows, *results.committees)]
 
 
 def note(results: Results) -> str:
     """How to read the table."""
-    return _NOTE.format(reference=results.reference)
+    return (_NOTE + (_OF_COMMITTEES if results.committees else "")).format(reference=results.reference)
 
 
 def as_markdown(results: Results) -> str:
@@ -124,7 +129,7 @@ def as_rich(results: Results) -> list[Table | str]:
         title = results.title if len(tests) == 1 else f"{results.title}: {test}"
         variant = RichColumn("variant", overflow="fold")
         table = Table(*([""] if results.rows[0].point else []), variant, *heads, title=escape(title))
-        for row in results.rows:
+        for row in (*results.rows, *results.committees):
             errors = [_marked(results, row, column, ("[bold]", "[/bold]")) for column in columns]
             changes = [_gap(row, column) for column in gaps]
             names_of = [escape(name) for name in ([row.point] if row.point else []) + [row.variant]]
