@@ -90,6 +90,7 @@ def study(
         raise typer.BadParameter("give a study file, the name of a shipped study, or structures with --question dens")
     if (hours is not None or frames is not None) and question is None:
         raise ValueError("--hours and --frames shape the study that --question writes; a study file says its own steps")
+    from denskit.evaluation.study.committees import require_one_split
     from denskit.evaluation.study.config import changed, load_study, runs_of
     from denskit.evaluation.study.running import StudyFolder, train_and_judge
     from denskit.runtime.threads import cores
@@ -103,6 +104,7 @@ def study(
         chosen = changed(load_study(file), overrides or [])
         if not trial:
             _keep(chosen, source)
+    require_one_split(chosen)
     runs = runs_of(chosen)
     if task is not None and task >= len(runs):
         raise ValueError(f"--task {task}: this study has runs 0 to {len(runs) - 1}")
@@ -127,7 +129,7 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     """
     from denskit.analysis.study_plots import plot_study_results
     from denskit.cli.study_progress import StudyProgress
-    from denskit.evaluation.study.committees import committees_of, require_one_split
+    from denskit.evaluation.study.committees import committees_of
     from denskit.evaluation.study.question import advice, noise_recovered
     from denskit.evaluation.study.results import collect
     from denskit.evaluation.study.running import run_all
@@ -135,7 +137,6 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     from denskit.files import locked
 
     folder.require_inputs(study)
-    require_one_split(study)
     costs = _costs(study, source, folder)
     for line in [*_announce(study, folder, costs, processes), *advice(study, costs)]:
         typer.echo(line)
