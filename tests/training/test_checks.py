@@ -137,7 +137,8 @@ def test_stress_that_nobody_uses(tiny: Tiny, systems: dict[str, System]) -> None
     strain = ("task=energy_forces", "model.stress=strain")
     assert _warned(tiny(LONG), [systems["ethanol"]]) == ""
     assert "have stresses, which nothing uses; model.stress=strain task.stress_weight=10" in _warned(tiny(), crystals)
-    assert _warned(tiny(LONG, "model.forces=direct"), crystals) == ""  # which cannot use them
+    direct = _warned(tiny(LONG, "model.forces=direct"), crystals)
+    assert "which nothing uses; model.stress=direct task.stress_weight=10" in direct
     assert "model.stress=strain costs time and memory in every step" in _warned(tiny(*strain), crystals)
     assert _warned(tiny(*strain, "task.stress_weight=10"), crystals) == ""
 
@@ -164,7 +165,8 @@ def test_denoising_few_crystals_was_measured_to_do_harm(tiny: Tiny, systems: dic
         )
     plain = tiny(LONG, "task=energy_forces", "model.stress=strain", "task.stress_weight=1")
     assert "crystals" not in _warned(plain, few)
-    assert " crystals: with 50" not in _warned(tiny(LONG, "task=dens"), [*few, systems["ethanol"]])
+    assert "51 crystals: with 50" in _warned(tiny(LONG, "task=dens"), [*few, systems["ethanol"]])
+    assert " crystals: with 50" not in _warned(tiny(LONG, "task=dens"), [*few[:25], *[systems["ethanol"]] * 25])
     slab = replace(systems["copper"], fixed=np.ones(len(systems["copper"]), bool))
     assert " crystals: with 50" not in _warned(tiny(LONG, "task=dens"), [slab] * 50)
     in_a_box = replace(systems["copper"], cell=systems["copper"].cell + np.diag([0.0, 0.0, 10.0]))  # periodic in name

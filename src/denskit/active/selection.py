@@ -33,6 +33,7 @@ MEANING = {
 }
 MOST_TRAINING = 2000  # structures of a larger training set that are compared with, evenly spaced
 SAMPLE = 500  # frames or atoms of which typical distances are measured
+SAME = 1e-3  # of the usual distance: two atoms are equivalent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,17 +203,26 @@ def _alike(places: Tensor, chosen: list[int], allowed: Tensor, threshold: float)
 def _atoms_beyond(look: Look, reference: Look) -> Tensor:
     """For each frame [P], the largest distance of an atom to the nearest training atom of its element.
 
-    In units of the median nearest distance between training atoms of an element; infinite for a new element.
+    In units of the median nearest distance between different training atoms of an element; infinite for a new element.
     """
     beyond = torch.zeros(len(look.features), dtype=torch.float64)
     for element in look.numbers.unique():
         own, theirs = look.numbers == element, reference.features[reference.numbers == element]
         sample = theirs[:: max(1, len(theirs) // SAMPLE)]
-        unit = 1.0
-        if len(sample) > 1:
-            unit = float(torch.cdist(sample, theirs).topk(2, largest=False).values[:, 1].median())
-        beyond[own] = _nearest(look.features[own], theirs) / max(unit, 1e-12)
+        beyond[own] = _nearest(look.features[own], theirs) / _usual_nearest(sample, theirs)
     return torch.zeros(len(look.usable), dtype=torch.float64).scatter_reduce(0, look.frame, beyond, "amax")
+
+
+def _usual_nearest(sample: Tensor, points: Tensor) -> float:
+    """Median distance of a point of the sample to the nearest other one; 1 where all are equal.
+
+    Equivalent atoms of a crystal are equal but for rounding: a distance below a thousandth of the usual one is none.
+    """
+    apart = torch.cdist(sample, points)
+    apart[apart <= SAME * apart.median()] = torch.inf
+    nearest = apart.amin(1) if len(sample) else apart.new_empty(0)
+    nearest = nearest[nearest.isfinite()]
+    return float(nearest.median()) if len(nearest) else 1.0
 
 
 def _nearest(points: Tensor, others: Tensor) -> Tensor:

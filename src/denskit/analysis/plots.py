@@ -170,7 +170,8 @@ def _draw_parity(axes: Axes, name: str, pairs: Mapping[str, Pair]) -> None:
     unit = name[name.index("(") + 1 : -1]
     for colour, (label, pair) in zip(cycle(COLOURS), pairs.items(), strict=False):
         reference, predicted = (MEV * np.ravel(values) for values in pair)
-        text = f"{label} MAE {np.mean(np.abs(predicted - reference)):.3g} {unit}".strip()
+        error = float(np.mean(np.abs(predicted - reference)))
+        text = f"{label} MAE {error:,.0f} {unit}" if error >= 100 else f"{label} MAE {error:.3g} {unit}"
         axes.scatter(reference, predicted, s=5, alpha=0.35, linewidths=0, color=colour, label=text, rasterized=True)
     axes.axline((0, 0), slope=1, color="0.6", linewidth=0.9, zorder=1)
     ends = np.array([axes.get_xlim(), axes.get_ylim()])

@@ -109,7 +109,8 @@ def _print(found: list[dict[str, Any]]) -> None:
         if "energy_eV_per_atom" in crystal:
             table.add_row(*("-" if crystal.get(key) is None else form.format(crystal[key]) for _, key, form in shown))
     console = Console(soft_wrap=True)
-    console.print(table)
+    if table.row_count:
+        console.print(table)
     for crystal in found:
         place = f"crystal {crystal['index']} ({crystal['formula']})"
         if "error" in crystal:

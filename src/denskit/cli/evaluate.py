@@ -147,8 +147,10 @@ def _judge(
     give(errors=results)
     name = str(models[0]) if len(models) == 1 else f"mean of {', '.join(map(str, models))}"
     print_table(results, title=f"{name} on {', '.join(sets) or file or f'its {split} split'}")
-    for hint in (hint for result in results.values() if sets or file if (hint := _shift_of(result))):
-        typer.echo(hint)
+    hints = {name: _shift_of(result) for name, result in results.items() if (sets or file) and name != "mean"}
+    for name, hint in hints.items():
+        if hint:
+            typer.echo(f"hint: {name}: {hint}" if len(hints) > 1 else f"hint: {hint}")
     if output is None and (file is not None or len(models) > 1 or not models[0].is_dir()):
         return
     parity = {"file": file, "checkpoint": checkpoint, "device": device, "data": data}
@@ -174,7 +176,7 @@ def _shift_of(errors: dict[str, float]) -> str:
         return ""
     whole, shifted = found
     return (
-        f"hint: energies differ by a constant for each element, as with other reference energies. Up to these, their "
+        f"energies differ by a constant for each element, as with other reference energies. Up to these, their "
         f"error is {shifted:.3g} meV/atom (energy_mae_shifted_meV_per_atom) and not {whole:.3g}; forces do not "
         "change. denskit info FILE tells whether units or signs are wrong"
     )

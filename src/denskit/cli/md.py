@@ -135,7 +135,8 @@ def _steps(steps: int | None, time: float | None, timestep: float) -> int:
         if value is not None and not 0 < value < float("inf"):
             raise ValueError(f"{name} is {value:g} {unit}; give a finite number above 0")
     if (steps is None) == (time is None):
-        raise ValueError("give the length of the simulation: --steps N or --time PS")
+        both = "" if steps is None else "; both were given"
+        raise ValueError(f"give the length of the simulation: --steps N or --time PS{both}")
     if time is None:
         assert steps is not None
         return steps
@@ -148,7 +149,9 @@ def _read(model: Path, file: Path, index: str) -> list[Atoms]:
     """Frames of a file, with their velocities where ASE reads it."""
     from denskit.data.readers.formats import is_read_by_ase
 
-    return _read_by_ase(file, index) if is_read_by_ase(file) else _read_records(model, file, index)
+    extxyz = {".xyz", ".extxyz"} & set(file.suffixes)  # also packed, and beside a .txt that makes it data of OC20
+    by_ase = is_read_by_ase(file) or (file.is_file() and extxyz)
+    return _read_by_ase(file, index) if by_ase else _read_records(model, file, index)
 
 
 def _read_by_ase(file: Path, index: str) -> list[Atoms]:
@@ -176,7 +179,7 @@ def _read_records(model: Path, file: Path, index: str) -> list[Atoms]:
     from denskit.evaluation.evaluate import reading
 
     source, said = open_unchecked(file, reading(model, file))
-    typer.echo("\n".join(said), err=True)
+    typer.echo("\n".join(text for text in said if "data.units" not in text), err=True)  # labels are not used
     found: Any
     try:
         found = range(len(source))[formats.string2index(index)]  # type: ignore[attr-defined,index]
@@ -184,7 +187,7 @@ def _read_records(model: Path, file: Path, index: str) -> list[Atoms]:
         found = range(0)
     places = [found] if isinstance(found, int) else found
     if not places:
-        raise ValueError(f"{file}: no frames {index}; it has {len(source)}, counted from 0")
+        raise ValueError(f"{file}: no frames {index}; it has {len(source)}, counted from 0 (as in -1, 5, :3 or ::10)")
     return [plain(source[place]) for place in places]
 
 

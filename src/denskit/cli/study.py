@@ -102,9 +102,9 @@ def study(
         source, chosen = _question(Path(file), folder, frames, hours, processes, overrides or [])
     else:
         chosen = changed(load_study(file), overrides or [])
+        require_one_split(chosen)
         if not trial:
             _keep(chosen, source)
-    require_one_split(chosen)
     runs = runs_of(chosen)
     if task is not None and task >= len(runs):
         raise ValueError(f"--task {task}: this study has runs 0 to {len(runs) - 1}")
@@ -157,7 +157,12 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
         complain(f"FAILED: {job.run.label}, seed {job.run.seed}: see {folder.log(job.run)}")
     committees = committees_of(study, folder, say=lambda text: typer.echo(text, err=True))
     results = collect(study, folder, committees)
-    give(folder=folder.path, title=results.title, runs=[asdict(run) for run in results.found])
+    give(
+        folder=folder.path,
+        title=results.title,
+        runs=[asdict(run) for run in results.found],
+        committees=[{"runs": [run.name for run in one.runs], "errors": one.errors} for one in committees],
+    )
     written = [*write_tables(results, folder.path), *plot_study_results(results, folder.path)]
     from rich.console import Console
 

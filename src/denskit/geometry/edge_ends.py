@@ -1,8 +1,7 @@
 """Features of both ends of the edges side by side, and the transpose: sums over edges at both ends.
 
 Each is the backward pass of the other, so both are differentiable any number of times.  Left to autograd, the backward
-pass of the concatenation pads its two halves with zeros and adds them, which takes a fifth of a training step with
-forces by gradient.
+pass of the concatenation pads its two halves with zeros and adds them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class _GatherEnds(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
         ctx.save_for_backward(source, target)
-        ctx.num_atoms = len(x)
+        ctx.num_atoms = x.shape[0]  # not len(x): exports trace it as a symbol
         return torch.cat((x.index_select(0, source), x.index_select(0, target)), -1)
 
     @staticmethod

@@ -199,8 +199,8 @@ class Potential:
         if not bool(batch.pbc.all()):
             system = int((~batch.pbc.all(1)).nonzero()[0, 0])
             raise ValueError(
-                f"system {system} of the batch is periodic along {batch.pbc[system].nonzero()[:, 0].tolist()} only: "
-                "it has no volume and so no stress. All three directions must be periodic"
+                f"structure {system} is {_periodicity(batch.pbc[system].tolist())}: it has no volume and so no stress. "
+                "All three directions must be periodic"
             )
 
     def _up_to_date(self, batch: Batch) -> Candidates:
@@ -271,3 +271,8 @@ def _committee(results: Sequence[Evaluation]) -> Evaluation:
         energy_std=energy.std(0),
         forces_std=forces.std(0),
     )
+
+
+def _periodicity(pbc: list[bool]) -> str:
+    along = "".join(axis for axis, periodic in zip("xyz", pbc, strict=True) if periodic)
+    return f"periodic along {along} only" if along else "not periodic"

@@ -216,7 +216,7 @@ def denoising_few_crystals(planned: PlannedTraining) -> str | None:
     config, size = planned.config, len(planned.source)
     if not (isinstance(config.task, DeNSConfig) and planned.fresh and size <= FEW_STRUCTURES):
         return None
-    if not all(map(is_crystal, planned.systems)):
+    if 2 * sum(map(is_crystal, planned.systems)) <= len(planned.systems):
         return None
     settings = " ".join(f"task.{name}={value:g}" for name, value in FOR_CRYSTALS.items())
     return (
@@ -261,12 +261,12 @@ def many_epochs(planned: PlannedTraining) -> str | None:
 def unused_stress(planned: PlannedTraining) -> str | None:
     """Stress labels without a stress output."""
     model, task = planned.config.model, planned.config.task
-    usable = model.stress == "none" and model.forces == "gradient" and not isinstance(task, CellDeNSConfig)
+    usable = model.stress == "none" and not isinstance(task, CellDeNSConfig)
     if not usable or task.stress_weight > 0 or all(system.stress is None for system in planned.systems):
         return None
     return (
-        "the training structures have stresses, which nothing uses; model.stress=strain task.stress_weight=10 trains "
-        "on them"
+        "the training structures have stresses, which nothing uses; "
+        f"model.stress={'strain' if model.forces == 'gradient' else 'direct'} task.stress_weight=10 trains on them"
     )
 
 

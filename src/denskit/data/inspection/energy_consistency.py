@@ -114,7 +114,10 @@ def _together(pairs: Pairs) -> tuple[Comparison | None, Comparison | None]:
     slopes[shown] = np.linalg.lstsq(scaled, pairs.rise, rcond=None)[0] / sizes[shown]
     left = pairs.rise - work @ slopes
     if left.std() > LEFT * pairs.rise.std():
-        return None, None
+        if shown.all():
+            return None, None
+        by_forces = compare(pairs, pairs.rise, pairs.by_forces, pairs.forces_blur) if shown[0] else None
+        return by_forces, compare(pairs, pairs.rise, pairs.by_stress, pairs.stress_blur) if shown[1] else None
     errors = np.full(2, np.inf)
     errors[shown] = left.std() * np.sqrt(np.diag(np.linalg.pinv(scaled.T @ scaled))) / sizes[shown]
     found: list[Comparison | None] = [None, None]
@@ -139,7 +142,9 @@ def energies_and_forces(sample: Sample) -> Iterator[Finding]:
             of=_disagreeing(found),
         )
     elif found.clear and not found.fine:
-        means, advice = meaning(found.factor, {**FORCES_MEAN, **_per_atom(sample, found)})
+        means, advice = meaning(
+            found.factor, {**FORCES_MEAN, **_per_atom(sample, found, found.pairs.by_forces, found.pairs.forces_blur)}
+        )
         if found.factor < 0:
             means = "the forces have the wrong sign (gradients?)" + (f", and {means}" if means else "")
             advice = reversed_in_sign(advice, "forces")
@@ -160,7 +165,8 @@ def energies_and_stress(sample: Sample) -> Iterator[Finding]:
         return  # the energies are wrong, which the forces have shown already
     volume = float(np.median(found.pairs.volume))
     virial = ("it is a virial, not divided by the volume", "Give it a name with virial in it, or divide it")
-    means, advice = meaning(found.factor, {**STRESS_MEANS, volume: virial})
+    per_atom = _per_atom(sample, found, found.pairs.by_stress, found.pairs.stress_blur)
+    means, advice = meaning(found.factor, {**STRESS_MEANS, volume: virial, **per_atom})
     if found.factor < 0 and "virial" not in means:
         means = "the stress has the wrong sign (ASE's is positive under tension)" + (f", and {means}" if means else "")
         advice = reversed_in_sign(advice, "stress")
@@ -172,7 +178,7 @@ def nothing_compared(sample: Sample) -> Iterator[Finding]:
     """Without near structures, signs and units of forces and stress are not checked."""
     labelled = sample.structures.has["energy"] & sample.structures.has["forces"]
     if labelled.sum() > 1 and with_forces(sample) is None and with_stress(sample, None) is None:
-        found = "no frames are near enough to compare energies with forces"
+        found = "no frames are near enough, or none agree well enough, to compare energies with forces"
         yield sample.finding("note", found, "signs and units were judged by sizes alone")
 
 
@@ -184,10 +190,10 @@ def _disagreeing(found: Comparison) -> np.ndarray:
     return places[(good == 0) & (counts >= 2)]
 
 
-def _per_atom(sample: Sample, found: Comparison) -> Meanings:
-    """The factor of energies per atom, if energies times the numbers of atoms agree with the forces."""
+def _per_atom(sample: Sample, found: Comparison, work: np.ndarray, blur: np.ndarray) -> Meanings:
+    """The factor of energies per atom, if energies times the numbers of atoms agree with ``work`` [P]."""
     pairs = found.pairs
-    total = compare(pairs, pairs.rise * sample.structures.sizes[pairs.first], pairs.by_forces, pairs.forces_blur)
+    total = compare(pairs, pairs.rise * sample.structures.sizes[pairs.first], work, blur)
     if total is None or not total.clear:
         return {}
     means = ("the energies are per atom, not total", "Multiply the energies of the file by the numbers of atoms")

@@ -18,6 +18,7 @@ from denskit.units import BOHR, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 LARGE, ABSURD = 50.0, 500.0  # eV/Å
 NET, DRIFT = 0.05, 0.01  # net force an atom, of the forces' rms: something is missing; loosely converged
 LEAST_DRIFT = 0.004  # eV/Å
+ROUNDED = 1e-4  # eV/Å an atom: less is rounding, as in perfect crystals
 LARGE_RMS = 8.0  # eV/Å, of half of the structures; molecules at 500 K have about 1, liquids at 3000 K about 2
 SYMMETRIC = 0.002  # of the distances' sum: how far an atom may be from a centre of its neighbours
 MOST = 1000  # structures that are looked at
@@ -85,7 +86,7 @@ def unbalanced(sample: Sample) -> Iterator[Finding]:
     net = np.linalg.norm(np.add.reduceat(structures.forces, structures.starts[:-1]), axis=1) / structures.sizes
     net = np.where(has & ~zeroed & (structures.sizes > 1), net, 0.0)
     rms = np.sqrt(np.mean(sample.force_rms[has] ** 2)) if has.any() else 0.0
-    lost, drift = net > NET * rms, net > max(DRIFT * rms, LEAST_DRIFT)
+    lost, drift = net > max(NET * rms, ROUNDED), net > max(DRIFT * rms, LEAST_DRIFT)
     if lost.any():
         found = f"forces do not add up to zero, up to {net.max():.3g} eV/Å an atom"
         means = "some are missing or were set to zero, or an outer field acts; without one no force field can fit them"

@@ -52,10 +52,10 @@ def unit(sample: Sample) -> Iterator[Finding]:
     if comparable.sum() >= 10:
         estimate = force * (volume / atoms) ** (1 / 3) * np.sqrt(atoms) / volume
         ratio = float(np.median(size[comparable] / estimate[comparable])) / USUAL
-    else:
-        ratio = 1 / GPA if np.median(size) > LARGE else 1.0
-    off = {name: abs(np.log(ratio / factor)) for name, factor in _UNITS.items()}
-    likely = [name for name in sorted(off, key=off.__getitem__) if off[name] < min(off.values()) + _BETWEEN]
+        off = {name: abs(np.log(ratio / factor)) for name, factor in _UNITS.items()}
+        likely = [name for name in sorted(off, key=off.__getitem__) if off[name] < min(off.values()) + _BETWEEN]
+    else:  # the size alone cannot tell one large unit from another
+        likely = list(STRESS_UNITS) if np.median(size) > LARGE else ["eV/Å^3"]
     if "eV/Å^3" not in likely:
         yield sample.finding(
             "problem",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from denskit.data import load_data
 from denskit.evaluation.evaluate import evaluate
 from denskit.evaluation.study.config import FRAMES, TEST, StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.inputs import content_of
@@ -31,11 +33,12 @@ def require_one_split(study: StudyConfig) -> None:
         return
     if len(study.seeds) < 2:
         raise ValueError("committees: a mean of models needs at least two seeds")
+    runs = {_name(run): [] for run in runs_of(study)}  # type: dict[str, list[StudyRun]]
     for run in runs_of(study):
-        data = run.config(Path("unused")).data
-        apart = data.valid is not None and data.path is None
-        same = data.split.seed is not None or data.split.file or data.split.mode in ("blocks", "published")
-        if FRAMES in study.axes or not (apart or same):
+        runs[_name(run)].append(run)
+    for first, second, *_ in runs.values():
+        if FRAMES in study.axes or _split_of(first) != _split_of(second):
+            run = first
             raise ValueError(
                 f"committees: {run.label}: each seed divides the data anew, so that the mean of its models would have "
                 "seen more structures than one model. Add data.split.seed: 0 to the settings, and no axis "
@@ -64,10 +67,21 @@ def _judged(study: StudyConfig, folder: StudyFolder, runs: list[StudyRun], say: 
     for name in [*wanted, *study.tests]:
         if name not in errors:
             say(f"judging the mean of {len(runs)} models: {runs[0].label}: {name}")
-            errors[name] = evaluate([folder.run(run) for run in runs], study.tests.get(name))
+            with warnings.catch_warnings():  # whether a member has seen the test, which one split excludes
+                warnings.filterwarnings("ignore", "whether .* has trained on")
+                errors[name] = evaluate([folder.run(run) for run in runs], study.tests.get(name))
             path.parent.mkdir(exist_ok=True)
             write_json(path, {"members": members, "tests": asked, "errors": errors})
     return Committee(runs=tuple(runs), errors=errors)
+
+
+def _split_of(run: StudyRun) -> object:
+    """What divides the data of a run; equal where two runs train, validate and test on the same structures."""
+    config = run.config(Path("unused"))
+    if config.data.split.seed is not None or config.data.split.file:
+        return config.data.split
+    splits = load_data(config.data, config.seed, config.required_labels).splits
+    return splits and [getattr(splits, part).tolist() for part in ("train", "valid", "test")]
 
 
 def _name(run: StudyRun) -> str:

@@ -16,6 +16,7 @@ from denskit.training.run_folder import RunFolder, model_file
 
 _NOT_COMPARED = (  # settings that do not change what is learned
     "seed", "output", "device", "deterministic", "data.split.seed", "data.split.file",
+    "model.average_degree", "model.average_atoms",  # measured
     *(f"training.{name}" for name in (
         "activation_checkpointing", "checkpoint_every", "edge_chunk", "evaluate_batch_size", "kernels",
         "loader_threads", "log_every", "prefetch", "shard",
@@ -53,7 +54,21 @@ def compare_runs(runs: Sequence[str]) -> Results:
             )
         )  # fmt: skip
     title = f"{len(runs)} runs, {'test' if tested else 'validation'} errors"
+    title += _of_other_structures(found, "test" if tested else "valid")
     return tabulate(title, found, list(dict.fromkeys(names)))
+
+
+def _of_other_structures(found: Sequence[Found], part: str) -> str:
+    """A warning where runs of one seed were judged on different structures; empty where not, or not known."""
+    judged: dict[int, set[str]] = {}
+    for run in found:
+        path = RunFolder(run.folder).splits
+        if path.is_file():
+            split = json.loads(path.read_text(encoding="utf-8"))
+            judged.setdefault(run.seed, set()).add(json.dumps([split["sha256"], split[part]]))
+    if all(len(sets) < 2 for sets in judged.values()):
+        return ""
+    return " (on different structures: their differences say little)"
 
 
 def _name(run: str, own: Mapping[str, Any], settings: Sequence[Mapping[str, Any]], folder: Path) -> str:

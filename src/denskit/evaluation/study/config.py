@@ -23,7 +23,16 @@ from denskit.training.settings import RunConfig
 FRAMES = "data.split.train"  # an axis over it keeps validation and test frames
 TEST, SIMULATION, RELAXATION = "test", "simulation", "relaxation"  # what runs are judged on, beside files
 _TAKEN = ("seed", "output")  # set for each run
-_OF_THE_STUDY = ("title", "base", "axes", "seeds", "tests", "simulation", "relaxation")  # beside settings of all runs
+_OF_THE_STUDY = (
+    "title",
+    "base",
+    "axes",
+    "seeds",
+    "tests",
+    "committees",
+    "simulation",
+    "relaxation",
+)  # beside settings of all runs
 METRICS = {  # key in the results: name and unit for people
     "energy_mae_meV": "energy (meV)",
     "forces_mae_meV_per_A": "forces (meV/Å)",

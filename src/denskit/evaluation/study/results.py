@@ -120,20 +120,23 @@ def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Commit
 
 
 def _committee_row(results: Results, committee: Committee) -> Row:
-    """Its errors, and their differences to the mean error of single models of the reference variant."""
+    """Its errors, and their differences to the mean error of single models of the reference variant and its seeds."""
     first, seeds = committee.runs[0], {run.seed for run in committee.runs}
     members = [
         run for run in results.found
         if run.variant == first.variant and run.values == first.point and run.seed in seeds
     ]  # fmt: skip
-    single = next((r for r in results.rows if (r.variant, r.values) == (results.reference, first.point)), None)
+    reference = [run for run in results.found if run.variant == results.reference and run.values == first.point]
     errors = {
         column: committee.errors[column.test][column.metric]
         for column in results.columns
         if column.metric in committee.errors.get(column.test, {})
     }
-    means = {} if single is None else single.means
-    compared = {c: difference({0: error}, {0: means[c].value}) for c, error in errors.items() if c in means}
+    compared = {}
+    for column, error in errors.items():
+        single = {seed: value for seed, value in _by_seed(reference, column).items() if seed in seeds}
+        if single.keys() == seeds:
+            compared[column] = difference({0: error}, {0: mean_of(list(single.values())).value})
     return Row(
         variant=f"{first.variant}, mean of {len(members)} models",
         values=first.point,

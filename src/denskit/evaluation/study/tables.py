@@ -82,7 +82,7 @@ _NOTE = (
 )
 
 _OF_COMMITTEES = (
-    " A mean of models is the committee of all seeds, compared with single models of '{reference}'; its minutes and "
+    " A mean of models is the committee of the seeds, compared with single models of '{reference}'; its minutes and "
     "parameters are those of all."
 )
 

@@ -14,6 +14,7 @@ from denskit.batch import Batch, select
 from denskit.files import write_json
 from denskit.runtime.progress import Report, unreported
 from denskit.runtime.work_folder import WorkFolder
+from denskit.simulation.dynamics.barostat import SOFTEST
 from denskit.simulation.dynamics.conservation import nve_drift
 from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, State
 from denskit.simulation.dynamics.loop import Outcome, Recorder, Simulation
@@ -176,6 +177,9 @@ def _about_pressure(potential: Potential, state: State) -> list[str]:
     low, high = (f"{float(value) / GPA:.3g}" for value in (state.modulus.min(), state.modulus.max()))
     span = low if low == high else f"{low} to {high}"
     found = [f"bulk modulus at the start: {span} GPa (sets the rate of the barostat)"]
+    if bool((state.modulus <= SOFTEST).any()):
+        least = f"{SOFTEST / GPA:.3g} GPa"
+        found.append(f"warning: a structure is softer than {least} or unstable at the start; {least} is taken for it")
     if not potential.learned_stress:
         found.append("warning: this model was not trained on stress: its pressure is a derivative of the energy alone")
     return found
