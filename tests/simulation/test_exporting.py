@@ -17,6 +17,7 @@ from denskit.geometry.neighbors import build_neighbors
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
 from denskit.models.equiformer import EquiformerConfig
+from denskit.models.esen import ESENConfig
 from denskit.models.scaling import Scaling
 from denskit.simulation.exporting import METADATA, export_model
 from denskit.simulation.potential import Potential
@@ -148,3 +149,23 @@ def test_direct_forces_are_exported_too(tmp_path: Path) -> None:
 def test_other_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="model.onnx: exported programs are .pt2 files"):
         export_model(small(), tmp_path / "model.onnx")
+
+
+def test_models_with_packed_features_are_exported_for_any_number_of_atoms(tmp_path: Path) -> None:
+    """Theirs is another path from atoms to edges than Equiformer's."""
+    config = ESENConfig.model_validate({
+        "cutoff": 4.0, "num_layers": 1, "l_max": 1, "m_max": 1, "channels": 4, "hidden_channels": 4,
+        "edge_channels": 4, "num_basis": 4, "forces": "gradient", "max_neighbors": None, "average_degree": 5.0,
+    })  # fmt: skip
+    torch.manual_seed(0)
+    model = build_force_field(config, heads={}, scaling=Scaling(elements=[1, 6, 8])).double().eval()
+    export_model(model, tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    for name in ("H2O", "CH3CH2OH"):
+        batch = build_neighbors(batch_of([molecule(name)]), model.cutoff)
+        expected = model.predict(batch)
+        energy, _, forces, *_ = program(
+            batch.positions, batch.atomic_numbers, batch.cell[0], batch.built_edges.index, batch.built_edges.shift
+        )
+        torch.testing.assert_close(energy.reshape(1), expected["energy"], rtol=0, atol=ORACLE64)
+        torch.testing.assert_close(forces, expected["forces"], rtol=0, atol=ORACLE64)
