@@ -64,6 +64,19 @@ def copper(count: int = 60) -> list[ase.Atoms]:
     return frames
 
 
+def strained_copper(count: int = 60) -> list[ase.Atoms]:
+    """Perfect crystals of eight atoms under strain: stresses, and forces that are zero but for rounding."""
+    rng = np.random.default_rng(1)
+    frames = []
+    for _ in range(count):
+        atoms = bulk("Cu", cubic=True).repeat((2, 1, 1))
+        atoms.set_cell(atoms.cell.array @ (np.eye(3) + rng.normal(0, 0.015, (3, 3))), scale_atoms=True)
+        atoms = labelled(atoms)
+        atoms.calc.results["forces"] = rng.normal(0, 1e-7, (8, 3))
+        frames.append(atoms)
+    return frames
+
+
 def inspected(folder: Path, frames: list[ase.Atoms]) -> list[Finding]:
     path = folder / "mine.traj"  # keeps NaN and every digit
     ase.io.write(path, frames)
@@ -218,6 +231,8 @@ FAULTS: list[tuple[str, Callable[[], list[ase.Atoms]], Spoil, str, str]] = [
     ("stress in kbar", copper, scaled(stress=10 / GPA), "strain is 1.[5-9]e[+]03", "in kbar.*stress_unit=kbar"),
     ("VASP's stress", copper, scaled(stress=-10 / GPA), "strain is -1.[5-9]e", "sign.*kbar.*n data.stress_unit=kbar"),
     ("stress in GPa", copper, scaled(stress=1 / GPA), "V stress : strain is 1[5-9]", "in GPa.*data.stress_unit=GPa"),
+    ("per atom, strained", strained_copper, _per_atom, "V stress : strain is [78]", "energies are per atom, not total"),
+    ("kbar, strained", strained_copper, scaled(stress=10 / GPA), "strain is 1.[5-9].*e[+]03", "in kbar"),
     ("stress flipped", copper, scaled(stress=-1), "V stress : strain is -1", "wrong sign.*stress_sign=compression$"),
     ("virial", copper, _virial, "V stress : strain is -", "it is a virial"),
     ("constant", ethanol, _constant, "all energies are -7 eV", "a placeholder"),
@@ -248,6 +263,11 @@ FAULTS: list[tuple[str, Callable[[], list[ase.Atoms]], Spoil, str, str]] = [
     ("atoms", ethanol, _single_atoms, "3 frames are single atoms", "data.references=isolated"),
 ]  # fmt: skip
 NOTES = {"drift", "twin", "atoms", "squeezed", "free atoms"}
+
+
+def test_perfect_strained_crystals_are_sound(tmp_path: Path) -> None:
+    """Their forces, which are rounding, neither."""
+    assert not [f for f in inspected(tmp_path, strained_copper()) if f.severity == "problem"]
 
 
 @pytest.mark.parametrize(("frames", "spoil", "found", "means"), [f[1:] for f in FAULTS], ids=[f[0] for f in FAULTS])

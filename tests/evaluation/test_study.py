@@ -99,6 +99,7 @@ class TestFiles:
         assert study.tests == {"hot": "hot.xyz", "cold": "cold.xyz"}
         assert study.relaxation == Relaxations(path="slabs.lmdb", steps=7)
         assert changed(study, ["relaxation=null", "simulation={}"]).relaxation is None
+        assert changed(study, ["committees=true"]).committees
         assert changed(study, []) == study
 
     @pytest.mark.parametrize(
@@ -358,6 +359,10 @@ class TestWholeStudies:
         assert compared.rows[0].means[column].value == results.rows[0].means[column].value
         sizes = compare_runs([str(folder.run(run)) for run in (runs_of(study)[0], runs_of(study)[2])])
         assert [row.variant for row in sizes.rows] == ["data.split.train=8", "data.split.train=16"], "not pooled"
+        assert "different structures" not in sizes.title
+        splits = folder.run(runs_of(study)[2]) / "splits.json"
+        splits.write_text(json.dumps(json.loads(splits.read_text()) | {"test": [0, 1]}))
+        assert "on different structures" in compare_runs([run.folder.as_posix() for run in sizes.found]).title
 
     def test_runs_that_differ_in_the_seed_alone_are_averaged(self, tmp_path: Path) -> None:
         study, folder = tiny_study(), StudyFolder(tmp_path)

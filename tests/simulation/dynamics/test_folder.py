@@ -271,6 +271,26 @@ def test_the_program_takes_frames_of_training_files(tmp_path: Path, index: str, 
         np.testing.assert_allclose(atoms.positions, positions[frame], atol=1e-6)
 
 
+def test_the_program_takes_packed_extxyz_and_notes_beside_it(tmp_path: Path) -> None:
+    """Which for trainings are raw data of OC20."""
+    ase.io.write(tmp_path / "water.extxyz.xz", molecule("H2O"), format="extxyz")
+    ase.io.write(tmp_path / "noted.extxyz", molecule("H2O"))
+    (tmp_path / "noted.txt").write_text("two lines\nof notes\n")
+    for name in ("water.extxyz.xz", "noted.extxyz"):
+        command = [
+            "md",
+            str(TRAINED),
+            str(tmp_path / name),
+            "--steps",
+            "1",
+            "--no-bonds",
+            "-o",
+            str(tmp_path / name[:5]),
+        ]
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+
+
 @pytest.mark.parametrize("index", ["3", "none", "7:"])
 def test_the_program_says_how_many_frames_a_training_file_has(tmp_path: Path, index: str) -> None:
     water = molecule("H2O")
