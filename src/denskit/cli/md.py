@@ -171,15 +171,14 @@ def _read_by_ase(file: Path, index: str) -> list[Atoms]:
 
 
 def _read_records(model: Path, file: Path, index: str) -> list[Atoms]:
-    """Frames of npz, LMDB, shards and the like, which have no velocities, in the units of the training data."""
+    """Frames of npz, LMDB, shards and the like, which have no velocities."""
     from ase.io import formats
 
     from denskit.data.readers.formats import open_unchecked
     from denskit.data.writing import plain
     from denskit.evaluation.evaluate import reading
 
-    source, said = open_unchecked(file, reading(model, file))
-    typer.echo("\n".join(text for text in said if "data.units" not in text), err=True)  # labels are not used
+    source, _ = open_unchecked(file, reading(model, file))  # its messages are about labels
     found: Any
     try:
         found = range(len(source))[formats.string2index(index)]  # type: ignore[attr-defined,index]

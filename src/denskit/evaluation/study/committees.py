@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,15 +33,11 @@ def require_one_split(study: StudyConfig) -> None:
         return
     if len(study.seeds) < 2:
         raise ValueError("committees: a mean of models needs at least two seeds")
-    runs = {_name(run): [] for run in runs_of(study)}  # type: dict[str, list[StudyRun]]
-    for run in runs_of(study):
-        runs[_name(run)].append(run)
-    for first, second, *_ in runs.values():
+    for first, second, *_ in _groups(runs_of(study)):
         if FRAMES in study.axes or _split_of(first) != _split_of(second):
-            run = first
             raise ValueError(
-                f"committees: {run.label}: each seed divides the data anew, so that the mean of its models would have "
-                "seen more structures than one model. Add data.split.seed: 0 to the settings, and no axis "
+                f"committees: {first.label}: each seed divides the data anew, so that the mean of its models would "
+                "have seen more structures than one model. Add data.split.seed: 0 to the settings, and no axis "
                 f"{FRAMES}, or give data.train and data.valid"
             )
 
@@ -50,11 +46,16 @@ def committees_of(study: StudyConfig, folder: StudyFolder, say: Callable[[str], 
     """Judge the mean of all finished models of each variant and point; what was judged before is not judged again."""
     if not study.committees:
         return []
+    finished = (run for run in runs_of(study) if folder.finished(study, run))
+    return [_judged(study, folder, runs, say) for runs in _groups(finished) if len(runs) > 1]
+
+
+def _groups(runs: Iterable[StudyRun]) -> list[list[StudyRun]]:
+    """Runs that differ in the seed alone, together."""
     groups: dict[str, list[StudyRun]] = {}
-    for run in runs_of(study):
-        if folder.finished(study, run):
-            groups.setdefault(_name(run), []).append(run)
-    return [_judged(study, folder, runs, say) for runs in groups.values() if len(runs) > 1]
+    for run in runs:
+        groups.setdefault(_name(run), []).append(run)
+    return list(groups.values())
 
 
 def _judged(study: StudyConfig, folder: StudyFolder, runs: list[StudyRun], say: Callable[[str], None]) -> Committee:
