@@ -13,11 +13,11 @@ import pytest
 import torch
 from ase.build import bulk, molecule
 
+from contract.variants import build
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
 from denskit.models.equiformer import EquiformerConfig
-from denskit.models.esen import ESENConfig
 from denskit.models.scaling import Scaling
 from denskit.simulation.exporting import METADATA, export_model
 from denskit.simulation.potential import Potential
@@ -151,14 +151,10 @@ def test_other_names_are_refused(tmp_path: Path) -> None:
         export_model(small(), tmp_path / "model.onnx")
 
 
-def test_models_with_packed_features_are_exported_for_any_number_of_atoms(tmp_path: Path) -> None:
-    """Theirs is another path from atoms to edges than Equiformer's."""
-    config = ESENConfig.model_validate({
-        "cutoff": 4.0, "num_layers": 1, "l_max": 1, "m_max": 1, "channels": 4, "hidden_channels": 4,
-        "edge_channels": 4, "num_basis": 4, "forces": "gradient", "max_neighbors": None, "average_degree": 5.0,
-    })  # fmt: skip
-    torch.manual_seed(0)
-    model = build_force_field(config, heads={}, scaling=Scaling(elements=[1, 6, 8])).double().eval()
+@pytest.mark.parametrize("variant", ["v2_s2_grid", "v3_gradient", "esen_gradient", "escn_gradient"])
+def test_models_of_edge_frames_are_exported_for_any_number_of_atoms(variant: str, tmp_path: Path) -> None:
+    """Elsewhere they work in chunks of atoms and edges, whose number a program may not depend on."""
+    model = build(variant, torch.float64).eval()
     export_model(model, tmp_path / "model.pt2")
     program = torch.export.load(tmp_path / "model.pt2").module()
     for name in ("H2O", "CH3CH2OH"):

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from denskit.batch import Batch
+from denskit.geometry.tracing import traced
 
 SHIFT_BITS, ATOM_BITS = 10, 16  # of the search keys of edges: 3 shifts and 2 atoms in 62 bits
 
@@ -26,7 +26,7 @@ def edge_pairs(batch: Batch) -> Tensor | None:
     edges = batch.built_edges
     if edges.pairs is not None:
         return edges.pairs
-    if batch.positions.device.type != "cpu" or _traced():
+    if batch.positions.device.type != "cpu" or traced():
         return None
     source, target = edges.index
     shift, count = edges.shift, len(source)
@@ -80,8 +80,3 @@ class _ToPairs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return _ToEdges.apply(grad, *ctx.saved_tensors), None, None
-
-
-def _traced() -> bool:
-    """Whether operations are traced, so that nothing may depend on values."""
-    return torch.compiler.is_compiling() or get_proxy_mode() is not None

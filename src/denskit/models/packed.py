@@ -17,6 +17,7 @@ from denskit.geometry.edge_ends import gather_ends
 from denskit.geometry.edge_frame import EdgeFrames
 from denskit.geometry.order_major import order_major, pack_wigner, rows_of_degrees
 from denskit.geometry.so2_messages import MessageEdges, orders, rotate_and_convolve, weigh_and_sum
+from denskit.geometry.tracing import traced
 from denskit.models.base import Backbone, Features
 from denskit.models.config import PackedModelConfig
 from denskit.models.edge_chunks import at_targets, chunks_of
@@ -44,7 +45,7 @@ class PackedGraph(EdgeGraph):
     @property
     def in_one_piece(self) -> bool:
         """Messages as plain operations instead of chunks: where frames are differentiated, and for compilers."""
-        return self.into.requires_grad or torch.compiler.is_compiling()
+        return self.into.requires_grad or traced()
 
     def back_of(self, l_max: int, m_max: int, degrees: tuple[int, ...]) -> Tensor:
         """The part of ``back`` [E, K', sum of 2l + 1] for some degrees."""

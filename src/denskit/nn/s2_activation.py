@@ -16,6 +16,7 @@ from torch import Tensor
 from denskit.geometry.autocast import add_product, product_dtype, sum_dtype
 from denskit.geometry.grid import Normalisation, s2_grid
 from denskit.geometry.order_major import order_major
+from denskit.geometry.tracing import traced
 
 VALUES = {"cpu": 2**18, "cuda": 2**26}  # per chunk: fits the caches of a CPU, the memory of a GPU
 
@@ -55,7 +56,7 @@ def s2_silu(x: Tensor, to_grid: Tensor, from_grid: Tensor, weight: Tensor | None
     Returns:
         [N, K', C], differentiable any number of times.
     """
-    if torch.compiler.is_compiling():
+    if traced():
         return _plain(x, weight, to_grid, from_grid)
     dtype = product_dtype(x)
     inputs = (None if tensor is None else tensor.to(dtype) for tensor in (x, weight, to_grid, from_grid))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from denskit.geometry.autocast import product_dtype
+from denskit.geometry.tracing import traced
 from denskit.nn.s2_activation import chunks
 
 
@@ -27,7 +28,7 @@ def s2_product(x: Tensor, to_grid: Tensor, from_grid: Tensor) -> Tensor:
     Returns:
         [N, K', C], differentiable any number of times.
     """
-    if torch.compiler.is_compiling():
+    if traced():
         return _plain(x, to_grid, from_grid)
     dtype = product_dtype(x)
     with torch.autocast(x.device.type, enabled=False):

@@ -81,7 +81,7 @@ class MessageConvolution(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor, embedding: Tensor) -> Tensor:
         """Order-major features [E, K, C] of the two ends, in the edge's frame, to messages [E, K, C]."""
-        edges, channels = len(source), self.channels
+        edges, channels = source.shape[0], self.channels
         factors = F.silu(self.factors(embedding))
         signs = [1 if m == 0 else 2 for m in range(self.m_max + 1)]
         degrees = [self.l_max + 1 - m for m in range(self.m_max + 1)]

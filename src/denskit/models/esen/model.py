@@ -48,7 +48,7 @@ class Edgewise(nn.Module):
     def forward(self, x: Tensor, graph: PackedGraph) -> Tensor:
         """Packed x [N, (l_max + 1)^2, C] to the same shape."""
         values, _ = self.second(self.gate(*convolve_ends(x, graph, self.radial, self.first)))
-        weights = values.new_ones(len(values)) if graph.weight is None else graph.weight
+        weights = values.new_ones(values.shape[0]) if graph.weight is None else graph.weight
         return weigh_and_sum_packed(graph, graph.back, values, weights[:, None])
 
 
