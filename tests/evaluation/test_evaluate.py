@@ -68,7 +68,7 @@ def test_a_committee_is_the_mean_of_its_members(tiny: Tiny, tmp_path: Path) -> N
     energies = np.stack([one.energy for one in each])
     labels = np.concatenate([system.forces for system in systems])
     expected = 1000 * np.abs(forces.mean(0) - labels).mean()
-    for found in (evaluate(runs), evaluate(runs, file), evaluate_splits(runs, {"a": file})["mean"]):
+    for found in (evaluate(runs), evaluate(runs, file), evaluate_splits(runs, {"a": file})["a"]):
         assert found["forces_mae_meV_per_A"] == pytest.approx(expected, rel=1e-4)
     np.testing.assert_allclose(predict(runs, file).energy, energies.mean(0), rtol=1e-6)
 

@@ -131,6 +131,7 @@ def test_the_mean_is_the_plain_mean_of_the_splits(five: Slabs, systems: dict[str
         assert value == pytest.approx((results["id"][name] + results["ood_ads"][name]) / 2)
     assert results["id"] == evaluate(model, five)
     assert {"efwt_percent", "ewt_percent", "forces_cosine", "forces_magnitude_mae_meV_per_A"} <= results["mean"].keys()
+    assert list(evaluate_splits(model, {"id": five})) == ["id"]  # the mean of one would repeat it
     with pytest.raises(ValueError, match="named 'mean'"):
         evaluate_splits(model, {"mean": five})
     bare = Slabs([replace(system, forces=None) for system in other.systems])

@@ -102,10 +102,11 @@ def evaluate_splits(
     processes: Processes | None = None,
     data: Reading = None,
 ) -> dict[str, dict[str, float]]:
-    """Errors of a model on several sets of structures by name, and last "mean": the plain mean over the sets.
+    """Errors of a model on several sets of structures by name; where there are several, "mean" comes last.
 
-    The mean is that of papers on OC20 and OC22 (validation ID, OOD adsorbates, OOD catalysts, OOD both): each set
-    counts once, whatever its size.  It has the metrics that all sets have.  Arguments and errors as :func:`evaluate`.
+    The mean over the sets is that of papers on OC20 and OC22 (validation ID, OOD adsorbates, OOD catalysts, OOD
+    both): each set counts once, whatever its size.  It has the metrics that all sets have.  Arguments and errors as
+    :func:`evaluate`.
     """
     if "mean" in splits:
         raise ValueError("a split named 'mean' would hide the mean of the splits; give it another name")
@@ -114,6 +115,8 @@ def evaluate_splits(
         name: _errors(predictor, source_of(model, source, name, data), batch_size, processes)
         for name, source in splits.items()
     }
+    if len(results) < 2:
+        return results
     shared = [name for name in next(iter(results.values())) if all(name in result for result in results.values())]
     mean = {name: sum(result[name] for result in results.values()) / len(results) for name in shared}
     return {**results, "mean": mean}

@@ -68,7 +68,7 @@ def headline(run: RunResults) -> str:
         sentences.append(f"Energy: {_energy_in_words(judged.errors)}" + ("" if sentences else f" on {frames}"))
     if judged.stress is not None:
         error = np.abs(judged.stress[1] - judged.stress[0]).mean()
-        sentences.append(f"Stress: {MEV * error:.2g} meV/Å³ ({error / GPA:.2g} GPa)")
+        sentences.append(f"Stress: {two_digits(MEV * error)} meV/Å³ ({two_digits(error / GPA)} GPa)")
     return ". ".join(sentences) + "." if sentences else f"The {frames} have no labels to compare with."
 
 
@@ -78,7 +78,7 @@ def _forces_in_words(judged: Judged, frames: str) -> str:
     error, scale = np.abs(predicted - reference).mean(), np.abs(reference).mean()
     told = f"Forces: {MEV * error:.1f} meV/Å mean absolute error on {frames}"
     if scale:
-        told += f", {percent(100 * error / scale)} % of the mean force component ({MEV * scale:.0f} meV/Å)"
+        told += f", {two_digits(100 * error / scale)} % of the mean force component ({MEV * scale:.0f} meV/Å)"
     elements = by_element(judged)
     if len(elements) > 1:
         worst = max(elements, key=lambda row: row.error)
@@ -86,16 +86,16 @@ def _forces_in_words(judged: Judged, frames: str) -> str:
     return f"{told}; {_outliers_in_words(judged)}"
 
 
-def percent(value: float) -> str:
+def two_digits(value: float) -> str:
     """Two digits below 10, whole numbers above."""
     return f"{value:.2g}" if value < 10 else f"{value:.0f}"
 
 
 def _energy_in_words(errors: Mapping[str, float]) -> str:
     """The error, and the error up to a constant for each element where that is much smaller."""
-    text = f"{errors[COLUMNS['energy']]:.1f} meV, {errors['energy_mae_meV_per_atom']:.2g} meV an atom"
+    text = f"{errors[COLUMNS['energy']]:.1f} meV, {two_digits(errors['energy_mae_meV_per_atom'])} meV an atom"
     if found := mostly_shift(errors):
-        text += f" ({found[1]:.2g} meV an atom without a constant for each element: other reference energies?)"
+        text += f" ({two_digits(found[1])} meV an atom without a constant for each element: other reference energies?)"
     return text
 
 
