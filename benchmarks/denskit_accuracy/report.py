@@ -50,6 +50,8 @@ def figure(results: Sequence[dict[str, Any]]) -> Figure:
     for axes, name in zip(row_of, names, strict=True):
         for program in PROGRAMS:
             rows = [row for row in results if row["set"] == name and row["program"] == program]
+            if not rows:
+                continue
             for row in rows:
                 minutes, errors = zip(*row["curve"], strict=True)
                 axes.plot(minutes, errors, color=colours[program], linewidth=1)
