@@ -10,8 +10,10 @@ import pytest
 
 from denskit.training.checks import warnings_before
 from denskit.training.cost import Cost
+from denskit.training.fitted_settings import rows_for
+from denskit.training.forecast import forecasts_of
 from denskit.training.load_config import RunConfig, load_config
-from denskit.training.run import forecasts_of, train
+from denskit.training.run import train
 from denskit.training.settings import SizeRow, TrainingConfig, parse_budget
 
 Tiny = Callable[..., RunConfig]
@@ -76,6 +78,40 @@ def test_a_budget_becomes_steps_which_a_resumed_run_keeps(tiny: Tiny, monkeypatc
     assert _errors(run) == _errors(other)
     monkeypatch.setattr(Cost, "steps_of", lambda self, training: 99)
     assert load_config(train(tiny("training.budget=1 minute"), resume=True)).training.max_steps == 10
+
+
+@pytest.mark.parametrize(("wanted", "layers"), [(10, 2), (11, 1)])
+def test_a_budget_for_too_few_steps_takes_a_smaller_model(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, wanted: int, layers: int
+) -> None:
+    """Said in the log; the dry run finds the same, and a run that continues keeps it without another trial."""
+    monkeypatch.setattr(Cost, "steps_within", lambda self, training: 10)
+    rows = (SizeRow(up_to=2, model={"num_layers": 1}), SizeRow(min_steps=wanted, model={"num_layers": 2}))
+    config = tiny("training.budget=1 second").model_copy(update={"sizes": rows})
+    [forecast] = forecasts_of(config)
+    assert forecast.planned.config.model.num_layers == layers
+    run = train(config)
+    assert load_config(run).model.num_layers == layers
+    said = (run / "train.log").read_text(encoding="utf-8")
+    assert ("are too few for the model meant for 20 structures, which wants 11" in said) == (layers == 1)
+    monkeypatch.setattr(Cost, "steps_within", lambda self, training: 99)
+    again = load_config(train(config, resume=True))
+    assert (again.model.num_layers, again.training.max_steps) == (layers, 10)
+
+
+def test_rows_that_a_budget_chooses_from() -> None:
+    """From the row for so many structures up, as long as one wants a number of steps."""
+    small, medium, large = (
+        SizeRow(up_to=10, model={}),
+        SizeRow(up_to=100, min_steps=1000, model={}),
+        SizeRow(min_steps=5000, model={}),
+    )
+    rows = (small, medium, large)
+    assert rows_for(rows, 5) == [small]
+    assert rows_for(rows, 11) == [medium, small]
+    assert rows_for(rows, 101) == [large, medium, small]
+    assert rows_for((large,), 101) == [large]
+    assert rows_for((), 5) == []
 
 
 def _errors(run: Path) -> list[list[str]]:

@@ -11,7 +11,7 @@ import typer
 from denskit.cli.output import give
 
 if TYPE_CHECKING:
-    from denskit.training.run import Forecast
+    from denskit.training.forecast import Forecast
     from denskit.training.settings import RunConfig
 
 
@@ -106,7 +106,7 @@ def _give(run: Path) -> None:
 def _planned(config: RunConfig) -> tuple[RunConfig, list[str]]:
     """The run as its data decide it, its warnings and its cost in words; as given where the data are not there."""
     from denskit.training.checks import hints_before, warnings_before
-    from denskit.training.run import forecasts_of
+    from denskit.training.forecast import forecasts_of
 
     try:
         found, larger = forecasts_of(config, (1, 10))

@@ -31,24 +31,32 @@ class Cost:
         per_epoch = steps_per_epoch(self.train if train is None else train, training.batch_size, training.drop_last)
         schedule = Schedule(training, per_epoch)
         validations = max(1, int(schedule.total_steps / _interval(training, per_epoch)))
-        return schedule.total_steps * self.step + validations * self._judged(training) * self.structure
+        return schedule.total_steps * self.step + validations * self._validation(training)
 
     def steps_of(self, training: TrainingConfig) -> int:
         """Steps that fit into ``training.budget``, validations included.
 
         Raises ValueError where not even 10 fit.
         """
-        assert training.budget is not None
-        seconds = parse_budget(training.budget)
-        validation = self._judged(training) * self.structure
-        per_epoch = steps_per_epoch(self.train, training.batch_size, training.drop_last)
-        steps = int((seconds - validation) / (self.step + validation / _interval(training, per_epoch)))
+        steps = self.steps_within(training)
         if steps < 10:
             raise ValueError(
-                f"training.budget={training.budget} is enough for {max(steps, 0)} steps of {self.step:.2g} s and a "
-                f"validation of {validation:.2g} s; give more time, a smaller model or fewer validation structures"
+                f"training.budget={training.budget} is enough for {steps} steps of {self.step:.2g} s and a validation "
+                f"of {self._validation(training):.2g} s; give more time, a smaller model or fewer validation structures"
             )
         return steps
+
+    def steps_within(self, training: TrainingConfig) -> int:
+        """As :meth:`steps_of`, however few."""
+        assert training.budget is not None
+        validation = self._validation(training)
+        per_epoch = steps_per_epoch(self.train, training.batch_size, training.drop_last)
+        step = self.step + validation / _interval(training, per_epoch)
+        return max(0, int((parse_budget(training.budget) - validation) / step))
+
+    def _validation(self, training: TrainingConfig) -> float:
+        """Seconds of a validation."""
+        return self._judged(training) * self.structure
 
     def _judged(self, training: TrainingConfig) -> int:
         return min(self.valid, training.evaluate_structures or self.valid)

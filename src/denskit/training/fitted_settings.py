@@ -42,7 +42,7 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
         settings |= {name: trained[name] for name in unknown if name in trained}
         messages.append(f"averages of the training structures as in {config.training.init_from}")
     elif config.sizes:
-        row = _row(config.sizes, len(data.train))
+        row = rows_for(config.sizes, len(data.train))[0]
         settings |= row.model
         listed = ", ".join(f"{key}={value}" for key, value in row.model.items())
         messages.append(f"model sized for {len(data.train)} training structures: {listed}")
@@ -60,9 +60,18 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
     return config.model_copy(update={"model": model, "sizes": ()}), messages
 
 
-def _row(rows: Sequence[SizeRow], structures: int) -> SizeRow:
-    """The first row that is meant for so many structures, else the last."""
-    return next((row for row in rows if row.up_to is None or structures <= row.up_to), rows[-1])
+def rows_for(rows: Sequence[SizeRow], structures: int) -> list[SizeRow]:
+    """The first row meant for so many structures, else the last; then those above it, while each wants ``min_steps``.
+
+    With a time budget for fewer steps than a row wants, the next of the list is taken.
+    """
+    meant = (place for place, row in enumerate(rows) if row.up_to is None or structures <= row.up_to)
+    place = next(meant, len(rows) - 1)
+    found = list(rows[place : place + 1])
+    while found and found[-1].min_steps is not None and place > 0:
+        place -= 1
+        found.append(rows[place])
+    return found
 
 
 def _averages(source: Source, model: ModelConfig) -> dict[str, float]:

@@ -249,6 +249,8 @@ class SizeRow(Settings):
 
     up_to: int | None = Field(None, ge=1)
     """Largest number of training structures of this row; null: any."""
+    min_steps: int | None = Field(None, ge=1)
+    """Where ``training.budget`` has time for fewer steps, the row above is taken; null: this one always."""
     model: dict[str, Any]
     """Settings of the model; settings given by the user win."""
 
@@ -265,7 +267,8 @@ class RunConfig(Settings):
     training: TrainingConfig
     """Optimiser, schedule, length, evaluation, files."""
     sizes: tuple[SizeRow, ...] = ()
-    """Model settings by the number of training structures; resolved when the data are known."""
+    """Model settings by the number of training structures and, with a time budget, of steps; resolved when these are
+    known."""
     output: OnResume[str]
     """Run folder, made by the run."""
     seed: int = Field(0, ge=0)

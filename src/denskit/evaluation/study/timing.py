@@ -8,7 +8,7 @@ from pathlib import Path
 from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.splits import split_settings
 from denskit.training.cost import Cost
-from denskit.training.run import forecasts_of
+from denskit.training.forecast import forecasts_of
 from denskit.training.settings import RunConfig
 
 

@@ -1,0 +1,152 @@
+"""Settings that the data and the time at hand decide, and what a training will cost; from trials of a few steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from denskit.data import LoadedData, load_data
+from denskit.data.base import Source, Subset, evenly
+from denskit.runtime.memory import peak_memory
+from denskit.runtime.processes import Processes, join_processes
+from denskit.runtime.threads import threads_for
+from denskit.tasks.metrics import measure
+from denskit.training.checkpoint import Checkpoint
+from denskit.training.checks import PlannedTraining
+from denskit.training.cost import TRIAL_SECONDS, TRIAL_STEPS, Cost, time_steps
+from denskit.training.fitted_settings import fit_model_to_data, fit_sigma_to_data, rows_for
+from denskit.training.loader import steps_per_epoch
+from denskit.training.schedule import Schedule
+from denskit.training.settings import RunConfig
+from denskit.training.trainer import Trainer
+
+_JUDGED = 32  # structures evaluated in a trial
+_LENGTHS = ("epochs", "max_steps", "budget")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A training that has not begun."""
+
+    planned: PlannedTraining  # its config has the settings that the data decide
+    cost: Cost
+
+
+def forecasts_of(config: RunConfig, times: Sequence[int] = (1,)) -> list[Forecast]:
+    """What a run would be, from a trial of some steps; nothing is written.
+
+    times: ascending; a forecast for so many times the data, which may decide on another model.
+    Raises as :func:`denskit.training.run.train` before its first step.
+    """
+    group, cpu = join_processes(config.device), torch.device("cpu")
+    before = peak_memory(cpu)
+    data = load_data(config.data, config.seed, config.required_labels)
+    held = peak_memory(cpu) - before if group.device == cpu else 0.0  # MiB, small where data are read as they are used
+    found = []
+    for number in times:
+        copies = np.tile(np.arange(len(data.train)), number)
+        larger = replace(data, train=Subset(data.train, copies, data.train.name))
+        fitted, cost, _ = _sized(config, larger, group)
+        memory = peak_memory(group.device) + (number - 1) * held
+        cost = replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)
+        found.append(Forecast(_planned(fitted, cost, larger.train), cost))
+    return found
+
+
+def _planned(config: RunConfig, cost: Cost, source: Source) -> PlannedTraining:
+    """The training with its length, which a budget gives by the cost."""
+    training = config.training
+    if training.budget is not None:
+        training = _lasting(config, {"max_steps": cost.steps_of(training)}).training
+    per_epoch = steps_per_epoch(len(source), training.batch_size, training.drop_last)
+    return PlannedTraining(config, Schedule(training, per_epoch), source)
+
+
+def settled(
+    config: RunConfig, data: LoadedData, group: Processes, checkpoint: Checkpoint | None
+) -> tuple[RunConfig, list[str]]:
+    """The run with the settings that its data and its time budget decide; and messages for the log.
+
+    A run that continues keeps the length, and the row of ``sizes``, that its budget gave when it began.
+    """
+    if config.training.budget is None:
+        return _fitted(config, data)
+    if checkpoint is not None:
+        return _as_begun(config, data, checkpoint)
+    config, cost, said = _sized(config, data, group)
+    steps = cost.steps_of(config.training)
+    epochs = steps * config.training.batch_size / len(data.train)
+    length = f"{steps} steps ({epochs:.0f} epochs), at {1000 * cost.step:.0f} ms a step"
+    return _lasting(config, {"max_steps": steps}), [*said, f"training.budget={config.training.budget}: {length}"]
+
+
+def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:
+    """The run with the length and the size of its checkpoint."""
+    candidates = [_fitted(each, data) for each in _by_row(config, data)]
+    begun = [found for found in candidates if found[0].model.model_dump(mode="json") == checkpoint.config["model"]]
+    config, said = [*begun, candidates[0]][0]
+    before = checkpoint.config["training"]
+    known = {name: before[name] for name in ("epochs", "max_steps")}
+    asked = f"training.budget={config.training.budget} is not used when a training continues"
+    kept = ", ".join(f"training.{name}={value}" for name, value in known.items() if value is not None)
+    return _lasting(config, known), [*said, f"{asked}: it keeps {kept}, and training.max_steps=N lengthens it"]
+
+
+def _sized(config: RunConfig, data: LoadedData, group: Processes) -> tuple[RunConfig, Cost, list[str]]:
+    """The run with the settings that its data decide, of a size for which its budget has enough steps; its cost."""
+    smaller: list[str] = []
+    for candidate in _by_row(config, data):
+        fitted, said = _fitted(candidate, data)
+        cost = _trial(fitted, data, group)
+        if config.training.budget is None or not candidate.sizes:
+            break
+        wanted, steps = candidate.sizes[0].min_steps, cost.steps_within(config.training)
+        if wanted is None or steps >= wanted:
+            break
+        smaller.append(
+            f"training.budget={config.training.budget}: {steps} steps of {1000 * cost.step:.0f} ms are too few for the "
+            f"model meant for {len(data.train)} structures, which wants {wanted}; a smaller one is taken"
+        )
+    return fitted, cost, smaller + said
+
+
+def _by_row(config: RunConfig, data: LoadedData) -> list[RunConfig]:
+    """The run with one row of ``sizes`` each that may be taken, largest model first; as it is without ``sizes``."""
+    rows = rows_for(config.sizes, len(data.train))
+    return [config.model_copy(update={"sizes": (row,)}) for row in rows] or [config]
+
+
+def _fitted(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:
+    """The run with the settings that its data decide; and messages for the log."""
+    config, sized = fit_model_to_data(config, data)
+    config, measured = fit_sigma_to_data(config, data.train)
+    return config, sized + measured
+
+
+def _lasting(config: RunConfig, length: dict[str, Any]) -> RunConfig:
+    """The run with another length of its training."""
+    training = config.training.model_dump() | dict.fromkeys(_LENGTHS) | length
+    return config.model_copy(update={"training": type(config.training).model_validate(training)})
+
+
+def _trial(config: RunConfig, data: LoadedData, group: Processes) -> Cost:
+    """Time a few steps and the evaluation of a few structures, by a model that is thrown away."""
+    trainer = Trainer(_lasting(config, {"max_steps": 1000, "warmup": 0, "warmup_lr": None}), data, group)
+    works = trainer.loader.prefetch(0, TRIAL_STEPS, config.training.prefetch)
+    with threads_for(trainer.loader.edges, group.device):
+        # all processes must take the same number of steps
+        step = time_steps(trainer.train_step, works, limit=TRIAL_SECONDS if group.count == 1 else float("inf"))
+        sample = evenly(data.valid or data.train, _JUDGED)
+        measure(trainer.force_field, sample, batch_size=_JUDGED, processes=group)  # compiles kernels
+        start = time.perf_counter()
+        measure(trainer.force_field, sample, batch_size=config.training.evaluate_batch_size, processes=group)
+        structure = (time.perf_counter() - start) / len(sample)
+    times = torch.tensor([step, structure], dtype=torch.float64, device=group.device)
+    step, structure = (group.add(times) / group.count).tolist()
+    valid, test = (0 if source is None else len(source) for source in (data.valid, data.test))
+    return Cost(step=step, structure=structure, train=len(data.train), valid=valid, test=test)
