@@ -7,13 +7,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import ase.build
+import ase.io
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from data.published import new_object, pickled, s2ef, write_lmdb, write_s2ef
 from denskit.data import DataConfig, LoadedData, load_data
+from denskit.data.convert import convert
 from denskit.data.inspection import inspect_file
+from denskit.data.loading import read
 from denskit.models.scaling import fit_scaling
 
 
@@ -179,6 +183,18 @@ def test_a_configuration_survives_being_written() -> None:
 def test_keys_that_shards_cannot_have(key: str, shard: str) -> None:
     with pytest.raises(ValueError, match=rf"data.{key}=.*own names, in eV"):
         _load(path=shard, **{key: "kcal/mol"})
+
+
+@pytest.mark.parametrize("setting", [{"fixed": "tags"}, {"energies": "total"}])
+def test_settings_without_effect_are_refused(tmp_path: Path, shard: str, setting: dict[str, str]) -> None:
+    """Frames of ASE say which atoms are fixed, and so do converted shards, whose energies are chosen already."""
+    frames = tmp_path / "frames.extxyz"
+    ase.io.write(frames, ase.build.molecule("H2O"))
+    convert([shard], tmp_path / "shards")
+    (name,) = setting
+    for path in (frames, tmp_path / "shards"):
+        with pytest.raises(ValueError, match=rf"data.{name}=\w+ is for .*OC20.*[Ll]eave\s+it out"):
+            read(path, **setting)
 
 
 def test_isolated_references_need_one_file_in_memory(shard: str) -> None:

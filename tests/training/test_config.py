@@ -171,13 +171,3 @@ def test_interval() -> None:
 def test_every_training_setting_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
     assert [name for name in TrainingConfig.model_fields if f"`training.{name}`" not in page] == []
-
-
-def test_folders_of_older_runs_are_read(tiny: Callable[..., RunConfig], tmp_path: Path) -> None:
-    """They name a way to make steps, which there no longer are several of; users no longer can."""
-    document = tiny().document()
-    document["training"]["step"] = "eager"
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(document))
-    assert load_config(tmp_path).training == tiny().training
-    with pytest.raises(ValueError, match=r"override: unknown key training\.step"):
-        tiny("training.step=traced")

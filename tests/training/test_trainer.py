@@ -8,7 +8,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +20,8 @@ from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
 from torch import Tensor
 
+from denskit.analysis.report.summary import training_in_words
+from denskit.analysis.run_results import RunResults
 from denskit.batch import Batch, Prepared
 from denskit.data import DataConfig, load_data
 from denskit.evaluation.evaluate import evaluate
@@ -28,7 +29,7 @@ from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
 from denskit.runtime.processes import join_processes
 from denskit.tasks import TASKS, EnergyForces, Term
-from denskit.training.checkpoint import load_checkpoint, save_checkpoint
+from denskit.training.checkpoint import load_checkpoint
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
@@ -133,16 +134,6 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tiny: Tiny, case: str) -> None:
 def _rows_without_timings(run: Path) -> list[dict[str, str]]:
     timings = {"step_ms", "samples_per_s", "seconds", "memory_MiB"}
     return [{key: value for key, value in row.items() if key not in timings} for row in _rows(run)]
-
-
-def test_a_run_from_before_steps_were_one_goes_on(tiny: Tiny) -> None:
-    config = tiny("training.max_steps=4")
-    _stop_after(config, 2)
-    last = RunFolder(Path(config.output)).last
-    checkpoint = load_checkpoint(last)
-    training = {**checkpoint.config["training"], "step": "eager"}
-    save_checkpoint(last, replace(checkpoint, config={**checkpoint.config, "training": training}))
-    assert load_checkpoint(RunFolder(train(config, resume=True)).last).step == 4
 
 
 def _stop_after(config: RunConfig, steps: int) -> None:
@@ -451,3 +442,6 @@ def test_the_best_model_where_forces_are_zero_by_symmetry_has_the_best_energy(
     best = read_header(run / "checkpoints" / "best.safetensors")["metadata"]["step"]
     assert best == min(errors, key=errors.__getitem__)
     assert len(errors) == 5
+    said = (run / "train.log").read_text(encoding="utf-8")
+    assert said.count("all forces of the validation split are zero; best: the smallest energy_mae_meV") == 1
+    assert f"Validation energies were best at step {best} of 10" in training_in_words(RunResults(run))

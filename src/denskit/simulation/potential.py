@@ -176,9 +176,9 @@ class Potential:
         """Search for neighbours at the next call."""
         self._candidates = None
 
-    def weights_sha256(self, prefix: bytes = b"") -> str:
-        """Hexadecimal SHA-256 of ``prefix`` and all weights of the models."""
-        digest = hashlib.sha256(prefix)
+    def weights_sha256(self) -> str:
+        """Hexadecimal SHA-256 of all weights of the models."""
+        digest = hashlib.sha256()
         for model in self.models:
             for tensor in model.state_dict().values():
                 digest.update(tensor.cpu().numpy().tobytes())

@@ -25,9 +25,8 @@ from denskit.settings import ON_RESUME, marked
 from denskit.training.settings import RunConfig
 
 FORMAT_VERSION = 3
-_READABLE = (1, 2, 3)  # 1 had no loss scale, 2 no window
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-MAY_CHANGE = marked(RunConfig, ON_RESUME) | {"training.step"}  # when a run is resumed; the last in older checkpoints
+MAY_CHANGE = marked(RunConfig, ON_RESUME)  # when a run is resumed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +90,15 @@ def full_disk_named(folder: Path) -> Iterator[None]:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint, onto the CPU.
 
-    Raises FileNotFoundError, and ValueError for a file that is truncated, foreign or of a newer format.
+    Raises FileNotFoundError, and ValueError for a file that is truncated, foreign or of another format.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not found, so there is nothing to resume")
     with naming(path, "is no checkpoint of a Denskit run"):
         content = read_torch(path)
         version = content.pop("format_version")
-        if version in _READABLE:
+        if version == FORMAT_VERSION:
             return Checkpoint(**{**content, "config": dict(json.loads(content["config"]))})
-    raise ValueError(f"{path}: has format version {version}, this Denskit reads up to {FORMAT_VERSION}; update Denskit")
+    raise ValueError(
+        f"{path}: has format version {version}, this Denskit reads {FORMAT_VERSION}; go on with that which wrote it"
+    )

@@ -145,8 +145,6 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
     content = read_yaml(path) if is_file else parse_yaml(preset_text(name), origin)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ValueError(f"{origin}: a mapping with model, data, task, training is wanted, found {content!r:.99}")
-    if is_file and isinstance(content.get("training"), dict):
-        content["training"].pop("step", None)  # in folders of runs from before there was one way to make a step
     if Path(name).is_dir():  # which may have been moved
         content["output"] = name
         for part in PARTS:

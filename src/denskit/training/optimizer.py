@@ -62,7 +62,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Set the learning rate: of each group its share of it."""
     for group in optimizer.param_groups:
-        group["lr"] = lr * group.get("share", 1.0)  # absent in checkpoints of earlier versions
+        group["lr"] = lr * group["share"]
 
 
 class Gradients:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -288,7 +289,11 @@ class Trainer:
         totals, self.totals = self.totals, self._new_totals()
         row = self._row(totals)
         if evaluate and self.data.valid is not None:
-            row |= {f"valid_{name}": value for name, value in self._validate().items()}
+            errors, best_by = self._validate(), self.config.training.best_by
+            row |= {f"valid_{name}": value for name, value in errors.items()}
+            by = judged_by(best_by, errors, self.data.valid.name)
+            if by != BEST_BY[best_by] and self.best == errors[by]:
+                log.say(f"note: all forces of the validation split are zero; best: the smallest {by}")
         if evaluate and self.mixture.held_out is not None:
             with self._averaged():
                 row |= {f"replay_{name}": value for name, value in self._measure(self.mixture.held_out).items()}
@@ -325,24 +330,13 @@ class Trainer:
         valid = evenly(self.data.valid, training.evaluate_structures)
         with self._averaged():
             metrics = self._measure(valid)
-            name = self._judged_by(metrics, self.data.valid.name)
-            if math.isfinite(metrics[name]) and (self.best is None or metrics[name] < self.best):
-                self.best = metrics[name]
+            by = judged_by(training.best_by, metrics, self.data.valid.name)
+            if math.isfinite(metrics[by]) and (self.best is None or metrics[by] < self.best):
+                self.best = metrics[by]
                 self._save_model(self.folder.best_model, metrics)
                 if training.final == "best":
                     self._save_model(self.folder.model, metrics)
         return metrics
-
-    def _judged_by(self, errors: dict[str, float], source: str) -> str:
-        """The error by which a model is the best; that of the energy where all forces are zero and tell nothing."""
-        by = self.config.training.best_by
-        if BEST_BY[by] not in errors:
-            raise ValueError(
-                f"training.best_by={by}, but {source} has no label for it; choose the other of forces and energy"
-            )
-        if by == "forces" and "forces_mae_relative_to_zero" not in errors and BEST_BY["energy"] in errors:
-            by = "energy"
-        return BEST_BY[by]
 
     def _measure(self, source: Source) -> dict[str, float]:
         """Errors of the weights on the structures of a source."""
@@ -404,3 +398,16 @@ class Trainer:
 
     def _new_totals(self) -> RunningTotals:
         return RunningTotals.empty(len(self.loader.term_names), self.group.device)
+
+
+def judged_by(best_by: str, errors: Mapping[str, object], source: str) -> str:
+    """The error (of ``errors`` on a ``source``) by which a model is the best: that of ``training.best_by``.
+
+    That of the energy where all forces are zero and tell nothing.  Raises ValueError where there is none.
+    """
+    if BEST_BY[best_by] not in errors:
+        raise ValueError(
+            f"training.best_by={best_by}, but {source} has no label for it; choose the other of forces and energy"
+        )
+    tells_nothing = best_by == "forces" and "forces_mae_relative_to_zero" not in errors
+    return BEST_BY["energy" if tells_nothing and BEST_BY["energy"] in errors else best_by]

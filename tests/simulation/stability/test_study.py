@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ import torch
 from ase.build import molecule
 
 from denskit.batch import System
-from denskit.runtime.work_folder import read_state, write_state
 from denskit.simulation.distributions import h_of_r_error, histogram_of
 from denskit.simulation.potential import Potential
 from denskit.simulation.stability.protocol import Reference, StudySettings
@@ -147,24 +145,6 @@ def test_another_study_in_the_folder_is_refused(potential: Potential, reference:
     (tmp_path / STATE_FILE).write_bytes(b"no state")
     with pytest.raises(ValueError, match="is damaged, or no saved state"):
         run_study(potential, reference, short, folder=tmp_path, resume=True)
-
-
-def test_the_study_of_an_earlier_version_goes_on(potential: Potential, reference: Reference, tmp_path: Path) -> None:
-    """Its state has one hash of protocol, reference and weights in place of the record."""
-    short = HOT.model_copy(update={"length": 0.002, "nve": 0.0})
-    run_study(potential, reference, short, folder=tmp_path)
-    tensors, header = read_state(tmp_path / STATE_FILE)
-    del header["notes"]["record"]
-    digest = hashlib.sha256(short.model_dump_json(exclude={"length"}).encode())
-    digest.update(reference.first.atomic_numbers.tobytes() + reference.positions.tobytes())
-    for tensor in potential.models[0].state_dict().values():
-        digest.update(tensor.numpy().tobytes())
-    header["notes"]["study"] = digest.hexdigest()
-    write_state(tmp_path / STATE_FILE, tensors, header)
-    with pytest.raises(ValueError, match="holds another study:\n  sha256: "):
-        run_study(potential, reference, short.model_copy(update={"seed": 1}), folder=tmp_path, resume=True)
-    longer = short.model_copy(update={"length": 0.004})
-    assert run_study(potential, reference, longer, folder=tmp_path, resume=True).simulated == 0.004
 
 
 def test_references_that_cannot_be_used() -> None:

@@ -7,16 +7,18 @@ from collections.abc import Mapping
 import numpy as np
 
 from denskit.analysis.judged import Judged
-from denskit.analysis.plots import COLUMNS, MEV
+from denskit.analysis.plots import COLUMNS, MEV, UNITS
 from denskit.analysis.report.elements import by_element
 from denskit.analysis.report.page import Section, listed, paragraph, table
 from denskit.analysis.run_results import RunResults
 from denskit.reading.documents import read_json
 from denskit.tasks.energy_shift import mostly_shift
+from denskit.training.trainer import judged_by
 from denskit.units import GPA
 
 OUTLIER = 3.0  # times the median error of a frame
 _LISTED = 8  # outliers by number
+_PLURAL = {"energy": "energies", "forces": "forces"}
 NAMES = {  # key of metrics.csv and test.json: quantity, unit
     "energy_mae_meV": ("Energy: mean absolute error", "meV"),
     "energy_rmse_meV": ("Energy: root mean square error", "meV"),
@@ -125,16 +127,21 @@ def training_in_words(run: RunResults) -> str:
         splits = read_json(run.folder.splits)
         sentences.append(f"Data: {splits['file']}, {splits['how']}")
     steps = columns["step"]
-    valid = columns.get(f"valid_{COLUMNS['forces']}", np.full(len(steps), np.nan))
-    if np.isfinite(valid).any():
+    judged = {name.removeprefix("valid_"): values for name, values in columns.items() if name.startswith("valid_")}
+    judged = {name: values for name, values in judged.items() if np.isfinite(values).any()}
+    if judged:
+        by = judged_by(config.training.best_by, judged, str(run.path))
+        quantity = next(name for name, column in COLUMNS.items() if column == by)
+        valid, unit = judged[by], UNITS[quantity]
         best = int(np.nanargmin(valid))
         sentences.append(
-            f"Validation forces were best at step {steps[best]:,.0f} of {steps[-1]:,.0f}: {valid[best]:.1f} meV/Å"
+            f"Validation {_PLURAL[quantity]} were best at step {steps[best]:,.0f} of {steps[-1]:,.0f}: "
+            f"{valid[best]:.1f} {unit}"
         )
-        train = columns.get(f"train_{COLUMNS['forces']}", valid)[best]
+        train = columns.get(f"train_{by}", valid)[best]
         if valid[best] > 2 * train:
             sentences.append(
-                f"The training error was {train:.1f} meV/Å there, {valid[best] / train:.1f} times smaller: more "
+                f"The training error was {train:.1f} {unit} there, {valid[best] / train:.1f} times smaller: more "
                 "training frames will help more than longer training"
             )
     elif len(steps):

@@ -31,6 +31,7 @@ _SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
     ".extxyz": lambda path, config: RawPair(path, config.energies or "referenced"),
 }
 _KEYS = ("energy_key", "forces_key", "stress_key", "group_key")
+_USED_BY = {"fixed": (".lmdb", "data.mdb", ".pkl"), "energies": (".extxyz.xz", ".extxyz")}  # setting: endings
 
 
 def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArrays | Records, list[str]]:
@@ -41,12 +42,14 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArray
     """
     path = path_of(path)
     if path.is_dir():
+        _require_effect(path, config)
         if (path / INDEX).is_file():
             return _folder(path, config)
         kind, files = _shards_of(path)
         return _records(path, files, kind, config)
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}{_similar(path)}")
+    _require_effect(path, config)
     ending = _ending(path)
     if ending is not None:
         return _records(path, [path], ending, config)
@@ -128,3 +131,24 @@ def _rules(path: Path, ending: str, config: DataConfig) -> Rules:
             raise ValueError(f"{path}: data.{key}={value}, but *{ending} files have their own names, in eV and Å")
     offsets = None if config.oc20_ref is None else system_references(Path(config.oc20_ref).expanduser())
     return Rules(missing="mask", denoise=config.origin != "md", offsets=offsets)
+
+
+def has_effect(setting: str, path: Path) -> bool:
+    """Whether a file or folder is of a kind that ``data.fixed`` or ``data.energies`` says something about."""
+    if not path.is_dir():
+        return _ending(path) in _USED_BY[setting]
+    return not (path / INDEX).is_file() and any(_ending(file) in _USED_BY[setting] for file in path.iterdir())
+
+
+def _require_effect(path: Path, config: DataConfig) -> None:
+    """Raise ValueError for a setting that this kind of file has no use for."""
+    if config.fixed != "file" and not has_effect("fixed", path):
+        raise ValueError(
+            f"{path}: data.fixed={config.fixed} is for objects of OC20 and OC22 (*.lmdb, *.pkl); other files say which "
+            "atoms are fixed, or have none. Leave it out; shards of denskit data convert keep what it was then"
+        )
+    if config.energies is not None and not has_effect("energies", path):
+        raise ValueError(
+            f"{path}: data.energies={config.energies} is for OC20's raw downloads (*.extxyz.xz with *.txt.xz). Leave "
+            "it out; shards of denskit data convert keep the energies that it chose"
+        )

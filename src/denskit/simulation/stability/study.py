@@ -148,10 +148,7 @@ class _Simulations:
         """Continue from the state file."""
         assert self.work is not None
         state, notes, extra = load_state(self.work.marker, self.potential.device)
-        if "record" in notes:
-            self.work.require_same(notes["record"], self._work_record)
-        else:  # of an earlier version
-            self.work.require_same({"sha256": notes.get("study")}, {"sha256": self._sha256_of_work()})
+        self.work.require_same(notes["record"], self._work_record)
         self.series = Series.restored(self.settings, notes, extra["counts"])
         self.conservation = notes["conservation"] and Conservation(**notes["conservation"])
         present = torch.isin(torch.arange(self.settings.seeds, device=state.replicas.device), state.replicas)
@@ -185,9 +182,3 @@ class _Simulations:
             "reference": hashlib.sha256(reference).hexdigest(),
             "models": self.potential.weights_sha256(),
         }
-
-    def _sha256_of_work(self) -> str:
-        """The same as one hash, as earlier versions kept it."""
-        protocol = self.settings.model_dump_json(exclude={"length"}).encode()
-        numbers, positions = self.reference.first.atomic_numbers.tobytes(), self.reference.positions.tobytes()
-        return self.potential.weights_sha256(protocol + numbers + positions)
