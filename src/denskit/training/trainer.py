@@ -289,10 +289,11 @@ class Trainer:
         totals, self.totals = self.totals, self._new_totals()
         row = self._row(totals)
         if evaluate and self.data.valid is not None:
-            errors, best_by = self._validate(), self.config.training.best_by
+            first, best_by = self.best is None, self.config.training.best_by
+            errors = self._validate()
             row |= {f"valid_{name}": value for name, value in errors.items()}
             by = judged_by(best_by, errors, self.data.valid.name)
-            if by != BEST_BY[best_by] and self.best == errors[by]:
+            if first and by != BEST_BY[best_by]:
                 log.say(f"note: all forces of the validation split are zero; best: the smallest {by}")
         if evaluate and self.mixture.held_out is not None:
             with self._averaged():
