@@ -27,6 +27,7 @@ from rich.console import Console
 from scipy.stats import ttest_rel
 from typer.testing import CliRunner
 
+from denskit.analysis.report import plot as write_plots
 from denskit.analysis.study_plots import plot_study_results
 from denskit.cli import app
 from denskit.data import load_data
@@ -63,6 +64,7 @@ from denskit.files import locked, write_json
 from denskit.presets import study_names
 from denskit.tasks import DeNSConfig
 from denskit.training.cost import Cost
+from denskit.training.load_config import load_config
 from denskit.training.run import train
 
 from tolerances import PATIENCE_S
@@ -363,6 +365,24 @@ class TestWholeStudies:
         splits = folder.run(runs_of(study)[2]) / "splits.json"
         splits.write_text(json.dumps(json.loads(splits.read_text()) | {"test": [0, 1]}))
         assert "on different structures" in compare_runs([run.folder.as_posix() for run in sizes.found]).title
+
+    def test_runs_that_differ_in_much_are_called_by_their_folders(self, tmp_path: Path) -> None:
+        """And those that were validated on other files are said to be."""
+        frames = ase.io.read(Path(__file__).parents[2] / "examples" / "data" / "ethanol_dft.extxyz", ":32")
+        model = {key: value for key, value in TINY.items() if key.startswith(("model.", "training."))}
+        runs = []
+        for number, name in enumerate(("first", "second")):
+            part, files = frames[number::2], [tmp_path / f"{name}_{split}.xyz" for split in ("train", "valid")]
+            ase.io.write(files[0], part[:8])
+            ase.io.write(files[1], part[8:])
+            own = {"data.train": str(files[0]), "data.valid": str(files[1]), "output": str(tmp_path / name)}
+            own |= {"training.batch_size": 2 + number, "training.lr": 1e-3 * (1 + number)}
+            runs.append(train(load_config("equiformer", model | own)))
+        found = compare_runs([str(run) for run in runs])
+        assert [row.variant for row in found.rows] == ["first", "second"]
+        assert "on different structures" in found.title
+        with pytest.raises(ValueError, match=r"a\.png: a folder is wanted.* give -o .*a$"):
+            write_plots(runs, tmp_path / "a.png")
 
     def test_runs_that_differ_in_the_seed_alone_are_averaged(self, tmp_path: Path) -> None:
         study, folder = tiny_study(), StudyFolder(tmp_path)

@@ -150,6 +150,8 @@ def _draw_curves(row: Sequence[Axes], names: Sequence[str], runs: Mapping[str, M
             train, valid = (None, label) if len(runs) > 1 else ("training", "validation")
             draw_column(axes, columns, f"train_{COLUMNS[name]}", color=colour, linewidth=0.7, alpha=0.6, label=train)
             draw_column(axes, columns, f"valid_{COLUMNS[name]}", color=colour, label=valid, marker="o", markersize=3.5)
+        if len(runs) > 1:
+            axes.plot([], [], color="0.5", linewidth=0.7, label="thin: training")
         axes.set(xlabel="training step", ylabel=f"{name} error, MAE ({UNITS[name]})", yscale="log")
         plain_ticks(axes.yaxis)
         axes.legend(frameon=False, fontsize=9)

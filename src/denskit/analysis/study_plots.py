@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from denskit.evaluation.study.results import Column, Found, Results, describe
 
 _MOST = 4  # panels in a row
 _BESIDE = 4  # more variants than these: the legend would cover the panel
+_LETTERS = 34  # in a line of a legend
 _WIDTH = 2.4  # inches of a legend beside the panels
 _APART, _SPREAD = 0.06, 0.6  # of the gap between two values: two variants, all variants
 
@@ -79,9 +81,7 @@ def _draw_axis(axes: Axes, results: Results, axis: str, column: Column, moved: C
     for place, (label, points) in enumerate(lines.items()):
         x, y, error = np.array(sorted(points)).T
         x = np.array([moved(value, min(_APART, _SPREAD / len(lines)) * (place - (len(lines) - 1) / 2)) for value in x])
-        axes.errorbar(
-            x, y, yerr=np.nan_to_num(error), label=label, marker="o", markersize=4, capsize=2, **_style(place)
-        )
+        axes.errorbar(x, y, yerr=np.nan_to_num(error), marker="o", markersize=4, capsize=2, **_style(place, label))
 
 
 def _curves_figure(results: Results) -> Figure:
@@ -126,17 +126,18 @@ def _draw_curve(axes: Axes, runs: Sequence[Found], label: str, place: int) -> No
         return
     steps = sorted(set.intersection(*(set(curve[0].tolist()) for curve in curves)))
     values = np.array([[curve[1][curve[0] == step][0] for step in steps] for curve in curves])
-    (line,) = axes.plot(steps, values.mean(0), label=label, marker=".", **_style(place))
+    (line,) = axes.plot(steps, values.mean(0), marker=".", **_style(place, label))
     if len(steps) > 1:
         axes.fill_between(steps, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
     else:
         axes.vlines(steps, values.min(0), values.max(0), color=line.get_color(), alpha=0.4)
 
 
-def _style(place: int) -> dict[str, Any]:
-    """Colour of a variant, and dashes where there are more variants than colours."""
+def _style(place: int, label: str) -> dict[str, Any]:
+    """Label and colour of a variant, and dashes where there are more variants than colours."""
     turn, colour = divmod(place, len(COLOURS))
-    return {"color": COLOURS[colour], "linestyle": ("-", "--", ":")[turn % 3]}
+    dashes = ("-", "--", ":")[turn % 3]
+    return {"color": COLOURS[colour], "linestyle": dashes, "label": textwrap.fill(label, _LETTERS)}
 
 
 def _name(axis: str) -> str:

@@ -44,8 +44,9 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
     elif config.sizes:
         row = rows_for(config.sizes, len(data.train))[0]
         settings |= row.model
-        listed = ", ".join(f"{key}={value}" for key, value in row.model.items())
-        messages.append(f"model sized for {len(data.train)} training structures: {listed}")
+        if row.model:  # all of it may have been given
+            listed = ", ".join(f"{key}={value}" for key, value in row.model.items())
+            messages.append(f"model sized for {len(data.train)} training structures: {listed}")
     unknown = [name for name in unknown if settings[name] is None]
     if unknown:
         measured = _averages(data.train, config.model)

@@ -55,8 +55,11 @@ def plot(
 
     what: sections of a run, some of ``SECTIONS``; none: all.
 
-    Raises as :func:`report`; ValueError for an unknown section, and for sections of something else than one run.
+    Raises as :func:`report`; ValueError for an unknown section, for sections of something else than one run, and for an
+    ``output`` that is a file by its name.
     """
+    if Path(output).suffix == ".png":
+        raise ValueError(f"{output}: a folder is wanted, for several PNG files; give -o {Path(output).with_suffix('')}")
     sections = sections_of([Path(folder) for folder in folders], what, device=device)
     files = {Path(output) / f"{name}.png": part for name, part in _pictures(sections)}
     for file in files:

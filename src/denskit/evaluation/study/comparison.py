@@ -22,6 +22,7 @@ _NOT_COMPARED = (  # settings that do not change what is learned
         "loader_threads", "log_every", "prefetch", "shard",
     )),
 )  # fmt: skip
+_LONGEST = 60  # letters of a name made of settings
 _TESTED = ("result.json", "test.json")  # of a study's run, of `denskit evaluate`
 
 
@@ -38,7 +39,7 @@ def compare_runs(runs: Sequence[str]) -> Results:
         if not RunFolder(folder).config.is_file():
             raise FileNotFoundError(f"{folder}: no run folder (it has no config.yaml)")
     settings = [_settings_of(folder) for folder in folders]
-    names = [_name(run, own, settings, folder) for run, own, folder in zip(runs, settings, folders, strict=True)]
+    names = _names(runs, settings, folders)
     tested = all(any((folder / file).is_file() for file in _TESTED) for folder in folders)
     found: list[Found] = []
     for name, own, folder in zip(names, settings, folders, strict=True):
@@ -54,16 +55,18 @@ def compare_runs(runs: Sequence[str]) -> Results:
             )
         )  # fmt: skip
     title = f"{len(runs)} runs, {'test' if tested else 'validation'} errors"
-    title += _of_other_structures(found, "test" if tested else "valid")
+    title += _of_other_structures(found, settings, "test" if tested else "valid")
     return tabulate(title, found, list(dict.fromkeys(names)))
 
 
-def _of_other_structures(found: Sequence[Found], part: str) -> str:
+def _of_other_structures(found: Sequence[Found], settings: Sequence[Mapping[str, Any]], part: str) -> str:
     """A warning where runs of one seed were judged on different structures; empty where not, or not known."""
     judged: dict[int, set[str]] = {}
-    for run in found:
-        path = RunFolder(run.folder).splits
-        if path.is_file():
+    for run, own in zip(found, settings, strict=True):
+        path, given = RunFolder(run.folder).splits, own.get(f"data.{part}")
+        if given is not None:
+            judged.setdefault(run.seed, set()).add(given)
+        elif path.is_file():
             split = json.loads(path.read_text(encoding="utf-8"))
             judged.setdefault(run.seed, set()).add(json.dumps([split["sha256"], split[part]]))
     if all(len(sets) < 2 for sets in judged.values()):
@@ -71,14 +74,23 @@ def _of_other_structures(found: Sequence[Found], part: str) -> str:
     return " (on different structures: their differences say little)"
 
 
-def _name(run: str, own: Mapping[str, Any], settings: Sequence[Mapping[str, Any]], folder: Path) -> str:
-    """The given name, else the settings in which the run differs from the others.
+def _names(runs: Sequence[str], settings: Sequence[Mapping[str, Any]], folders: Sequence[Path]) -> list[str]:
+    """The given names, else the settings in which a run differs from the others; where these are many, folders.
 
-    Runs that differ in nothing but the seed have one name; those that repeat a seed, too, that of their folder.
+    Runs that differ in nothing but the seed have one name, that of the first's folder where it is a folder's.
     """
-    given, equals, _ = run.partition("=")
-    if equals:
-        return given
+    described = [_differences(own, settings, folder) for own, folder in zip(settings, folders, strict=True)]
+    if max(map(len, described)) > _LONGEST:
+        first = {text: folder for text, folder in reversed(list(zip(described, folders, strict=True)))}
+        short_names = {text: folder.resolve().name for text, folder in first.items()}
+        unique = len(set(short_names.values())) == len(first)
+        described = [short_names[text] if unique else str(first[text]) for text in described]
+    given = [run.partition("=")[0] if "=" in run else None for run in runs]
+    return [own or text for own, text in zip(given, described, strict=True)]
+
+
+def _differences(own: Mapping[str, Any], settings: Sequence[Mapping[str, Any]], folder: Path) -> str:
+    """The settings in which a run differs from the others; its folder where it repeats another."""
     different = [
         key
         for key, value in own.items()
