@@ -231,9 +231,14 @@ def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
     beside = f", plus the {' and the '.join(after)} of each run" if after else ""
     done = f", {len(runs) - len(missing)} of {len(runs)} are done" if len(missing) < len(runs) else ""
     return [
-        f"{study.title}: {len(missing)} runs{done}; about {duration(total)} on {min(processes, len(missing))} cores "
+        f"{study.title}: {_counted(len(missing), 'run')}{done}; about {duration(total)} on "
+        f"{_counted(min(processes, len(missing)), 'core')} "
         f"(from a trial of a few steps; the longest run {duration(max(seconds))}){beside}"
     ]
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
 def _question(

@@ -116,7 +116,7 @@ def _planned(config: RunConfig) -> tuple[RunConfig, list[str]]:
     note = (
         "" if larger.planned.config.model == planned.config.model else ", with the larger model of so many structures"
     )
-    said = [*warnings_before(planned), *hints_before(planned)]
+    said = [*found.messages, *warnings_before(planned), *hints_before(planned)]
     return planned.config, [*said, _in_words(found), f"with 10 times the data: {_in_words(larger)}{note}"]
 
 

@@ -35,6 +35,7 @@ class Forecast:
 
     planned: PlannedTraining  # its config has the settings that the data decide
     cost: Cost
+    messages: list[str]  # about what data and budget decided
 
 
 def forecasts_of(config: RunConfig, times: Sequence[int] = (1,)) -> list[Forecast]:
@@ -51,10 +52,10 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,)) -> list[Forecas
     for number in times:
         copies = np.tile(np.arange(len(data.train)), number)
         larger = replace(data, train=Subset(data.train, copies, data.train.name))
-        fitted, cost, _ = _sized(config, larger, group)
+        fitted, cost, said = _sized(config, larger, group)
         memory = peak_memory(group.device) + (number - 1) * held
         cost = replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)
-        found.append(Forecast(_planned(fitted, cost, larger.train), cost))
+        found.append(Forecast(_planned(fitted, cost, larger.train), cost, said))
     return found
 
 
