@@ -55,7 +55,7 @@ def verbs(group: object, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
             yield (*words, name)
 
 
-@pytest.mark.parametrize("words", verbs(typer.main.get_command(app)), ids=" ".join)
+@pytest.mark.parametrize("words", list(verbs(typer.main.get_command(app))), ids=" ".join)
 def test_every_verb_has_the_options_of_output(words: tuple[str, ...]) -> None:
     shown = denskit(*words, "--help").output
     assert all(option in shown for option in ("--json", "--quiet", "--verbose"))
