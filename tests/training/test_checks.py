@@ -229,7 +229,7 @@ def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems
         return "\n".join(hints_before(PlannedTraining(config, Schedule(config.training, 6), _Frames(frames))))
 
     frames, plain = [systems["ethanol"]] * 50, "task=energy_forces"
-    assert "hint: 1,000 epochs of 50 structures: at such lengths task=dens lowered" in hinted(
+    assert "hint: 1,000 epochs of 50 structures: at such lengths task=dens training.lr=1e-3 lowered" in hinted(
         plain, frames=frames, steps=6000
     )
     assert hinted(plain, frames=frames, steps=3594) == hinted(plain, frames=frames, steps=9000) == ""
@@ -246,6 +246,14 @@ def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems
         hinted("task=dens", frames=frames * 2, steps=10002) == hinted("task=dens", frames=frames * 5, steps=6000) == ""
     )
     assert hinted("task=dens", frames=[*frames, *frames, crystal], steps=6000) == ""
+    slow = ("task=dens", "training.lr=5e-4")
+    faster = hinted(*slow, frames=frames, steps=5064)
+    assert faster.startswith("hint: training.lr=0.0005 for 844 epochs with DeNS") and faster.endswith(
+        "training.lr=1e-3"
+    )
+    assert hinted(*slow, frames=frames, steps=12840) == hinted(*slow, frames=frames, steps=2000) == ""
+    assert hinted(*slow, frames=frames * 10, steps=5064) == ""
+    assert hinted(*slow, frames=[*frames, crystal], steps=5064) == ""
 
 
 def test_overfitting_is_told_at_the_end(tiny: Tiny, systems: dict[str, System]) -> None:
