@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -113,11 +113,14 @@ def _planned(config: RunConfig) -> tuple[RunConfig, list[str]]:
     except FileNotFoundError as error:
         return config, [f"note: {error}; the size of the model and the cost are open"]
     planned = found.planned
-    note = (
-        "" if larger.planned.config.model == planned.config.model else ", with the larger model of so many structures"
-    )
+    note = "" if _sizes(larger) == _sizes(found) else ", with the larger model of so many structures"
     said = [*found.messages, *warnings_before(planned), *hints_before(planned)]
     return planned.config, [*said, _in_words(found), f"with 10 times the data: {_in_words(larger)}{note}"]
+
+
+def _sizes(forecast: Forecast) -> dict[str, Any]:
+    """Settings of the model, but for averages of the structures."""
+    return forecast.planned.config.model.model_dump(exclude={"average_degree", "average_atoms"})
 
 
 def _in_words(forecast: Forecast) -> str:
