@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from denskit.files import atomic_write, is_empty, locked, write_json
+from denskit.files import atomic_write, is_empty, locked, output_folder, short_names, write_json
 from killing import posix, run
 
 
@@ -86,3 +86,18 @@ def test_files_may_be_read_by_all_who_may_read_the_folder(tmp_path: Path) -> Non
     plain = tmp_path / "plain"
     plain.touch()
     assert path.stat().st_mode == plain.stat().st_mode
+
+
+def test_names_of_paths_are_short_and_differ() -> None:
+    assert short_names([Path("/a/runs/x"), Path("/a/runs/y")]) == ["x", "y"]
+    assert short_names([Path("/a/runs/x"), Path("/b/runs/x")]) == ["a/runs/x", "b/runs/x"]
+    assert short_names([Path("/a/x"), Path("/a/x")]) == ["/a/x", "/a/x"]
+    assert short_names([]) == []
+
+
+def test_a_folder_is_no_file_by_its_name(tmp_path: Path) -> None:
+    assert output_folder(tmp_path / "v1.2") == tmp_path / "v1.2"
+    with pytest.raises(ValueError, match=r"rows\.csv: a folder is wanted"):
+        output_folder(tmp_path / "rows.csv")
+    (tmp_path / "odd.json").mkdir()
+    assert output_folder(tmp_path / "odd.json") == tmp_path / "odd.json"

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ except ModuleNotFoundError:  # Windows, where nothing is locked
 
 LOCK = ".lock"
 _PARTIAL = ".partial"
+_ENDINGS = (".csv", ".extxyz", ".html", ".json", ".npz", ".pdf", ".png", ".traj", ".txt", ".xyz", ".yaml")  # of files
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems without locks
 
 
@@ -110,6 +111,32 @@ def new_file(path: str | Path, *, inputs: Iterable[str | Path] = (), force: bool
         advice = "" if force is None else ", or replace it with --force"
         raise ValueError(f"{path} exists already: give another name{advice} (nothing changed)")
     return path
+
+
+def new_frames_file(path: str | Path, *, inputs: Iterable[str | Path] = (), force: bool | None = None) -> Path:
+    """As :func:`new_file`, of structures, which are written as extxyz.  Raises ValueError for another ending, too."""
+    path = Path(path)
+    if path.suffix not in (".xyz", ".extxyz"):
+        raise ValueError(f"{path}: structures are written as extxyz; name the file .extxyz or .xyz")
+    return new_file(path, inputs=inputs, force=force)
+
+
+def output_folder(path: str | Path) -> Path:
+    """The path of a folder to write to.  Raises ValueError for what is a file by its name."""
+    path = Path(path)
+    if path.suffix in _ENDINGS and not path.is_dir():
+        raise ValueError(f"{path}: a folder is wanted, for several files; give {path.with_suffix('')}")
+    return path
+
+
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """The shortest ends of paths, as many parts of each, that tell them apart; whole paths where they are the same."""
+    parts = [path.resolve().parts for path in paths]
+    for depth in range(1, max(map(len, parts), default=0)):
+        names = ["/".join(each[-depth:]) for each in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]
 
 
 def is_empty(folder: Path, *, but_for: Collection[str] = ()) -> bool:

@@ -12,7 +12,7 @@ import torch
 from ase.build import molecule
 from typer.testing import CliRunner
 
-from denskit.active import select
+from denskit.active import label, select
 from denskit.active.frames import look_at, read_frames
 from denskit.active.selection import _usual_nearest, write_selection
 from denskit.cli import app
@@ -53,6 +53,15 @@ def spreads(models: list[ForceField], frames: list[ase.Atoms]) -> np.ndarray:
         forces = np.stack([Potential(model)(batch_of([frame])).forces.numpy() for model in models])
         found.append(np.linalg.norm(forces.std(0, ddof=1), axis=1).max())
     return np.array(found)
+
+
+def test_frames_are_written_as_extxyz_alone(committee: list[ForceField], tmp_path: Path) -> None:
+    """Another ending would promise a format that the file has not."""
+    selection = select(committee, rattled(3, 0.05), count=1)
+    with pytest.raises(ValueError, match=r"chosen\.csv: structures are written as extxyz"):
+        write_selection(selection, rattled(3, 0.05), tmp_path / "chosen.csv")
+    with pytest.raises(ValueError, match=r"labelled\.traj: structures are written as extxyz"):
+        label(rattled(3, 0.05), tmp_path / "labelled.traj", method="xtb")
 
 
 def test_a_committee_chooses_where_it_disagrees(committee: list[ForceField]) -> None:

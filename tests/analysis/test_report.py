@@ -102,11 +102,16 @@ def test_a_run_without_model_or_data_has_a_report(runs: list[Path], tmp_path: Pa
 
 def test_several_runs_are_a_committee(runs: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "both.html"
+    with pytest.raises(ValueError, match=r"both: the report is an HTML page; name the file .*both\.html"):
+        report(runs, output.with_suffix(""))
     said = words(report(runs, output))
     assert "2 runs on 16 frames that none was trained on" in said
     assert "seed0" in said and "seed1" in said
-    other = shutil.copytree(runs[0], tmp_path / "other" / runs[0].name)  # folders of one name are told by their paths
-    assert f"Error {runs[0]} {other} unit" in words(report([runs[0], other], tmp_path / "alike.html"))
+    other = shutil.copytree(
+        runs[0], tmp_path / "other" / runs[0].name
+    )  # folders of one name are told by more of their paths
+    named = [f"{folder.parent.name}/{folder.name}" for folder in (runs[0], other)]
+    assert f"Error {' '.join(named)} unit" in words(report([runs[0], other], tmp_path / "alike.html"))
     with pytest.raises(ValueError, match="--force"):
         report(runs, output)
     assert report(runs, output, force=True) == output

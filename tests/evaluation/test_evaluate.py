@@ -16,7 +16,7 @@ from denskit.cli import app
 from denskit.data import load_data
 from denskit.data.base import collate
 from denskit.data.writing import plain, relabelled
-from denskit.evaluation.evaluate import evaluate, evaluate_splits, predict, predict_file
+from denskit.evaluation.evaluate import evaluate, evaluate_splits, predict, predict_file, read_structures
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.model_file import load_model
 from denskit.training.load_config import RunConfig
@@ -113,6 +113,13 @@ def test_a_committee_is_not_judged_on_what_a_member_has_seen(tiny: Tiny, tmp_pat
         f"data.valid={few}",
         "data.split={train: null, valid: null, test: null, mode: null}",
     )
+    said = read_structures([first, whole], file)[1]
+    assert [line for line in said if line.startswith("warning")] == [
+        f"warning: {run} has trained on {count} of the 18 structures of {file}, whose errors say little about others; "
+        "denskit evaluate without a file judges the test split of a run"
+        for run, count in ((first, 8), (whole, 18))
+    ]
+    assert not any("warning" in line for line in read_structures(first, few)[1])
     with pytest.raises(ValueError, match=r"whole was trained on the whole file that .*run0 divides"):
         evaluate([first, whole])
     with pytest.warns(UserWarning, match="a force field in memory has trained on the structures judged is not known"):
@@ -144,6 +151,10 @@ def test_what_cannot_be_evaluated_says_why(tiny: Tiny, tmp_path: Path) -> None:
         evaluate(run / "model.safetensors")
     with pytest.raises(FileNotFoundError, match="no such model file"):
         evaluate(tmp_path / "absent")
+    (run / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"the run has no model.safetensors yet.*denskit train .* --resume"):
+        evaluate(run)
+    run = train(tiny("training.max_steps=1", "data.split={mode: random, train: 4, valid: 2, test: 0}", name="other"))
     unlabelled = tmp_path / "bare.extxyz"
     ase.io.write(unlabelled, molecule("CH3CH2OH"))
     with pytest.raises(ValueError, match="no energies, forces or stresses"):

@@ -65,6 +65,7 @@ from denskit.presets import study_names
 from denskit.tasks import DeNSConfig
 from denskit.training.cost import Cost
 from denskit.training.load_config import load_config
+from denskit.training.overview import overview_of
 from denskit.training.run import train
 
 from tolerances import PATIENCE_S
@@ -359,6 +360,7 @@ class TestWholeStudies:
         compared = compare_runs([str(folder.run(run)) for run in runs_of(study)[:2]])
         assert [row.variant for row in compared.rows] == ["task=energy_forces", "task=dens"]
         assert compared.rows[0].means[column].value == results.rows[0].means[column].value
+        assert overview_of(folder.run(runs_of(study)[0])).test[FORCES] == compared.rows[0].means[column].value
         sizes = compare_runs([str(folder.run(run)) for run in (runs_of(study)[0], runs_of(study)[2])])
         assert [row.variant for row in sizes.rows] == ["data.split.train=8", "data.split.train=16"], "not pooled"
         assert "different structures" not in sizes.title
@@ -381,7 +383,7 @@ class TestWholeStudies:
         found = compare_runs([str(run) for run in runs])
         assert [row.variant for row in found.rows] == ["first", "second"]
         assert "on different structures" in found.title
-        with pytest.raises(ValueError, match=r"a\.png: a folder is wanted.* give -o .*a$"):
+        with pytest.raises(ValueError, match=r"a\.png: a folder is wanted.* give .*a$"):
             write_plots(runs, tmp_path / "a.png")
 
     def test_runs_that_differ_in_the_seed_alone_are_averaged(self, tmp_path: Path) -> None:
@@ -390,6 +392,11 @@ class TestWholeStudies:
         for run, more in zip(plain, ({}, {"training.checkpoint_every": "5 minutes"}), strict=True):
             train(run.config(folder.run(run), more))
         (row,) = compare_runs([str(folder.run(run)) for run in plain]).rows
+        apart = [f"{name}={folder.run(run)}" for name, run in zip("ab", plain, strict=True)]
+        assert "different structures" not in compare_runs(apart).title
+        splits = folder.run(plain[1]) / "splits.json"
+        splits.write_text(json.dumps(json.loads(splits.read_text()) | {"valid": [0, 1]}))
+        assert "on different structures" in compare_runs(apart).title, "no seed in common, and another split"
         assert row.variant == "task=energy_forces" and row.means[Column("validation", FORCES)].count == 2
 
     def test_the_mean_of_all_seeds_is_judged(self, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from ase.stress import voigt_6_to_full_3x3_stress
 from denskit.active.frames import read_frames
 from denskit.data.datasets.generate import METHOD, xtb_calculator
 from denskit.data.writing import relabelled
-from denskit.files import atomic_write, new_file
+from denskit.files import atomic_write, new_frames_file
 from denskit.runtime.progress import Report, unreported
 from denskit.runtime.work_folder import append_line, whole_lines
 
@@ -71,10 +71,10 @@ def label(
 
     Raises:
         FileNotFoundError: No such file.
-        ValueError: No such calculator; an output that exists; labels of other frames or another method in the progress
-            file; no frame that could be labelled.
+        ValueError: No such calculator; an output that exists or is no extxyz by its name; labels of other frames or
+            another method in the progress file; no frame that could be labelled.
     """
-    path = new_file(output, inputs=[frames] if isinstance(frames, str | Path) else [], force=force)
+    path = new_frames_file(output, inputs=[frames] if isinstance(frames, str | Path) else [], force=force)
     structures = read_frames(frames) if isinstance(frames, str | Path) else list(frames)
     calculator_of(method)  # raises before the work begins
     journal = _Journal(path.with_name(f"{path.name}.progress"), {"method": method, "frames": _sha256(structures)})

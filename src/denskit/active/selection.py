@@ -18,7 +18,7 @@ from denskit.active.frames import Look, look_at, read_frames
 from denskit.batch import System
 from denskit.data.base import evenly
 from denskit.evaluation.evaluate import run_data
-from denskit.files import atomic_write, new_file
+from denskit.files import atomic_write, new_frames_file
 from denskit.models.base import ForceField
 from denskit.runtime.device import choose_device
 from denskit.simulation.potential import Potential
@@ -123,9 +123,9 @@ def write_selection(
     """Write the chosen frames, best first, as extxyz with all their fields.
 
     ``info`` gets ``selection_score``, ``selection_by`` and ``selection_frame``, the number in the pool.
-    Raises ValueError where the output exists (and not ``force``) or is the pool.
+    Raises ValueError where the output is no extxyz by its name, exists (and not ``force``) or is the pool.
     """
-    path = new_file(output, inputs=[pool] if isinstance(pool, str | Path) else [], force=force)
+    path = new_frames_file(output, inputs=[pool] if isinstance(pool, str | Path) else [], force=force)
     frames = read_frames(pool) if isinstance(pool, str | Path) else pool
     chosen = []
     for frame, score in zip(selection.chosen, selection.scores, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -46,7 +47,7 @@ def convert(
     give(output=output, messages=messages)
     for message in messages:
         typer.echo(message)
-    typer.echo(f"Next:  denskit train PRESET data.train={output}")
+    typer.echo(f"Next:  denskit train PRESET data.train={shlex.quote(str(output))}")
 
 
 def verify(

@@ -127,16 +127,17 @@ def _judge(
     """Errors of energy, forces and stress: the table and its files."""
     from denskit.evaluation.evaluate import evaluate as evaluate_model
     from denskit.evaluation.evaluate import evaluate_splits
-    from denskit.files import new_file
+    from denskit.files import new_file, output_folder
     from denskit.runtime.processes import join_processes
 
     written = _written(split, several=bool(sets))
     if output is not None:
+        output_folder(output)
         for name in written:
             new_file(output / name, force=force)
     settings: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
     settings["processes"] = join_processes(device)
-    sources = _read(models[0], sets or ({} if file is None else {file: file}), data)
+    sources = _read(models, sets or ({} if file is None else {file: file}), data)
     if sets:
         results = evaluate_splits(models, sources, **settings)
     else:
@@ -157,11 +158,11 @@ def _judge(
     _write(results, output or models[0], written, models, parity)
 
 
-def _read(model: Path, sets: dict[str, str], data: dict[str, Any]) -> dict[str, Any]:
+def _read(models: list[Path], sets: dict[str, str], data: dict[str, Any]) -> dict[str, Any]:
     """The structures of files by name; which fields and units were read goes to standard error."""
     from denskit.evaluation.evaluate import read_structures
 
-    read = {name: read_structures(model, path, data) for name, path in sets.items()}
+    read = {name: read_structures(models, path, data) for name, path in sets.items()}
     for message in (message for _, said in read.values() for message in said):
         if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
             typer.echo(message, err=True)

@@ -11,6 +11,7 @@ from denskit.cli.options import Deterministic, Device, HowRead, Kernels, Process
 from denskit.cli.output import complain, give
 from denskit.cli.sets import origin_of, reading_settings
 from denskit.cli.stopping import stoppable
+from denskit.files import output_folder
 
 if TYPE_CHECKING:
     from denskit.data.writing import Originals
@@ -89,7 +90,7 @@ def relax(
     source, original = _structures(model, file, data, first_frames)
     origin = {"model": potential.weights_sha256(), **origin_of(file), "first_frames": first_frames}
     origin |= {"dtype": dtype, "data": data}
-    folder = RelaxationFolder(output)
+    folder = RelaxationFolder(output_folder(output))
     options = {"resume": resume, "batch_atoms": batch_atoms, "trajectories": trajectory, "original": original}
     summary = _run(folder, potential, source, settings, {"origin": origin, **options})
     _report(folder, summary)

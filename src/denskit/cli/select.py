@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -66,10 +67,10 @@ def select(
     """
     from denskit.active.selection import select as choose
     from denskit.active.selection import write_selection
-    from denskit.files import new_file
+    from denskit.files import new_frames_file
 
     *models, pool = paths
-    new_file(output, inputs=[pool], force=force)
+    new_frames_file(output, inputs=[pool], force=force)
     selection = choose(
         models, pool, count=count, by=by, train=train, duplicate=duplicate, most_spread=most_spread, device=device,
         batch_size=batch_size,
@@ -80,7 +81,7 @@ def select(
     _show(selection, count)
     give(**asdict(selection), output=output)
     typer.echo(f"Wrote {len(selection.chosen)} frames, best first, to {output}")
-    typer.echo(f"Next:  denskit label {output} -o labelled.extxyz --with xtb")
+    typer.echo(f"Next:  denskit label {shlex.quote(str(output))} -o labelled.extxyz --with xtb")
 
 
 def _show(selection: Selection, count: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,7 +84,8 @@ def train(
     run = train_model(config, resume=resume, progress=True)
     if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
         _give(run)
-        typer.echo(f"Done: {run}\nNext:  denskit evaluate {run}   |   denskit report {run}")
+        name = shlex.quote(str(run))
+        typer.echo(f"Done: {run}\nNext:  denskit evaluate {name}   |   denskit report {name}")
 
 
 def _train_together(arguments: list[str], processes: int) -> None:

@@ -21,8 +21,8 @@ from denskit.data.frames import bare, read_atoms
 from denskit.data.loading import read_file
 from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.data.writing import Originals, predicted
-from denskit.evaluation.unseen import require_unseen
-from denskit.files import atomic_write, new_file
+from denskit.evaluation.unseen import require_unseen, trained_on
+from denskit.files import atomic_write, new_frames_file
 from denskit.models.base import ForceField
 from denskit.models.committee import Committee
 from denskit.models.model_file import load_model
@@ -178,9 +178,7 @@ def predict_file(
     Raises ValueError for another format than extxyz, where the output is the input, and where it exists (and not
     ``force``).
     """
-    output = new_file(output, inputs=[file], force=force)
-    if output.suffix not in (".xyz", ".extxyz"):
-        raise ValueError(f"{output}: predictions are written as extxyz; name the file .extxyz or .xyz")
+    output = new_frames_file(output, inputs=[file], force=force)
     force_field = load_predictor(model, None, device)
     source = source_of(model, file, "", data)
     original = Originals(file, source)
@@ -261,14 +259,19 @@ def source_of(model: Models, source: Structures | None, split: str, data: Readin
 def read_structures(
     model: Models, source: Sequence[ase.Atoms] | str | os.PathLike[str], data: Reading = None
 ) -> tuple[Source, list[str]]:
-    """The structures of a file, or ``ase.Atoms``, read for a model, and which fields and units were used."""
-    model = members_of(model)[0]
+    """The structures of a file, or ``ase.Atoms``, read for a model; and which fields and units were used.
+
+    A file that the model was trained on is said to be.
+    """
+    members = members_of(model)
+    model = members[0]
     if isinstance(source, str | os.PathLike):
-        return read_file(Path(source), reading(model, source, data))
+        found, messages = read_file(Path(source), reading(model, source, data))
+        return found, messages + trained_on(members, Path(source), len(found))
     config = reading(model, "frames.extxyz", data)
     arrays, messages = read_atoms(source, config)
-    found, masked = arrays.checked(missing=config.missing)
-    return found, messages + masked
+    checked, masked = arrays.checked(missing=config.missing)
+    return checked, messages + masked
 
 
 def _name(model: Model) -> str:

@@ -1,4 +1,4 @@
-"""Whether the members of a committee have trained on the structures that it is judged on."""
+"""Whether models have trained on the structures that they are judged on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from denskit.files import identity
 from denskit.models.base import ForceField
 from denskit.models.model_file import read_header
 from denskit.reading.documents import read_json
@@ -39,6 +40,29 @@ def require_unseen(members: Sequence[ForceField | str | os.PathLike[str]], split
                     f"{name} has trained on {len(seen)} of the {len(judged[split])} {split} structures of "
                     f"{first.path}, so its errors there mean nothing. {advice}"
                 )
+
+
+def trained_on(members: Sequence[ForceField | str | os.PathLike[str]], file: Path, frames: int) -> list[str]:
+    """Warnings where members have trained on some of the ``frames`` structures of a file; copies are not recognized."""
+    if not file.exists():  # an address
+        return []
+    said = []
+    for member in members:
+        if isinstance(member, ForceField):
+            continue
+        split = _split_of(_folder(member))
+        if split is None:
+            count = frames if file.resolve() in _files(member) else 0
+        elif file.resolve() in _files(member) and (split["size"], split["sha256"]) == identity(file):
+            count = len(split["train"])
+        else:
+            count = 0
+        if count:
+            said.append(
+                f"warning: {os.fspath(member)} has trained on {count} of the {frames} structures of {file}, whose "
+                "errors say little about others; denskit evaluate without a file judges the test split of a run"
+            )
+    return said
 
 
 def _folder(member: Any) -> RunFolder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import os
 import re
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from denskit.files import is_locked, locked
-from denskit.reading.documents import read_yaml
+from denskit.reading.documents import read_json, read_yaml
 from denskit.training.run_folder import FRAMES, RunFolder
 
 RunState = Literal["running", "finished", "failed", "interrupted"]
@@ -43,11 +42,10 @@ def overview_of(path: str | os.PathLike[str]) -> Overview:
     folder = run_folder(path)
     config: dict[str, Any] = read_yaml(folder.config)
     step, steps = _progress(folder)
-    test = folder.path / "test.json"
     return Overview(
         path=folder.path, model=config["model"]["name"], task=config["task"]["name"], data=_data(config["data"]),
         state=state_of(folder), step=step, steps=steps, validation=_best(folder),
-        test=json.loads(test.read_text(encoding="utf-8")) if test.is_file() else {},
+        test=_tested(folder.path),
         changed=(folder.log if folder.log.is_file() else folder.config).stat().st_mtime,
     )  # fmt: skip
 
@@ -114,6 +112,14 @@ def _progress(folder: RunFolder) -> tuple[int, int]:
     """Steps done and to do, of the last line of numbers."""
     found = next((match for line in reversed(lines_of(folder)) if (match := _STEP.match(line))), None)
     return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _tested(run: Path) -> dict[str, float]:
+    """Errors on the test split, as ``denskit evaluate`` or a study wrote them."""
+    test, result = run / "test.json", run / "result.json"
+    if test.is_file():
+        return read_json(test)
+    return read_json(result)["errors"].get("test", {}) if result.is_file() else {}
 
 
 def _best(folder: RunFolder) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -130,6 +131,11 @@ def model_file(run_or_model: str | os.PathLike[str], checkpoint: Literal["best",
         path = {None: folder.model, "best": folder.best_model, "last": folder.last_model}[checkpoint]
     elif checkpoint is not None:
         raise ValueError(f"{path}: checkpoint={checkpoint} chooses a model of a run folder; this is a file")
+    if not path.is_file() and RunFolder(path.parent).config.is_file():
+        raise FileNotFoundError(
+            f"{path.parent}: the run has no {path.name} yet, which its first validation writes; it may still train, or "
+            f"go on with: denskit train {shlex.quote(str(path.parent))} --resume"
+        )
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such model file; give a model file or the folder of a run")
     return path

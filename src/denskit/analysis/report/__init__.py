@@ -11,7 +11,7 @@ from denskit.analysis.report.run import SECTIONS, run_sections, several_sections
 from denskit.analysis.report.simulation import dynamics, is_dynamics, is_relaxation, relaxation
 from denskit.analysis.run_results import RunResults
 from denskit.analysis.scenes import Scene
-from denskit.files import atomic_write, new_file
+from denskit.files import atomic_write, new_file, output_folder, short_names
 
 PAGE = "report.html"
 
@@ -24,13 +24,15 @@ def report(
     output: the file; None: ``report.html`` in the folder, which is renewed, or here for several runs.
 
     Raises FileNotFoundError for a folder that is none of these, ValueError for an output that exists (and not
-    ``force``) and for a study without a finished run.
+    ``force``) or is no HTML by its name, and for a study without a finished run.
     """
     paths = [Path(folder) for folder in folders]
     if output is None and len(paths) == 1:
         file = paths[0] / PAGE
     else:
         file = new_file(output or PAGE, force=force)
+        if file.suffix not in (".html", ".htm"):
+            raise ValueError(f"{file}: the report is an HTML page; name the file {file.with_suffix('.html')}")
     text = write_page(_title(paths), sections_of(paths, device=device))
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as temporary:
@@ -58,10 +60,9 @@ def plot(
     Raises as :func:`report`; ValueError for an unknown section, for sections of something else than one run, and for an
     ``output`` that is a file by its name.
     """
-    if Path(output).suffix == ".png":
-        raise ValueError(f"{output}: a folder is wanted, for several PNG files; give -o {Path(output).with_suffix('')}")
+    folder = output_folder(output)
     sections = sections_of([Path(folder) for folder in folders], what, device=device)
-    files = {Path(output) / f"{name}.png": part for name, part in _pictures(sections)}
+    files = {folder / f"{name}.png": part for name, part in _pictures(sections)}
     for file in files:
         new_file(file, force=force)
     return [
@@ -79,9 +80,7 @@ def sections_of(paths: Sequence[Path], what: Sequence[str] = (), *, device: str 
     if what and not is_run:
         raise ValueError("sections can be chosen for one run folder only")
     if len(paths) > 1:
-        names = [path.resolve().name for path in paths]
-        names = names if len(set(names)) == len(names) else [str(path) for path in paths]
-        runs = zip(paths, names, strict=True)
+        runs = zip(paths, short_names(paths), strict=True)
         return several_sections([RunResults(path, name=name, device=device) for path, name in runs])
     if is_run:
         return run_sections(RunResults(first, device=device), what or tuple(SECTIONS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from denskit.evaluation.study.config import dotted, short
 from denskit.evaluation.study.results import Found, Results, tabulate
 from denskit.evaluation.study.running import seconds_of_run
+from denskit.files import short_names
 from denskit.models.model_file import read_header
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder, model_file
@@ -60,18 +62,24 @@ def compare_runs(runs: Sequence[str]) -> Results:
 
 
 def _of_other_structures(found: Sequence[Found], settings: Sequence[Mapping[str, Any]], part: str) -> str:
-    """A warning where runs of one seed were judged on different structures; empty where not, or not known."""
-    judged: dict[int, set[str]] = {}
+    """A warning where variants were judged on different structures; empty where not, or not known.
+
+    The seeds of a variant may be: with those of another they are compared seed by seed, if they have one in common.
+    """
+    judged: dict[str, dict[int, str]] = {}
     for run, own in zip(found, settings, strict=True):
         path, given = RunFolder(run.folder).splits, own.get(f"data.{part}")
-        if given is not None:
-            judged.setdefault(run.seed, set()).add(given)
-        elif path.is_file():
+        if given is None and path.is_file():
             split = json.loads(path.read_text(encoding="utf-8"))
-            judged.setdefault(run.seed, set()).add(json.dumps([split["sha256"], split[part]]))
-    if all(len(sets) < 2 for sets in judged.values()):
-        return ""
-    return " (on different structures: their differences say little)"
+            given = json.dumps([split["sha256"], split[part]])
+        if given is not None:
+            judged.setdefault(run.variant, {})[run.seed] = given
+    for one, other in itertools.combinations(judged.values(), 2):
+        common = one.keys() & other.keys()
+        unlike = any(one[seed] != other[seed] for seed in common)
+        if unlike or (not common and not set(one.values()) & set(other.values())):
+            return " (on different structures: their differences say little)"
+    return ""
 
 
 def _names(runs: Sequence[str], settings: Sequence[Mapping[str, Any]], folders: Sequence[Path]) -> list[str]:
@@ -82,9 +90,8 @@ def _names(runs: Sequence[str], settings: Sequence[Mapping[str, Any]], folders: 
     described = [_differences(own, settings, folder) for own, folder in zip(settings, folders, strict=True)]
     if max(map(len, described)) > _LONGEST:
         first = {text: folder for text, folder in reversed(list(zip(described, folders, strict=True)))}
-        short_names = {text: folder.resolve().name for text, folder in first.items()}
-        unique = len(set(short_names.values())) == len(first)
-        described = [short_names[text] if unique else str(first[text]) for text in described]
+        called = dict(zip(first, short_names(list(first.values())), strict=True))
+        described = [called[text] for text in described]
     given = [run.partition("=")[0] if "=" in run else None for run in runs]
     return [own or text for own, text in zip(given, described, strict=True)]
 
