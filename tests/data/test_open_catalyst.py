@@ -17,7 +17,6 @@ from data.published import new_object, pickled, s2ef, write_lmdb, write_s2ef
 from denskit.data import DataConfig, LoadedData, load_data
 from denskit.data.convert import convert
 from denskit.data.inspection import inspect_file
-from denskit.data.loading import read
 from denskit.models.scaling import fit_scaling
 
 
@@ -193,8 +192,22 @@ def test_settings_without_effect_are_refused(tmp_path: Path, shard: str, setting
     convert([shard], tmp_path / "shards")
     (name,) = setting
     for path in (frames, tmp_path / "shards"):
-        with pytest.raises(ValueError, match=rf"data.{name}=\w+ is for .*OC20.*[Ll]eave\s+it out"):
-            read(path, **setting)
+        with pytest.raises(ValueError, match=rf"data.{name}=\w+ is for .*OC20.*, and none is given. Leave it out"):
+            _load(path=str(path), **setting)
+        with pytest.raises(ValueError, match=rf"data.{name}=\w+ is for"):
+            convert([path], tmp_path / "again", DataConfig.model_validate({"name": "oc20", **setting}))
+
+
+def test_a_setting_may_be_for_one_of_several_files(tmp_path: Path) -> None:
+    """Objects that do not say which atoms are fixed, judged on shards that do."""
+    objects = [pickled(new_object(s2ef(index, fixed=None))) for index in range(8)]
+    train = write_lmdb(tmp_path / "train.lmdb", objects, length=8)
+    convert([str(write_s2ef(tmp_path / "valid.lmdb", 4))], tmp_path / "shards")
+    data = _load(train=str(train), valid=str(tmp_path / "shards"), fixed="tags")
+    assert data.valid is not None
+    assert (len(data.train), len(data.valid)) == (8, 4)
+    for part in (data.train, data.valid):
+        assert part[0].fixed.any() and not part[0].fixed.all()
 
 
 def test_isolated_references_need_one_file_in_memory(shard: str) -> None:

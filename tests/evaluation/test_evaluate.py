@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,6 +121,10 @@ def test_a_committee_is_not_judged_on_what_a_member_has_seen(tiny: Tiny, tmp_pat
         for run, count in ((first, 8), (whole, 18))
     ]
     assert not any("warning" in line for line in read_structures(first, few)[1])
+    best = first / "checkpoints" / "best.safetensors"
+    assert f"{best} has trained on 8 of the 18" in read_structures(best, file)[1][-1]
+    alone = shutil.copy(first / "model.safetensors", tmp_path / "alone.safetensors")
+    assert f"{alone} has trained on some of the 18" in read_structures(alone, file)[1][-1]
     with pytest.raises(ValueError, match=r"whole was trained on the whole file that .*run0 divides"):
         evaluate([first, whole])
     with pytest.warns(UserWarning, match="a force field in memory has trained on the structures judged is not known"):

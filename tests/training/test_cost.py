@@ -93,10 +93,24 @@ def test_a_budget_for_too_few_steps_takes_a_smaller_model(
     run = train(config)
     assert load_config(run).model.num_layers == layers
     said = (run / "train.log").read_text(encoding="utf-8")
-    assert ("are too few for the model meant for 20 structures, which wants 11" in said) == (layers == 1)
+    told = (
+        "has time for fewer than 10 steps of the model meant for 20 structures, which wants 11; a smaller one is taken"
+    )
+    assert (told in said) == (layers == 1)
     monkeypatch.setattr(Cost, "steps_within", lambda self, training: 99)
     again = load_config(train(config, resume=True))
     assert (again.model.num_layers, again.training.max_steps) == (layers, 10)
+    longer = tiny("training.max_steps=12").model_copy(update={"sizes": rows})  # as the log advises
+    again = load_config(train(longer, resume=True))
+    assert (again.model.num_layers, again.training.max_steps) == (layers, 12)
+
+
+def test_a_size_that_was_given_is_tried_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows without the settings that the user gave may be alike: nothing smaller is there, and nothing is said."""
+    monkeypatch.setattr(Cost, "steps_within", lambda self, training: 10)
+    rows = (SizeRow(up_to=2, model={}), SizeRow(min_steps=1000, model={}))
+    [forecast] = forecasts_of(tiny("training.budget=1 second").model_copy(update={"sizes": rows}))
+    assert not any("smaller" in line for line in forecast.messages)
 
 
 def test_rows_that_a_budget_chooses_from() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -150,7 +151,7 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
             )  # fmt: skip
     except KeyboardInterrupt as stop:
         typer.echo("\nStopped; the running trainings saved their state. Continue with:")
-        typer.echo(f"  denskit study {source} -o {folder.path}")
+        typer.echo(f"  denskit study {shlex.quote(str(source))} -o {shlex.quote(str(folder.path))}")
         raise typer.Exit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
     failed = [job for job in jobs if job.state == "failed"]
     for job in failed:

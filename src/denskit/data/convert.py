@@ -21,6 +21,7 @@ from denskit.data.base import Source
 from denskit.data.config import DataConfig
 from denskit.data.filters import without_filtered
 from denskit.data.loading import read_file
+from denskit.data.readers.formats import require_effect
 from denskit.data.readers.shards import FORMAT, INDEX, LABELS, SIZES, ShardFile, read_index, write_shard
 from denskit.data.structure_arrays import CLOSEST, close_pair
 from denskit.files import atomic_write, sha256_of, write_json
@@ -107,6 +108,7 @@ def convert(
     data or in use; FileNotFoundError.
     """
     config, output = config or DataConfig(), Path(output).expanduser()
+    require_effect(config, inputs)
     opened = [_opened(path, config) for path in inputs]
     plan = _Plan(tuple(source for source, _ in opened), output, per_shard)
     messages = [line for _, said in opened for line in said]

@@ -13,7 +13,7 @@ from ase.data import chemical_symbols
 from denskit.data.base import Lazy, Source, Subset, evenly
 from denskit.data.config import DataConfig, References
 from denskit.data.filters import filtered, without_filtered
-from denskit.data.readers.formats import open_unchecked, path_of
+from denskit.data.readers.formats import open_unchecked, path_of, require_effect
 from denskit.data.records import Records, joined
 from denskit.data.references import linear_references
 from denskit.data.splits import Splits, divide
@@ -66,6 +66,8 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     if not parts:
         raise ValueError("no data given: data.path=FILE, data.train=FILE, or data.name=embedded, md17 or rmd17")
     _require_other_files(*(part.path for part in parts), config.valid, config.test)
+    given = [*(part.path for part in parts), config.valid, config.test]
+    require_effect(config, [path for path in given if path is not None])
     source, messages = _read_parts(config, required)
     pool, references, said = _references(source, config)
     kept, left_out = filtered(source, config.filter)

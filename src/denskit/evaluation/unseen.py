@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from denskit.files import identity
+from denskit.data.splits import identity_of
 from denskit.models.base import ForceField
 from denskit.models.model_file import read_header
 from denskit.reading.documents import read_json
@@ -44,31 +44,38 @@ def require_unseen(members: Sequence[ForceField | str | os.PathLike[str]], split
 
 def trained_on(members: Sequence[ForceField | str | os.PathLike[str]], file: Path, frames: int) -> list[str]:
     """Warnings where members have trained on some of the ``frames`` structures of a file; copies are not recognized."""
+    file = file.expanduser()
     if not file.exists():  # an address
         return []
+    told = [member for member in members if not isinstance(member, ForceField) and file.resolve() in _files(member)]
+    splits = [_split_of(_folder(member)) for member in told]
+    same = identity_of(file) if any(splits) else None
     said = []
-    for member in members:
-        if isinstance(member, ForceField):
-            continue
-        split = _split_of(_folder(member))
+    for member, split in zip(told, splits, strict=True):
         if split is None:
-            count = frames if file.resolve() in _files(member) else 0
-        elif file.resolve() in _files(member) and (split["size"], split["sha256"]) == identity(file):
-            count = len(split["train"])
-        else:
-            count = 0
-        if count:
-            said.append(
-                f"warning: {os.fspath(member)} has trained on {count} of the {frames} structures of {file}, whose "
-                "errors say little about others; denskit evaluate without a file judges the test split of a run"
-            )
+            count = "some" if _is_divided(member) else str(frames)
+        elif (split["size"], split["sha256"]) == same:
+            count = str(len(split["train"]))
+        else:  # the file has changed
+            continue
+        said.append(
+            f"warning: {os.fspath(member)} has trained on {count} of the {frames} structures of {file}, whose errors "
+            "say little about others; denskit evaluate without a file judges the test split of a run"
+        )
     return said
+
+
+def _is_divided(member: Any) -> bool:
+    """Whether a model file is of a run that trained on a part of its file."""
+    return read_header(model_file(member))["metadata"].get("data_sha256") is not None
 
 
 def _folder(member: Any) -> RunFolder:
     """The run folder of a member, also where its model file is given."""
     path = Path(member)
-    return RunFolder(path.parent if path.is_file() else path)
+    if path.is_file():
+        path = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+    return RunFolder(path)
 
 
 def _split_of(folder: RunFolder) -> dict[str, Any] | None:

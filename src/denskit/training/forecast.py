@@ -73,24 +73,31 @@ def settled(
 ) -> tuple[RunConfig, list[str]]:
     """The run with the settings that its data and its time budget decide; and messages for the log.
 
-    A run that continues keeps the length, and the row of ``sizes``, that its budget gave when it began.
+    A run that continues keeps the row of ``sizes`` that it began with, and the length that its budget gave then.
     """
-    if config.training.budget is None:
-        return _fitted(config, data)
+    budget = config.training.budget
     if checkpoint is not None:
-        return _as_begun(config, data, checkpoint)
+        config, said = _as_begun(config, data, checkpoint)
+        return (config, said) if budget is None else _of_the_same_length(config, said, checkpoint)
+    if budget is None:
+        return _fitted(config, data)
     config, cost, said = _sized(config, data, group)
     steps = cost.steps_of(config.training)
     epochs = steps * config.training.batch_size / len(data.train)
     length = f"{steps} steps ({epochs:.0f} epochs), at {1000 * cost.step:.0f} ms a step"
-    return _lasting(config, {"max_steps": steps}), [*said, f"training.budget={config.training.budget}: {length}"]
+    return _lasting(config, {"max_steps": steps}), [*said, f"training.budget={budget}: {length}"]
 
 
 def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:
-    """The run with the length and the size of its checkpoint."""
-    candidates = [_fitted(each, data) for each in _by_row(config, data)]
-    begun = [found for found in candidates if found[0].model.model_dump(mode="json") == checkpoint.config["model"]]
-    config, said = [*begun, candidates[0]][0]
+    """The run with that row of ``sizes`` whose model the checkpoint has; without one, as if it began."""
+    candidates = [_fitted(candidate, data) for candidate in _by_row(config, data)]
+    for fitted, said in candidates:
+        if fitted.model.model_dump(mode="json") == fitted.completed(checkpoint.config)["model"]:
+            return fitted, said
+    return candidates[-1]
+
+
+def _of_the_same_length(config: RunConfig, said: list[str], checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:
     before = checkpoint.config["training"]
     known = {name: before[name] for name in ("epochs", "max_steps")}
     asked = f"training.budget={config.training.budget} is not used when a training continues"
@@ -99,26 +106,37 @@ def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tu
 
 
 def _sized(config: RunConfig, data: LoadedData, group: Processes) -> tuple[RunConfig, Cost, list[str]]:
-    """The run with the settings that its data decide, of a size for which its budget has enough steps; its cost."""
-    smaller: list[str] = []
-    for candidate in _by_row(config, data):
-        fitted, said = _fitted(candidate, data)
-        cost = _trial(fitted, data, group)
-        if config.training.budget is None or not candidate.sizes:
-            break
-        wanted, steps = candidate.sizes[0].min_steps, cost.steps_within(config.training)
-        if wanted is None or steps >= wanted:
-            break
-        smaller.append(
-            f"training.budget={config.training.budget}: {steps} steps of {1000 * cost.step:.0f} ms are too few for the "
-            f"model meant for {len(data.train)} structures, which wants {wanted}; a smaller one is taken"
-        )
-    return fitted, cost, smaller + said
+    """The run with the settings that its data decide, and its cost; with a budget, the largest that has time for it.
+
+    The smallest model is tried first, and a larger one only where even its own steps could be enough.
+    """
+    budget, candidates = config.training.budget, _by_row(config, data)
+    if budget is None:
+        candidates = candidates[-1:]
+    fitted, said = _fitted(candidates[0], data)
+    cost = _trial(fitted, data, group)
+    for candidate in candidates[1:]:
+        larger, larger_said = _fitted(candidate, data)
+        wanted = candidate.sizes[0].min_steps or 0
+        if larger.model == fitted.model:  # all that the row has was given
+            continue
+        steps, fewer = cost.steps_within(config.training), "fewer than "
+        if steps >= wanted:
+            larger_cost = _trial(larger, data, group)
+            steps, fewer = larger_cost.steps_within(config.training), ""
+        if steps < wanted:
+            too_short = (
+                f"training.budget={budget} has time for {fewer}{steps} steps of the model meant for {len(data.train)} "
+                f"structures, which wants {wanted}; a smaller one is taken"
+            )
+            return fitted, cost, [too_short, *said]
+        fitted, said, cost = larger, larger_said, larger_cost
+    return fitted, cost, said
 
 
 def _by_row(config: RunConfig, data: LoadedData) -> list[RunConfig]:
-    """The run with one row of ``sizes`` each that may be taken, largest model first; as it is without ``sizes``."""
-    rows = rows_for(config.sizes, len(data.train))
+    """The run with one row of ``sizes`` each that may be taken, smallest model first; as it is without ``sizes``."""
+    rows = reversed(rows_for(config.sizes, len(data.train)))
     return [config.model_copy(update={"sizes": (row,)}) for row in rows] or [config]
 
 

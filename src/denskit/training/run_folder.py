@@ -129,13 +129,13 @@ def model_file(run_or_model: str | os.PathLike[str], checkpoint: Literal["best",
     if path.is_dir():
         folder = RunFolder(path)
         path = {None: folder.model, "best": folder.best_model, "last": folder.last_model}[checkpoint]
+        if folder.config.is_file() and not path.is_file():
+            raise FileNotFoundError(
+                f"{folder.path}: the run has no {path.relative_to(folder.path)} yet: it still trains, or was stopped "
+                f"before its first validation. To go on: denskit train {shlex.quote(str(folder.path))} --resume"
+            )
     elif checkpoint is not None:
         raise ValueError(f"{path}: checkpoint={checkpoint} chooses a model of a run folder; this is a file")
-    if not path.is_file() and RunFolder(path.parent).config.is_file():
-        raise FileNotFoundError(
-            f"{path.parent}: the run has no {path.name} yet, which its first validation writes; it may still train, or "
-            f"go on with: denskit train {shlex.quote(str(path.parent))} --resume"
-        )
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such model file; give a model file or the folder of a run")
     return path

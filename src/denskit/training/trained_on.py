@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from denskit.data.config import DataConfig
-from denskit.data.readers.formats import are_shards, has_effect, path_of
+from denskit.data.readers.formats import are_shards, path_of
 from denskit.models.model_file import read_header
 from denskit.training.load_config import data_config
 
 _SHARDS = ("fixed", "energies", "oc20_ref")  # whose fields have names and units of their own
-_KINDS = ("fixed", "energies")  # of which each is for one kind of shards
 _FILES = ("energy_key", "forces_key", "stress_key", "stress_unit", "stress_sign", "units")
 
 Reading = Mapping[str, Any] | None  # settings of DataConfig that say how a file is read
@@ -27,8 +26,7 @@ def reading_as_trained(model: Path, file: str | os.PathLike[str], data: Reading 
     trained_on = read_header(model)["metadata"].get("run", {}).get("data", {})  # {} where imported
     path = path_of(os.fspath(file))
     names = _SHARDS if are_shards(path) else ("units",) if path.suffix == ".npz" else _FILES
-    used = [name for name in names if name not in _KINDS or has_effect(name, path)]
-    return reading_of(data, file, {name: trained_on[name] for name in used if name in trained_on})
+    return reading_of(data, file, {name: trained_on[name] for name in names if name in trained_on})
 
 
 def reading_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 import signal
 import time
 from collections.abc import Mapping
@@ -270,7 +271,7 @@ class Trainer:
             self.group.wait()  # torchrun ends the others when one has left
             log.say(
                 f"stopped after step {step} of {total}; saved to {self.folder.last}. Continue with the same command "
-                f"and --resume, or: denskit train {self.folder.path} --resume"
+                f"and --resume, or: denskit train {shlex.quote(str(self.folder.path))} --resume"
             )
             raise SystemExit(128 + (self.interrupt.signal or signal.SIGTERM))
         interval = parse_interval(training.checkpoint_every)

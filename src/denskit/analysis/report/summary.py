@@ -13,7 +13,7 @@ from denskit.analysis.report.page import Section, listed, paragraph, table
 from denskit.analysis.run_results import RunResults
 from denskit.reading.documents import read_json
 from denskit.tasks.energy_shift import mostly_shift
-from denskit.training.trainer import judged_by
+from denskit.training.trainer import BEST_BY, judged_by
 from denskit.units import GPA
 
 OUTLIER = 3.0  # times the median error of a frame
@@ -129,7 +129,7 @@ def training_in_words(run: RunResults) -> str:
     steps = columns["step"]
     judged = {name.removeprefix("valid_"): values for name, values in columns.items() if name.startswith("valid_")}
     judged = {name: values for name, values in judged.items() if np.isfinite(values).any()}
-    if judged:
+    if BEST_BY[config.training.best_by] in judged:
         by = judged_by(config.training.best_by, judged, str(run.path))
         quantity = next(name for name, column in COLUMNS.items() if column == by)
         valid, unit = judged[by], UNITS[quantity]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from denskit.data.base import Shard
@@ -31,7 +31,10 @@ _SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
     ".extxyz": lambda path, config: RawPair(path, config.energies or "referenced"),
 }
 _KEYS = ("energy_key", "forces_key", "stress_key", "group_key")
-_USED_BY = {"fixed": (".lmdb", "data.mdb", ".pkl"), "energies": (".extxyz.xz", ".extxyz")}  # setting: endings
+_USED_BY = {  # setting: endings of the files that it is for, and what they are
+    "fixed": ((".lmdb", "data.mdb", ".pkl"), "objects of OC20 and OC22 (*.lmdb, *.pkl)"),
+    "energies": ((".extxyz.xz", ".extxyz"), "OC20's raw downloads (*.extxyz.xz with *.txt.xz)"),
+}
 
 
 def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArrays | Records, list[str]]:
@@ -42,14 +45,12 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArray
     """
     path = path_of(path)
     if path.is_dir():
-        _require_effect(path, config)
         if (path / INDEX).is_file():
             return _folder(path, config)
         kind, files = _shards_of(path)
         return _records(path, files, kind, config)
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}{_similar(path)}")
-    _require_effect(path, config)
     ending = _ending(path)
     if ending is not None:
         return _records(path, [path], ending, config)
@@ -133,22 +134,20 @@ def _rules(path: Path, ending: str, config: DataConfig) -> Rules:
     return Rules(missing="mask", denoise=config.origin != "md", offsets=offsets)
 
 
-def has_effect(setting: str, path: Path) -> bool:
-    """Whether a file or folder is of a kind that ``data.fixed`` or ``data.energies`` says something about."""
+def require_effect(config: DataConfig, paths: Sequence[str | Path]) -> None:
+    """Raise ValueError for ``data.fixed`` or ``data.energies`` where no file or folder is of the kind they are for."""
+    for name, (endings, kind) in _USED_BY.items():
+        value = getattr(config, name)
+        if value == DataConfig.model_fields[name].default or any(_is_one_of(path_of(path), endings) for path in paths):
+            continue
+        raise ValueError(
+            f"{', '.join(map(str, paths))}: data.{name}={value} is for {kind}, and none is given. Leave it out; shards "
+            "of denskit data convert keep what was chosen then, other files say it themselves"
+        )
+
+
+def _is_one_of(path: Path, endings: Sequence[str]) -> bool:
+    """Whether a file has one of the endings, or a folder a shard with one."""
     if not path.is_dir():
-        return _ending(path) in _USED_BY[setting]
-    return not (path / INDEX).is_file() and any(_ending(file) in _USED_BY[setting] for file in path.iterdir())
-
-
-def _require_effect(path: Path, config: DataConfig) -> None:
-    """Raise ValueError for a setting that this kind of file has no use for."""
-    if config.fixed != "file" and not has_effect("fixed", path):
-        raise ValueError(
-            f"{path}: data.fixed={config.fixed} is for objects of OC20 and OC22 (*.lmdb, *.pkl); other files say which "
-            "atoms are fixed, or have none. Leave it out; shards of denskit data convert keep what it was then"
-        )
-    if config.energies is not None and not has_effect("energies", path):
-        raise ValueError(
-            f"{path}: data.energies={config.energies} is for OC20's raw downloads (*.extxyz.xz with *.txt.xz). Leave "
-            "it out; shards of denskit data convert keep the energies that it chose"
-        )
+        return _ending(path) in endings
+    return not (path / INDEX).is_file() and any(_ending(file) in endings for file in path.iterdir())

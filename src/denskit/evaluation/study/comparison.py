@@ -11,7 +11,7 @@ from typing import Any
 from denskit.evaluation.study.config import dotted, short
 from denskit.evaluation.study.results import Found, Results, tabulate
 from denskit.evaluation.study.running import seconds_of_run
-from denskit.files import short_names
+from denskit.files import sha256_of, short_names
 from denskit.models.model_file import read_header
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder, model_file
@@ -72,6 +72,8 @@ def _of_other_structures(found: Sequence[Found], settings: Sequence[Mapping[str,
         if given is None and path.is_file():
             split = json.loads(path.read_text(encoding="utf-8"))
             given = json.dumps([split["sha256"], split[part]])
+        elif given is not None and Path(given).is_file():
+            given = sha256_of(Path(given))  # frames that were given in memory are in a file of each run
         if given is not None:
             judged.setdefault(run.variant, {})[run.seed] = given
     for one, other in itertools.combinations(judged.values(), 2):
