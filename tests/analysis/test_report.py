@@ -15,8 +15,10 @@ from ase.build import molecule
 from denskit.analysis.judged import Judged
 from denskit.analysis.report import plot, report, sections_of
 from denskit.analysis.report.page import Section, paragraph, table, write_page
+from denskit.analysis.report.structures import worst
 from denskit.analysis.report.summary import NAMES, headline, two_digits
 from denskit.analysis.run_results import RunResults
+from denskit.analysis.scenes import Scene
 from denskit.data.loading import read
 from denskit.evaluation.evaluate import evaluate
 from denskit.files import write_json
@@ -120,6 +122,14 @@ def test_several_runs_are_a_committee(runs: list[Path], tmp_path: Path) -> None:
 def test_pictures_of_the_report_are_files(runs: list[Path], tmp_path: Path) -> None:
     written = plot([runs[0]], tmp_path / "some", ["curves", "structures"])
     assert {path.name for path in written} == {"learning_curves.png", "worst.png"}
+    judged = RunResults(runs[0]).judged
+    assert isinstance(judged, Judged)
+    (scene,) = [part for part in worst(judged).parts if isinstance(part, Scene)]
+    figure = scene.figure()
+    assert [axes.get_title().split("\n")[0] for axes in figure.axes] == [
+        frame.label.split(":")[0] for frame in scene.frames[:4]
+    ], "the worst, not some of them"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["reference", "predicted"]
     assert all(path.read_bytes().startswith(PNG) for path in written)
     names = {path.stem for path in plot([runs[0]], tmp_path / "all")}
     assert names >= {"parity", "errors_by_element", "errors_by_config_type", "trends", "noise_recovered", "corrupted"}

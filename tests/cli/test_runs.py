@@ -49,6 +49,7 @@ def test_runs_are_listed_and_deleted(folder: Path) -> None:
         assert {run["state"] for run in json.loads(denskit("runs", "--json").stdout)["runs"]} == {"finished", "running"}
         refused = denskit("runs", "delete", "runs/first", "--force")
         assert refused.exit_code == 1 and "is in use by" in refused.stderr
+    assert "not confirmed" in denskit("runs", "delete", "runs/first", "--json", answer="").stdout
     assert denskit("runs", "delete", "runs/first", answer="n\n").exit_code == 0 and Path("runs/first").is_dir()
     assert denskit("runs", "delete", "runs/first", answer="y\n").exit_code == 0 and not Path("runs/first").exists()
     refused = denskit("runs", "delete", "runs/deeper/second", "runs/notes", "--force")

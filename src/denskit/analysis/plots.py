@@ -59,7 +59,7 @@ def plot_parity(energy: Pair | None, forces: Pair | None, output: Path, *, title
     """
     panels: dict[str, Mapping[str, Pair]] = {}
     if energy is not None:
-        panels["energy, less the mean reference (meV)"] = {"": relative(energy)}
+        panels["energy less its mean (meV)"] = {"": relative(energy)}
     if forces is not None:
         panels["force (meV/Å)"] = {"": forces}
     return save_figure(parity_figure(panels, title=title), output)

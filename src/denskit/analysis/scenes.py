@@ -11,6 +11,7 @@ from ase.data import chemical_symbols, covalent_radii
 from ase.data.colors import jmol_colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 
 from denskit.analysis.plots import row_of_axes
@@ -54,22 +55,29 @@ class Scene:
     """Frames that a slider chooses from."""
 
     name: str
-    caption: str
+    title: str  # what is shown, in the page and above the figure
     frames: Sequence[Frame]
+    caption: str = ""  # more, in the page
     first: int = 0  # the frame that is shown first
     control: Literal["choose", "play"] = "choose"
     legend: dict[str, str] = field(default_factory=dict)  # colour -> meaning
+    ranked: bool = False  # the first frames matter most
 
     def document(self) -> dict[str, Any]:
         """The frames as plain JSON for viewer.js."""
         return {"frames": [_document(frame) for frame in self.frames]}
 
     def figure(self) -> Figure:
-        """At most four of the frames side by side."""
-        places = np.unique(np.linspace(0, len(self.frames) - 1, min(_PANELS, len(self.frames))).round().astype(int))
-        figure, row = row_of_axes(len(places), width=3.4, height=3.6)
+        """At most four of the frames side by side: the first of a ranking, evenly spaced ones of others."""
+        count = min(_PANELS, len(self.frames))
+        last = count - 1 if self.ranked else len(self.frames) - 1
+        places = np.unique(np.linspace(0, last, count).round().astype(int))
+        figure, row = row_of_axes(len(places), width=3.4, height=3.9, title=self.title)
         for axes, place in zip(row, places, strict=True):
             draw_frame(axes, self.frames[place])
+        if self.legend:
+            keys = [Line2D([], [], color=colour, linewidth=2, label=text) for colour, text in self.legend.items()]
+            figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), frameon=False, fontsize=8)
         return figure
 
 

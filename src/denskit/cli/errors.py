@@ -88,6 +88,8 @@ def _in_words(error: Exception) -> str:
 
         if isinstance(error, ValidationError):
             return problems_in(error)
+    if isinstance(error, typer.Abort):
+        return "not confirmed, so nothing was done; --force does not ask"
     return str(error)
 
 

@@ -78,14 +78,16 @@ def scenes(system: System, found: Sequence[Corrupted]) -> list[Scene]:
     return [
         Scene(
             name="corrupted",
-            caption=f"Structure {system.index}, corrupted at growing sigma. Drag to rotate.",
+            title=f"Structure {system.index}, corrupted at growing sigma",
+            caption="Drag to rotate.",
             frames=frames("corrupted"),
             first=len(found) - 1,
             legend=legend,
         ),
         Scene(
             name="denoised",
-            caption="The same after the predicted noise is subtracted. The original forces are inputs.",
+            title=f"Structure {system.index} after the predicted noise is subtracted",
+            caption="The original forces are inputs.",
             frames=frames("denoised"),
             first=len(found) - 1,
             legend=legend,

@@ -20,7 +20,7 @@ def parity(judged: Judged) -> Section:
     """Predicted against reference values of energy, forces and stress."""
     panels: dict[str, Mapping[str, Pair]] = {}
     if judged.energy is not None:
-        panels["energy per atom (meV)"] = {"": relative(_energies_per_atom(judged))}
+        panels["energy per atom less its mean (meV)"] = {"": relative(_energies_per_atom(judged))}
     if judged.forces is not None:
         panels["force (meV/Å)"] = {"": judged.forces}
     if judged.stress is not None:

@@ -122,7 +122,7 @@ def _scene(scene: Scene) -> str:
         controls=play + slider,
         document=json.dumps(scene.document(), separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c"),
         legend=legend,
-        caption=html.escape(scene.caption),
+        caption=html.escape(f"{scene.title}. {scene.caption}".strip()),
     )
 
 

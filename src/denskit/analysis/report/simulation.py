@@ -115,23 +115,31 @@ def _trajectory(file: Path, key: str, unit: str) -> Scene | None:
     with file.open("rb") as lines:
         total = sum(b"Properties=" in line for line in lines)
     step = -(-total // MOST_FRAMES)
-    chosen = [atoms for atoms in ase.io.read(file, f"::{step}") if len(atoms) <= MOST_ATOMS] if total else []
+    read = enumerate(ase.io.read(file, f"::{step}")) if total else ()
+    chosen = [(step * number, atoms) for number, atoms in read if len(atoms) <= MOST_ATOMS]
     if not chosen:
         return None
     return Scene(
         name=file.stem,
-        caption=f"{file.name}: {len(chosen)} of {total} frames.",
+        title=f"{file.name}: {len(chosen)} of {total} frames",
         control="play",
         frames=[
             Frame(
-                label=_label(atoms, f"{atoms.info.get(key, number):.4g} {unit}"),
+                label=_label(atoms, _place(atoms, number, key, unit)),
                 numbers=atoms.numbers,
                 positions=atoms.positions,
                 cell=cell_of(np.array(atoms.cell), atoms.pbc),
             )
-            for number, atoms in enumerate(chosen)
+            for number, atoms in chosen
         ],
     )
+
+
+def _place(atoms: ase.Atoms, number: int, key: str, unit: str) -> str:
+    """Time or moves; of relaxed structures, of which each frame is another, also which it is and how it ended."""
+    place = f"{atoms.info.get(key, number):.4g} {unit}"
+    status = atoms.info.get("status")
+    return place if status is None else f"frame {number}: {str(status).replace('_', ' ')}, {place}"
 
 
 def _label(atoms: ase.Atoms, place: str) -> str:

@@ -55,8 +55,9 @@ def _scene(judged: Judged, places: list[int]) -> Scene:
     scale = arrow_scale(np.nan_to_num(shown))
     return Scene(
         name="worst",
-        caption=f"Forces, 1 Å of arrow is {1 / scale:.2g} eV/Å. Atoms are counted from 0. Drag to rotate, Ctrl and the "
-        "wheel to zoom.",
+        title=f"Forces, 1 Å of arrow is {1 / scale:.2g} eV/Å",
+        caption="Atoms are counted from 0. Drag to rotate, Ctrl and the wheel to zoom.",
+        ranked=True,
         frames=[_frame(judged, place, scale) for place in places],
         legend={REFERENCE: "reference", PREDICTED: "predicted"},
     )
