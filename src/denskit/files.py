@@ -122,8 +122,10 @@ def new_frames_file(path: str | Path, *, inputs: Iterable[str | Path] = (), forc
 
 
 def output_folder(path: str | Path) -> Path:
-    """The path of a folder to write to.  Raises ValueError for what is a file by its name."""
+    """The path of a folder to write to.  Raises ValueError for what is a file, or one by its name."""
     path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file, wanted a folder for the output (nothing changed)")
     if path.suffix in _ENDINGS and not path.is_dir():
         raise ValueError(f"{path}: a folder is wanted, for several files; give {path.with_suffix('')}")
     return path
