@@ -61,8 +61,7 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
     Raises ValueError naming the process that holds the lock (``wait``: waits for it instead), and for a file.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, wanted a folder: give another name (nothing changed)")
+    _require_no_file(folder)
     new, path = not folder.exists(), folder / LOCK
     try:
         with _held(path, wait=wait, owner=f"process {os.getpid()} on {socket.gethostname()}"):
@@ -124,11 +123,15 @@ def new_frames_file(path: str | Path, *, inputs: Iterable[str | Path] = (), forc
 def output_folder(path: str | Path) -> Path:
     """The path of a folder to write to.  Raises ValueError for what is a file, or one by its name."""
     path = Path(path)
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file, wanted a folder for the output (nothing changed)")
-    if path.suffix in _ENDINGS and not path.is_dir():
+    _require_no_file(path)
+    if path.suffix in _ENDINGS and not path.exists():
         raise ValueError(f"{path}: a folder is wanted, for several files; give {path.with_suffix('')}")
     return path
+
+
+def _require_no_file(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, wanted a folder: give another name (nothing changed)")
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:

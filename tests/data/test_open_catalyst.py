@@ -196,6 +196,8 @@ def test_settings_without_effect_are_refused(tmp_path: Path, shard: str, setting
             _load(path=str(path), **setting)
         with pytest.raises(ValueError, match=rf"data.{name}=\w+ is for"):
             convert([path], tmp_path / "again", DataConfig.model_validate({"name": "oc20", **setting}))
+    with pytest.raises(FileNotFoundError, match="absent"):
+        _load(path=str(tmp_path / "absent"), **setting)
 
 
 def test_a_setting_may_be_for_one_of_several_files(tmp_path: Path) -> None:

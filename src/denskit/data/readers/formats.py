@@ -135,10 +135,16 @@ def _rules(path: Path, ending: str, config: DataConfig) -> Rules:
 
 
 def require_effect(config: DataConfig, paths: Sequence[str | Path]) -> None:
-    """Raise ValueError for ``data.fixed`` or ``data.energies`` where no file or folder is of the kind they are for."""
+    """Raise ValueError for ``data.fixed`` or ``data.energies`` where no file or folder is of the kind they are for.
+
+    A path that is not there may be of any kind: whoever reads it says so.
+    """
     for name, (endings, kind) in _USED_BY.items():
         value = getattr(config, name)
-        if value == DataConfig.model_fields[name].default or any(_is_one_of(path_of(path), endings) for path in paths):
+        if value == DataConfig.model_fields[name].default:
+            continue
+        found = [path_of(path) for path in paths]
+        if any(not path.exists() or _is_one_of(path, endings) for path in found):
             continue
         raise ValueError(
             f"{', '.join(map(str, paths))}: data.{name}={value} is for {kind}, and none is given. Leave it out; shards "
