@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from denskit.batch import System
@@ -31,6 +33,11 @@ def is_crystal(system: System) -> bool:
     """Whether it is periodic in three directions, without vacuum and fixed or tagged atoms, which slabs have."""
     slab = system.tags.any() or system.fixed.any() or has_vacuum(system)
     return bool(system.pbc.all()) and not slab
+
+
+def mostly_crystals(systems: Sequence[System]) -> bool:
+    """Whether more than half of them are crystals."""
+    return 2 * sum(map(is_crystal, systems)) > len(systems)
 
 
 def not_a_crystal(system: System) -> str:

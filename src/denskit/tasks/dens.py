@@ -21,7 +21,7 @@ from denskit.tasks.base import Term
 from denskit.tasks.corruption import DenoisingConfig, displaced, draw_noise, noise_term
 from denskit.tasks.energy_forces import label_terms
 
-# published with EquiformerV3 for MPtrj, see docs/crystals.md; the defaults are for molecules
+# for crystals instead of the defaults, which are for molecules: noise and limits as published with EquiformerV3
 FOR_CRYSTALS = {
     "sigma": 0.025, "corruption_ratio": 0.5, "coefficient": 1.0, "max_force": 2.5, "max_corrupted_share": 0.75
 }  # fmt: skip

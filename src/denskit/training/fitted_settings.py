@@ -1,4 +1,4 @@
-"""Settings that the training data decide: size of the model, average degree and number of atoms, sigma of the noise."""
+"""Settings that the training data decide: size of the model, average degree and number of atoms, noise of DeNS."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import torch
 from ase.data import atomic_numbers, chemical_symbols
 from pydantic import ValidationError
 
+from denskit.batch import System
 from denskit.data import LoadedData
 from denskit.data.base import Source, collate, evenly, spaced
 from denskit.data.crowding import REACH
 from denskit.data.inspection.nearest import nearest_of
+from denskit.data.periodicity import mostly_crystals
 from denskit.models.config import ModelConfig
 from denskit.models.model_file import read_header
 from denskit.settings import problems_in
-from denskit.tasks import DenoisingConfig
+from denskit.tasks import FOR_CRYSTALS, DenoisingConfig, DeNSConfig
 from denskit.training.run_folder import model_file
 from denskit.training.settings import RunConfig, SizeRow
 from denskit.training.starting_model import SAMPLE as LABELLED  # structures whose labels are read
@@ -93,6 +95,35 @@ def _averages(source: Source, model: ModelConfig) -> dict[str, float]:
 def _words(names: Sequence[str], measured: dict[str, float]) -> str:
     words = {"average_degree": "neighbours an atom", "average_atoms": "atoms a structure"}
     return ", ".join(f"{measured[name]:.1f} {words[name]}" for name in names)
+
+
+def fit_dens_to_crystals(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
+    """The run with the settings of DeNS for crystals, and a message for the log.
+
+    Where most training structures are crystals, ``FOR_CRYSTALS`` replaces the defaults, which are for molecules.
+    Settings that a preset, a file or an override gives stay.  ``max_force`` is not set where it would exclude most
+    structures.
+    """
+    task = config.task
+    if not isinstance(task, DeNSConfig):
+        return config, []
+    pointless = set() if task.partial else {"corruption_ratio", "max_corrupted_share"}
+    chosen = {name: value for name, value in FOR_CRYSTALS.items() if name not in task.model_fields_set | pointless}
+    systems = list(evenly(source, SAMPLE))
+    if not chosen or not mostly_crystals(systems):
+        return config, []
+    if np.median([_largest_force(system) for system in systems]) > FOR_CRYSTALS["max_force"]:
+        chosen.pop("max_force", None)
+    listed = " ".join(f"task.{name}={value:g}" for name, value in chosen.items())
+    message = f"crystals: settings of DeNS for them, {listed} (docs/crystals.md)"
+    return config.model_copy(update={"task": task.model_copy(update=chosen)}), [message]
+
+
+def _largest_force(system: System) -> float:
+    """Norm (eV/Å) of the largest force on a free atom; 0 without forces."""
+    if system.forces is None or system.fixed.all():
+        return 0.0
+    return float(np.linalg.norm(system.forces[~system.fixed], axis=1).max())
 
 
 def fit_sigma_to_data(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:

@@ -19,7 +19,7 @@ from denskit.tasks.metrics import measure
 from denskit.training.checkpoint import Checkpoint
 from denskit.training.checks import PlannedTraining
 from denskit.training.cost import TRIAL_SECONDS, TRIAL_STEPS, Cost, time_steps
-from denskit.training.fitted_settings import fit_model_to_data, fit_sigma_to_data, rows_for
+from denskit.training.fitted_settings import fit_dens_to_crystals, fit_model_to_data, fit_sigma_to_data, rows_for
 from denskit.training.loader import steps_per_epoch
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig
@@ -143,8 +143,9 @@ def _by_row(config: RunConfig, data: LoadedData) -> list[RunConfig]:
 def _fitted(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:
     """The run with the settings that its data decide; and messages for the log."""
     config, sized = fit_model_to_data(config, data)
+    config, published = fit_dens_to_crystals(config, data.train)
     config, measured = fit_sigma_to_data(config, data.train)
-    return config, sized + measured
+    return config, sized + published + measured
 
 
 def _lasting(config: RunConfig, length: dict[str, Any]) -> RunConfig:

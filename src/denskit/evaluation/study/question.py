@@ -12,11 +12,11 @@ from denskit.data import load_data
 from denskit.data.base import spaced
 from denskit.data.periodicity import is_crystal
 from denskit.evaluation.denoising import guessed_noise, noise_of
-from denskit.evaluation.study.config import FRAMES, StudyConfig, overrides, runs_of
+from denskit.evaluation.study.config import FRAMES, StudyConfig, runs_of
 from denskit.evaluation.study.running import StudyFolder
 from denskit.evaluation.study.timing import cell_of
 from denskit.files import atomic_write
-from denskit.tasks import FOR_CRYSTALS, EnergyForcesConfig
+from denskit.tasks import EnergyForcesConfig
 from denskit.training.checks import FEW_EPOCHS, SAMPLE
 from denskit.training.cost import Cost
 from denskit.training.loader import steps_per_epoch
@@ -39,8 +39,8 @@ def dens_question(file: Path, frames: int | None = None, steps: int = 10_000) ->
 def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
     """The question with ``task`` settings that DeNS alone has at its variant; and with what crystals need, in words.
 
-    Crystals get their stress, where they have one, and the settings of DeNS published for crystals, as far as the study
-    does not give others.  Raises as :func:`denskit.data.load_data`.
+    Crystals get their stress, where they have one and the study gives no settings of it.  Raises as
+    :func:`denskit.data.load_data`.
     """
     plain = {f"task.{name}" for name in EnergyForcesConfig.model_fields}
     settings = {key: value for key, value in study.settings.items() if not key.startswith("task.") or key in plain}
@@ -54,8 +54,7 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
         if free and all(system.stress is not None for system in sample):
             settings |= {"model.stress": "strain", "task.stress_weight": 10}
             said.append("crystals with a stress: trained on it, model.stress=strain task.stress_weight=10")
-        given = {f"task.{name}": value for name, value in FOR_CRYSTALS.items()} | given
-        said.append(f"crystals: DeNS with settings for them, {' '.join(overrides(given))} (docs/crystals.md)")
+        said.append("crystals: trainings with DeNS take its settings for them (docs/crystals.md)")
     variants = {name: {**own, **given} if own.get("task") == "dens" else own for name, own in study.variants.items()}
     return study.model_copy(update={"settings": settings, "variants": variants}), said
 

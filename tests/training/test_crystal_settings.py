@@ -1,0 +1,102 @@
+"""A training on crystals takes the settings of DeNS for them, except those that are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import ase
+import ase.io
+import numpy as np
+import pytest
+from ase.build import bulk, molecule
+from ase.calculators.singlepoint import SinglePointCalculator
+
+from denskit.batch import System
+from denskit.tasks import FOR_CRYSTALS, DeNSConfig
+from denskit.training.fitted_settings import fit_dens_to_crystals
+from denskit.training.load_config import RunConfig, load_config
+from denskit.training.run import train
+
+Tiny = Callable[..., RunConfig]
+
+
+class _Frames(list[System]):
+    name, sizes = "frames", None
+
+
+def _on_springs(atoms: ase.Atoms, count: int) -> list[ase.Atoms]:
+    """Displaced copies, labelled."""
+    generator, frames = np.random.default_rng(0), []
+    for _ in range(count):
+        frame, moved = atoms.copy(), generator.normal(scale=0.05, size=(len(atoms), 3))
+        frame.positions += moved
+        frame.calc = SinglePointCalculator(frame, energy=2.5 * float((moved**2).sum()), forces=-5.0 * moved)
+        frames.append(frame)
+    return frames
+
+
+def _dens(config: RunConfig, frames: list[System]) -> tuple[DeNSConfig, list[str]]:
+    fitted, said = fit_dens_to_crystals(config, _Frames(frames))
+    assert isinstance(fitted.task, DeNSConfig)
+    return fitted.task, said
+
+
+@pytest.mark.parametrize("task", ["dens", "cell_dens"])
+def test_what_is_not_given_is_for_crystals(tiny: Tiny, systems: dict[str, System], task: str) -> None:
+    found, (said,) = _dens(tiny(f"task={task}", "task.sigma=auto"), [systems["copper"]] * 3)
+    assert (found.sigma, found.coefficient) == ("auto", 4.0), "the command line and the file have them"
+    rest = {name: value for name, value in FOR_CRYSTALS.items() if name not in ("sigma", "coefficient")}
+    assert {name: getattr(found, name) for name in rest} == rest
+    assert "task.corruption_ratio=0.5 task.max_force=2.5 task.max_corrupted_share=0.75" in said
+
+
+def test_molecules_and_other_tasks_keep_theirs(tiny: Tiny, systems: dict[str, System]) -> None:
+    copper, ethanol = systems["copper"], systems["ethanol"]
+    slab = replace(copper, fixed=np.ones(len(copper), bool))
+    config = tiny()
+    for frames in ([ethanol], [copper, ethanol], [slab]):
+        assert fit_dens_to_crystals(config, _Frames(frames)) == (config, [])
+    plain = tiny("task=energy_forces")
+    assert fit_dens_to_crystals(plain, _Frames([copper])) == (plain, [])
+    given = tiny(*(f"task.{name}={value}" for name, value in FOR_CRYSTALS.items()))
+    assert fit_dens_to_crystals(given, _Frames([copper])) == (given, [])
+
+
+def test_no_limit_that_excludes_most_structures(tiny: Tiny, systems: dict[str, System]) -> None:
+    copper = systems["copper"]
+    hot = replace(copper, forces=np.full_like(copper.positions, 2.0))  # of length 3.5 eV/Å
+    assert _dens(tiny(), [hot, hot, copper])[0].max_force is None
+    assert _dens(tiny(), [hot, copper, copper])[0].max_force == 2.5
+    assert _dens(tiny(), [replace(copper, forces=None)])[0].max_force == 2.5
+
+
+def test_all_atoms_corrupted_stay_so(tiny: Tiny, systems: dict[str, System]) -> None:
+    found, _ = _dens(tiny("task.partial=false"), [systems["copper"]])
+    assert found.max_corrupted_share is None and found.sigma == 0.025
+    DeNSConfig.model_validate(found.model_dump())  # which may not have both
+
+
+def test_the_run_has_them(tmp_path: Path) -> None:
+    for name, atoms in (("crystals", bulk("Cu", cubic=True)), ("molecules", molecule("H2O"))):
+        ase.io.write(tmp_path / f"{name}.extxyz", _on_springs(atoms, 12))
+        small = {"channels": [8, 4], "feature_channels": [8, 4], "head_channels": [4, 2], "ffn_channels": [8, 4]}
+        run = load_config(
+            "equiformer",
+            {
+                "data.path": tmp_path / f"{name}.extxyz",
+                "task": "dens",
+                "training.max_steps": 2,
+                "output": tmp_path / name,
+                **{f"model.{key}": value for key, value in {"num_layers": 1, **small}.items()},
+            },
+        )
+        train(run)
+        saved = load_config(tmp_path / name).task
+        assert isinstance(saved, DeNSConfig)
+        assert (saved.sigma, saved.max_corrupted_share) == ((0.025, 0.75) if name == "crystals" else (0.05, None))
+        said = "crystals: settings of DeNS for them, task.sigma=0.025" in (tmp_path / name / "train.log").read_text()
+        assert said == (name == "crystals")
+        train(run.model_copy(update={"training": run.training.model_copy(update={"max_steps": 3})}), resume=True)
+        assert "changed on resume: task" not in (tmp_path / name / "train.log").read_text()
