@@ -59,7 +59,7 @@ from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_an
 from denskit.evaluation.study.splits import split_settings
 from denskit.evaluation.study.statistics import difference, mean_of
 from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich
-from denskit.evaluation.study.timing import cell_of, runs_to_try, seconds_of
+from denskit.evaluation.study.timing import cell_of, runs_to_try, seconds_of, trial
 from denskit.files import locked, write_json
 from denskit.presets import study_names
 from denskit.tasks import DeNSConfig
@@ -492,6 +492,17 @@ class TestWholeStudies:
         with pytest.raises(ValueError, match="the test split: no structure has a relaxed_energy"):
             train_and_judge(nothing, runs_of(study)[1], folder)
         assert not folder.run(runs_of(study)[1]).exists(), "told before the training"
+
+    def test_elements_of_the_tests_are_compared_before_the_training(self, tmp_path: Path) -> None:
+        ase.io.write(tmp_path / "sulphur.extxyz", labelled(molecule("SH2"), 2))
+        study, folder = tiny_study(tests={"sulphur": str(tmp_path / "sulphur.extxyz")}), StudyFolder(tmp_path)
+        run = runs_of(study)[0]
+        for act in (lambda: trial(study, run), lambda: train_and_judge(study, run, folder)):
+            with pytest.raises(
+                ValueError, match=r"sulphur.extxyz, frame 0, has S, which .* take this file out of tests"
+            ):
+                act()
+        assert not folder.run(run).exists()
 
     def test_files_that_have_changed_are_not_mixed(self, tmp_path: Path) -> None:
         """Runs on two contents of one file are no pairs, whether it is trained or judged on."""

@@ -24,6 +24,11 @@ def reading_as_trained(model: Path, file: str | os.PathLike[str], data: Reading 
     Labels that are absent count in no loss and no error.  Raises ValueError as :func:`reading_of`.
     """
     trained_on = read_header(model)["metadata"].get("run", {}).get("data", {})  # {} where imported
+    return reading_like(trained_on, file, data)
+
+
+def reading_like(trained_on: Mapping[str, Any], file: str | os.PathLike[str], data: Reading = None) -> DataConfig:
+    """Settings to read a file beside training data of the settings ``trained_on``, as :func:`reading_as_trained`."""
     path = path_of(os.fspath(file))
     names = _SHARDS if are_shards(path) else ("units",) if path.suffix == ".npz" else _FILES
     return reading_of(data, file, {name: trained_on[name] for name in names if name in trained_on})

@@ -22,8 +22,12 @@ from denskit.simulation.relaxation.is2re import errors, first_frames
 from denskit.simulation.stability.protocol import Reference, StudySettings
 from denskit.simulation.stability.study import run_study
 from denskit.simulation.state import Structures
+from denskit.tasks import build_task
+from denskit.training.fitted_settings import fit_model_to_data
 from denskit.training.run_folder import RunFolder, model_file
 from denskit.training.settings import RunConfig
+from denskit.training.starting_model import check_known_elements, initial_force_field
+from denskit.training.trained_on import reading_like
 
 Errors = dict[str, float]
 
@@ -50,8 +54,27 @@ def left_to_judge(study: StudyConfig, judged: Mapping[str, Any]) -> list[str]:
     return [name for name, what in asked.items() if name not in done or before.get(name) != what]
 
 
-def require_references(study: StudyConfig, config: RunConfig) -> None:
-    """Raise ValueError, before the training, where simulations or relaxations have nothing to compare with."""
+def require_judgeable(study: StudyConfig, config: RunConfig) -> None:
+    """Raise ValueError, before the training, where its model could not be judged on all that the study asks.
+
+    Simulations and relaxations need something to compare with, and other files only elements that are trained on.
+    """
+    _require_references(study, config)
+    if not study.tests:
+        return
+    data = load_data(config.data, config.seed, config.required_labels)
+    fitted, _ = fit_model_to_data(config, data)
+    force_field, _ = initial_force_field(fitted, data, build_task(config.task))
+    trained_on = config.data.model_dump(mode="json")
+    for file in study.tests.values():
+        source = open_unchecked(Path(file), reading_like(trained_on, file))[0]
+        try:
+            check_known_elements(force_field, source)
+        except ValueError as error:
+            raise ValueError(f"{study.title}: {error}, or take this file out of tests") from None
+
+
+def _require_references(study: StudyConfig, config: RunConfig) -> None:
     relaxation = study.relaxation
     of_test = relaxation is not None and relaxation.path is None
     if study.simulation is None and not of_test:

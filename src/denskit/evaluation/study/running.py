@@ -19,7 +19,7 @@ from typing import Any, Literal
 from denskit.evaluation.denoising import noise_error
 from denskit.evaluation.study.config import StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.inputs import require_files, require_same_inputs, training_files
-from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split, require_references
+from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split, require_judgeable
 from denskit.evaluation.study.splits import split_settings
 from denskit.files import is_locked, locked, write_json
 from denskit.models.model_file import read_header
@@ -100,7 +100,7 @@ def _train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder, *, 
     path, before = folder.run(run), folder.judged(run)
     config = run.config(path, split_settings(study, run, folder.splits))
     if not before:
-        require_references(study, config)
+        require_judgeable(study, config)
         if not folder.inputs(run).is_file():
             folder.inputs(run).parent.mkdir(exist_ok=True)
             write_json(folder.inputs(run), training_files(config))

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, runs_of
+from denskit.evaluation.study.judges import require_judgeable
 from denskit.evaluation.study.splits import split_settings
 from denskit.training.cost import Cost
 from denskit.training.forecast import forecasts_of
@@ -18,10 +19,12 @@ def seconds_of(run: StudyRun, config: RunConfig, cost: Cost) -> float:
 
 
 def trial(study: StudyConfig, run: StudyRun) -> Cost:
-    """Time a few steps of a run and a small evaluation."""
+    """Time a few steps of a run and a small evaluation.  Raises as these, and as :func:`require_judgeable`."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        return forecasts_of(run.config(folder / "run", split_settings(study, run, folder / "splits")))[0].cost
+        config = run.config(folder / "run", split_settings(study, run, folder / "splits"))
+        require_judgeable(study, config)
+        return forecasts_of(config)[0].cost
 
 
 def cell_of(run: StudyRun) -> str:
