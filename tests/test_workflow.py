@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import ase
+import ase.io
 import numpy as np
 import pytest
 import torch
@@ -15,8 +16,27 @@ from ase.build import molecule
 from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from denskit import DenskitCalculator, Potential, Run, evaluate, load_config, load_model, predict, train
+from denskit import (
+    DenskitCalculator,
+    Potential,
+    Run,
+    dynamics,
+    evaluate,
+    load_config,
+    load_model,
+    predict,
+    relax,
+    train,
+)
+from denskit.analysis.report import plot, report
+from denskit.analysis.run_results import RunResults
 from denskit.models.model_file import save_model
+from denskit.simulation.dynamics.folder import DynamicsPlan
+from denskit.simulation.dynamics.settings import DynamicsSettings
+from denskit.simulation.relaxation.settings import RelaxationSettings
+from denskit.simulation.structures import system_of
+from denskit.training.overview import overview_of
+from denskit.units import KCAL_PER_MOL
 
 from trained import trained
 
@@ -102,11 +122,61 @@ def test_a_moved_run_is_resumed_with_its_own_frames(here: Path) -> None:
         train("elsewhere", labelled(10), resume=True)
 
 
-def test_errors_are_measured_again_after_more_training(here: Path) -> None:
+def test_errors_are_those_of_the_model_that_is_there(here: Path) -> None:
+    """Where a training goes on, what was measured on the model before is forgotten, by every verb."""
     run = trained_run()
     before = run.errors
+    (run.path / "denoising.json").write_text("[]")
+    train(run, resume=True)  # ended already: the model stays, and what is known of it
+    assert overview_of(run).test == before and (run.path / "denoising.json").is_file()
     train(run, settings={"training.max_steps": 9, "training.final": "last"}, resume=True)
+    assert not overview_of(run).test and not RunResults(run.path).errors
+    assert not (run.path / "denoising.json").exists()
     assert run.errors == evaluate(run.path) != before
+    assert "resumed after step 3" in RunResults(run.path).messages
+    assert not any("step 3" in line and line.startswith("finished") for line in RunResults(run.path).messages)
+
+
+def test_one_folder_or_several_are_reported(here: Path) -> None:
+    run = trained_run()
+    pages = [report(given) for given in (run, str(run.path), [run])]
+    assert pages == [run.path / "report.html"] * 3
+    assert [path.name for path in plot(run, here / "pictures", ["curves"])] == ["learning_curves.png"]
+
+
+def test_atoms_are_relaxed_and_simulated_by_the_name_of_a_model(here: Path) -> None:
+    save_model(here / "model.safetensors", trained(torch.float64), {})
+    water = molecule("H2O")
+    (relaxed,) = relax("model.safetensors", [water], RelaxationSettings(steps=2))
+    (same,) = relax(Potential("model.safetensors"), [system_of(water)], RelaxationSettings(steps=2))
+    assert relaxed.energy == same.energy
+    plan = DynamicsPlan(settings=DynamicsSettings(), steps=2, folder="md")  # type: ignore[arg-type]
+    dynamics("model.safetensors", [water], plan, say=lambda text: None)
+    assert Path("md/summary.json").is_file()
+    with pytest.raises(TypeError, match="found list; wanted a Batch"):
+        Potential("model.safetensors")([water])  # type: ignore[arg-type]
+
+
+def test_results_of_a_calculator_are_in_electronvolts(here: Path) -> None:
+    """Whatever the unit of the training data: ASE's calculators know no other."""
+    file = here / "kcal.extxyz"
+    frames = labelled(28)
+    for atoms in frames:
+        atoms.calc.results["energy"] /= KCAL_PER_MOL
+        atoms.calc.results["forces"] = atoms.calc.results["forces"] / KCAL_PER_MOL
+    ase.io.write(file, frames)
+    settings = {"training.max_steps": 1, "data": {"name": "file", "molecule": None, "path": file, "units": "kcal/mol"}}
+    run = train(TINY, settings=settings, device="cpu", output="runs/kcal")
+    atoms = labelled(1)[0]
+    atoms.calc = DenskitCalculator(run)
+    atoms.get_forces()
+    assert evaluate(run, [atoms])["energy_mae_meV"] < 1
+    assert evaluate(run, frames[:1]) == pytest.approx(evaluate(run, _first(file)))
+
+
+def _first(file: Path) -> Path:
+    ase.io.write("first.extxyz", ase.io.read(file, "0"))
+    return Path("first.extxyz")
 
 
 def test_parts_of_their_own(here: Path) -> None:

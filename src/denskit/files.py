@@ -107,7 +107,7 @@ def new_file(path: str | Path, *, inputs: Iterable[str | Path] = (), force: bool
         if read.exists() and (path.samefile(read) or path.resolve().is_relative_to(read.resolve())):
             raise ValueError(f"{path} belongs to the input {read}; give another name for the output (nothing changed)")
     if not force:
-        advice = "" if force is None else ", or replace it with --force"
+        advice = "" if force is None else ", or replace it with --force (in Python force=True)"
         raise ValueError(f"{path} exists already: give another name{advice} (nothing changed)")
     return path
 

@@ -69,6 +69,9 @@ def test_a_constant_shift_of_the_energies_is_told(runs: list[Path]) -> None:
     assert "without a constant" not in headline(run)
     shifted = run.judged.energies + np.array([[0.0], [9.0 * 7]])  # 7 eV for each of 9 atoms
     run.__dict__["judged"] = replace(run.judged, energies=shifted)
+    assert "without a constant" not in headline(run), "the structures are of the file that it trained on"
+    other = run.config.data.model_copy(update={"test": "other.extxyz"})
+    run.__dict__["config"] = run.config.model_copy(update={"data": other})
     found = re.search(r"meV, \d{4} meV an atom \((\S+) meV an atom without a constant for each element", headline(run))
     assert found and float(found[1]) < 100
 

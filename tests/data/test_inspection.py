@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from denskit.cli import app
 from denskit.data.base import Subset
-from denskit.data.config import DataConfig
+from denskit.data.config import ENERGY_UNITS, DataConfig
 from denskit.data.datasets.embedded import FOLDER
 from denskit.data.inspection import Finding, findings_of, inspect_file
 from denskit.data.loading import read_file
@@ -280,6 +280,39 @@ def test_faults_are_found(
     findings = inspected(tmp_path, structures)
     severity = "note" if request.node.callspec.id in NOTES else "problem"
     assert [f for f in findings if re.search(f"^{severity}: .*{found}.*{means}", str(f))], [*map(str, findings)]
+
+
+@pytest.mark.parametrize("unit", ENERGY_UNITS)
+def test_the_unit_that_is_advised_is_that_of_the_file(tmp_path: Path, unit: str) -> None:
+    frames = ethanol()
+    scaled(energy=1 / ENERGY_UNITS[unit], forces=1 / ENERGY_UNITS[unit])(frames)
+    ase.io.write(tmp_path / "mine.traj", frames)
+    for read_as in ENERGY_UNITS:
+        found = inspect_file(tmp_path / "mine.traj", DataConfig(units=read_as)).findings
+        about = [str(finding) for finding in found if "bonds to H" in finding.found]
+        assert len(about) == (read_as != unit)
+        assert all(f"Say data.units={unit}" in line for line in about)
+    soft = ethanol()
+    scaled(energy=0.3, forces=0.3)(soft)
+    assert [f for f in inspected(tmp_path, soft) if "no unit that is known here explains it" in f.means]
+
+
+def test_labels_that_count_in_no_loss_are_no_problem(tmp_path: Path) -> None:
+    frames = ethanol()
+    frames[4].calc.results["energy"] = np.nan
+    frames[5].calc.results.pop("forces")
+    ase.io.write(tmp_path / "mine.traj", frames)
+    found = inspect_file(tmp_path / "mine.traj", DataConfig(missing="mask"))
+    assert not found.problems
+    assert sum("count in no loss (data.missing=mask)" in finding.means for finding in found.findings) == 2
+
+
+def test_fields_that_look_like_labels_are_a_problem(tmp_path: Path) -> None:
+    frames = ethanol()
+    for atoms in frames:
+        atoms.info["dft_energy"] = atoms.calc.results["energy"]
+        atoms.calc = None
+    assert any("dft_energy" in f.found and f.severity == "problem" for f in inspected(tmp_path, frames))
 
 
 @pytest.mark.parametrize("frames", [ethanol, copper])

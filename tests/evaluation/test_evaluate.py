@@ -71,7 +71,11 @@ def test_a_committee_is_the_mean_of_its_members(tiny: Tiny, tmp_path: Path) -> N
     expected = 1000 * np.abs(forces.mean(0) - labels).mean()
     for found in (evaluate(runs), evaluate(runs, file), evaluate_splits(runs, {"a": file})["a"]):
         assert found["forces_mae_meV_per_A"] == pytest.approx(expected, rel=1e-4)
-    np.testing.assert_allclose(predict(runs, file).energy, energies.mean(0), rtol=1e-6)
+    mean = predict(runs, file)
+    np.testing.assert_allclose(mean.energy, energies.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(mean.energy_std, energies.std(0, ddof=1), atol=1e-4)
+    np.testing.assert_allclose(np.concatenate(mean.forces_std or []), forces.std(0, ddof=1), atol=1e-5)
+    assert each[0].energy_std is None and each[0].forces_std is None
 
     result = CliRunner().invoke(
         app, ["predict", str(runs[0]), str(file), "--committee", str(runs[1]), "--committee", str(runs[2]),

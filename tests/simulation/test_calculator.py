@@ -200,8 +200,18 @@ def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
     model = build("envelope", torch.float64)
     with pytest.raises(FileNotFoundError, match="no model file"):
         DenskitCalculator(tmp_path / "absent.safetensors")
-    with pytest.raises(ValueError, match="float32 or float64"):
-        DenskitCalculator(model, dtype="float16")
+    for dtype in ("float16", torch.float16, np.int64, "word"):
+        with pytest.raises(ValueError, match="float32 or float64"):
+            DenskitCalculator(model, dtype=dtype)
+    assert DenskitCalculator(model, dtype=np.float32, device="auto")._potential.dtype == torch.float32
+    with pytest.raises(TypeError, match="no argument dtyp; it has"):
+        DenskitCalculator(model, dtyp="float64")
+    with pytest.raises(ValueError, match="kernels is 'x'; give auto"):
+        DenskitCalculator(model, kernels="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no such device"):
+        DenskitCalculator(model, device="gpu")
+    with pytest.raises(ValueError, match="no atoms yet"):
+        DenskitCalculator(model).get_potential_energy()
     iron = ase.Atoms("Fe2", positions=[[0, 0, 0], [0, 0, 2]], calculator=DenskitCalculator(model))
     with pytest.raises(ValueError, match="Fe"):
         iron.get_forces()

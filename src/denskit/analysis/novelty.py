@@ -3,7 +3,8 @@
 The fingerprint of an atom counts its neighbours of each element in smooth shells: Gaussians of the distance, faded to
 zero at 5 Å.  The novelty of an atom is the distance of its fingerprint to the nearest one of a training atom of the
 same element, divided by the median of this distance from one training structure to the others.  So 1 is as new as
-training structures are to each other.  Angles count only through the distances of second neighbours.
+training structures are to each other; where these are alike to the last digits, as atoms on the sites of one lattice,
+the unit is a thousandth of the fingerprint.  Angles count only through the distances of second neighbours.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from denskit.data.base import collate
 from denskit.geometry.neighbors import build_neighbors
 
 CUTOFF, SHELLS = 5.0, 10  # Å, Gaussians for each element
+ALIKE = 1e-3  # of the length of a fingerprint: no training structures are taken to be nearer to each other
 _FIRST = 0.8  # Å, centre of the first Gaussian
 _CHUNK = 2000  # fingerprints compared at once
 
@@ -33,7 +35,7 @@ def novelty(tested: Sequence[System], trained: Sequence[System]) -> np.ndarray:
         if not wanted.any() or len(np.unique(known_system[rows])) < 2:
             continue
         among = _nearest(known[rows], known[rows], known_system[rows], known_system[rows])
-        scale = np.median(among)
+        scale = max(float(np.median(among)), ALIKE * float(np.linalg.norm(known[rows], axis=1).mean()))
         if scale > 0:
             nowhere = np.full(wanted.sum(), -1)
             found[wanted] = _nearest(asked[wanted], known[rows], nowhere, known_system[rows]) / scale

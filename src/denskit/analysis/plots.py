@@ -59,7 +59,7 @@ def plot_parity(energy: Pair | None, forces: Pair | None, output: Path, *, title
     """
     panels: dict[str, Mapping[str, Pair]] = {}
     if energy is not None:
-        panels["energy less its mean (meV)"] = {"": relative(energy)}
+        panels["energy less the mean reference (meV)"] = {"": relative(energy)}
     if forces is not None:
         panels["force (meV/Å)"] = {"": forces}
     return save_figure(parity_figure(panels, title=title), output)
@@ -148,7 +148,9 @@ def _draw_curves(row: Sequence[Axes], names: Sequence[str], runs: Mapping[str, M
     for axes, name in zip(row, names, strict=True):
         for colour, (label, columns) in zip(cycle(COLOURS), runs.items(), strict=False):
             train, valid = (None, label) if len(runs) > 1 else ("training", "validation")
-            draw_column(axes, columns, f"train_{COLUMNS[name]}", color=colour, linewidth=0.7, alpha=0.6, label=train)
+            trained = f"train_{COLUMNS[name]}"
+            if trained in columns:
+                draw_column(axes, columns, trained, color=colour, linewidth=0.7, alpha=0.6, label=train)
             draw_column(axes, columns, f"valid_{COLUMNS[name]}", color=colour, label=valid, marker="o", markersize=3.5)
         if len(runs) > 1:
             axes.plot([], [], color="0.5", linewidth=0.7, label="thin: training")

@@ -29,6 +29,7 @@ from denskit.training.settings import RunConfig
 PREDICTIONS = "predictions.npz"  # in the run folder, so that a second report is fast
 MOST_DENOISED = 100  # structures on which the recovery of noise is measured
 MOST_VALUES = 12  # of a field that groups structures
+_ENDS = ("finished: ", "stopped")  # begin the last line of a training, before it is continued
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ")
 
 
@@ -59,11 +60,13 @@ class RunResults:
 
     @cached_property
     def messages(self) -> list[str]:
-        """The lines of train.log without their times, each once."""
+        """The lines of train.log without their times, each once; of a continued run those since it was continued."""
         if not self.folder.log.is_file():
             return []
         lines = self.folder.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return list(dict.fromkeys(_STAMP.sub("", line) for line in lines))
+        lines = [_STAMP.sub("", line) for line in lines]
+        ends = [place for place, line in enumerate(lines[:-1]) if line.startswith(_ENDS)]
+        return list(dict.fromkeys(lines[ends[-1] + 1 :] if ends else lines))
 
     @cached_property
     def header(self) -> dict[str, Any]:
@@ -119,7 +122,7 @@ class RunResults:
         """The ``info`` of each judged structure, where ASE reads the file."""
         parts = self.config.data.parts
         name = self.config.data.test or (parts[0].path if len(parts) == 1 else None)
-        if name is None or not is_read_by_ase(Path(name).expanduser()):
+        if self.config.data.name != "file" or name is None or not is_read_by_ase(Path(name).expanduser()):
             return []
         source = read_file(name, reading(self.path, name))[0]
         original = Originals(name, source)

@@ -73,8 +73,11 @@ class Scene:
         last = count - 1 if self.ranked else len(self.frames) - 1
         places = np.unique(np.linspace(0, last, count).round().astype(int))
         figure, row = row_of_axes(len(places), width=3.4, height=3.9, title=self.title)
+        first = self.frames[places[0]]
+        alike = all(np.array_equal(frame.numbers, first.numbers) for frame in self.frames)
+        view = _view(first) if alike else None  # one view of one structure in all panels
         for axes, place in zip(row, places, strict=True):
-            draw_frame(axes, self.frames[place])
+            draw_frame(axes, self.frames[place], view)
         if self.legend:
             keys = [Line2D([], [], color=colour, linewidth=2, label=text) for colour, text in self.legend.items()]
             figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), frameon=False, fontsize=8)
@@ -92,11 +95,13 @@ def arrow_scale(*vectors: np.ndarray) -> float:
     return LONGEST / longest if longest > 0 else 1.0
 
 
-def draw_frame(axes: Axes, frame: Frame) -> None:
-    """The structure seen along its thinnest direction: bonds, atoms with far ones first, arrows."""
+def draw_frame(axes: Axes, frame: Frame, view: np.ndarray | None = None) -> None:
+    """The structure along the last row of ``view`` [3, 3]: bonds, atoms with far ones first, arrows.
+
+    view: axes of the picture as rows; None: along the thinnest direction of the structure.
+    """
     centre = frame.positions.mean(0)
-    _, _, directions = np.linalg.svd(frame.positions - centre, full_matrices=False)
-    view = directions if len(directions) == 3 else np.eye(3)
+    view = _view(frame) if view is None else view
 
     def seen(points: np.ndarray) -> np.ndarray:
         return (points - centre) @ view.T
@@ -118,6 +123,12 @@ def draw_frame(axes: Axes, frame: Frame) -> None:
     axes.autoscale_view()
     axes.axis("off")
     axes.set_title(frame.label.replace("; ", "\n").replace(": ", "\n", 1), fontsize=8)
+
+
+def _view(frame: Frame) -> np.ndarray:
+    """Axes [3, 3] of a structure, the longest first."""
+    _, _, directions = np.linalg.svd(frame.positions - frame.positions.mean(0), full_matrices=False)
+    return directions if len(directions) == 3 else np.eye(3)
 
 
 def edges_of(cell: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -37,6 +37,7 @@ def convert(
     from rich.console import Console
 
     from denskit.data.convert import convert as write
+    from denskit.data.readers.shards import read_index
     from denskit.runtime.progress import progress_bar
     from denskit.training.load_config import data_config
 
@@ -47,7 +48,8 @@ def convert(
     give(output=output, messages=messages)
     for message in messages:
         typer.echo(message)
-    typer.echo(f"Next:  denskit train PRESET data.train={shlex.quote(str(output))}")
+    if read_index(output)["labels"]:
+        typer.echo(f"Next:  denskit train PRESET data.train={shlex.quote(str(output))}")
 
 
 def verify(

@@ -32,6 +32,11 @@ class Source(ABC):
 
     in_memory: ClassVar[bool] = False  # False: each access reads a file
 
+    @property
+    def unit(self) -> str:
+        """Unit of the energies in the file, which are in eV here; empty for several."""
+        return "eV"
+
     @abstractmethod
     def __len__(self) -> int: ...
 
@@ -82,6 +87,11 @@ class Subset(Source):
     source: Source
     indices: np.ndarray
     name: str
+
+    @property
+    def unit(self) -> str:
+        """As of the whole source."""
+        return self.source.unit
 
     @cached_property
     def sizes(self) -> np.ndarray | None:

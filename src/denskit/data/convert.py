@@ -20,10 +20,11 @@ from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
 from denskit.data.filters import without_filtered
+from denskit.data.inspection.labels import likely_labels
 from denskit.data.loading import read_file
 from denskit.data.readers.formats import require_effect
 from denskit.data.readers.shards import FORMAT, INDEX, LABELS, SIZES, ShardFile, read_index, write_shard
-from denskit.data.structure_arrays import CLOSEST, close_pair
+from denskit.data.structure_arrays import CLOSEST, StructureArrays, close_pair
 from denskit.files import atomic_write, sha256_of, write_json
 from denskit.runtime.progress import Report, unreported
 from denskit.runtime.work_folder import WorkFolder, append_line, whole_lines
@@ -127,9 +128,18 @@ def convert(
             _report(progress, journal.structures, total)
         index = journal.finish()
     size = sum(shard["bytes"] for shard in index["shards"])
-    found = ", ".join(f"{label} of {count}" for label, count in index["labels"].items()) or "no labels"
+    found = ", ".join(f"{label} of {count}" for label, count in index["labels"].items())
+    found = found or f"no labels{_likely(plan.sources)}"
     messages.append(f"{output}: {total} structures in {len(index['shards'])} shards, {size / 1e6:.1f} MB; {found}")
     return messages
+
+
+def _likely(sources: Sequence[Source]) -> str:
+    """The fields that may be labels, where none was read."""
+    keys = {key for source in sources if isinstance(source, StructureArrays) for key in likely_labels(source.keys)}
+    if not keys:
+        return ""
+    return f", though {', '.join(sorted(keys))} may be some: name them, data.energy_key=KEY data.forces_key=KEY"
 
 
 def verify(folder: str | Path, progress: Report = unreported) -> int:

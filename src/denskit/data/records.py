@@ -91,6 +91,12 @@ class Joined(Source):
     sources: tuple[Source, ...]
     sizes: np.ndarray | None = None  # [B] atoms of each structure, where they are known
 
+    @property
+    def unit(self) -> str:
+        """Of all sources; empty where they differ."""
+        units = {source.unit for source in self.sources}
+        return units.pop() if len(units) == 1 else ""
+
     @cached_property
     def _ends(self) -> list[int]:
         return np.cumsum([len(source) for source in self.sources]).tolist()

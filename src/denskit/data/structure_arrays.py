@@ -50,6 +50,7 @@ class StructureArrays(Source):
     sids: tuple[str, ...] = ()  # [B], or empty; the source's names of the systems
     fids: np.ndarray | None = None  # [B] int64, frame numbers of the relaxations
     denoise: bool = True  # False: molecular dynamics, never corrupted by DeNS
+    unit: str = "eV"  # of the energies in the file
 
     def __len__(self) -> int:
         return len(self.starts) - 1

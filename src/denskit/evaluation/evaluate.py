@@ -129,6 +129,8 @@ class Predictions:
     energy: np.ndarray  # [n] eV
     forces: list[np.ndarray]  # of each structure [atoms, 3] eV/Å
     stress: np.ndarray | None  # [n, 3, 3] eV/Å^3, ASE's sign; NaN without periodicity in 3D; None: the model has none
+    energy_std: np.ndarray | None = None  # [n] eV, standard deviation over the models of a committee; None: one model
+    forces_std: list[np.ndarray] | None = None  # of each structure [atoms, 3] eV/Å
 
 
 def predict(
@@ -150,13 +152,15 @@ def predict(
     if not isinstance(structures, Source | str | os.PathLike):
         structures = read_atoms([bare(atoms) for atoms in structures])[0].checked()[0]
     found = [results for _, results in predict_each(force_field, source_of(model, structures, ""), batch_size)]
-    unknown = np.full((3, 3), np.nan)
+    unknown, committee = np.full((3, 3), np.nan), len(members_of(model)) > 1
     return Predictions(
         energy=np.array([results["energy"] for results in found]),
         forces=[results["forces"] for results in found],
         stress=np.stack([results.get("stress", unknown) for results in found])
         if "stress" in force_field.physical_outputs()
         else None,
+        energy_std=np.array([results["energy_std"] for results in found]) if committee else None,
+        forces_std=[results["forces_std"] for results in found] if committee else None,
     )
 
 

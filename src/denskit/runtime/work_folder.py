@@ -58,8 +58,8 @@ class WorkFolder:
         if self.marker.is_file():
             if not resume:
                 raise ValueError(
-                    f"{self.path} holds a {self.work}; continue it with --resume, or give another folder "
-                    "(nothing changed)"
+                    f"{self.path} holds a {self.work}; continue it with --resume (in Python resume=True), or give "
+                    "another folder (nothing changed)"
                 )
             return True
         if not is_empty(self.path, but_for=self.before_marker):

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes, compare_atoms
 from ase.stress import full_3x3_to_voigt_6_stress
+from numpy.typing import DTypeLike
 
 from denskit.batch import Batch
 from denskit.models.execution import KernelName
@@ -18,6 +19,7 @@ from denskit.simulation.potential import DIRECT, Evaluation, Model, Potential
 from denskit.simulation.structures import batch_of
 
 MAGNETIC = ("initial_charges", "initial_magmoms")  # a force field sees neither
+_OF_ASE = ("restart", "label", "atoms", "directory")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -29,7 +31,7 @@ class DenskitCalculator(Calculator):
 
     Args:
         model: a model file or run folder, a force field, or several of either.
-        device: "cpu", "cuda", ...
+        device: "auto", "cpu", "cuda" or "cuda:N".
         dtype: "float32" or "float64"; default: that of the model.
         skin: Å; the neighbour list within cutoff + skin is kept until an atom has moved skin / 2.
         compile: as in :class:`Potential`, for many calls with the same atoms; calls with stress are not compiled.
@@ -47,12 +49,16 @@ class DenskitCalculator(Calculator):
         model: Model | Sequence[Model],
         *,
         device: str | torch.device = "cpu",
-        dtype: str | torch.dtype | None = None,
+        dtype: str | torch.dtype | DTypeLike | None = None,
         skin: float = 0.5,
         compile: bool = False,
         kernels: KernelName = "auto",
         **kwargs: Any,
     ) -> None:
+        if unknown := kwargs.keys() - _OF_ASE:
+            given = ", ".join(sorted(unknown))
+            raise TypeError(f"DenskitCalculator has no argument {given}; it has model, device, dtype, skin, compile, "
+                            f"kernels, and ASE's {', '.join(_OF_ASE)}")  # fmt: skip
         super().__init__(**kwargs)
         self._potential = Potential(
             model, device=device, dtype=_dtype(dtype), skin=skin, compile=compile, kernels=kernels
@@ -72,7 +78,8 @@ class DenskitCalculator(Calculator):
         of models with direct forces; ValueError for unknown elements and structures that have exploded.
         """
         super().calculate(atoms, list(properties), list(system_changes))
-        assert isinstance(self.atoms, ase.Atoms), "set by ASE"
+        if not isinstance(self.atoms, ase.Atoms):
+            raise ValueError("the calculator has no atoms yet: atoms.calc = calculator; atoms.get_potential_energy()")
         stress = "stress" in properties
         if stress:
             self._require_stress(self.atoms)
@@ -115,9 +122,10 @@ def _results(found: Evaluation) -> dict[str, Any]:
     return results
 
 
-def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    if isinstance(dtype, str):
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype is {dtype!r}; give {' or '.join(DTYPES)}")
-        return DTYPES[dtype]
-    return dtype
+def _dtype(dtype: str | torch.dtype | DTypeLike | None) -> torch.dtype | None:
+    if dtype is None or dtype in DTYPES.values():
+        return dtype  # type: ignore[return-value]
+    try:
+        return DTYPES[np.dtype(dtype).name]  # type: ignore[arg-type]
+    except (TypeError, KeyError):
+        raise ValueError(f"dtype is {dtype!r}; give {' or '.join(DTYPES)}") from None

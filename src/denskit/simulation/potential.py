@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from denskit.batch import Batch, Edges, System
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution, KernelName
 from denskit.models.model_file import load_model, read_header
+from denskit.runtime.device import choose_device
 from denskit.runtime.threads import few_threads
 from denskit.simulation.compiled import CompiledModel
 from denskit.simulation.neighbor_list import Candidates, unusable
@@ -68,7 +69,7 @@ class Potential:
 
     Args:
         models: one or several model files, run folders or force fields; the potential keeps frozen copies.
-        device: default: that of force fields, the CPU for files.
+        device: "auto", "cpu", "cuda" or "cuda:N"; default: that of force fields, the CPU for files.
         dtype: default: that of the models.
         skin: Å; 0 searches for neighbours at every call.
         stress: whether calls compute the stress; all systems must then be periodic in three directions.
@@ -101,6 +102,10 @@ class Potential:
             raise ValueError(f"skin is {skin} Å; give 0 or more")
         if edge_chunk is not None and compile:
             raise ValueError(f"edge_chunk is {edge_chunk} with compile, whose graph is one piece; choose one")
+        if kernels not in get_args(KernelName):
+            raise ValueError(f"kernels is {kernels!r}; give {', '.join(get_args(KernelName))}")
+        if isinstance(device, str):
+            device = choose_device(device)
         execution = Execution(kernels=kernels, edge_chunk=edge_chunk)
         self.models = [_frozen(model, device, dtype, execution) for model in given]
         self.direct_forces = any(model.config.forces == "direct" for model in self.models)
@@ -134,6 +139,10 @@ class Potential:
         Raises ValueError for an unknown element, a :meth:`broken` system, and stress of a system that is not periodic
         in three directions or of models with direct forces.
         """
+        if not isinstance(batch, Batch):
+            raise TypeError(
+                f"found {type(batch).__name__}; wanted a Batch: denskit.simulation.structures.batch_of(atoms)"
+            )
         stress = self.stress if stress is None else stress
         if batch.positions.device != self.device:
             batch = batch.to(self.device)

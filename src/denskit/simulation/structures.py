@@ -21,7 +21,7 @@ def batch_of(structures: Sequence[ase.Atoms], device: str | torch.device = "cpu"
 
     Raises ValueError for an empty sequence, a structure without atoms, and constraints other than wholly fixed atoms.
     """
-    batch, _ = collate([_system(atoms, place) for place, atoms in enumerate(structures)], torch.float64)
+    batch, _ = collate([system_of(atoms, place) for place, atoms in enumerate(structures)], torch.float64)
     return batch.to(device)
 
 
@@ -51,7 +51,8 @@ def scaled(batch: Batch, factor: Tensor) -> Batch:
     return replace(batch, positions=positions, cell=batch.cell * factor[:, None, None])
 
 
-def _system(atoms: ase.Atoms, place: int) -> System:
+def system_of(atoms: ase.Atoms, place: int = 0) -> System:
+    """The structure number ``place`` without labels.  Raises ValueError as :func:`batch_of`."""
     if len(atoms) == 0:
         raise ValueError(f"structure {place} has no atoms; at least one is wanted")
     return System(

@@ -141,6 +141,8 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
     is_file = path.suffix in (".yaml", ".yml") or path.is_file()
     if is_file and not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; give a YAML file, a run folder or a preset (denskit presets)")
+    if not is_file and name.startswith(("runs/", "./", "../", "/")):
+        raise FileNotFoundError(f"no folder {name}; wanted a run folder, a YAML file or a preset (denskit presets)")
     origin = str(path) if is_file else f"preset {name}"
     content = read_yaml(path) if is_file else parse_yaml(preset_text(name), origin)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):

@@ -53,6 +53,8 @@ def overview_of(path: str | os.PathLike[str]) -> Overview:
 def run_folder(path: str | os.PathLike[str]) -> RunFolder:
     """The run in a folder.  Raises FileNotFoundError where there is none."""
     folder = RunFolder(Path(path))
+    if folder.path.is_file():
+        raise FileNotFoundError(f"{folder.path} is a file; wanted the folder of a run, such as {folder.path.parent}")
     if not (folder.config.is_file() and folder.environment.is_file()):
         raise FileNotFoundError(
             f"{folder.path} holds no run: it has no config.yaml and environment.json, which a training writes first"

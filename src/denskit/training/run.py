@@ -69,7 +69,7 @@ def _prepared(
     if resume and checkpoint is None:
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
     if checkpoint is None and group.is_first:
-        trainer.messages += [f"training data: {finding}" for finding in findings_of(data.train)]
+        trainer.messages += [f"training data: {finding}" for finding in findings_of(data.train, config.data.missing)]
     planned = PlannedTraining(config, trainer.schedule, data.train)
     trainer.messages += [*warnings_before(planned), *hints_before(planned)]
     return trainer, trainer.resume(checkpoint) if checkpoint is not None else {}

@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from denskit.files import atomic_write, write_json
-from denskit.models.model_file import IN_RUNS
+from denskit.models.model_file import IN_RUNS, read_header
 from denskit.reading.documents import read_json
 from denskit.runtime.work_folder import WorkFolder
 from denskit.training.settings import RunConfig
@@ -25,6 +25,7 @@ from denskit.zoo import file_of
 
 PACKAGES = ("denskit", "torch", "numpy", "ase", "vesin", "pydantic", "safetensors", "omegaconf")
 FRAMES = "frames"  # subfolder of the frames that were given in memory
+_OF_MODEL = ("test.json", "result.json", "denoising.json")  # results that other verbs wrote
 
 
 class RunFolder(WorkFolder):
@@ -61,6 +62,12 @@ class RunFolder(WorkFolder):
                 "output=... (nothing changed)"
             )
         return self.last.exists()  # False: killed before the first checkpoint
+
+    def forget_results(self, step: int) -> None:
+        """Remove what was measured on the resulting model, where that is of another step than the one that follows."""
+        if self.model.is_file() and read_header(self.model)["metadata"].get("step") != step:
+            for name in _OF_MODEL:
+                (self.path / name).unlink(missing_ok=True)
 
     def require_same_data(self, sha256: str) -> None:
         """Raise ValueError if the run began with data of another checksum."""

@@ -379,6 +379,8 @@ class Trainer:
         """Write the weights as a model file, on the first process."""
         if not self.group.is_first:
             return
+        if path == self.folder.model:
+            self.folder.forget_results(self.step)
         splits = self.data.splits
         metadata = {
             "step": self.step,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import re
 from pathlib import Path
 
@@ -192,6 +193,33 @@ def test_units_can_be_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"frame 0 says energy_unit=Ha; say data.units"):
         read_file(path)
     assert read_file(path, DataConfig(units="Hartree"))[0][0].energy == pytest.approx(27.211386, abs=1e-6)
+    ase.io.write(path, [_water(REF_energy=1.0), _water(REF_energy=1.0, energy_unit="eV")])  # type: ignore[arg-type]
+    frames, messages = read_file(path, DataConfig(units="Hartree"))
+    assert [frame.energy for frame in frames] == pytest.approx([27.211386, 1.0], abs=1e-6)
+    assert any("1 frames say energy_unit=eV and are read so, not in data.units=Hartree" in said for said in messages)
+
+
+def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
+    ase.io.write(tmp_path / "water.extxyz", _water(REF_energy=1.0))
+    content = (tmp_path / "water.extxyz").read_bytes()
+    (tmp_path / "marked.extxyz").write_bytes(b"\xef\xbb\xbf" + content)
+    with pytest.raises(ValueError, match="byte order mark"):
+        read_file(tmp_path / "marked.extxyz")
+
+
+def test_ordinary_files_may_be_packed_and_are_not_joined(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("a", "b"):
+        ase.io.write(folder / f"{name}.extxyz", _water(REF_energy=1.0))
+    (tmp_path / "c.extxyz.xz").write_bytes(lzma.compress((folder / "a.extxyz").read_bytes()))
+    assert read_file(tmp_path / "c.extxyz.xz")[0][0].energy == 1.0
+    with pytest.raises(
+        ValueError, match=r"2 files of structures \(a.extxyz, ...\), which are not joined by themselves"
+    ):
+        read_file(folder)
+    with pytest.raises(FileNotFoundError, match="patterns are not expanded"):
+        read_file(folder / "*.extxyz")
 
 
 def test_wrong_shapes_and_kinds_are_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,11 +15,10 @@ from denskit.analysis.scenes import Scene
 from denskit.files import atomic_write, new_file, output_folder, short_names
 
 PAGE = "report.html"
+Folders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]  # one folder or several
 
 
-def report(
-    folders: Sequence[str | Path], output: str | Path | None = None, *, device: str = "auto", force: bool = False
-) -> Path:
+def report(folders: Folders, output: str | Path | None = None, *, device: str = "auto", force: bool = False) -> Path:
     """Write the HTML page of a run, a study, a simulation or a relaxation, or of several runs; returns its path.
 
     output: the file; None: ``report.html`` in the folder, which is renewed, or here for several runs.
@@ -26,7 +26,7 @@ def report(
     Raises FileNotFoundError for a folder that is none of these, ValueError for an output that exists (and not
     ``force``) or is no HTML by its name, and for a study without a finished run.
     """
-    paths = [Path(folder) for folder in folders]
+    paths = _paths(folders)
     if output is None and len(paths) == 1:
         file = paths[0] / PAGE
     else:
@@ -40,13 +40,17 @@ def report(
     return file
 
 
-def report_run(run: str | Path) -> Path:
+def _paths(folders: Folders) -> list[Path]:
+    return [Path(folder) for folder in ([folders] if isinstance(folders, str | os.PathLike) else folders)]
+
+
+def report_run(run: str | os.PathLike[str]) -> Path:
     """Write ``report.html`` into a run folder and return its path.  Raises FileNotFoundError where it is none."""
-    return report([run])
+    return report(run)
 
 
 def plot(
-    folders: Sequence[str | Path],
+    folders: Folders,
     output: str | Path,
     what: Sequence[str] = (),
     *,
@@ -61,7 +65,7 @@ def plot(
     ``output`` that is a file by its name.
     """
     folder = output_folder(output)
-    sections = sections_of([Path(folder) for folder in folders], what, device=device)
+    sections = sections_of(_paths(folders), what, device=device)
     files = {folder / f"{name}.png": part for name, part in _pictures(sections)}
     for file in files:
         new_file(file, force=force)

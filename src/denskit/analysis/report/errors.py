@@ -20,7 +20,7 @@ def parity(judged: Judged) -> Section:
     """Predicted against reference values of energy, forces and stress."""
     panels: dict[str, Mapping[str, Pair]] = {}
     if judged.energy is not None:
-        panels["energy per atom less its mean (meV)"] = {"": relative(_energies_per_atom(judged))}
+        panels["energy per atom less the mean reference (meV)"] = {"": relative(_energies_per_atom(judged))}
     if judged.forces is not None:
         panels["force (meV/Å)"] = {"": judged.forces}
     if judged.stress is not None:
@@ -29,7 +29,7 @@ def parity(judged: Judged) -> Section:
         return Section("Predicted against reference", [paragraph("The structures have no labels to compare with.")])
     caption = (
         "A point is a structure (energy), a force component or a stress component. Energies are per "
-        "atom, less the energies of the elements, and shifted to a mean of zero."
+        "atom, less the energies of the elements, and less the mean reference."
     )
     return Section("Predicted against reference", [Picture("parity", parity_figure(panels), caption)])
 

@@ -67,7 +67,10 @@ def headline(run: RunResults) -> str:
     if judged.forces is not None:
         sentences.append(_forces_in_words(judged, frames))
     if judged.energy is not None:
-        sentences.append(f"Energy: {_energy_in_words(judged.errors)}" + ("" if sentences else f" on {frames}"))
+        other = run.config.data.test is not None  # else of the training's own file
+        sentences.append(
+            f"Energy: {_energy_in_words(judged.errors, other=other)}" + ("" if sentences else f" on {frames}")
+        )
     if judged.stress is not None:
         error = np.abs(judged.stress[1] - judged.stress[0]).mean()
         sentences.append(f"Stress: {two_digits(MEV * error)} meV/Å³ ({two_digits(error / GPA)} GPa)")
@@ -93,10 +96,10 @@ def two_digits(value: float) -> str:
     return f"{value:.2g}" if value < 10 else f"{value:.0f}"
 
 
-def _energy_in_words(errors: Mapping[str, float]) -> str:
-    """The error, and the error up to a constant for each element where that is much smaller."""
+def _energy_in_words(errors: Mapping[str, float], *, other: bool) -> str:
+    """The error, and the error up to a constant for each element where that is much smaller and of another file."""
     text = f"{errors[COLUMNS['energy']]:.1f} meV, {two_digits(errors['energy_mae_meV_per_atom'])} meV an atom"
-    if found := mostly_shift(errors):
+    if other and (found := mostly_shift(errors)):
         text += f" ({two_digits(found[1])} meV an atom without a constant for each element: other reference energies?)"
     return text
 

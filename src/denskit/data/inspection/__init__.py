@@ -6,6 +6,7 @@ A check gets a :class:`Sample` and yields findings: a *problem* spoils a trainin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.overview import Inspection, overview
 from denskit.data.inspection.sample import Sample, sample_of
 from denskit.data.readers.formats import open_unchecked
+from denskit.data.structure_arrays import Missing
 
 __all__ = ["CHECKS", "Finding", "Inspection", "Sample", "findings_of", "inspect_file"]
 
@@ -54,15 +56,21 @@ def inspect_file(path: str | Path, config: DataConfig | None = None) -> Inspecti
 
     Raises FileNotFoundError, and ValueError for a file without a usable structure.
     """
-    source, notes = open_unchecked(path, config or DataConfig())
+    config = config or DataConfig()
+    source, notes = open_unchecked(path, config)
     sample, findings = sample_of(source, SAMPLE)
+    sample = replace(sample, missing=config.missing)
     with np.errstate(all="ignore"):
         return overview(path, sample, notes, _checked(sample, findings))
 
 
-def findings_of(source: Source) -> list[Finding]:
-    """The findings about a source, problems first.  Raises ValueError where no structure can be read."""
-    return _checked(*sample_of(source, SAMPLE))
+def findings_of(source: Source, missing: Missing = "error") -> list[Finding]:
+    """The findings about a source that is read with ``data.missing``, problems first.
+
+    Raises ValueError where no structure can be read.
+    """
+    sample, findings = sample_of(source, SAMPLE)
+    return _checked(replace(sample, missing=missing), findings)
 
 
 def _checked(sample: Sample, findings: list[Finding]) -> list[Finding]:

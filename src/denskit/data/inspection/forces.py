@@ -8,12 +8,13 @@ import numpy as np
 import torch
 
 from denskit.data.base import collate, spaced
+from denskit.data.config import ENERGY_UNITS
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.geometry import squeezed
 from denskit.data.inspection.pairs import lattices, wrapped
 from denskit.data.inspection.sample import Sample
 from denskit.geometry.neighbors import build_neighbors
-from denskit.units import BOHR, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
+from denskit.units import BOHR, HARTREE
 
 LARGE, ABSURD = 50.0, 500.0  # eV/Å
 NET, DRIFT = 0.05, 0.01  # net force an atom, of the forces' rms: something is missing; loosely converged
@@ -28,12 +29,20 @@ BONDED = 1.3  # Å
 FEWEST = 20  # bonds, whose lengths deviate by more than
 SPREAD = 0.003  # Å, and go with the force, correlation below
 TREND = -0.5
-_UNITS = {
-    "kcal/mol/Å: say data.units=kcal/mol if the energies are in kcal/mol, too": 1 / KCAL_PER_MOL,
-    "kJ/mol/Å: say data.units=kJ/mol if the energies are in kJ/mol, too": 1 / KJ_PER_MOL,
-    "Hartree/Å or Rydberg/Bohr: say data.units=Hartree if the energies are in Hartree and lengths in Å": 1 / HARTREE,
-    f"Hartree/Bohr: multiply them by {HARTREE / BOHR:.6g}, and energies in Hartree by {HARTREE:.6g}": BOHR / HARTREE,
-}
+FAR_OFF = 2.2  # times stiffer or softer than any unit explains; kcal/mol and kJ/mol are 4.2 apart
+_UNITS = {  # unit of the energies: that of the forces, and the remedy
+    "eV": ("eV/Å", "Say data.units=eV"),
+    "kcal/mol": ("kcal/mol/Å", "Say data.units=kcal/mol if the energies are in kcal/mol, too"),
+    "kJ/mol": ("kJ/mol/Å", "Say data.units=kJ/mol if the energies are in kJ/mol, too"),
+    "Hartree": (
+        "Hartree/Å or Rydberg/Bohr", "Say data.units=Hartree if the energies are in Hartree and lengths in Å"
+    ),
+    "Hartree/Bohr": (
+        "Hartree/Bohr",
+        f"Multiply them by {HARTREE / BOHR:.6g}, energies in Hartree by {HARTREE:.6g}, and say data.units=eV",
+    ),
+}  # fmt: skip
+_FACTORS = {**ENERGY_UNITS, "Hartree/Bohr": HARTREE / BOHR}  # to eV/Å
 
 
 def zero(sample: Sample) -> Iterator[Finding]:
@@ -99,17 +108,33 @@ def unbalanced(sample: Sample) -> Iterator[Finding]:
 def unit(sample: Sample) -> Iterator[Finding]:
     """The unit by bonds to hydrogen, which are as stiff in all molecules; else by the forces' size."""
     stiffness, has = bond_stiffness(sample), sample.structures.has["forces"]
-    if stiffness is not None:
-        likely = min({**_UNITS, "": 1.0}.items(), key=lambda item: abs(np.log(stiffness / STIFFNESS / item[1])))[0]
-        found = f"bonds to H have a force constant of {stiffness:.3g} eV/Å^2 (20 to 50 in all molecules)"
+    read_as = sample.structures.unit
+    if stiffness is None or not read_as:
+        yield from _unit_by_size(sample, has, read_as)
+        return
+    found = f"bonds to H have a force constant of {stiffness:.3g} eV/Å^2 (20 to 50 in all molecules)"
+    if read_as != "eV":
+        found += f" if the forces are in {_UNITS[read_as][0]}"
+    misfits = {name: abs(np.log(stiffness / _FACTORS[read_as] * factor / STIFFNESS))
+               for name, factor in _FACTORS.items()}  # fmt: skip
+    likely = min(misfits, key=misfits.__getitem__)
+    if misfits[likely] > np.log(FAR_OFF):
+        advice = "Compare forces and lengths of a frame with the calculation"
+        yield sample.finding("problem", found, "no unit that is known here explains it", advice)
+    elif likely != read_as:
+        yield sample.finding("problem", found, f"forces are in {_UNITS[likely][0]}", _UNITS[likely][1])
+
+
+def _unit_by_size(sample: Sample, has: np.ndarray, read_as: str) -> Iterator[Finding]:
+    usual = has & ~squeezed(sample)  # atoms on top of each other have forces of any size
+    median = float(np.median(sample.force_rms[usual])) if 2 * usual.sum() > has.sum() else 0.0
+    if median <= LARGE_RMS:
+        return
+    found = f"half of the frames have forces of more than {median:.3g} eV/Å (rms)"
+    if read_as == "eV":
+        yield sample.finding("problem", found, f"forces are in {_UNITS['kcal/mol'][0]}", _UNITS["kcal/mol"][1])
     else:
-        usual = has & ~squeezed(sample)  # atoms on top of each other have forces of any size
-        median = float(np.median(sample.force_rms[usual])) if 2 * usual.sum() > has.sum() else 0.0
-        likely = next(iter(_UNITS)) if median > LARGE_RMS else ""
-        found = f"half of the frames have forces of more than {median:.3g} eV/Å (rms)"
-    if likely:
-        name, _, advice = likely.partition(": ")
-        yield sample.finding("problem", found, f"forces are in {name}", advice[0].upper() + advice[1:])
+        yield sample.finding("problem", found, f"forces are not in {read_as or 'the unit'}/Å", "Look at data.units")
 
 
 def bond_stiffness(sample: Sample) -> float | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from denskit.data.inspection.energy_consistency import with_forces
 from denskit.data.inspection.energy_sums import fewest, fit_energies
-from denskit.data.inspection.finding import Finding
+from denskit.data.inspection.finding import Finding, Severity
 from denskit.data.inspection.geometry import squeezed
 from denskit.data.inspection.sample import Sample
 from denskit.data.structure_arrays import LABELS
@@ -27,7 +27,8 @@ def absent(sample: Sample) -> Iterator[Finding]:
     seen = f"; fields of the file: {', '.join(structures.keys)}" if structures.keys else ""
     if not (has["energy"].any() or has["forces"].any()):
         name = "If one of these fields is a label, name it: data.energy_key=KEY data.forces_key=KEY" if seen else ""
-        yield sample.finding("note", f"no frame has energy or forces{seen}", "nothing to train on", name)
+        severity: Severity = "problem" if likely_labels(structures.keys) else "note"
+        yield sample.finding(severity, f"no frame has energy or forces{seen}", "nothing to train on", name)
         return
     for label in ("energy", "forces"):
         lacking = ~has[label] & ~sample.not_finite[label]
@@ -36,17 +37,30 @@ def absent(sample: Sample) -> Iterator[Finding]:
             yield sample.finding("problem", f"no frame has {label}{seen}", "training wants both", advice)
         else:
             found = f"{label} absent in {lacking.sum()} of {len(structures)} frames"
-            yield from sample.marked(lacking, "problem", found, "training refuses them", _MASK)
+            yield from _unusable(sample, lacking, found, "training refuses them")
     if has["stress"].any() and not has["stress"].all():
         found = f"stress absent in {(~has['stress']).sum()} of {len(structures)} frames"
         yield sample.finding("note", found, "these count in no loss of the stress")
+
+
+def likely_labels(keys: Sequence[str]) -> list[str]:
+    """Names of fields that are probably labels."""
+    return [key for key in keys if any(word in key.lower() for word in ("energ", "forc", "grad"))]
 
 
 def not_finite(sample: Sample) -> Iterator[Finding]:
     """Labels that are NaN or infinite; the sample counts them as absent."""
     for label in LABELS:
         found = f"{label} is NaN or infinite"
-        yield from sample.marked(sample.not_finite[label], "problem", found, "a calculation that failed", _MASK)
+        yield from _unusable(sample, sample.not_finite[label], found, "a calculation that failed")
+
+
+def _unusable(sample: Sample, mask: np.ndarray, found: str, means: str) -> Iterator[Finding]:
+    """A finding about labels that cannot be used: a note where the settings let them count in no loss."""
+    if sample.missing == "mask":
+        yield from sample.marked(mask, "note", found, "they count in no loss (data.missing=mask)")
+    else:
+        yield from sample.marked(mask, "problem", found, means, _MASK)
 
 
 def constant(sample: Sample) -> Iterator[Finding]:

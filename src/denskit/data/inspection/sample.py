@@ -15,7 +15,7 @@ from denskit.data.inspection.energy_groups import energy_split
 from denskit.data.inspection.finding import Finding, Severity
 from denskit.data.inspection.nearest import Nearest, nearest_of
 from denskit.data.inspection.pairs import Pairs, lattices, pairs_of
-from denskit.data.structure_arrays import StructureArrays, geometry_defects
+from denskit.data.structure_arrays import Missing, StructureArrays, geometry_defects
 
 OUTSIDE = 1e6  # Å: larger coordinates come from exploded simulations
 UNREADABLE = 5  # records whose errors are shown
@@ -29,6 +29,7 @@ class Sample:
     index: np.ndarray  # [B] their numbers in the source
     total: int  # structures of the source
     not_finite: dict[str, np.ndarray]  # label -> [B] bool, it is NaN or infinite
+    missing: Missing = "error"  # what the settings say of labels that are absent or not finite
 
     @cached_property
     def force_rms(self) -> np.ndarray:
@@ -121,7 +122,8 @@ def sample_of(source: Source, count: int) -> tuple[Sample, list[Finding]]:
         raise ValueError(errors[0])
     systems.sort(key=lambda system: system.index)
     index = np.array([system.index for system in systems])
-    sample, broken = _sound(StructureArrays.from_systems(systems, name=source.name), index, len(source))
+    looked_at = replace(StructureArrays.from_systems(systems, name=source.name), unit=source.unit)
+    sample, broken = _sound(looked_at, index, len(source))
     findings = [Finding(severity="problem", found=error) for error in errors[:UNREADABLE]]
     if len(errors) > UNREADABLE:
         findings.append(Finding(severity="problem", found=f"{len(errors)} records in all that cannot be used"))
@@ -148,6 +150,6 @@ def _sound(structures: StructureArrays, index: np.ndarray, total: int) -> tuple[
         raise ValueError(f"{structures.name}: no frame can be used. {findings[0]}")
     if len(sound) < len(structures):
         kept = StructureArrays.from_systems((structures[place] for place in sound.tolist()), name=structures.name)
-        structures, index = replace(kept, keys=structures.keys), index[sound]
+        structures, index = replace(kept, keys=structures.keys, unit=structures.unit), index[sound]
     lost = structures.not_finite()
     return Sample(structures.without_labels(lost), index, total, lost), findings

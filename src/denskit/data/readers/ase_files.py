@@ -18,6 +18,7 @@ import ase
 import ase.db
 import ase.io
 import numpy as np
+from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms, FixCartesian
 from ase.io.extxyz import key_val_str_to_dict
 from ase.stress import voigt_6_to_full_3x3_stress
@@ -57,7 +58,8 @@ def read_frames(frames: Iterable[ase.Atoms], name: str, config: DataConfig) -> t
     structures = StructureArrays.from_systems(systems, name=name)
     keys = tuple(sorted(reader.seen))
     reader.refuse_mixed_names()
-    return replace(structures, keys=keys, denoise=config.origin != "md"), reader.messages()
+    whole = replace(structures, keys=keys, denoise=config.origin != "md", unit=reader.unit)
+    return whole, reader.messages()
 
 
 def read_atoms(path: Path) -> Iterator[ase.Atoms]:
@@ -107,6 +109,10 @@ def _check_lines(path: Path) -> None:
                 pass
             if not first.strip():
                 return  # where ASE stops, too
+            if first.startswith(b"\xef\xbb\xbf"):
+                raise ValueError(
+                    "it begins with a byte order mark (BOM), as some editors write; save it as plain UTF-8"
+                )
             for line in range(int(first) + 1):
                 if not file.next():
                     raise ValueError(f"frame {index}, counted from 0, ends after {line + 1} lines of {int(first) + 2}")
@@ -140,7 +146,12 @@ class _Reader:
     def __init__(self, name: str, config: DataConfig) -> None:
         self.name = name
         self.config = config
-        self.factor = ENERGY_UNITS["eV" if config.units == "auto" else config.units]
+        self.unit = "eV" if config.units == "auto" else config.units
+        self.factor = ENERGY_UNITS[self.unit]  # of the frame that is read
+        self.own_units = Counter[str]()  # frames that say their unit themselves, where data.units is another
+        self.computed: set[str] = (
+            set()
+        )  # fields of the frame that are results of a live calculator, in eV as all of ASE
         self.used = {label: Counter[str]() for label in NAMES}
         self.both: dict[str, str] = {}
         self.seen: set[str] = set()
@@ -152,7 +163,8 @@ class _Reader:
         results = {} if atoms.calc is None else atoms.calc.results
         fields: dict[str, Any] = {**atoms.info, **atoms.arrays, **results}
         self.seen.update(set(fields) - GEOMETRY)
-        self._require_units(fields, index)
+        self.computed = set() if isinstance(atoms.calc, SinglePointCalculator) else set(results)
+        self.factor = ENERGY_UNITS[self._unit(fields, index)]
         n = len(atoms)
         energy, forces = self._label("energy", fields, index, 1), self._label("forces", fields, index, 3 * n)
         return System(
@@ -169,11 +181,19 @@ class _Reader:
             group=self._group(fields, index),
         )
 
-    def _require_units(self, fields: dict[str, Any], index: int) -> None:
-        """ASE's files are in eV; where a frame names another unit, the user must confirm it."""
+    def _unit(self, fields: dict[str, Any], index: int) -> str:
+        """The unit of a frame's energies: what it says itself, else ``data.units``.
+
+        ASE's files are in eV; where a frame names another unit, the user must confirm it.
+        """
         said = fields.get("energy_unit")
-        if self.config.units == "auto" and said is not None and SPELLINGS.get(str(said).lower()) != "eV":
+        own = None if said is None else SPELLINGS.get(str(said).lower())
+        if self.config.units == "auto" and said is not None and own != "eV":
             raise ValueError(f"{self.name}, frame {index} says energy_unit={said}; say data.units=UNIT, too")
+        if own is None or own == self.unit:
+            return self.unit
+        self.own_units[f"energy_unit={said}"] += 1
+        return own
 
     def _find(self, label: str, fields: dict[str, Any]) -> str | None:
         explicit = getattr(self.config, f"{label}_key")
@@ -196,7 +216,7 @@ class _Reader:
         if value.size not in sizes:
             wanted = " or ".join(str(size) for size in sizes)
             raise ValueError(f"{where} is of shape {value.shape}; wanted {wanted} numbers for the {label}")
-        if key.startswith("REF_") and fields.get(REF_UNIT) == "eV":
+        if key in self.computed or (key.startswith("REF_") and fields.get(REF_UNIT) == "eV"):
             return value
         return value * (self.stress_factor(key) if label == "stress" else self.factor)
 
@@ -260,6 +280,10 @@ class _Reader:
             unit = "the unit of energies per Å^3" if self.config.stress_unit == "auto" else self.config.stress_unit
             sign = f"positive under {self.config.stress_sign}"
             said.append(f"{self.name}: stress in {unit}, {sign}, converted to eV/Å^3, positive under tension")
+        said += [
+            f"{self.name}: {frames} frames say {own} and are read so, not in data.units={self.unit}"
+            for own, frames in self.own_units.items()
+        ]
         said += [f"{self.name}: {label} is {which}" for label, which in self.both.items()]
         for label, names in self.used.items():
             key = getattr(self.config, f"{label}_key")

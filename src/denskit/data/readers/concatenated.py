@@ -35,7 +35,8 @@ def read_concatenated(
     if natoms.ndim != 1 or len(natoms) == 0 or natoms.dtype.kind not in "iu" or natoms.min() < 1:
         raise ValueError(f"{path}: natoms is {natoms.dtype} of shape {natoms.shape}; wanted positive integers [B]")
     count, atoms = len(natoms), int(natoms.sum())
-    unit = ENERGY_UNITS["eV" if config.units == "auto" else config.units]
+    unit_name = "eV" if config.units == "auto" else config.units
+    unit = ENERGY_UNITS[unit_name]
     energy = named.optional("energy", "y", shape=(count,), key=config.energy_key, option="data.energy_key")
     forces = named.optional("forces", "force", shape=(atoms, 3), key=config.forces_key, option="data.forces_key")
     cell = named.optional("cell", shape=(count, 3, 3))
@@ -59,6 +60,7 @@ def read_concatenated(
         sids=sids,
         fids=None if fids is None else fids.astype(np.int64),
         denoise=config.origin != "md",
+        unit=unit_name,
     )
     absent = [name for name in ("fixed", "tags") if name not in arrays]
     unit_text = "eV" if config.units == "auto" else f"{config.units}, converted to eV (data.units)"

@@ -30,6 +30,7 @@ _SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
     ".extxyz.xz": lambda path, config: RawPair(path, config.energies or "referenced"),
     ".extxyz": lambda path, config: RawPair(path, config.energies or "referenced"),
 }
+_WITH_TEXT = (".extxyz.xz", ".extxyz")  # shards only with their text beside them
 _KEYS = ("energy_key", "forces_key", "stress_key", "group_key")
 _USED_BY = {  # setting: endings of the files that it is for, and what they are
     "fixed": ((".lmdb", "data.mdb", ".pkl"), "objects of OC20 and OC22 (*.lmdb, *.pkl)"),
@@ -68,6 +69,8 @@ def path_of(name: str | Path) -> Path:
 
 def _similar(path: Path) -> str:
     """'; did you mean ...?' where the folder has a file of a similar name."""
+    if any(letter in path.name for letter in "*?["):
+        return ": patterns are not expanded; list the files, data.train=[a.extxyz, b.extxyz] with data.valid=FILE"
     names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, names, n=1)
     return f"; did you mean {near[0]}?" if near else ""
@@ -88,16 +91,25 @@ def are_shards(path: Path) -> bool:
 def _ending(path: Path) -> str | None:
     """The ending of a shard, None for other files; an extxyz file is a shard only with its text beside it."""
     ending = next((ending for ending in _SHARDS if path.name.endswith(ending)), None)
-    return None if ending == ".extxyz" and text_of(path) is None else ending
+    return None if ending in _WITH_TEXT and text_of(path) is None else ending
 
 
 def _shards_of(folder: Path) -> tuple[str, list[Path]]:
     """The shards of a folder by name, all of one kind."""
     found: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
-        ending = _ending(path)
+        ending = next((ending for ending in _SHARDS if path.name.endswith(ending)), None)
         if ending is not None and not path.name.startswith("."):
             found.setdefault(ending, []).append(path / "data.mdb" if path.is_dir() else path)
+    if ".extxyz" in found and all(text_of(path) is None for path in found[".extxyz"]):
+        del found[".extxyz"]  # ordinary files
+    frames = [path for path in sorted(folder.iterdir()) if _holds_frames(path)]
+    if not found and frames:
+        raise ValueError(
+            f"{folder} is a folder with {len(frames)} files of structures ({frames[0].name}, ...), which are not "
+            f"joined by themselves: data.train=[{frames[0]}, ...] with data.valid=FILE, or write one folder of shards: "
+            f"denskit data convert {folder}/*{frames[0].suffix} -o FOLDER"
+        )
     if len(found) != 1:
         seen = ", ".join(f"{len(paths)} *{ending}" for ending, paths in found.items()) or "none of them"
         raise ValueError(
@@ -105,6 +117,12 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
             f"of shards of one kind ({', '.join('*' + ending for ending in _SHARDS)})"
         )
     return next(iter(found.items()))
+
+
+def _holds_frames(path: Path) -> bool:
+    """Whether the name is that of structures as ASE or numpy write them."""
+    name = path.name.removesuffix(".gz").removesuffix(".bz2").removesuffix(".xz")
+    return path.is_file() and Path(name).suffix in (".extxyz", ".xyz", ".traj", ".db", ".npz", ".cif")
 
 
 def _records(path: Path, files: list[Path], ending: str, config: DataConfig) -> tuple[Records, list[str]]:

@@ -51,7 +51,8 @@ def read_npz(path: Path, config: DataConfig) -> tuple[StructureArrays, list[str]
         )
     if config.stress_settings:
         raise ValueError(f"{path}: {config.stress_settings}, but npz files of molecules carry no stress")
-    energy_unit, length_unit, message = _units(arrays, config, path)
+    unit, length_unit, message = _units(arrays, config, path)
+    energy_unit = ENERGY_UNITS[unit]
     named = NamedArrays(arrays, path)
     positions = named.numbers(form[0], shape=(None, None, 3)) * length_unit
     count, n = positions.shape[:2]
@@ -74,11 +75,12 @@ def read_npz(path: Path, config: DataConfig) -> tuple[StructureArrays, list[str]
         groups=() if config.group_key is None else named.words(config.group_key, count),
         keys=tuple(sorted(arrays)),
         denoise=config.origin != "md",
+        unit=unit,
     )
     return structures, [f"{path}: {message}"]
 
 
-def _units(arrays: dict[str, np.ndarray], config: DataConfig, path: Path) -> tuple[float, float, str]:
+def _units(arrays: dict[str, np.ndarray], config: DataConfig, path: Path) -> tuple[str, float, str]:
     length_name = _text(arrays, "r_unit")
     length_unit = 1.0 if length_name is None else LENGTH_UNITS.get(length_name.lower())
     if length_unit is None:
@@ -96,7 +98,7 @@ def _units(arrays: dict[str, np.ndarray], config: DataConfig, path: Path) -> tup
         raise ValueError(f"{path}: e_unit={said!r} is not known; say data.units=eV, kcal/mol, kJ/mol or Hartree")
     done = "" if unit == "eV" and length_unit == 1.0 else ", converted to eV and eV/Å"
     length = "Å" if length_unit == 1.0 else "bohr"
-    return ENERGY_UNITS[unit], length_unit, f"energies in {unit}, lengths in {length} ({why}){done}"
+    return unit, length_unit, f"energies in {unit}, lengths in {length} ({why}){done}"
 
 
 def _text(arrays: dict[str, np.ndarray], key: str) -> str | None:

@@ -14,7 +14,7 @@ from denskit.evaluation.study.running import seconds_of_run
 from denskit.files import sha256_of, short_names
 from denskit.models.model_file import read_header
 from denskit.training.load_config import load_config
-from denskit.training.run_folder import RunFolder, model_file
+from denskit.training.run_folder import FRAMES, RunFolder, model_file
 
 _NOT_COMPARED = (  # settings that do not change what is learned
     "seed", "output", "device", "deterministic", "data.split.seed", "data.split.file",
@@ -24,6 +24,7 @@ _NOT_COMPARED = (  # settings that do not change what is learned
         "loader_threads", "log_every", "prefetch", "shard",
     )),
 )  # fmt: skip
+_PARTS = ("data.train", "data.valid", "data.test")
 _LONGEST = 60  # letters of a name made of settings
 _TESTED = ("result.json", "test.json")  # of a study's run, of `denskit evaluate`
 
@@ -103,7 +104,9 @@ def _differences(own: Mapping[str, Any], settings: Sequence[Mapping[str, Any]], 
     different = [
         key
         for key, value in own.items()
-        if key not in _NOT_COMPARED and any(other.get(key, value) != value for other in settings)
+        if key not in _NOT_COMPARED
+        and any(other.get(key, value) != value for other in settings)
+        and not (key in _PARTS and Path(str(value)).parent.name == FRAMES)  # each run has a copy of its own
     ]
     if different:
         return ", ".join(f"{key.removesuffix('.name')}={short(own[key])}" for key in different)

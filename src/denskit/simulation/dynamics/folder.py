@@ -29,7 +29,7 @@ from denskit.simulation.dynamics.observers import (
 from denskit.simulation.dynamics.recorders import StatisticsWriter, TrajectoryWriter, UncertainWriter
 from denskit.simulation.dynamics.restart import Restart, origin_of
 from denskit.simulation.dynamics.settings import DynamicsSettings
-from denskit.simulation.potential import Potential
+from denskit.simulation.potential import Model, Potential
 from denskit.simulation.structures import batch_of
 from denskit.units import GPA
 
@@ -56,9 +56,12 @@ class DynamicsPlan:
     uncertain_frames: int = 1000  # at most, of all replicas
     stop_uncertain: bool = False  # and end their simulation
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder))
+
 
 def molecular_dynamics(
-    potential: Potential,
+    potential: Potential | Model | Sequence[Model],
     structures: Sequence[ase.Atoms],
     plan: DynamicsPlan,
     *,
@@ -73,7 +76,7 @@ def molecular_dynamics(
     ``uncertain.extxyz``.
 
     Args:
-        potential: energies and forces.
+        potential: energies and forces; also model files, run folders or force fields.
         structures: replica numbers count them from 0.
         plan: length and output.
         resume: continue bit for bit from the restart file in the folder; without one, begin.
@@ -86,6 +89,8 @@ def molecular_dynamics(
             or is in use; an unknown element; a constraint other than fixed atoms; a threshold of spread for one model.
     """
     folder, settings = plan.folder, plan.settings
+    if not isinstance(potential, Potential):
+        potential = Potential(potential, stress=settings.ensemble == "npt")
     _check_committee(plan, potential)
     batch = batch_of(structures, potential.device)
     dynamics = Dynamics(potential, settings)

@@ -6,10 +6,12 @@ convergence are those of the structure.  Coordinates and histories are float64 f
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import ase
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,12 +19,14 @@ from torch import Tensor
 from denskit.batch import Batch, select
 from denskit.data.crowding import crowding
 from denskit.data.periodicity import not_a_crystal
+from denskit.models.base import ForceField
 from denskit.runtime.memory import out_of_memory
-from denskit.simulation.potential import EnergyAndForces, Evaluation
+from denskit.simulation.potential import EnergyAndForces, Evaluation, Model, Potential
 from denskit.simulation.relaxation.results import Relaxed, Snapshot, exploded, refused, to_numpy, unevaluated
 from denskit.simulation.relaxation.running import Running
 from denskit.simulation.relaxation.settings import RelaxationSettings
 from denskit.simulation.state import Structures
+from denskit.simulation.structures import system_of
 
 
 class Relaxer:
@@ -224,14 +228,22 @@ class Relaxer:
 
 
 def relax(
-    potential: EnergyAndForces,
-    structures: Structures,
+    potential: EnergyAndForces | Model,
+    structures: Structures | Sequence[ase.Atoms],
     settings: RelaxationSettings | None = None,
     *,
     batch_atoms: int = 1000,
 ) -> list[Relaxed]:
-    """Relax structures in memory; results in the order of the structures.  See :class:`Relaxer`."""
-    relaxer = Relaxer(potential, structures, settings or RelaxationSettings(), batch_atoms=batch_atoms)
+    """Relax structures in memory; results in the order of the structures.  See :class:`Relaxer`.
+
+    potential: also a model file, a run folder, or a force field.
+    """
+    settings = settings or RelaxationSettings()
+    if isinstance(potential, str | os.PathLike | ForceField):
+        potential = Potential(potential, stress=settings.cell is not None)
+    if len(structures) and isinstance(structures[0], ase.Atoms):
+        structures = [system_of(atoms, place) for place, atoms in enumerate(structures)]  # type: ignore[arg-type]
+    relaxer = Relaxer(potential, structures, settings, batch_atoms=batch_atoms)  # type: ignore[arg-type]
     results: list[Relaxed] = []
     while not relaxer.done:
         results += relaxer.step()
