@@ -25,6 +25,7 @@ from denskit import (
     load_config,
     load_model,
     predict,
+    read,
     relax,
     train,
 )
@@ -127,13 +128,18 @@ def test_errors_are_those_of_the_model_that_is_there(here: Path) -> None:
     run = trained_run()
     before = run.errors
     (run.path / "denoising.json").write_text("[]")
+    log, stamp = run.path / "train.log", "2026-01-01 00:00:00  "
+    log.write_text(f"{stamp}training data: problem: planted\n{stamp}warning: planted\n{log.read_text()}")
     train(run, resume=True)  # ended already: the model stays, and what is known of it
+    assert "warning: planted" in RunResults(run.path).messages
     assert overview_of(run).test == before and (run.path / "denoising.json").is_file()
     train(run, settings={"training.max_steps": 9, "training.final": "last"}, resume=True)
     assert not overview_of(run).test and not RunResults(run.path).errors
     assert not (run.path / "denoising.json").exists()
     assert run.errors == evaluate(run.path) != before
     assert "resumed after step 3" in RunResults(run.path).messages
+    assert "training data: problem: planted" in RunResults(run.path).messages
+    assert "warning: planted" not in RunResults(run.path).messages
     assert not any("step 3" in line and line.startswith("finished") for line in RunResults(run.path).messages)
 
 
@@ -149,7 +155,8 @@ def test_atoms_are_relaxed_and_simulated_by_the_name_of_a_model(here: Path) -> N
     water = molecule("H2O")
     (relaxed,) = relax("model.safetensors", [water], RelaxationSettings(steps=2))
     (same,) = relax(Potential("model.safetensors"), [system_of(water)], RelaxationSettings(steps=2))
-    assert relaxed.energy == same.energy
+    (mean,) = relax(["model.safetensors"] * 2, water, RelaxationSettings(steps=2))
+    assert relaxed.energy == same.energy == pytest.approx(mean.energy)
     plan = DynamicsPlan(settings=DynamicsSettings(), steps=2, folder="md")  # type: ignore[arg-type]
     dynamics("model.safetensors", [water], plan, say=lambda text: None)
     assert Path("md/summary.json").is_file()
@@ -172,6 +179,16 @@ def test_results_of_a_calculator_are_in_electronvolts(here: Path) -> None:
     atoms.get_forces()
     assert evaluate(run, [atoms])["energy_mae_meV"] < 1
     assert evaluate(run, frames[:1]) == pytest.approx(evaluate(run, _first(file)))
+
+
+def test_a_training_reads_results_of_calculators_as_they_are(here: Path) -> None:
+    frames = labelled(28)
+    for atoms in frames:
+        atoms.calc = EMT()
+        atoms.get_forces()
+    run = train(TINY, frames, settings={"training.max_steps": 1, "data.molecule": None, "data.units": "kcal/mol"},
+                device="cpu", output="runs/live")  # fmt: skip
+    assert read(run.path / "frames/train.extxyz", units="kcal/mol")[0].energy == frames[0].get_potential_energy()
 
 
 def _first(file: Path) -> Path:

@@ -92,7 +92,7 @@ def test_labels_are_those_of_the_calculator(tmp_path: Path, processes: int) -> N
         np.testing.assert_allclose(frame.get_stress(), expected.get_stress(), atol=1e-6)
         # earlier labels and results are kept under names that no reader takes for labels
         assert frame.info["input_REF_energy"] == -1.0 and frame.info["input_energy"] == -2.0
-        assert frame.info["config_type"] == "bulk" and frame.info["energy_unit"] == "eV"
+        assert frame.info["config_type"] == "bulk" and frame.info["result_unit"] == "eV"
     assert not (tmp_path / "out.extxyz.progress").exists()
 
 

@@ -292,6 +292,13 @@ def test_the_unit_that_is_advised_is_that_of_the_file(tmp_path: Path, unit: str)
         about = [str(finding) for finding in found if "bonds to H" in finding.found]
         assert len(about) == (read_as != unit)
         assert all(f"Say data.units={unit}" in line for line in about)
+    for stiffness in (20.5, 49.0):  # of sound molecules
+        factor = stiffness / 29.5 / ENERGY_UNITS[unit]  # these frames have 29.5 eV/Å^2
+        frames = ethanol()
+        scaled(energy=factor, forces=factor)(frames)
+        ase.io.write(tmp_path / "mine.traj", frames)
+        found = inspect_file(tmp_path / "mine.traj", DataConfig(units=unit)).findings
+        assert not [finding for finding in found if "bonds to H" in finding.found]
     soft = ethanol()
     scaled(energy=0.3, forces=0.3)(soft)
     assert [f for f in inspected(tmp_path, soft) if "no unit that is known here explains it" in f.means]
@@ -310,8 +317,11 @@ def test_labels_that_count_in_no_loss_are_no_problem(tmp_path: Path) -> None:
 def test_fields_that_look_like_labels_are_a_problem(tmp_path: Path) -> None:
     frames = ethanol()
     for atoms in frames:
-        atoms.info["dft_energy"] = atoms.calc.results["energy"]
+        atoms.info |= {"energy_unit": "eV", "energy_cutoff": 400.0, "force_field": "none"}
         atoms.calc = None
+    assert not [f for f in inspected(tmp_path, frames) if f.severity == "problem"]
+    for atoms in frames:
+        atoms.info["dft_energy"] = -1.0
     assert any("dft_energy" in f.found and f.severity == "problem" for f in inspected(tmp_path, frames))
 
 

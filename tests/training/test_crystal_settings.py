@@ -37,6 +37,14 @@ def _on_springs(atoms: ase.Atoms, count: int) -> list[ase.Atoms]:
     return frames
 
 
+def _small(folder: Path, name: str, task: str, settings: dict[str, object]) -> RunConfig:
+    """A training on ``name``.extxyz into the folder ``name``."""
+    sizes = {"channels": [8, 4], "feature_channels": [8, 4], "head_channels": [4, 2], "ffn_channels": [8, 4]}
+    model = {f"model.{key}": value for key, value in {"num_layers": 1, **sizes}.items()}
+    files = {"data.path": folder / f"{name}.extxyz", "output": folder / name}
+    return load_config("equiformer", {"task": task, **files, **model, **settings})
+
+
 def _dens(config: RunConfig, frames: list[System]) -> tuple[DeNSConfig, list[str]]:
     fitted, said = fit_dens_to_crystals(config, _Frames(frames))
     assert isinstance(fitted.task, DeNSConfig)
@@ -64,6 +72,30 @@ def test_molecules_and_other_tasks_keep_theirs(tiny: Tiny, systems: dict[str, Sy
     assert fit_dens_to_crystals(given, _Frames([copper])) == (given, [])
 
 
+def test_ratio_and_largest_share_belong_together(tiny: Tiny, systems: dict[str, System]) -> None:
+    """A share below a given ratio would exclude nearly every structure."""
+    for given in ("corruption_ratio=1.0", "max_corrupted_share=0.5"):
+        found, _ = _dens(tiny(f"task.{given}"), [systems["copper"]])
+        assert (found.corruption_ratio, found.max_corrupted_share) in ((1.0, None), (0.25, 0.5))
+        assert found.sigma == 0.025
+
+
+def test_liquids_of_molecules_are_no_crystals(tiny: Tiny, systems: dict[str, System]) -> None:
+    water = systems["water"]
+    liquid = replace(water, cell=3.1 * np.eye(3), pbc=np.ones(3, bool))
+    assert _dens(tiny(), [liquid]) == (tiny().task, [])
+
+
+def test_a_run_that_began_with_others_keeps_them(tmp_path: Path) -> None:
+    ase.io.write(tmp_path / "crystals.extxyz", _on_springs(bulk("Cu", cubic=True), 12))
+    config = _small(tmp_path, "crystals", "dens", {"task.sigma": 0.07, "training.max_steps": 1})
+    train(config)
+    train(_small(tmp_path, "crystals", "dens", {"training.max_steps": 2}), resume=True)
+    saved = load_config(tmp_path / "crystals").task
+    assert isinstance(saved, DeNSConfig) and saved.sigma == 0.07
+    assert "changed on resume: task" not in (tmp_path / "crystals" / "train.log").read_text()
+
+
 def test_no_limit_that_excludes_most_structures(tiny: Tiny, systems: dict[str, System]) -> None:
     copper = systems["copper"]
     hot = replace(copper, forces=np.full_like(copper.positions, 2.0))  # of length 3.5 eV/Å
@@ -81,17 +113,7 @@ def test_all_atoms_corrupted_stay_so(tiny: Tiny, systems: dict[str, System]) -> 
 def test_the_run_has_them(tmp_path: Path) -> None:
     for name, atoms in (("crystals", bulk("Cu", cubic=True)), ("molecules", molecule("H2O"))):
         ase.io.write(tmp_path / f"{name}.extxyz", _on_springs(atoms, 12))
-        small = {"channels": [8, 4], "feature_channels": [8, 4], "head_channels": [4, 2], "ffn_channels": [8, 4]}
-        run = load_config(
-            "equiformer",
-            {
-                "data.path": tmp_path / f"{name}.extxyz",
-                "task": "dens",
-                "training.max_steps": 2,
-                "output": tmp_path / name,
-                **{f"model.{key}": value for key, value in {"num_layers": 1, **small}.items()},
-            },
-        )
+        run = _small(tmp_path, name, "dens", {"training.max_steps": 2})
         train(run)
         saved = load_config(tmp_path / name).task
         assert isinstance(saved, DeNSConfig)

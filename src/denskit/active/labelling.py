@@ -55,7 +55,7 @@ def label(
 ) -> Labelled:
     """Compute energy, forces and (periodic frames, where the calculator has it) stress; write them as extxyz.
 
-    They are in eV and Å, as the field ``energy_unit`` says.  All fields are kept; labels and results that the frames
+    They are in eV and Å, as the field ``result_unit`` says.  All fields are kept; labels and results that the frames
     bring become ``input_energy``, ``input_forces``, ....  Each label goes at once into ``OUTPUT.progress``, so the same
     call continues after a kill; the file is removed at the end.
 
@@ -98,8 +98,6 @@ def label(
             journal.path.unlink()
             raise ValueError(f"none of {len(failures)} frames could be labelled by {method}; frame {first}: {reason}")
         found = [relabelled(structures[number], _arrays(result)) for number, result in labels.items()]
-        for atoms in found:
-            atoms.info["energy_unit"] = "eV"  # also where a training reads its other files in another unit
         with atomic_write(path) as temporary:
             ase.io.write(temporary, found, format="extxyz")
         journal.path.unlink()

@@ -29,7 +29,7 @@ from denskit.training.settings import RunConfig
 PREDICTIONS = "predictions.npz"  # in the run folder, so that a second report is fast
 MOST_DENOISED = 100  # structures on which the recovery of noise is measured
 MOST_VALUES = 12  # of a field that groups structures
-_ENDS = ("finished: ", "stopped")  # begin the last line of a training, before it is continued
+_OF_WORK = ("step ", "finished: ", "stopped")  # begin lines after those of the start
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ")
 
 
@@ -60,13 +60,21 @@ class RunResults:
 
     @cached_property
     def messages(self) -> list[str]:
-        """The lines of train.log without their times, each once; of a continued run those since it was continued."""
+        """The lines of train.log without their times, each once.
+
+        Of a training that went on after it was resumed, those before it are gone, but for findings about the data.
+        """
         if not self.folder.log.is_file():
             return []
         lines = self.folder.log.read_text(encoding="utf-8", errors="replace").splitlines()
         lines = [_STAMP.sub("", line) for line in lines]
-        ends = [place for place, line in enumerate(lines[:-1]) if line.startswith(_ENDS)]
-        return list(dict.fromkeys(lines[ends[-1] + 1 :] if ends else lines))
+        last_step = max((place for place, line in enumerate(lines) if line.startswith("step ")), default=-1)
+        resumed = [place for place, line in enumerate(lines[:last_step]) if line.startswith("resumed after step")]
+        if resumed:
+            worked = (place for place, line in enumerate(lines[: resumed[-1]]) if line.startswith(_OF_WORK))
+            begin = max(worked, default=-1) + 1
+            lines = [line for line in lines[:begin] if line.startswith("training data:")] + lines[begin:]
+        return list(dict.fromkeys(lines))
 
     @cached_property
     def header(self) -> dict[str, Any]:

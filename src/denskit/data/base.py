@@ -64,6 +64,11 @@ class Source(ABC):
         return {}
 
 
+def elements_of(source: Source) -> set[int]:
+    """Atomic numbers that occur in a source; reads all of it."""
+    return {number for system in source for number in np.unique(system.atomic_numbers).tolist()}
+
+
 class Shard(Source):
     """One file of structures.  Errors name the file and the record."""
 
@@ -92,6 +97,11 @@ class Subset(Source):
     def unit(self) -> str:
         """As of the whole source."""
         return self.source.unit
+
+    @property
+    def in_memory(self) -> bool:  # type: ignore[override]
+        """As the whole source."""
+        return self.source.in_memory
 
     @cached_property
     def sizes(self) -> np.ndarray | None:

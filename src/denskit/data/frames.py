@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 
 import ase
 import numpy as np
+from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms, FixCartesian
 from ase.io.extxyz import key_val_dict_to_str
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.data.config import DataConfig
-from denskit.data.readers.ase_files import read_frames
+from denskit.data.readers.ase_files import RESULT_UNIT, read_frames
 from denskit.data.structure_arrays import StructureArrays
 from denskit.data.writing import in_one_line
 
@@ -62,7 +63,9 @@ def exact_extxyz(frames: Sequence[ase.Atoms]) -> Iterator[str]:
         columns |= {name: rows for name, rows in atoms.arrays.items() if name not in ("numbers", "positions")}
         columns |= {name: results[name] for name in _OF_ATOMS if results.get(name) is not None}
         columns = {name: np.asarray(rows).reshape(len(atoms), -1) for name, rows in columns.items()}
-        info = atoms.info | {name: results[name] for name in _OF_FRAMES if results.get(name) is not None}
+        live = results and not isinstance(atoms.calc, SinglePointCalculator)
+        own = {RESULT_UNIT: "eV"} if live else {}  # read back in the unit of all of ASE, whatever data.units says
+        info = atoms.info | own | {name: results[name] for name in _OF_FRAMES if results.get(name) is not None}
         for name in {"stress", "virial"} & info.keys():  # extxyz wants 3 x 3
             info[name] = voigt_6_to_full_3x3_stress(info[name]) if np.size(info[name]) == 6 else info[name]
         kinds = (f"{name}:{_KINDS[rows.dtype.kind]}:{rows.shape[1]}" for name, rows in columns.items())

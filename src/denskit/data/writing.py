@@ -1,7 +1,8 @@
 """Writing structures: the fields of their own file, beside the results of a model.
 
 A written structure keeps every ``info`` and ``arrays`` field, the constraints and the results of kinds that no model
-here predicts (magnetic moments, charges, dipole).  ``energy``, ``forces`` and ``stress`` are always the model's.
+here predicts (magnetic moments, charges, dipole).  ``energy``, ``forces`` and ``stress`` are always the model's, in eV
+and Å, which ``result_unit=eV`` tells readers with another ``data.units``.
 Results of the file under these names are renamed:
 
 - ``REF_energy``, ``REF_forces``, ``REF_stress``: the labels of this very geometry, in eV, eV/Å, eV/Å^3.  They are
@@ -26,7 +27,7 @@ from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
 from denskit.data.base import Source
-from denskit.data.readers.ase_files import NAMES, REF_UNIT, read_atoms
+from denskit.data.readers.ase_files import NAMES, REF_UNIT, RESULT_UNIT, read_atoms
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.structure_arrays import LABELS
 
@@ -128,6 +129,7 @@ def _without_results(original: ase.Atoms) -> tuple[ase.Atoms, dict[str, Any]]:
 def _finished(atoms: ase.Atoms, taken: Mapping[str, Any], results: Mapping[str, Any]) -> ase.Atoms:
     for name, value in taken.items():
         _put(atoms, f"input_{name}", value)
+    atoms.info[RESULT_UNIT] = "eV"
     for name, value in results.items():
         if name in SPREADS:
             (atoms.arrays if name == "forces_std" else atoms.info)[name] = value

@@ -25,6 +25,7 @@ from denskit.training.starting_model import SAMPLE as LABELLED  # structures who
 
 SAMPLE = 64  # training structures that are measured
 SHARE = 0.045  # of the median distance to the nearest atom: 0.05 Å for organic molecules, as published for MD17
+MOLECULAR = 1.3  # Å: most atoms of molecules with hydrogen have a neighbour nearer than this
 RANGE = (0.025, 0.15)  # Å, smallest and largest sigma of the paper
 _LISTED = 5  # structures that an error names
 
@@ -100,17 +101,21 @@ def _words(names: Sequence[str], measured: dict[str, float]) -> str:
 def fit_dens_to_crystals(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
     """The run with the settings of DeNS for crystals, and a message for the log.
 
-    Where most training structures are crystals, ``FOR_CRYSTALS`` replaces the defaults, which are for molecules.
-    Settings that a preset, a file or an override gives stay.  ``max_force`` is not set where it would exclude most
-    structures.
+    Where most training structures are crystals, and few atoms have a bond to hydrogen or another as short, which
+    liquids of molecules have, ``FOR_CRYSTALS`` replaces the defaults, which are for molecules.  Settings that a preset,
+    a file or an override gives stay; of ``corruption_ratio`` and ``max_corrupted_share``, which belong together, then
+    both.  ``max_force`` is not set where it would exclude most structures.
     """
     task = config.task
     if not isinstance(task, DeNSConfig):
         return config, []
-    pointless = set() if task.partial else {"corruption_ratio", "max_corrupted_share"}
-    chosen = {name: value for name, value in FOR_CRYSTALS.items() if name not in task.model_fields_set | pointless}
-    systems = list(evenly(source, SAMPLE))
-    if not chosen or not mostly_crystals(systems):
+    given, pair = set(task.model_fields_set), {"corruption_ratio", "max_corrupted_share"}
+    if given & pair or not task.partial:
+        given |= pair
+    chosen = {name: value for name, value in FOR_CRYSTALS.items() if name not in given}
+    sample = evenly(source, SAMPLE)
+    systems = list(sample)
+    if not chosen or not mostly_crystals(systems) or np.median(nearest_of(sample).distance) < MOLECULAR:
         return config, []
     if np.median([_largest_force(system) for system in systems]) > FOR_CRYSTALS["max_force"]:
         chosen.pop("max_force", None)

@@ -89,7 +89,15 @@ def settled(
 
 
 def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:
-    """The run with that row of ``sizes`` whose model the checkpoint has; without one, as if it began."""
+    """The run with that row of ``sizes`` whose model the checkpoint has; without one, as if it began.
+
+    Settings of the task that are not given stay as they were.
+    """
+    task, before = config.task, checkpoint.config["task"]
+    if before["name"] == task.name:
+        kept = {name: before[name] for name in type(task).model_fields if name in before}
+        kept = {name: value for name, value in kept.items() if name not in task.model_fields_set}
+        config = config.model_copy(update={"task": task.model_copy(update=kept)})
     candidates = [_fitted(candidate, data) for candidate in _by_row(config, data)]
     for fitted, said in candidates:
         if fitted.model.model_dump(mode="json") == fitted.completed(checkpoint.config)["model"]:

@@ -146,7 +146,8 @@ class Trainer:
         if self.step > self.schedule.total_steps:
             raise ValueError(
                 f"{self.folder.last} is at step {self.step}, but the training is to end at step "
-                f"{self.schedule.total_steps}; ask for more (training.max_steps or training.epochs). Nothing changed"
+                f"{self.schedule.total_steps}; ask for more (training.max_steps or training.epochs), or remove "
+                f"{self.folder.path} to begin again. Nothing changed"
             )
         self.messages.append(f"resumed after step {self.step}")
         if checkpoint.num_processes != self.group.count:

@@ -193,10 +193,30 @@ def test_units_can_be_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"frame 0 says energy_unit=Ha; say data.units"):
         read_file(path)
     assert read_file(path, DataConfig(units="Hartree"))[0][0].energy == pytest.approx(27.211386, abs=1e-6)
-    ase.io.write(path, [_water(REF_energy=1.0), _water(REF_energy=1.0, energy_unit="eV")])  # type: ignore[arg-type]
-    frames, messages = read_file(path, DataConfig(units="Hartree"))
-    assert [frame.energy for frame in frames] == pytest.approx([27.211386, 1.0], abs=1e-6)
-    assert any("1 frames say energy_unit=eV and are read so, not in data.units=Hartree" in said for said in messages)
+    assert frames.unit == "Hartree"
+
+
+def test_results_that_say_so_are_in_ev(tmp_path: Path) -> None:
+    """Whatever the unit and sign of the other labels."""
+    path, other = tmp_path / "copper.extxyz", DataConfig(units="Hartree", stress_unit="GPa", stress_sign="compression")
+    marked = _copper()
+    marked.info["result_unit"] = "eV"
+    ase.io.write(path, [_copper(), marked])
+    (plain, same), messages = read_file(path, other)
+    (expected,) = read_file(_written(tmp_path, _copper()))[0]
+    assert same.energy == expected.energy and plain.energy == pytest.approx(27.211386 * expected.energy)
+    np.testing.assert_allclose(same.stress, expected.stress)
+    np.testing.assert_allclose(same.forces, expected.forces)
+    assert any("stress of 1 frames are in eV (result_unit)" in said for said in messages)
+    assert read_file(path, other)[0].unit == ""
+    marked.info["energy_unit"] = "kcal/mol"  # of the file that a model's results were written beside
+    assert read_file(_written(tmp_path, marked))[0].unit == "eV"
+    assert read_file(_written(tmp_path, marked), other)[0].unit == "eV"
+
+
+def _written(folder: Path, atoms: ase.Atoms) -> Path:
+    ase.io.write(folder / "written.extxyz", atoms)
+    return folder / "written.extxyz"
 
 
 def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:

@@ -163,6 +163,9 @@ def test_the_text_must_be_there_and_whole(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="names no frames"):
         read_file(folder)
     text.unlink()
+    with pytest.raises(ValueError, match=r"OC20's downloads need their texts, N.txt.xz beside N.extxyz.xz"):
+        read_file(folder)
+    _write(folder, stem="1")
     with pytest.raises(FileNotFoundError, match=r"no file 0.txt or .txt.xz beside"):
         read_file(folder)
 

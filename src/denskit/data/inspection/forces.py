@@ -29,6 +29,7 @@ BONDED = 1.3  # Å
 FEWEST = 20  # bonds, whose lengths deviate by more than
 SPREAD = 0.003  # Å, and go with the force, correlation below
 TREND = -0.5
+FINE = 1.7  # times stiffer or softer than STIFFNESS: bonds as they are
 FAR_OFF = 2.2  # times stiffer or softer than any unit explains; kcal/mol and kJ/mol are 4.2 apart
 _UNITS = {  # unit of the energies: that of the forces, and the remedy
     "eV": ("eV/Å", "Say data.units=eV"),
@@ -117,6 +118,8 @@ def unit(sample: Sample) -> Iterator[Finding]:
         found += f" if the forces are in {_UNITS[read_as][0]}"
     misfits = {name: abs(np.log(stiffness / _FACTORS[read_as] * factor / STIFFNESS))
                for name, factor in _FACTORS.items()}  # fmt: skip
+    if misfits[read_as] < np.log(FINE):
+        return
     likely = min(misfits, key=misfits.__getitem__)
     if misfits[likely] > np.log(FAR_OFF):
         advice = "Compare forces and lengths of a frame with the calculation"
@@ -134,7 +137,7 @@ def _unit_by_size(sample: Sample, has: np.ndarray, read_as: str) -> Iterator[Fin
     if read_as == "eV":
         yield sample.finding("problem", found, f"forces are in {_UNITS['kcal/mol'][0]}", _UNITS["kcal/mol"][1])
     else:
-        yield sample.finding("problem", found, f"forces are not in {read_as or 'the unit'}/Å", "Look at data.units")
+        yield sample.finding("problem", found, "they are not in the unit that they were read in", "Look at data.units")
 
 
 def bond_stiffness(sample: Sample) -> float | None:

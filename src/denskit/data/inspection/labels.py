@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from denskit.units import HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 SCATTER = 3.0  # eV an atom, around a sum over the elements: cohesion varies by less
 FAR, BEYOND = 3.0, 10.0  # eV an atom from that sum: possible for free atoms; more than any cohesion
 DEVIATIONS = 12.0  # robust ones, at least
+_LABEL = re.compile(r"(?:^|_)(?:energy|energies|forces?|gradients?)$", re.IGNORECASE)
 _PLACEHOLDER = ("a placeholder, no label", "Look at how the file was written")
 _MASK = "Remove these frames, or let the label count in no loss: data.missing=mask"
 
@@ -45,7 +47,7 @@ def absent(sample: Sample) -> Iterator[Finding]:
 
 def likely_labels(keys: Sequence[str]) -> list[str]:
     """Names of fields that are probably labels."""
-    return [key for key in keys if any(word in key.lower() for word in ("energ", "forc", "grad"))]
+    return [key for key in keys if _LABEL.search(key) and not key.startswith(("input_", "free_"))]
 
 
 def not_finite(sample: Sample) -> Iterator[Finding]:

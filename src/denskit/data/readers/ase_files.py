@@ -39,6 +39,8 @@ NAMES = {
     "stress": ("REF_stress", "REF_virial", "REF_virials", "stress", "virial", "virials"),
 }
 REF_UNIT = "REF_unit"  # where it is "eV", REF_ labels are in eV and Å, whatever the units of other fields
+RESULTS = ("energy", "forces", "stress")
+RESULT_UNIT = "result_unit"  # where it is "eV", these are in eV and Å, and the stress has ASE's sign
 GEOMETRY = {"numbers", "positions", "tags", "momenta", "masses", "initial_magmoms", "initial_charges"}
 
 
@@ -58,7 +60,7 @@ def read_frames(frames: Iterable[ase.Atoms], name: str, config: DataConfig) -> t
     structures = StructureArrays.from_systems(systems, name=name)
     keys = tuple(sorted(reader.seen))
     reader.refuse_mixed_names()
-    whole = replace(structures, keys=keys, denoise=config.origin != "md", unit=reader.unit)
+    whole = replace(structures, keys=keys, denoise=config.origin != "md", unit=reader.unit_of_all())
     return whole, reader.messages()
 
 
@@ -147,11 +149,9 @@ class _Reader:
         self.name = name
         self.config = config
         self.unit = "eV" if config.units == "auto" else config.units
-        self.factor = ENERGY_UNITS[self.unit]  # of the frame that is read
-        self.own_units = Counter[str]()  # frames that say their unit themselves, where data.units is another
-        self.computed: set[str] = (
-            set()
-        )  # fields of the frame that are results of a live calculator, in eV as all of ASE
+        self.factor = ENERGY_UNITS[self.unit]
+        self.in_ev: set[str] = set()  # fields of the frame that is read, whatever ``data.units`` says
+        self.frames = {True: 0, False: 0}  # with such fields, without
         self.used = {label: Counter[str]() for label in NAMES}
         self.both: dict[str, str] = {}
         self.seen: set[str] = set()
@@ -163,8 +163,11 @@ class _Reader:
         results = {} if atoms.calc is None else atoms.calc.results
         fields: dict[str, Any] = {**atoms.info, **atoms.arrays, **results}
         self.seen.update(set(fields) - GEOMETRY)
-        self.computed = set() if isinstance(atoms.calc, SinglePointCalculator) else set(results)
-        self.factor = ENERGY_UNITS[self._unit(fields, index)]
+        self._require_units(fields, index)
+        live = atoms.calc is not None and not isinstance(atoms.calc, SinglePointCalculator)
+        self.in_ev = set(RESULTS) & set(fields) if fields.get(RESULT_UNIT) == "eV" else set()
+        self.in_ev |= set(RESULTS) & set(results) if live else set()  # as those of every calculator of ASE
+        self.frames[bool(self.in_ev)] += 1
         n = len(atoms)
         energy, forces = self._label("energy", fields, index, 1), self._label("forces", fields, index, 3 * n)
         return System(
@@ -181,19 +184,18 @@ class _Reader:
             group=self._group(fields, index),
         )
 
-    def _unit(self, fields: dict[str, Any], index: int) -> str:
-        """The unit of a frame's energies: what it says itself, else ``data.units``.
-
-        ASE's files are in eV; where a frame names another unit, the user must confirm it.
-        """
+    def _require_units(self, fields: dict[str, Any], index: int) -> None:
+        """ASE's files are in eV; where a frame names another unit, the user must confirm it."""
         said = fields.get("energy_unit")
-        own = None if said is None else SPELLINGS.get(str(said).lower())
-        if self.config.units == "auto" and said is not None and own != "eV":
+        confirmed = self.config.units != "auto" or fields.get(RESULT_UNIT) == "eV"
+        if not confirmed and said is not None and SPELLINGS.get(str(said).lower()) != "eV":
             raise ValueError(f"{self.name}, frame {index} says energy_unit={said}; say data.units=UNIT, too")
-        if own is None or own == self.unit:
+
+    def unit_of_all(self) -> str:
+        """The unit of the energies of all frames; empty where it is not one."""
+        if not self.frames[True] or self.unit == "eV":
             return self.unit
-        self.own_units[f"energy_unit={said}"] += 1
-        return own
+        return "" if self.frames[False] else "eV"
 
     def _find(self, label: str, fields: dict[str, Any]) -> str | None:
         explicit = getattr(self.config, f"{label}_key")
@@ -216,7 +218,7 @@ class _Reader:
         if value.size not in sizes:
             wanted = " or ".join(str(size) for size in sizes)
             raise ValueError(f"{where} is of shape {value.shape}; wanted {wanted} numbers for the {label}")
-        if key in self.computed or (key.startswith("REF_") and fields.get(REF_UNIT) == "eV"):
+        if key in self.in_ev or (key.startswith("REF_") and fields.get(REF_UNIT) == "eV"):
             return value
         return value * (self.stress_factor(key) if label == "stress" else self.factor)
 
@@ -280,10 +282,10 @@ class _Reader:
             unit = "the unit of energies per Å^3" if self.config.stress_unit == "auto" else self.config.stress_unit
             sign = f"positive under {self.config.stress_sign}"
             said.append(f"{self.name}: stress in {unit}, {sign}, converted to eV/Å^3, positive under tension")
-        said += [
-            f"{self.name}: {frames} frames say {own} and are read so, not in data.units={self.unit}"
-            for own, frames in self.own_units.items()
-        ]
+        if self.frames[True] and self.unit != "eV":
+            said.append(
+                f"{self.name}: energy, forces and stress of {self.frames[True]} frames are in eV ({RESULT_UNIT})"
+            )
         said += [f"{self.name}: {label} is {which}" for label, which in self.both.items()]
         for label, names in self.used.items():
             key = getattr(self.config, f"{label}_key")

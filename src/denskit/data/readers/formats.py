@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -101,14 +102,16 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
         ending = next((ending for ending in _SHARDS if path.name.endswith(ending)), None)
         if ending is not None and not path.name.startswith("."):
             found.setdefault(ending, []).append(path / "data.mdb" if path.is_dir() else path)
-    if ".extxyz" in found and all(text_of(path) is None for path in found[".extxyz"]):
-        del found[".extxyz"]  # ordinary files
+    for ending in _WITH_TEXT:
+        if ending in found and all(text_of(path) is None for path in found[ending]):
+            del found[ending]  # ordinary files
     frames = [path for path in sorted(folder.iterdir()) if _holds_frames(path)]
     if not found and frames:
         raise ValueError(
             f"{folder} is a folder with {len(frames)} files of structures ({frames[0].name}, ...), which are not "
             f"joined by themselves: data.train=[{frames[0]}, ...] with data.valid=FILE, or write one folder of shards: "
-            f"denskit data convert {folder}/*{frames[0].suffix} -o FOLDER"
+            f"denskit data convert {shlex.quote(str(folder))}/* -o FOLDER. OC20's downloads need their texts, N.txt.xz "
+            "beside N.extxyz.xz"
         )
     if len(found) != 1:
         seen = ", ".join(f"{len(paths)} *{ending}" for ending, paths in found.items()) or "none of them"

@@ -104,9 +104,7 @@ def _differences(own: Mapping[str, Any], settings: Sequence[Mapping[str, Any]], 
     different = [
         key
         for key, value in own.items()
-        if key not in _NOT_COMPARED
-        and any(other.get(key, value) != value for other in settings)
-        and not (key in _PARTS and Path(str(value)).parent.name == FRAMES)  # each run has a copy of its own
+        if key not in _NOT_COMPARED and any(other.get(key, value) != value for other in settings)
     ]
     if different:
         return ", ".join(f"{key.removesuffix('.name')}={short(own[key])}" for key in different)
@@ -117,6 +115,9 @@ def _differences(own: Mapping[str, Any], settings: Sequence[Mapping[str, Any]], 
 def _settings_of(folder: Path) -> dict[str, Any]:
     """All settings of a run, and the number of training structures where its split is in a file."""
     settings = dict(dotted(load_config(folder).document()))
+    for part in _PARTS:  # of frames in memory each run has a copy of its own: alike where the content is
+        if settings.get(part) is not None and (file := Path(str(settings[part]))).parent.name == FRAMES:
+            settings[part] = sha256_of(file)[:12] if file.is_file() else str(file)
     splits = RunFolder(folder).splits
     if settings.get("data.split.file") is not None and splits.is_file():
         parts = json.loads(splits.read_text(encoding="utf-8"))

@@ -100,7 +100,8 @@ def _train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder, *, 
     path, before = folder.run(run), folder.judged(run)
     config = run.config(path, split_settings(study, run, folder.splits))
     if not before:
-        require_judgeable(study, config)
+        if not RunFolder(path).last.is_file():  # a run that has begun was asked
+            require_judgeable(study, config)
         if not folder.inputs(run).is_file():
             folder.inputs(run).parent.mkdir(exist_ok=True)
             write_json(folder.inputs(run), training_files(config))

@@ -228,19 +228,21 @@ class Relaxer:
 
 
 def relax(
-    potential: EnergyAndForces | Model,
-    structures: Structures | Sequence[ase.Atoms],
+    potential: EnergyAndForces | Model | Sequence[Model],
+    structures: Structures | Sequence[ase.Atoms] | ase.Atoms,
     settings: RelaxationSettings | None = None,
     *,
     batch_atoms: int = 1000,
 ) -> list[Relaxed]:
     """Relax structures in memory; results in the order of the structures.  See :class:`Relaxer`.
 
-    potential: also a model file, a run folder, or a force field.
+    potential: also model files, run folders or force fields.
     """
     settings = settings or RelaxationSettings()
-    if isinstance(potential, str | os.PathLike | ForceField):
+    if isinstance(potential, str | os.PathLike | ForceField | Sequence):
         potential = Potential(potential, stress=settings.cell is not None)
+    if isinstance(structures, ase.Atoms):
+        structures = [structures]
     if len(structures) and isinstance(structures[0], ase.Atoms):
         structures = [system_of(atoms, place) for place, atoms in enumerate(structures)]  # type: ignore[arg-type]
     relaxer = Relaxer(potential, structures, settings, batch_atoms=batch_atoms)  # type: ignore[arg-type]
