@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from denskit.analysis.plots import curves_figure, plot_overview, plot_parity, png_of, read_metrics
+from denskit.analysis.simulation_plots import dynamics_figure
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -58,3 +59,10 @@ def test_one_validation_shows_as_a_dot_with_its_value() -> None:
     (line,) = [line for line in forces.lines if len(line.get_xdata())]
     assert line.get_marker() == "o"
     assert [text.get_text() for text in forces.texts] == ["41.5"]
+
+
+def test_dynamics_at_constant_pressure_show_the_volume() -> None:
+    columns = {name: np.arange(1.0, 4.0) for name in ("time_ps", "temperature_K", "potential_eV")}
+    assert len(dynamics_figure({0: columns}).axes) == 2
+    *_, volume = dynamics_figure({0: columns | {"volume_A3": np.array([9.0, 8.0, 7.0])}}).axes
+    assert volume.get_ylabel().startswith("volume") and volume.lines[0].get_ydata().tolist() == [9.0, 8.0, 7.0]

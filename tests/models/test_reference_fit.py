@@ -39,11 +39,16 @@ def _largest_variance(counts: np.ndarray) -> float:
 
 
 def _left_out(counts: np.ndarray, energies: np.ndarray, strength: float, *, whole: bool) -> float:
-    """Root mean square error per atom of each structure from a refit without it, or without all of its composition."""
+    """Root mean square error per atom of each structure from a refit without it, or without all of its composition.
+
+    Whole compositions are left out where the others have their elements.
+    """
     atoms = counts.sum(axis=1)
     shares, errors = counts / atoms[:, None], []
     for row in range(len(counts)):
         kept = ~np.isclose(shares, shares[row]).all(axis=1) if whole else np.arange(len(counts)) != row
+        if whole and (counts[row][~counts[kept].any(axis=0)] > 0).any():
+            continue
         errors.append((energies[row] - counts[row] @ _ridge(counts[kept], energies[kept], strength)) / atoms[row])
     return float(np.sqrt(np.mean(np.square(errors))))
 

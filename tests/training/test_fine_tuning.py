@@ -18,8 +18,9 @@ from denskit.evaluation.evaluate import evaluate
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
 from denskit.models.prediction import batches
+from denskit.models.scaling import Scaling
 from denskit.runtime.processes import join_processes
-from denskit.training.fine_tuning import element_tables, similar_element
+from denskit.training.fine_tuning import _Constants, element_tables, similar_element
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 from denskit.training.trainer import Trainer
@@ -286,3 +287,24 @@ def test_what_a_preset_measures_is_no_wish(tmp_path: Path) -> None:
     config = load_config(mine)
     assert (config.data.references, config.training.scale) == ("isolated", "trained")
     assert load_config(mine, ["training.init_from=another"]).data.references == "isolated"
+
+
+def test_references_are_fitted_jointly_where_all_structures_have_new_elements() -> None:
+    """W and Be of compounds alone: Be's reference cannot be told from an error of W's otherwise."""
+    constants = _Constants(Scaling(elements=[4, 74]))
+    counts, generator = np.zeros((30, 119)), np.random.default_rng(0)
+    counts[:, [4, 74]] = generator.integers(1, 6, (30, 2))
+    constants.counts, constants.left = counts, counts[:, 4] * -3.0 + counts[:, 74] * 2.0
+    table, *_ = constants.correct("fit", [4, 74], [4], "trained")
+    assert "corrections of the references" in table
+    np.testing.assert_allclose(constants.left, 0, atol=1e-6)
+    assert "data.references=fit" not in " ".join(constants.compare([4], "fit"))
+
+
+def test_an_error_of_a_part_of_the_elements_is_told_per_atom_of_all() -> None:
+    constants = _Constants(Scaling(elements=[4, 74]))
+    counts = np.zeros((3, 119))
+    counts[:, 4], counts[:, 74] = 1, 3
+    constants.counts, constants.left = counts, np.array([4.0, 4.4, 3.6])
+    _, about, *_ = constants.correct("trained", [4, 74], [4], "trained")
+    assert "81.65 meV an atom are left (rms of 3 structures)" in about

@@ -33,12 +33,19 @@ def plot_study(study: Study, output: Path, *, title: str = "") -> Path:
 
 
 def dynamics_figure(replicas: Mapping[int, Mapping[str, np.ndarray]]) -> Figure:
-    """Temperature (K) and potential energy (eV, from the first) over time; replica -> columns of statistics.csv."""
-    figure, (temperature, energy) = row_of_axes(2, width=4.8)
+    """Temperature (K), potential energy (eV, from the first) and, of constant pressure, volume (Å^3) over time.
+
+    replicas: replica -> columns of statistics.csv.
+    """
+    breathes = all("volume_A3" in columns for columns in replicas.values())
+    figure, (temperature, energy, *more) = row_of_axes(3 if breathes else 2, width=4.8)
     for (replica, columns), colour in zip(replicas.items(), cycle(COLOURS), strict=False):
         style: dict[str, Any] = {"color": colour, "linewidth": 0.8, "label": f"replica {replica}"}
         temperature.plot(columns["time_ps"], columns["temperature_K"], **style)
         energy.plot(columns["time_ps"], columns["potential_eV"] - columns["potential_eV"][0], **style)
+        for volume in more:
+            volume.plot(columns["time_ps"], columns["volume_A3"], **style)
+            volume.set(xlabel="time (ps)", ylabel="volume (Å$^3$)")
     temperature.set(xlabel="time (ps)", ylabel="temperature (K)")
     energy.set(xlabel="time (ps)", ylabel="potential energy, from the first (eV)")
     if 1 < len(replicas) <= len(COLOURS):

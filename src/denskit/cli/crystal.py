@@ -12,6 +12,8 @@ from denskit.cli.output import complain, give
 from denskit.cli.sets import origin_of, reading_settings
 from denskit.cli.stopping import stoppable
 
+ROUGH = 0.1  # of the bulk modulus, between energies and stresses
+DERIVATIVES = (0.0, 12.0)  # of bulk moduli by the pressure that are believed
 # column, key, format
 COLUMNS = (
     ("formula", "formula", "{}"),
@@ -99,6 +101,23 @@ def crystal(
         raise typer.Exit(1)
 
 
+def _rough(crystal: dict[str, Any]) -> str:
+    """A warning where the two bulk moduli, or the curvature of the equation of state, show noise; else empty."""
+    energies, stresses = crystal["bulk_modulus_GPa"], crystal.get("elastic_bulk_modulus_GPa")
+    derivative = crystal["bulk_modulus_derivative"]
+    if stresses is not None and abs(stresses - energies) > ROUGH * abs(energies):
+        return (
+            f"the bulk modulus is {energies:.1f} GPa by the equation of state and {stresses:.1f} GPa by the elastic "
+            "constants: the energy is not smooth near the minimum; train longer, or on strained structures"
+        )
+    if not DERIVATIVES[0] <= derivative <= DERIVATIVES[1]:
+        return (
+            f"the derivative of its bulk modulus by the pressure is {derivative:.1f} (2 to 8 in most crystals): the "
+            "energy is not smooth near the minimum"
+        )
+    return ""
+
+
 def _print(found: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -117,6 +136,8 @@ def _print(found: list[dict[str, Any]]) -> None:
             console.print(f"{place}: {crystal['error']}", markup=False)
         if "energy_eV_per_atom" not in crystal:
             continue
+        if told := _rough(crystal):
+            console.print(f"{place}: {told}")
         if crystal.get("elastically_stable") is False:
             console.print(f"{place}: a strain lowers its energy (an eigenvalue of the elastic constants is negative)")
         elif "conductivity_300K_W_per_m_K" in crystal and crystal["conductivity_300K_W_per_m_K"] is None:

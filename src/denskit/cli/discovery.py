@@ -23,6 +23,7 @@ ROWS = (
     ("relaxed energy: MAE (meV/atom)", "energy_MAE_eV_per_atom", "{:.1f}"),
     ("relaxed structure: RMSD, in (volume/atom)^(1/3)", "rmsd", "{:.4f}"),
     ("relaxed structures that match", "matched", "{}"),
+    ("structures to compare with", "reference_structures", "{}"),
     ("predicted stable", "predicted_stable", "{}"),
     ("converged", "converged", "{}"),
     ("not converged in 500 moves", "not_converged", "{}"),

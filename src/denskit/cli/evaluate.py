@@ -14,8 +14,10 @@ from denskit.cli.options import Committee, Deterministic, Device, Force, refuse
 from denskit.cli.output import give
 from denskit.cli.sets import named_sets, print_table, with_reading
 from denskit.files import write_json
+from denskit.units import GPA
 
 SETS, PARITY = "sets.json", "parity.png"
+STRANGE = 300.0  # meV/Å^3, 48 GPa: a stress error above that of predicting zero for nearly all solids
 Sets = Annotated[
     list[str] | None,
     typer.Argument(
@@ -148,7 +150,11 @@ def _judge(
     give(errors=results)
     name = str(models[0]) if len(models) == 1 else f"mean of {', '.join(map(str, models))}"
     print_table(results, title=f"{name} on {', '.join(sets) or file or f'its {split} split'}")
-    hints = {name: _shift_of(result) for name, result in results.items() if (sets or file) and name != "mean"}
+    hints = {
+        name: "; ".join(filter(None, (_shift_of(result), _stress_unit_of(result))))
+        for name, result in results.items()
+        if (sets or file) and name != "mean"
+    }
     for name, hint in hints.items():
         if hint:
             typer.echo(f"hint: {name}: {hint}" if len(hints) > 1 else f"hint: {hint}")
@@ -167,6 +173,17 @@ def _read(models: list[Path], sets: dict[str, str], data: dict[str, Any]) -> dic
         if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
             typer.echo(message, err=True)
     return {name: source for name, (source, _) in read.items()}
+
+
+def _stress_unit_of(errors: dict[str, float]) -> str:
+    """A hint where stresses are wrong by more than any of solids."""
+    error = errors.get("stress_mae_meV_per_A3", 0.0)
+    if error < STRANGE:
+        return ""
+    return (
+        f"the stress error is {error / (1000 * GPA):.0f} GPa, more than most stresses of solids: is the file's in "
+        "another unit or of the opposite sign? data.stress_unit=kbar data.stress_sign=compression reads VASP's"
+    )
 
 
 def _shift_of(errors: dict[str, float]) -> str:
@@ -194,10 +211,11 @@ def _write(
     found = results if names == [SETS] else next(iter(results.values()))
     write_json(folder / names[0], found)
     if PARITY in names:
-        from denskit.analysis.plots import plot_parity
+        from denskit.analysis.plots import parity_figure, save_figure
         from denskit.analysis.predictions import predictions_of
+        from denskit.analysis.report.errors import parity_panels
 
-        pairs = predictions_of(models, **parity)
         title = " and ".join(model.name for model in models)
-        plot_parity(pairs.energy, pairs.forces, folder / PARITY, title=f"{title}, test structures")
+        panels = parity_panels(predictions_of(models, **parity))
+        save_figure(parity_figure(panels, title=f"{title}, test structures"), folder / PARITY)
     typer.echo(f"Wrote {' and '.join(names)} to {folder}")

@@ -31,6 +31,7 @@ from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
 from denskit.simulation.relaxation.results import Relaxed
 
 PROTOCOL = PROTOCOLS["matbench-discovery"]
+UNMATCHED = 1.0  # RMSD of structures that do not match, as on the leaderboard: the tolerance of the comparison
 TABLE, RESULT = "discovery.csv", "discovery.json"
 NAME, HULL, ENERGY = "material_id", "e_above_hull", "relaxed_energy"  # fields of the files
 ATOMS = Callable[[System], ase.Atoms]
@@ -128,7 +129,7 @@ def discover_into(
         writer.writeheader()
         writer.writerows({name: "" if value is None else value for name, value in row.items()} for row in rows)
     found = {"materials": len(rows), **summary["status"], **_metrics(rows)}
-    write_json(work.path / RESULT, found)
+    write_json(work.path / RESULT, {name: value if math.isfinite(value) else None for name, value in found.items()})
     return found
 
 
@@ -209,6 +210,7 @@ def _row(
     }
     if distance is not None:
         atoms = relaxed_at(plain(system), relaxed.positions, relaxed.cell, {})
+        row["reference_structure"] = reference.atoms is not None
         row["rmsd"] = None if energy is None or reference.atoms is None else distance(atoms, reference.atoms)
     return row
 
@@ -230,11 +232,10 @@ def _metrics(rows: list[dict[str, Any]]) -> dict[str, float]:
     if (judged := np.isfinite(reference)).any() and np.isfinite(predicted).any():
         found |= stability_metrics(reference[judged], predicted[judged])
     if "rmsd" in columns:
-        matched = np.isfinite(columns["rmsd"])
-        found |= {
-            **({"rmsd": float(columns["rmsd"][matched].mean())} if matched.any() else {}),
-            "matched": int(matched.sum()),
-        }
+        wanted = np.array([row["reference_structure"] for row in rows])
+        distances, matched = columns["rmsd"][wanted], int(np.isfinite(columns["rmsd"]).sum())
+        found |= {"rmsd": float(np.nan_to_num(distances, nan=UNMATCHED).mean()), "matched": matched}
+        found["reference_structures"] = int(wanted.sum())
     return found
 
 

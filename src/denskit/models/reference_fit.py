@@ -28,7 +28,7 @@ class ReferenceFit:
     compositions: int  # different ones
     error: float  # of the structures that were fitted
     error_left_out: float  # of each structure from the others; NaN where there are no others
-    error_new_composition: float  # of each structure from those of other compositions; NaN likewise
+    error_new_composition: float  # of each structure from other compositions, where these have its elements; else NaN
 
     def messages(self, table: Mapping[str, float]) -> list[str]:
         """Messages about the fit of ``table``, K symbols with eV; a warning names undetermined elements."""
@@ -36,7 +36,7 @@ class ReferenceFit:
         for left_out, value in (("structure", self.error_left_out), ("composition", self.error_new_composition)):
             if np.isfinite(value):
                 error += f", {1000 * value:.4g} on a {left_out} left out"
-        ridge = f", ridge {self.strength:.2g} by leave-one-out" if self.strength else ""
+        ridge = f", ridge {self.strength:.2g} by leave-one-out" if self.strength > STRENGTHS[0] else ""
         plural = "s" if self.compositions > 1 else ""
         messages = [f"references: fitted per atom to {self.compositions} composition{plural}{ridge}; {error}"]
         free = [symbol for symbol, known in zip(table, self.determined, strict=True) if not known]
@@ -85,7 +85,10 @@ def fit_references(counts: np.ndarray, energies: np.ndarray) -> ReferenceFit:
     squares = residual**2 + scatter[:, None]
     with np.errstate(invalid="ignore"):  # 0 / 0 where there is only one structure, or one composition
         left_out = rms(squares / ((weight[:, None] - 1 + slack) / weight[:, None]) ** 2)
-        new_composition = rms((residual / slack) ** 2 + scatter[:, None])
+        elsewhere = ((shares > 0).sum(axis=0) > 1)[None, :] | (shares <= 0)  # [C, K]
+        fair = elsewhere.all(axis=1)  # compositions whose elements the others have
+        squares_new = ((residual / slack) ** 2 + scatter[:, None])[fair]
+        new_composition = np.sqrt(weight[fair] @ squares_new / weight[fair].sum())
     best = int((left_out <= 1.000001 * left_out.min()).argmax())  # the weakest of equals
     slope = right.T @ (values / (values**2 + strengths[best]) * parts)
     rest = mean_share - right.T @ (right @ mean_share)  # with ``right`` it spans all shares

@@ -71,7 +71,7 @@ def fine_tuned(
     constants.predict(force_field, evenly(measured, FITTED if new or references == "fit" else COMPARED), config)
     messages += constants.correct(references, found.elements, new, training.scale)
     messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
-    messages += constants.compare(new)
+    messages += constants.compare(new, references)
     return force_field, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
 
 
@@ -148,10 +148,12 @@ class _Constants:
             return []
         messages: list[str] = []
         old = self._without(new)
-        if references == "fit" and old.any():  # structures without new elements tell most about the old ones
+        if references == "fit" and not old.any():
+            messages += self._fit("corrections of the references, fitted to the residuals", ~old, elements)
+        elif references == "fit":  # structures without new elements tell most about the old ones
             known = [z for z in elements if z not in new]
             messages += self._fit("corrections of the references, fitted to the residuals", old, known)
-        if references in ("trained", "fit") and not old.all():
+        if not old.all() and (references == "trained" or (references == "fit" and old.any())):
             messages += self._fit("references of new elements, fitted to the residuals", ~old, new)
         if isinstance(scale, FixedScale):
             return messages
@@ -173,7 +175,11 @@ class _Constants:
             dict(zip(symbols, energies.tolist(), strict=True))
             for energies in (fit.references, self.scaling.references[elements])
         )
-        return [f"{name}: {listed(found)} eV", *fit.messages(whole)]
+        table, (about, *warnings) = f"{name}: {listed(found)} eV", fit.messages(whole)
+        if self.counts[rows].sum() > self.counts[rows][:, elements].sum():  # then it is no fit per atom of all
+            left = self.left[rows] / self.counts[rows].sum(axis=1)
+            about = f"{1000 * (left**2).mean() ** 0.5:.4g} meV an atom are left (rms of {rows.sum()} structures)"
+        return [table, about, *warnings]
 
     def _without(self, elements: list[int]) -> np.ndarray:
         """Which of the structures [S] have none of some elements."""
@@ -183,7 +189,7 @@ class _Constants:
         self.scaling.references[elements] += torch.from_numpy(energies).to(self.scaling.references.device)
         self.left = self.left - self.counts[:, elements] @ energies
 
-    def compare(self, new: list[int]) -> list[str]:
+    def compare(self, new: list[int], references: References) -> list[str]:
         """Mean and spread of the residuals, and a warning where they exceed a model's error."""
         if not len(self.left):
             return []
@@ -195,11 +201,13 @@ class _Constants:
         offset = float((per_atom[old if old.any() else ...] ** 2).mean() ** 0.5)
         if offset < OFFSET:
             return [said]
+        advice = (
+            ". data.references=fit corrects the references of the elements (energies of earlier structures move along)"
+        )
         return [
             said,
             f"warning: the data's energies lie {offset:.3f} eV an atom (root mean square) from the trained model's: "
-            "another level of theory, or structures unlike those that it knows. data.references=fit corrects the "
-            "references of the elements (energies of earlier structures move along)",
+            f"another level of theory, or structures unlike those that it knows{'' if references == 'fit' else advice}",
         ]
 
 

@@ -22,6 +22,9 @@ from denskit.simulation.crystals import (
 )
 from denskit.simulation.crystals.elastic import Elasticity
 from denskit.simulation.crystals.folder import measure_into
+from denskit.simulation.relaxation import relax
+from denskit.simulation.relaxation.cells import CellRelaxation
+from denskit.simulation.relaxation.settings import RelaxationSettings
 from denskit.units import AMU, GPA
 from simulation.morse import Morse
 
@@ -164,6 +167,25 @@ def test_a_relaxation_that_does_not_converge_is_an_error() -> None:
         relaxed_crystal(MORSE, crystal, SETTINGS.model_copy(update={"steps": 1}))
 
 
-def test_a_crystal_that_falls_apart_is_an_error() -> None:
-    with pytest.raises(ValueError, match="relaxation took the volume from .* the model does not know this crystal"):
-        relaxed_crystal(MORSE, _system(bulk("Cu", cubic=True, a=4.8)), SETTINGS)
+@pytest.mark.parametrize(("a", "message"), [(4.0, "took the volume from .* does not know"), (4.8, "times the first")])
+def test_a_crystal_that_falls_apart_is_an_error(a: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        relaxed_crystal(MORSE, _system(bulk("Cu", cubic=True, a=a)), SETTINGS)
+
+
+def test_a_cell_without_neighbours_is_an_error_and_the_others_go_on(tmp_path: Path) -> None:
+    """Such as one whose lengths are in another unit."""
+    copper, empty = _system(bulk("Cu", cubic=True, a=3.1)), _system(bulk("Cu", cubic=True, a=40))
+    first, second, third = measure_into(tmp_path, MORSE, [copper, empty, copper], SETTINGS)
+    assert "does not change with the volume: no atom has a neighbour" in second["error"]
+    assert "error" not in first and third["bulk_modulus_GPa"] == first["bulk_modulus_GPa"]
+    assert first["elastic_bulk_modulus_GPa"] == pytest.approx(first["bulk_modulus_GPa"], rel=0.02)
+    with pytest.raises(ValueError, match="all elastic constants are zero"):
+        Elasticity.of(np.zeros((6, 6)))
+
+
+def test_a_relaxation_under_an_absurd_pressure_ends() -> None:
+    """50,000 GPa, which were kbar: it would shrink for ever, with ever more neighbours."""
+    settings = RelaxationSettings(cell=CellRelaxation(hydrostatic=True, pressure=50_000 * GPA), steps=300)
+    (found,) = relax(MORSE, [_system(bulk("Cu", cubic=True, a=3.1))], settings)
+    assert found.status == "exploded" and "times the first: a pressure in another unit" in found.message

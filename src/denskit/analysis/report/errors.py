@@ -18,13 +18,7 @@ _MOST_LINES = 8  # in one panel of a figure
 
 def parity(judged: Judged) -> Section:
     """Predicted against reference values of energy, forces and stress."""
-    panels: dict[str, Mapping[str, Pair]] = {}
-    if judged.energy is not None:
-        panels["energy per atom less the mean reference (meV)"] = {"": relative(_energies_per_atom(judged))}
-    if judged.forces is not None:
-        panels["force (meV/Å)"] = {"": judged.forces}
-    if judged.stress is not None:
-        panels["stress (meV/Å³)"] = {"": judged.stress}
+    panels = parity_panels(judged)
     if not panels:
         return Section("Predicted against reference", [paragraph("The structures have no labels to compare with.")])
     caption = (
@@ -32,6 +26,18 @@ def parity(judged: Judged) -> Section:
         "atom, less the energies of the elements, and less the mean reference."
     )
     return Section("Predicted against reference", [Picture("parity", parity_figure(panels), caption)])
+
+
+def parity_panels(judged: Judged) -> dict[str, Mapping[str, Pair]]:
+    """Panels of :func:`denskit.analysis.plots.parity_figure` for all labels."""
+    panels: dict[str, Mapping[str, Pair]] = {}
+    if judged.energy is not None:
+        panels["energy per atom,\nless elements and mean (meV)"] = {"": relative(_energies_per_atom(judged))}
+    if judged.forces is not None:
+        panels["force (meV/Å)"] = {"": judged.forces}
+    if judged.stress is not None:
+        panels["stress (meV/Å³)"] = {"": judged.stress}
+    return panels
 
 
 def _energies_per_atom(judged: Judged) -> Pair:

@@ -28,7 +28,7 @@ class Elasticity:
 
     @classmethod
     def of(cls, measured: np.ndarray) -> Elasticity:
-        """From measured constants [6, 6]."""
+        """From measured constants [6, 6].  Raises ValueError where they are zero."""
         constants = (measured + measured.T) / 2
         eigenvalues = np.linalg.eigvalsh(constants)
         stable = bool(eigenvalues[0] > 0)
@@ -36,6 +36,8 @@ class Elasticity:
         if stable:  # else there is no compliance
             reuss_bulk, reuss_shear = _reuss(np.linalg.inv(constants))
             bulk, shear = (bulk + reuss_bulk) / 2, (shear + reuss_shear) / 2
+        if bulk == 0 and shear == 0:
+            raise ValueError("all elastic constants are zero: no atom has a neighbour within the cutoff")
         return cls(
             constants=constants,
             bulk_modulus=bulk,

@@ -12,6 +12,8 @@ from denskit.simulation.crystals.ground_state import CrystalSettings, relaxed_at
 from denskit.simulation.potential import EnergyAndForces
 from denskit.units import GPA
 
+FLAT = 1e-9  # eV an atom
+
 
 @dataclass(frozen=True, kw_only=True)
 class EquationOfState:
@@ -37,6 +39,8 @@ def equation_of_state(potential: EnergyAndForces, crystal: System, settings: Cry
     n_atoms = len(crystal)
     volumes = factors * abs(np.linalg.det(crystal.cell)) / n_atoms
     energies = energies / n_atoms
+    if np.ptp(energies) < FLAT:
+        raise ValueError("the energy does not change with the volume: no atom has a neighbour within the cutoff")
     fit = Fit(volumes, energies, eos="birchmurnaghan")
     try:
         volume, energy, modulus = fit.fit(warn=False)

@@ -106,7 +106,7 @@ def measure_into(
                     if reference is not None:
                         wanted = Conductivity.load(reference / HEAT.format(index))
                         found |= conductivity_errors(heat_of, wanted, symmetric=kept)
-            except (ValueError, RuntimeError) as error:  # phonopy, phono3py and spglib raise both
+            except (ValueError, RuntimeError, ArithmeticError) as error:  # phonopy, phono3py and spglib raise these
                 found["error"] = str(error)
             append_line(folder / PROPERTIES, {"index": index, "formula": _formula(source, index), **found})
             progress(index + 1, f"{index + 1} of {len(source)} crystals", len(source))
@@ -157,6 +157,7 @@ def _elastic(potential: EnergyAndForces, crystal: System, settings: CrystalSetti
     elastic = elastic_constants(potential, crystal, settings)
     return {
         "elastic_constants_GPa": elastic.constants.tolist(),
+        "elastic_bulk_modulus_GPa": elastic.bulk_modulus,
         "shear_modulus_GPa": elastic.shear_modulus,
         "youngs_modulus_GPa": elastic.youngs_modulus,
         "poisson_ratio": elastic.poisson_ratio,

@@ -15,6 +15,7 @@ from typing import Any
 
 import ase
 import ase.io
+import numpy as np
 
 from denskit.batch import System
 from denskit.data.writing import plain, relaxed_at
@@ -33,7 +34,10 @@ from denskit.simulation.state import Structures
 
 SAVE_EVERY = 60.0  # s
 Original = Callable[[System], ase.Atoms]
-COLUMNS = ("index", "sid", "formula", "atoms", "status", "moves", "energy_eV", "fmax_eV_per_A", "moved_A", "message")
+COLUMNS = (
+    "index", "sid", "formula", "atoms", "status", "moves", "energy_eV", "fmax_eV_per_A", "moved_A",
+    "volume_change_percent", "message",
+)  # fmt: skip
 
 
 class RelaxationFolder(WorkFolder):
@@ -125,7 +129,7 @@ class RelaxationFolder(WorkFolder):
                 counts[relaxed.status] += 1
                 total_moves += relaxed.moves
                 if len(relaxed.positions) == 0:  # a record that cannot be read
-                    writer.writerow([relaxed.index, "", "", "", relaxed.status, 0, "", "", "", relaxed.message])
+                    writer.writerow([relaxed.index, "", "", "", relaxed.status, 0, "", "", "", "", relaxed.message])
                     continue
                 system = source[relaxed.index]
                 atoms = _relaxed_atoms(original(system), relaxed)
@@ -224,4 +228,7 @@ def _row(system: System, relaxed: Relaxed, formula: str) -> list[Any]:
     energy = "" if relaxed.energy is None else f"{relaxed.energy:.8f}"
     fmax = "" if relaxed.fmax is None else f"{relaxed.fmax:.6f}"
     names = [relaxed.index, system.sid, formula, len(system), relaxed.status, relaxed.moves]
-    return [*names, energy, fmax, f"{relaxed.moved:.4f}", relaxed.message]
+    change = ""  # where the cell did not relax
+    if system.pbc.all() and not np.array_equal(relaxed.cell, system.cell):
+        change = f"{100 * abs(np.linalg.det(relaxed.cell) / np.linalg.det(system.cell)) - 100:.3f}"
+    return [*names, energy, fmax, f"{relaxed.moved:.4f}", change, relaxed.message]

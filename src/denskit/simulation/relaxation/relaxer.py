@@ -6,6 +6,7 @@ convergence are those of the structure.  Coordinates and histories are float64 f
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -27,6 +28,8 @@ from denskit.simulation.relaxation.running import Running
 from denskit.simulation.relaxation.settings import RelaxationSettings
 from denskit.simulation.state import Structures
 from denskit.simulation.structures import system_of
+
+MOST_VOLUME = 4.0  # times the first volume, or as much smaller: such a cell has left all that was meant
 
 
 class Relaxer:
@@ -145,7 +148,7 @@ class Relaxer:
 
     def _advance(self, running: Running) -> list[Relaxed]:
         batch = running.batch()
-        broken = self.potential.broken(batch)
+        broken = self.potential.broken(batch) | (torch.log(_volumes(running, batch)).abs() > math.log(MOST_VOLUME))
         if bool(broken.any()):
             self.running = _or_none(running.select(~broken))
             return self._lost(running, batch, broken)
@@ -176,6 +179,12 @@ class Relaxer:
         for place in broken.nonzero()[:, 0].tolist():
             only = torch.arange(batch.num_systems, device=broken.device) == place
             reason = "its atoms are too near each other or too far apart"
+            volume = float(_volumes(running, batch)[place])
+            if abs(math.log(volume)) > math.log(MOST_VOLUME):
+                reason = (
+                    f"its volume is {volume:.3g} times the first: a pressure in another unit (wanted: GPa), a cell "
+                )
+                reason += "far from any minimum, or a model outside its training data"
             try:
                 self.potential(select(batch, only))
             except ValueError as error:
@@ -263,6 +272,13 @@ def _snapshot(running: Running, batch: Batch, evaluation: Evaluation, place: int
         positions=to_numpy(batch.positions[atoms]),
         cell=to_numpy(batch.cell[place]),
     )
+
+
+def _volumes(running: Running, batch: Batch) -> Tensor:
+    """Volumes [B] relative to the first; 1 where cells do not relax."""
+    if not running.with_cell:
+        return running.cell.new_ones(running.num_systems)
+    return (batch.cell.double().det() / running.cell.det()).abs().clamp(min=1e-300)
 
 
 def _or_none(running: Running) -> Running | None:
