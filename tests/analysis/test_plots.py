@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from denskit.analysis.plots import curves_figure, plot_overview, plot_parity, png_of, read_metrics
+from denskit.analysis.report.page import Picture
+from denskit.analysis.report.simulation import dynamics
 from denskit.analysis.simulation_plots import dynamics_figure
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -61,7 +63,11 @@ def test_one_validation_shows_as_a_dot_with_its_value() -> None:
     assert [text.get_text() for text in forces.texts] == ["41.5"]
 
 
-def test_dynamics_at_constant_pressure_show_the_volume() -> None:
+def test_dynamics_at_constant_pressure_show_the_volume(tmp_path: Path) -> None:
+    header = "replica,step,time_ps,temperature_K,potential_eV,volume_A3"
+    (tmp_path / "statistics.csv").write_text(f"{header}\n0,0,0.0,300,-1,9\n0,1,0.1,301,-2,8\n")
+    (picture,) = (part for section in dynamics(tmp_path) for part in section.parts if isinstance(part, Picture))
+    assert len(picture.figure.axes) == 3
     columns = {name: np.arange(1.0, 4.0) for name in ("time_ps", "temperature_K", "potential_eV")}
     assert len(dynamics_figure({0: columns}).axes) == 2
     *_, volume = dynamics_figure({0: columns | {"volume_A3": np.array([9.0, 8.0, 7.0])}}).axes

@@ -41,7 +41,11 @@ def dynamics(path: Path) -> list[Section]:
     replicas = _statistics(path / STATISTICS)
     if replicas:
         parts.append(
-            Picture("simulation", dynamics_figure(replicas), "Temperature and potential energy of each replica.")
+            Picture(
+                "simulation",
+                dynamics_figure(replicas),
+                "Temperature, potential energy and, at constant pressure, volume of each replica.",
+            )
         )
     trajectories = sorted(path.glob("trajectory_*.extxyz"))
     scenes = [scene for file in trajectories[:_SHOWN] if (scene := _trajectory(file, "time_ps", "ps")) is not None]
@@ -67,7 +71,7 @@ def _statistics(path: Path) -> dict[int, dict[str, np.ndarray]]:
     found: dict[int, list[dict[str, str]]] = {}
     for row in rows:
         found.setdefault(int(row["replica"]), []).append(row)
-    names = ("time_ps", "temperature_K", "potential_eV")
+    names = [name for name in ("time_ps", "temperature_K", "potential_eV", "volume_A3") if rows and name in rows[0]]
     return {
         replica: {name: np.array([float(row[name]) for row in own]) for name in names} for replica, own in found.items()
     }
