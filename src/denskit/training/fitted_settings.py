@@ -113,9 +113,11 @@ def fit_dens_to_crystals(config: RunConfig, source: Source) -> tuple[RunConfig, 
     if given & pair or not task.partial:
         given |= pair
     chosen = {name: value for name, value in FOR_CRYSTALS.items() if name not in given}
+    if not chosen:
+        return config, []
     sample = evenly(source, SAMPLE)
     systems = list(sample)
-    if not chosen or not mostly_crystals(systems) or np.median(nearest_of(sample).distance) < MOLECULAR:
+    if not mostly_crystals(systems) or np.median(nearest_of(sample).distance) < MOLECULAR:
         return config, []
     if np.median([_largest_force(system) for system in systems]) > FOR_CRYSTALS["max_force"]:
         chosen.pop("max_force", None)
