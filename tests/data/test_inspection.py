@@ -22,6 +22,7 @@ from denskit.data.base import Subset
 from denskit.data.config import ENERGY_UNITS, DataConfig
 from denskit.data.datasets.embedded import FOLDER
 from denskit.data.inspection import Finding, findings_of, inspect_file
+from denskit.data.inspection.labels import likely_labels
 from denskit.data.loading import read_file
 from denskit.units import BOHR, GPA, HARTREE, KCAL_PER_MOL
 
@@ -312,6 +313,12 @@ def test_labels_that_count_in_no_loss_are_no_problem(tmp_path: Path) -> None:
     found = inspect_file(tmp_path / "mine.traj", DataConfig(missing="mask"))
     assert not found.problems
     assert sum("count in no loss (data.missing=mask)" in finding.means for finding in found.findings) == 2
+
+
+def test_names_of_labels() -> None:
+    labels = ["dft_energy", "energy_dft", "Energy", "TotEnergy", "dftForces", "forces_PBE", "MACE_energy", "energy_ev"]
+    others = ["energy_unit", "energy_cutoff", "force_field", "n_forces", "input_energy", "energy_std", "config_type"]
+    assert likely_labels([*labels, *others]) == labels
 
 
 def test_fields_that_look_like_labels_are_a_problem(tmp_path: Path) -> None:

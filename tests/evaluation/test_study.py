@@ -510,7 +510,7 @@ class TestWholeStudies:
         for act in (lambda: trial(study, run), lambda: train_and_judge(study, run, folder)):
             with pytest.raises(
                 ValueError,
-                match=r"sulphur.extxyz has S, which no training structure has .* out of tests",
+                match=r"sulphur.extxyz has S, which the model would not know .* out of tests",
             ):
                 act()
         assert not folder.run(run).exists()

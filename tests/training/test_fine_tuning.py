@@ -308,3 +308,13 @@ def test_an_error_of_a_part_of_the_elements_is_told_per_atom_of_all() -> None:
     constants.counts, constants.left = counts, np.array([4.0, 4.4, 3.6])
     _, about, *_ = constants.correct("trained", [4, 74], [4], "trained")
     assert "81.65 meV an atom are left (rms of 3 structures)" in about
+
+
+def test_references_that_one_composition_does_not_tell_apart_stay() -> None:
+    constants = _Constants(Scaling(elements=[4, 74]))
+    counts = np.zeros((9, 119))
+    counts[:, 4], counts[:, 74] = 1, 2
+    constants.counts, constants.left = counts, np.full(9, -100.0)
+    constants.correct("fit", [4, 74], [4], "trained")
+    found = constants.scaling.references
+    assert found[4] == pytest.approx(-100) and found[74] == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 
 from denskit.cli.options import Device, HowRead, Kernels
@@ -102,13 +103,15 @@ def crystal(
 
 
 def _rough(crystal: dict[str, Any]) -> str:
-    """A warning where the two bulk moduli, or the curvature of the equation of state, show noise; else empty."""
-    energies, stresses = crystal["bulk_modulus_GPa"], crystal.get("elastic_bulk_modulus_GPa")
+    """A warning where two bulk moduli, or the curvature of the equation of state, show noise; else empty."""
+    energies, constants = crystal["bulk_modulus_GPa"], crystal.get("elastic_constants_GPa")
+    stresses = None if constants is None else float(np.mean(np.array(constants)[:3, :3]))  # of uniform strains (Voigt)
     derivative = crystal["bulk_modulus_derivative"]
     if stresses is not None and abs(stresses - energies) > ROUGH * abs(energies):
         return (
             f"the bulk modulus is {energies:.1f} GPa by the equation of state and {stresses:.1f} GPa by the elastic "
-            "constants: the energy is not smooth near the minimum; train longer, or on strained structures"
+            "constants (Voigt): the energy is not smooth near the minimum (train longer, or on strained structures), "
+            "or the stress is that of a head and not its derivative"
         )
     if not DERIVATIVES[0] <= derivative <= DERIVATIVES[1]:
         return (

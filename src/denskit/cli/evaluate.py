@@ -178,7 +178,7 @@ def _read(models: list[Path], sets: dict[str, str], data: dict[str, Any]) -> dic
 def _stress_unit_of(errors: dict[str, float]) -> str:
     """A hint where stresses are wrong by more than any of solids."""
     error = errors.get("stress_mae_meV_per_A3", 0.0)
-    if error < STRANGE:
+    if not error >= STRANGE:
         return ""
     return (
         f"the stress error is {error / (1000 * GPA):.0f} GPa, more than most stresses of solids: is the file's in "

@@ -97,6 +97,11 @@ class Joined(Source):
         units = {source.unit for source in self.sources}
         return units.pop() if len(units) == 1 else ""
 
+    @property
+    def in_memory(self) -> bool:  # type: ignore[override]
+        """Whether all sources are."""
+        return all(source.in_memory for source in self.sources)
+
     @cached_property
     def _ends(self) -> list[int]:
         return np.cumsum([len(source) for source in self.sources]).tolist()

@@ -8,7 +8,7 @@ import torch
 def choose_device(device: str, local_rank: int | None = None) -> torch.device:
     """The device of a name; "auto": CUDA if available, else the CPU.
 
-    local_rank: number of the CUDA device for a name without number.
+    local_rank: number of the CUDA device for a name without number; None: torch's current one.
 
     Raises ValueError for an unknown device, and for a CUDA device that is not there.
     """
@@ -20,7 +20,9 @@ def choose_device(device: str, local_rank: int | None = None) -> torch.device:
     if chosen.type not in ("cpu", "cuda"):
         raise ValueError(f"device={device}: training and evaluation run on cpu and cuda")
     if chosen.type == "cuda":
-        index = local_rank if chosen.index is None and local_rank is not None else chosen.index or 0
+        index = chosen.index if chosen.index is not None else local_rank
+        if index is None:
+            index = torch.cuda.current_device() if torch.cuda.is_available() else 0
         if index >= torch.cuda.device_count():
             raise ValueError(f"device={device}: {torch.cuda.device_count()} CUDA devices found; use device=cpu")
         return torch.device("cuda", index)

@@ -105,7 +105,7 @@ class Potential:
         if kernels not in get_args(KernelName):
             raise ValueError(f"kernels is {kernels!r}; give {', '.join(get_args(KernelName))}")
         if isinstance(device, str):
-            device = choose_device(device, torch.cuda.current_device() if torch.cuda.is_available() else None)
+            device = choose_device(device)
         execution = Execution(kernels=kernels, edge_chunk=edge_chunk)
         self.models = [_frozen(model, device, dtype, execution) for model in given]
         self.direct_forces = any(model.config.forces == "direct" for model in self.models)

@@ -148,12 +148,13 @@ class _Constants:
             return []
         messages: list[str] = []
         old = self._without(new)
-        if references == "fit" and not old.any():
+        jointly = references == "fit" and not old.any() and self._determine(elements)
+        if jointly:
             messages += self._fit("corrections of the references, fitted to the residuals", ~old, elements)
-        elif references == "fit":  # structures without new elements tell most about the old ones
+        elif references == "fit" and old.any():  # structures without new elements tell most about the old ones
             known = [z for z in elements if z not in new]
             messages += self._fit("corrections of the references, fitted to the residuals", old, known)
-        if not old.all() and (references == "trained" or (references == "fit" and old.any())):
+        if not old.all() and not jointly and references in ("trained", "fit"):
             messages += self._fit("references of new elements, fitted to the residuals", ~old, new)
         if isinstance(scale, FixedScale):
             return messages
@@ -166,6 +167,11 @@ class _Constants:
             self._add([atomic_numbers[symbol] for symbol in references], np.full(len(references), mean))
             messages.append(f"references: {mean:.4f} eV, the mean residual per atom, added to each")
         return messages
+
+    def _determine(self, elements: list[int]) -> bool:
+        """Whether the compositions tell the energies of the elements apart."""
+        fit = fit_references(self.counts[:, elements].astype(np.float64), self.left)
+        return bool(fit.determined.all())
 
     def _fit(self, name: str, rows: np.ndarray, elements: list[int]) -> list[str]:
         fit = fit_references(self.counts[rows][:, elements].astype(np.float64), self.left[rows])

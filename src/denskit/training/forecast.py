@@ -15,6 +15,7 @@ from denskit.data.base import Source, Subset, evenly
 from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes, join_processes
 from denskit.runtime.threads import threads_for
+from denskit.tasks import FOR_CRYSTALS, DeNSConfig
 from denskit.tasks.metrics import measure
 from denskit.training.checkpoint import Checkpoint
 from denskit.training.checks import PlannedTraining
@@ -91,12 +92,11 @@ def settled(
 def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:
     """The run with that row of ``sizes`` whose model the checkpoint has; without one, as if it began.
 
-    Settings of the task that are not given stay as they were.
+    Settings of DeNS that are chosen for crystals, and not given, stay as they were.
     """
     task, before = config.task, checkpoint.config["task"]
-    if before["name"] == task.name:
-        kept = {name: before[name] for name in type(task).model_fields if name in before}
-        kept = {name: value for name, value in kept.items() if name not in task.model_fields_set}
+    if isinstance(task, DeNSConfig) and before["name"] == task.name:
+        kept = {name: before[name] for name in FOR_CRYSTALS if name in before and name not in task.model_fields_set}
         config = config.model_copy(update={"task": task.model_copy(update=kept)})
     candidates = [_fitted(candidate, data) for candidate in _by_row(config, data)]
     for fitted, said in candidates:

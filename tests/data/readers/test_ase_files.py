@@ -207,11 +207,14 @@ def test_results_that_say_so_are_in_ev(tmp_path: Path) -> None:
     assert same.energy == expected.energy and plain.energy == pytest.approx(27.211386 * expected.energy)
     np.testing.assert_allclose(same.stress, expected.stress)
     np.testing.assert_allclose(same.forces, expected.forces)
-    assert any("stress of 1 frames are in eV (result_unit)" in said for said in messages)
+    assert any("labels of 1 frames are in eV" in said for said in messages)
     assert read_file(path, other)[0].unit == ""
     marked.info["energy_unit"] = "kcal/mol"  # of the file that a model's results were written beside
     assert read_file(_written(tmp_path, marked))[0].unit == "eV"
     assert read_file(_written(tmp_path, marked), other)[0].unit == "eV"
+    marked.info["REF_energy"] = -9.0  # of the file, which is read then, is not in eV
+    with pytest.raises(ValueError, match="says energy_unit=kcal/mol; say data.units"):
+        read_file(_written(tmp_path, marked))
 
 
 def _written(folder: Path, atoms: ase.Atoms) -> Path:

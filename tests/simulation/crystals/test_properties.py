@@ -11,7 +11,8 @@ import pytest
 import torch
 from ase.build import bulk, fcc111
 
-from denskit.batch import System
+from denskit.batch import Batch, System
+from denskit.cli.crystal import _rough
 from denskit.data.base import collate
 from denskit.simulation.crystals import (
     CrystalSettings,
@@ -22,8 +23,10 @@ from denskit.simulation.crystals import (
 )
 from denskit.simulation.crystals.elastic import Elasticity
 from denskit.simulation.crystals.folder import measure_into
+from denskit.simulation.potential import Evaluation
 from denskit.simulation.relaxation import relax
 from denskit.simulation.relaxation.cells import CellRelaxation
+from denskit.simulation.relaxation.relaxer import MOST_VOLUME
 from denskit.simulation.relaxation.settings import RelaxationSettings
 from denskit.units import AMU, GPA
 from simulation.morse import Morse
@@ -182,6 +185,32 @@ def test_a_cell_without_neighbours_is_an_error_and_the_others_go_on(tmp_path: Pa
     assert first["elastic_bulk_modulus_GPa"] == pytest.approx(first["bulk_modulus_GPa"], rel=0.02)
     with pytest.raises(ValueError, match="all elastic constants are zero"):
         Elasticity.of(np.zeros((6, 6)))
+
+
+def test_a_cell_that_shrinks_is_not_evaluated_once_more() -> None:
+    """It may have more neighbours than fit into the memory."""
+
+    class Full(Morse):
+        def __call__(self, batch: Batch) -> Evaluation:
+            if bool((batch.cell.det() < 29.8 / MOST_VOLUME).any()):  # 3.1^3 Å^3
+                raise MemoryError
+            return super().__call__(batch)
+
+    settings = RelaxationSettings(cell=CellRelaxation(hydrostatic=True, pressure=50_000 * GPA), steps=300)
+    (found,) = relax(Full(stress=True), [_system(bulk("Cu", cubic=True, a=3.1))], settings)
+    assert found.status == "exploded"
+
+
+def test_bulk_moduli_are_compared_under_uniform_strain() -> None:
+    """Hill's average of an anisotropic crystal is another: here graphite's, 161 and not 287 GPa."""
+    graphite = np.zeros((6, 6))
+    graphite[:3, :3] = [[1109, 139, 0], [139, 1109, 0], [0, 0, 38.7]]
+    smooth = {"bulk_modulus_GPa": 281.6, "bulk_modulus_derivative": 4.0, "elastic_constants_GPa": graphite.tolist()}
+    assert _rough(smooth) == ""
+    assert "281.6 GPa by the equation of state and 140.8 GPa" in _rough(
+        smooth | {"elastic_constants_GPa": (graphite / 2).tolist()}
+    )
+    assert "is -3.0 (2 to 8 in most crystals)" in _rough(smooth | {"bulk_modulus_derivative": -3.0})
 
 
 def test_a_relaxation_under_an_absurd_pressure_ends() -> None:

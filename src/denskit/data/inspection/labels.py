@@ -18,7 +18,10 @@ from denskit.units import HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 SCATTER = 3.0  # eV an atom, around a sum over the elements: cohesion varies by less
 FAR, BEYOND = 3.0, 10.0  # eV an atom from that sum: possible for free atoms; more than any cohesion
 DEVIATIONS = 12.0  # robust ones, at least
-_LABEL = re.compile(r"(?:^|_)(?:energy|energies|forces?|gradients?)$", re.IGNORECASE)
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_LABEL = {"energy", "energies", "force", "forces", "gradient", "gradients"}
+_OTHER = {"unit", "units", "cutoff", "field", "tol", "tolerance", "threshold", "std", "input", "free", "kinetic", "n",
+          "max", "rms", "bond"}  # fmt: skip
 _PLACEHOLDER = ("a placeholder, no label", "Look at how the file was written")
 _MASK = "Remove these frames, or let the label count in no loss: data.missing=mask"
 
@@ -47,7 +50,8 @@ def absent(sample: Sample) -> Iterator[Finding]:
 
 def likely_labels(keys: Sequence[str]) -> list[str]:
     """Names of fields that are probably labels."""
-    return [key for key in keys if _LABEL.search(key) and not key.startswith(("input_", "free_"))]
+    words = {key: {word.lower() for word in _WORDS.findall(key)} for key in keys}
+    return [key for key in keys if words[key] & _LABEL and not words[key] & _OTHER]
 
 
 def not_finite(sample: Sample) -> Iterator[Finding]:

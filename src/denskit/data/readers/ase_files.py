@@ -39,7 +39,7 @@ NAMES = {
     "stress": ("REF_stress", "REF_virial", "REF_virials", "stress", "virial", "virials"),
 }
 REF_UNIT = "REF_unit"  # where it is "eV", REF_ labels are in eV and Å, whatever the units of other fields
-RESULTS = ("energy", "forces", "stress")
+RESULTS = ("energy", "free_energy", "energies", "forces", "stress")
 RESULT_UNIT = "result_unit"  # where it is "eV", these are in eV and Å, and the stress has ASE's sign
 GEOMETRY = {"numbers", "positions", "tags", "momenta", "masses", "initial_magmoms", "initial_charges"}
 
@@ -151,7 +151,7 @@ class _Reader:
         self.unit = "eV" if config.units == "auto" else config.units
         self.factor = ENERGY_UNITS[self.unit]
         self.in_ev: set[str] = set()  # fields of the frame that is read, whatever ``data.units`` says
-        self.frames = {True: 0, False: 0}  # with such fields, without
+        self.read_in_ev: dict[bool, set[int]] = {True: set(), False: set()}  # frames with such labels, with others
         self.used = {label: Counter[str]() for label in NAMES}
         self.both: dict[str, str] = {}
         self.seen: set[str] = set()
@@ -163,11 +163,9 @@ class _Reader:
         results = {} if atoms.calc is None else atoms.calc.results
         fields: dict[str, Any] = {**atoms.info, **atoms.arrays, **results}
         self.seen.update(set(fields) - GEOMETRY)
-        self._require_units(fields, index)
         live = atoms.calc is not None and not isinstance(atoms.calc, SinglePointCalculator)
         self.in_ev = set(RESULTS) & set(fields) if fields.get(RESULT_UNIT) == "eV" else set()
-        self.in_ev |= set(RESULTS) & set(results) if live else set()  # as those of every calculator of ASE
-        self.frames[bool(self.in_ev)] += 1
+        self.in_ev |= set(results) if live else set()  # as those of every calculator of ASE
         n = len(atoms)
         energy, forces = self._label("energy", fields, index, 1), self._label("forces", fields, index, 3 * n)
         return System(
@@ -187,15 +185,14 @@ class _Reader:
     def _require_units(self, fields: dict[str, Any], index: int) -> None:
         """ASE's files are in eV; where a frame names another unit, the user must confirm it."""
         said = fields.get("energy_unit")
-        confirmed = self.config.units != "auto" or fields.get(RESULT_UNIT) == "eV"
-        if not confirmed and said is not None and SPELLINGS.get(str(said).lower()) != "eV":
+        if self.config.units == "auto" and said is not None and SPELLINGS.get(str(said).lower()) != "eV":
             raise ValueError(f"{self.name}, frame {index} says energy_unit={said}; say data.units=UNIT, too")
 
     def unit_of_all(self) -> str:
         """The unit of the energies of all frames; empty where it is not one."""
-        if not self.frames[True] or self.unit == "eV":
+        if not self.read_in_ev[True] or self.unit == "eV":
             return self.unit
-        return "" if self.frames[False] else "eV"
+        return "" if self.read_in_ev[False] else "eV"
 
     def _find(self, label: str, fields: dict[str, Any]) -> str | None:
         explicit = getattr(self.config, f"{label}_key")
@@ -218,8 +215,11 @@ class _Reader:
         if value.size not in sizes:
             wanted = " or ".join(str(size) for size in sizes)
             raise ValueError(f"{where} is of shape {value.shape}; wanted {wanted} numbers for the {label}")
-        if key in self.in_ev or (key.startswith("REF_") and fields.get(REF_UNIT) == "eV"):
+        in_ev = key in self.in_ev or (key.startswith("REF_") and fields.get(REF_UNIT) == "eV")
+        self.read_in_ev[in_ev].add(index)
+        if in_ev:
             return value
+        self._require_units(fields, index)
         return value * (self.stress_factor(key) if label == "stress" else self.factor)
 
     def stress_factor(self, key: str) -> float:
@@ -282,10 +282,8 @@ class _Reader:
             unit = "the unit of energies per Å^3" if self.config.stress_unit == "auto" else self.config.stress_unit
             sign = f"positive under {self.config.stress_sign}"
             said.append(f"{self.name}: stress in {unit}, {sign}, converted to eV/Å^3, positive under tension")
-        if self.frames[True] and self.unit != "eV":
-            said.append(
-                f"{self.name}: energy, forces and stress of {self.frames[True]} frames are in eV ({RESULT_UNIT})"
-            )
+        if self.read_in_ev[True] and self.unit != "eV":
+            said.append(f"{self.name}: labels of {len(self.read_in_ev[True])} frames are in eV ({RESULT_UNIT})")
         said += [f"{self.name}: {label} is {which}" for label, which in self.both.items()]
         for label, names in self.used.items():
             key = getattr(self.config, f"{label}_key")

@@ -17,6 +17,7 @@ from denskit.evaluation.evaluate import evaluate, reading, source_of
 from denskit.evaluation.study.config import RELAXATION, SIMULATION, TEST, Relaxations, StudyConfig
 from denskit.evaluation.study.inputs import content_of
 from denskit.files import write_json
+from denskit.models.model_file import read_header
 from denskit.reading.documents import read_json
 from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation import PROTOCOLS
@@ -63,14 +64,16 @@ def require_judgeable(study: StudyConfig, config: RunConfig) -> None:
     if not study.tests:
         return
     train = load_data(config.data, config.seed, config.required_labels).train
-    if config.training.init_from is not None or not train.in_memory:  # a trained model knows more; shards take long
+    if not train.in_memory:  # shards take long
         return
     known = elements_of(train)
+    if config.training.init_from is not None:
+        known |= set(read_header(model_file(config.training.init_from))["scaling"]["elements"])
     for file in study.tests.values():
         source = open_unchecked(Path(file), reading_like(config.data.model_dump(mode="json"), file))[0]
         if source.in_memory and (unknown := sorted(elements_of(source) - known)):
             raise ValueError(
-                f"{study.title}: {file} has {_symbols(unknown)}, which no training structure has (they have "
+                f"{study.title}: {file} has {_symbols(unknown)}, which the model would not know (it knows "
                 f"{_symbols(sorted(known))}); train on structures with it, or take this file out of tests"
             )
 

@@ -150,8 +150,9 @@ class Relaxer:
         batch = running.batch()
         broken = self.potential.broken(batch) | (torch.log(_volumes(running, batch)).abs() > math.log(MOST_VOLUME))
         if bool(broken.any()):
+            lost = self._lost(running, batch, broken)
             self.running = _or_none(running.select(~broken))
-            return self._lost(running, batch, broken)
+            return lost
         evaluation = self.potential(batch)
         forces = running.forces(batch, evaluation, self.settings.cell)
         longest = running.longest(forces)
@@ -178,19 +179,21 @@ class Relaxer:
         lost = []
         for place in broken.nonzero()[:, 0].tolist():
             only = torch.arange(batch.num_systems, device=broken.device) == place
-            reason = "its atoms are too near each other or too far apart"
-            volume = float(_volumes(running, batch)[place])
-            if abs(math.log(volume)) > math.log(MOST_VOLUME):
-                reason = (
-                    f"its volume is {volume:.3g} times the first: a pressure in another unit (wanted: GPa), a cell "
-                )
-                reason += "far from any minimum, or a model outside its training data"
-            try:
-                self.potential(select(batch, only))
-            except ValueError as error:
-                reason = str(error).removeprefix("System 0 of the batch: ")
-            lost.append(exploded(running.select(only), reason))
+            lost.append(exploded(running.select(only), self._why(batch, only, float(_volumes(running, batch)[place]))))
         return lost
+
+    def _why(self, batch: Batch, only: Tensor, volume: float) -> str:
+        """Why one structure of a batch cannot be evaluated; ``volume`` relative to the first."""
+        if abs(math.log(volume)) > math.log(MOST_VOLUME):  # not evaluated: its neighbours may fill the memory
+            pressed = self.settings.cell is not None and self.settings.cell.pressure != 0
+            why = "a pressure in another unit (wanted: GPa), " if pressed else ""
+            why += "a cell far from any minimum, or a model outside its training data"
+            return f"its volume is {volume:.3g} times the first: {why}"
+        try:
+            self.potential(select(batch, only))
+        except ValueError as error:
+            return str(error).removeprefix("System 0 of the batch: ")
+        return "its atoms are too near each other or too far apart"
 
     def _finished(
         self, running: Running, batch: Batch, evaluation: Evaluation, longest: Tensor, done: Tensor
