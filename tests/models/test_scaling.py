@@ -79,7 +79,7 @@ def test_the_fit_says_how_well_it_predicts() -> None:
     systems = [_system(formula, seed=i) for i, formula in enumerate(["H2O", "CH4", "CO2", "C2H6O", "H2O2", "CO"])]
     systems = [replace(s, energy=s.energy + 0.1 * (-1) ** i * len(s)) for i, s in enumerate(systems)]  # type: ignore[operator]
     _, messages = fit_scaling(systems, references="fit", scale="energy_std", gradient_forces=True)
-    assert "fitted per atom to 6 compositions, ridge" in messages[0]
+    assert "fitted per atom to 6 compositions; rms error" in messages[0]
     assert re.search(
         r"rms error [\d.]+ meV an atom, [\d.]+ on a structure left out, [\d.]+ on a composition", messages[0]
     )

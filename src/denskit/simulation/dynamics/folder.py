@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +13,7 @@ import torch
 
 from denskit.batch import Batch, select
 from denskit.files import write_json
+from denskit.models.base import ForceField
 from denskit.runtime.progress import Report, unreported
 from denskit.runtime.work_folder import WorkFolder
 from denskit.simulation.dynamics.barostat import SOFTEST
@@ -89,7 +91,7 @@ def molecular_dynamics(
             or is in use; an unknown element; a constraint other than fixed atoms; a threshold of spread for one model.
     """
     folder, settings = plan.folder, plan.settings
-    if not isinstance(potential, Potential):
+    if isinstance(potential, str | os.PathLike | ForceField | Sequence):
         potential = Potential(potential, stress=settings.ensemble == "npt")
     _check_committee(plan, potential)
     batch = batch_of(structures, potential.device)
