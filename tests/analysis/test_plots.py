@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from denskit.analysis.plots import curves_figure, plot_overview, plot_parity, png_of, read_metrics
+from denskit.analysis.plots import curves_figure, parity_figure, plot_overview, png_of, read_metrics, save_figure
 from denskit.analysis.report.page import Picture
 from denskit.analysis.report.simulation import dynamics
 from denskit.analysis.simulation_plots import dynamics_figure
@@ -17,15 +17,15 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def test_parity_draws_one_panel_a_label(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    energy = rng.normal(size=20), rng.normal(size=20)
-    forces = rng.normal(size=(20, 9, 3)), rng.normal(size=(20, 9, 3))
-    both = plot_parity(energy, forces, tmp_path / "deep" / "both.png")
-    one = plot_parity(None, forces, tmp_path / "one.png")
+    energy = {"energy (meV)": {"": (rng.normal(size=20), rng.normal(size=20))}}
+    forces = {"force (meV/Å)": {"": (rng.normal(size=(20, 9, 3)), rng.normal(size=(20, 9, 3)))}}
+    both = save_figure(parity_figure(energy | forces), tmp_path / "deep" / "both.png")
+    one = save_figure(parity_figure(forces), tmp_path / "one.png")
     widths = [int.from_bytes(path.read_bytes()[16:20], "big") for path in (both, one)]
     assert both.read_bytes().startswith(PNG)
     assert widths[0] == 2 * widths[1]
     with pytest.raises(ValueError, match="nothing to draw"):
-        plot_parity(None, None, tmp_path / "none.png")
+        parity_figure({})
 
 
 def test_metrics_are_read_with_gaps(tmp_path: Path) -> None:

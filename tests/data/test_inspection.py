@@ -302,7 +302,7 @@ def test_the_unit_that_is_advised_is_that_of_the_file(tmp_path: Path, unit: str)
         assert not [finding for finding in found if "bonds to H" in finding.found]
     soft = ethanol()
     scaled(energy=0.3, forces=0.3)(soft)
-    assert [f for f in inspected(tmp_path, soft) if "no unit that is known here explains it" in f.means]
+    assert [f for f in inspected(tmp_path, soft) if "no known unit explains it" in f.means]
 
 
 def test_labels_that_count_in_no_loss_are_no_problem(tmp_path: Path) -> None:

@@ -313,7 +313,7 @@ class TestQuestion:
         dens = runs["with DeNS"]
         assert isinstance(dens, DeNSConfig) and dens.sigma == 0.03 and "coefficient" not in dens.model_fields_set
         assert study.settings.get("model.stress") == ("strain" if stress else None)
-        assert len(said) == 1 + stress and "DeNS take its settings for them" in said[-1]
+        assert len(said) == 1 + stress and "DeNS takes task.corruption_ratio=0.5" in said[-1]
 
     def test_molecules_keep_the_defaults(self, tmp_path: Path) -> None:
         file = tmp_path / "water.extxyz"
@@ -510,7 +510,7 @@ class TestWholeStudies:
         for act in (lambda: trial(study, run), lambda: train_and_judge(study, run, folder)):
             with pytest.raises(
                 ValueError,
-                match=r"sulphur.extxyz has S, which the model would not know .* out of tests",
+                match=r"sulphur.extxyz has S, which this model was not trained on .* out of tests",
             ):
                 act()
         assert not folder.run(run).exists()

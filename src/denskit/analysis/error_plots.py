@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product
+from itertools import cycle, product
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ def histogram_figure(panels: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
         largest = everything.max()
         lowest = max(np.quantile(everything, 0.005), largest * 1e-5)
         bins = np.geomspace(lowest, largest * 1.001, 50)
-        for (style, colour), (label, values) in zip(product(("-", "--"), COLOURS), errors.items(), strict=False):
+        for (style, colour), (label, values) in zip(cycle(product(("-", "--"), COLOURS)), errors.items(), strict=False):
             weights = np.full(len(values), 100 / len(values))
             axes.hist(
                 MEV * values, bins.tolist(), weights=weights, histtype="step", linewidth=1.4, color=colour,

@@ -51,20 +51,6 @@ def read_metrics(path: Path) -> dict[str, np.ndarray]:
     return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0]}
 
 
-def plot_parity(energy: Pair | None, forces: Pair | None, output: Path, *, title: str = "") -> Path:
-    """Predicted against reference values, one point per structure (energy) and per force component.
-
-    ``energy`` and ``forces`` are (reference, predicted) in eV and eV/Å, any shape; ``None`` leaves that panel out.
-    Energies are shown relative to the mean of the reference.  Raises ValueError when both are ``None``.
-    """
-    panels: dict[str, Mapping[str, Pair]] = {}
-    if energy is not None:
-        panels["energy less the mean reference (meV)"] = {"": relative(energy)}
-    if forces is not None:
-        panels["force (meV/Å)"] = {"": forces}
-    return save_figure(parity_figure(panels, title=title), output)
-
-
 def relative(pair: Pair) -> Pair:
     """Both sides less the mean of the reference."""
     return pair[0] - pair[0].mean(), pair[1] - pair[0].mean()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from ase.data import chemical_symbols
 
-from denskit.data.base import Lazy, Source, Subset, evenly
+from denskit.data.base import Lazy, Source, Subset, elements_of, evenly
 from denskit.data.config import DataConfig, References
 from denskit.data.filters import filtered, without_filtered
 from denskit.data.readers.formats import open_unchecked, path_of, require_effect
@@ -118,8 +118,7 @@ def _references_from(path: Path, source: Source) -> tuple[dict[str, float], list
     """References of a file, and messages.  Raises ValueError where an element of the structures has none."""
     references, messages = linear_references(path)
     looked_at = evenly(source, None if source.in_memory else SAMPLE)
-    elements = np.unique(np.concatenate([system.atomic_numbers for system in looked_at]))
-    lacking = [chemical_symbols[z] for z in elements if chemical_symbols[z] not in references]
+    lacking = [chemical_symbols[z] for z in sorted(elements_of(looked_at)) if chemical_symbols[z] not in references]
     if lacking:
         raise ValueError(
             f"{path} has no plausible reference for {', '.join(lacking)}, which {source.name} contains: such rows of a "

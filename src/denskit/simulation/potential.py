@@ -243,6 +243,11 @@ class Potential:
         return Evaluation(energy=energy, energies=energies, forces=physical["forces"].double(), stress=stresses)
 
 
+def potential_of(given: EnergyAndForces | Model | Sequence[Model], *, stress: bool) -> EnergyAndForces:
+    """A potential as it is; one of the models (files, run folders, force fields) otherwise, with ``stress``."""
+    return Potential(given, stress=stress) if isinstance(given, str | os.PathLike | ForceField | Sequence) else given
+
+
 def _outputs(stress: bool) -> tuple[str, ...]:
     return ("energies", "forces", "stress") if stress else ("energies", "forces")
 

@@ -101,10 +101,10 @@ def _words(names: Sequence[str], measured: dict[str, float]) -> str:
 def fit_dens_to_crystals(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
     """The run with the settings of DeNS for crystals, and a message for the log.
 
-    Where most training structures are crystals, and few atoms have a bond to hydrogen or another as short, which
-    liquids of molecules have, ``FOR_CRYSTALS`` replaces the defaults, which are for molecules.  Settings that a preset,
-    a file or an override gives stay; of ``corruption_ratio`` and ``max_corrupted_share``, which belong together, then
-    both.  ``max_force`` is not set where it would exclude most structures.
+    Where most training structures are crystals, ``FOR_CRYSTALS`` replaces the defaults, which are for molecules.
+    Liquids of molecules, known by their short bonds, are no crystals.  Settings that a preset, a file or an override
+    gives stay.  ``corruption_ratio`` and ``max_corrupted_share`` belong together: where one is given, both stay.
+    ``max_force`` is not set where it would exclude most structures.
     """
     task = config.task
     if not isinstance(task, DeNSConfig):
@@ -122,7 +122,7 @@ def fit_dens_to_crystals(config: RunConfig, source: Source) -> tuple[RunConfig, 
     if np.median([_largest_force(system) for system in systems]) > FOR_CRYSTALS["max_force"]:
         chosen.pop("max_force", None)
     listed = " ".join(f"task.{name}={value:g}" for name, value in chosen.items())
-    message = f"crystals: settings of DeNS for them, {listed} (docs/crystals.md)"
+    message = f"most training structures are crystals, so DeNS takes {listed} (docs/crystals.md)"
     return config.model_copy(update={"task": task.model_copy(update=chosen)}), [message]
 
 

@@ -25,7 +25,9 @@ from denskit.zoo import file_of
 
 PACKAGES = ("denskit", "torch", "numpy", "ase", "vesin", "pydantic", "safetensors", "omegaconf")
 FRAMES = "frames"  # subfolder of the frames that were given in memory
-_OF_MODEL = ("test.json", "result.json", "denoising.json")  # results that other verbs wrote
+_OF_MODEL = (  # results that other verbs wrote
+    "test.json", "valid.json", "train.json", "sets.json", "parity.png", "result.json", "denoising.json", "denoising.png"
+)  # fmt: skip
 
 
 class RunFolder(WorkFolder):

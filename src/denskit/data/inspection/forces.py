@@ -123,7 +123,7 @@ def unit(sample: Sample) -> Iterator[Finding]:
     likely = min(misfits, key=misfits.__getitem__)
     if misfits[likely] > np.log(FAR_OFF):
         advice = "Compare forces and lengths of a frame with the calculation"
-        yield sample.finding("problem", found, "no unit that is known here explains it", advice)
+        yield sample.finding("problem", found, "no known unit explains it", advice)
     elif likely != read_as:
         yield sample.finding("problem", found, f"forces are in {_UNITS[likely][0]}", _UNITS[likely][1])
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ase.data import chemical_symbols
+import numpy as np
 
 from denskit.data import load_data
 from denskit.data.base import elements_of
@@ -18,6 +18,7 @@ from denskit.evaluation.study.config import RELAXATION, SIMULATION, TEST, Relaxa
 from denskit.evaluation.study.inputs import content_of
 from denskit.files import write_json
 from denskit.models.model_file import read_header
+from denskit.models.scaling import Scaling
 from denskit.reading.documents import read_json
 from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation import PROTOCOLS
@@ -69,17 +70,13 @@ def require_judgeable(study: StudyConfig, config: RunConfig) -> None:
     known = elements_of(train)
     if config.training.init_from is not None:
         known |= set(read_header(model_file(config.training.init_from))["scaling"]["elements"])
+    scaling = Scaling(elements=known)
     for file in study.tests.values():
         source = open_unchecked(Path(file), reading_like(config.data.model_dump(mode="json"), file))[0]
-        if source.in_memory and (unknown := sorted(elements_of(source) - known)):
-            raise ValueError(
-                f"{study.title}: {file} has {_symbols(unknown)}, which the model would not know (it knows "
-                f"{_symbols(sorted(known))}); train on structures with it, or take this file out of tests"
-            )
-
-
-def _symbols(numbers: Iterable[int]) -> str:
-    return " ".join(chemical_symbols[number] for number in numbers)
+        try:
+            scaling.check_elements(np.array(list(elements_of(source) if source.in_memory else ())), file)
+        except ValueError as error:
+            raise ValueError(f"{study.title}: {error}, or take this file out of tests") from None
 
 
 def _require_references(study: StudyConfig, config: RunConfig) -> None:

@@ -19,6 +19,7 @@ from denskit.files import atomic_write
 from denskit.tasks import EnergyForcesConfig
 from denskit.training.checks import FEW_EPOCHS, SAMPLE
 from denskit.training.cost import Cost
+from denskit.training.fitted_settings import fit_dens_to_crystals
 from denskit.training.loader import steps_per_epoch
 
 _VARIANTS = {"without DeNS": {"task": "energy_forces"}, "with DeNS": {"task": "dens"}}
@@ -54,9 +55,10 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
         if free and all(system.stress is not None for system in sample):
             settings |= {"model.stress": "strain", "task.stress_weight": 10}
             said.append("crystals with a stress: trained on it, model.stress=strain task.stress_weight=10")
-        said.append("crystals: trainings with DeNS take its settings for them (docs/crystals.md)")
     variants = {name: {**own, **given} if own.get("task") == "dens" else own for name, own in study.variants.items()}
-    return study.model_copy(update={"settings": settings, "variants": variants}), said
+    study = study.model_copy(update={"settings": settings, "variants": variants})
+    denoising = (run.config(Path("unused")) for run in runs_of(study) if run.settings.get("task") == "dens")
+    return study, said + fit_dens_to_crystals(next(denoising), train)[1]
 
 
 def same_question(study: StudyConfig, other: StudyConfig, file: Path) -> bool:

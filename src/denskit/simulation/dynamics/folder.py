@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import ase
 import torch
 
 from denskit.batch import Batch, select
 from denskit.files import write_json
-from denskit.models.base import ForceField
 from denskit.runtime.progress import Report, unreported
 from denskit.runtime.work_folder import WorkFolder
 from denskit.simulation.dynamics.barostat import SOFTEST
@@ -31,7 +30,7 @@ from denskit.simulation.dynamics.observers import (
 from denskit.simulation.dynamics.recorders import StatisticsWriter, TrajectoryWriter, UncertainWriter
 from denskit.simulation.dynamics.restart import Restart, origin_of
 from denskit.simulation.dynamics.settings import DynamicsSettings
-from denskit.simulation.potential import Model, Potential
+from denskit.simulation.potential import Model, Potential, potential_of
 from denskit.simulation.structures import batch_of
 from denskit.units import GPA
 
@@ -91,8 +90,7 @@ def molecular_dynamics(
             or is in use; an unknown element; a constraint other than fixed atoms; a threshold of spread for one model.
     """
     folder, settings = plan.folder, plan.settings
-    if isinstance(potential, str | os.PathLike | ForceField | Sequence):
-        potential = Potential(potential, stress=settings.ensemble == "npt")
+    potential = cast(Potential, potential_of(potential, stress=settings.ensemble == "npt"))
     _check_committee(plan, potential)
     batch = batch_of(structures, potential.device)
     dynamics = Dynamics(potential, settings)

@@ -7,7 +7,6 @@ convergence are those of the structure.  Coordinates and histories are float64 f
 from __future__ import annotations
 
 import math
-import os
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -20,9 +19,8 @@ from torch import Tensor
 from denskit.batch import Batch, select
 from denskit.data.crowding import crowding
 from denskit.data.periodicity import not_a_crystal
-from denskit.models.base import ForceField
 from denskit.runtime.memory import out_of_memory
-from denskit.simulation.potential import EnergyAndForces, Evaluation, Model, Potential
+from denskit.simulation.potential import EnergyAndForces, Evaluation, Model, potential_of
 from denskit.simulation.relaxation.results import Relaxed, Snapshot, exploded, refused, to_numpy, unevaluated
 from denskit.simulation.relaxation.running import Running
 from denskit.simulation.relaxation.settings import RelaxationSettings
@@ -251,8 +249,7 @@ def relax(
     potential: also model files, run folders or force fields.
     """
     settings = settings or RelaxationSettings()
-    if isinstance(potential, str | os.PathLike | ForceField | Sequence):
-        potential = Potential(potential, stress=settings.cell is not None)
+    potential = potential_of(potential, stress=settings.cell is not None)
     if isinstance(structures, ase.Atoms):
         structures = [structures]
     if len(structures) and isinstance(structures[0], ase.Atoms):
