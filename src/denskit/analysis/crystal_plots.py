@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from denskit.analysis.plots import COLOURS, row_of_axes, save_figure
+from denskit.analysis.plots import row_of_axes, save_figure, series_style
 
 MOST = 12  # crystals in one picture
 
@@ -24,18 +23,18 @@ def plot_crystals(crystals: Sequence[Mapping[str, Any]], output: Path) -> Path |
         return None
     vibrating = [crystal for crystal in shown if "phonon_density_per_THz" in crystal]
     figure, row = row_of_axes(2 if vibrating else 1, width=4.8, height=4.0)
-    for (style, colour), crystal in zip(product(("-", "--"), COLOURS), shown, strict=False):
+    for place, crystal in enumerate(shown):
         energies = 1000 * np.array(crystal["eos_energies_eV_per_atom"])
         row[0].plot(
-            crystal["eos_volumes_A3_per_atom"], energies - energies.min(), f"o{style}", markersize=3, linewidth=0.9,
-            color=colour, label=f"{crystal['formula']}, {crystal['bulk_modulus_GPa']:.0f} GPa",
+            crystal["eos_volumes_A3_per_atom"], energies - energies.min(), marker="o", markersize=3, linewidth=0.9,
+            **series_style(place), label=f"{crystal['formula']}, {crystal['bulk_modulus_GPa']:.0f} GPa",
         )  # fmt: skip
     row[0].set(xlabel="volume (Å$^3$ an atom)", ylabel="energy above the lowest (meV an atom)")
     row[0].legend(frameon=False, fontsize=8, title="bulk modulus", title_fontsize=8)
-    for (style, colour), crystal in zip(product(("-", "--"), COLOURS), vibrating, strict=False):
+    for place, crystal in enumerate(vibrating):
         row[1].plot(
-            crystal["phonon_frequencies_THz"], crystal["phonon_density_per_THz"], linewidth=0.9, color=colour,
-            linestyle=style, label=crystal["formula"],
+            crystal["phonon_frequencies_THz"], crystal["phonon_density_per_THz"], linewidth=0.9,
+            label=crystal["formula"], **series_style(place),
         )  # fmt: skip
     if vibrating:
         row[1].axvline(0, color="0.6", linewidth=0.8)

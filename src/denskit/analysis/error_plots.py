@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import cycle, product
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from denskit.analysis.plots import COLOURS, MEV, plain_ticks, row_of_axes
+from denskit.analysis.plots import COLOURS, MEV, plain_ticks, row_of_axes, series_style
 
 _BINS = 12  # of a quantity that errors are averaged over
 
@@ -26,11 +25,11 @@ def histogram_figure(panels: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
         largest = everything.max()
         lowest = max(np.quantile(everything, 0.005), largest * 1e-5)
         bins = np.geomspace(lowest, largest * 1.001, 50)
-        for (style, colour), (label, values) in zip(cycle(product(("-", "--"), COLOURS)), errors.items(), strict=False):
+        for place, (label, values) in enumerate(errors.items()):
             weights = np.full(len(values), 100 / len(values))
             axes.hist(
-                MEV * values, bins.tolist(), weights=weights, histtype="step", linewidth=1.4, color=colour,
-                linestyle=style, label=label,
+                MEV * values, bins.tolist(), weights=weights, histtype="step", linewidth=1.4, label=label,
+                **series_style(place),
             )  # fmt: skip
         axes.set(xlabel=name, ylabel="share (%)", xscale="log")
         plain_ticks(axes.xaxis)

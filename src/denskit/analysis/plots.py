@@ -9,7 +9,6 @@ import csv
 import io
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,13 @@ TICKS = {  # of a logarithmic axis, by largest / smallest value at least
     2: (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0),
 }
 COLOURS = ("#3b6fb6", "#d1702b", "#3a8f5c", "#8a4fa3", "#b5483f", "#6b6b6b")
+_DASHES, _MARKERS = ("-", "--", ":"), ("o", "^", "s")  # of the first six series, of the next six, ...
+
+
+def series_style(place: int) -> dict[str, Any]:
+    """Colour and dashes of a line by its place among the lines of a panel: eighteen differ."""
+    turn, colour = divmod(place, len(COLOURS))
+    return {"color": COLOURS[colour], "linestyle": _DASHES[turn % len(_DASHES)]}
 
 
 def read_metrics(path: Path) -> dict[str, np.ndarray]:
@@ -132,12 +138,13 @@ def save_figure(figure: Figure, output: Path) -> Path:
 
 def _draw_curves(row: Sequence[Axes], names: Sequence[str], runs: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     for axes, name in zip(row, names, strict=True):
-        for colour, (label, columns) in zip(cycle(COLOURS), runs.items(), strict=False):
+        for place, (label, columns) in enumerate(runs.items()):
+            style = series_style(place)
             train, valid = (None, label) if len(runs) > 1 else ("training", "validation")
             trained = f"train_{COLUMNS[name]}"
             if trained in columns:
-                draw_column(axes, columns, trained, color=colour, linewidth=0.7, alpha=0.6, label=train)
-            draw_column(axes, columns, f"valid_{COLUMNS[name]}", color=colour, label=valid, marker="o", markersize=3.5)
+                draw_column(axes, columns, trained, linewidth=0.7, alpha=0.6, label=train, **style)
+            draw_column(axes, columns, f"valid_{COLUMNS[name]}", label=valid, marker="o", markersize=3.5, **style)
         if len(runs) > 1:
             axes.plot([], [], color="0.5", linewidth=0.7, label="thin: training")
         axes.set(xlabel="training step", ylabel=f"{name} error, MAE ({UNITS[name]})", yscale="log")
@@ -158,11 +165,13 @@ def draw_column(axes: Axes, columns: Mapping[str, np.ndarray], name: str, **styl
 
 def _draw_parity(axes: Axes, name: str, pairs: Mapping[str, Pair]) -> None:
     unit = name[name.index("(") + 1 : -1]
-    for colour, (label, pair) in zip(cycle(COLOURS), pairs.items(), strict=False):
+    for place, (label, pair) in enumerate(pairs.items()):
+        turn, colour = divmod(place, len(COLOURS))
+        style = {"color": COLOURS[colour], "marker": _MARKERS[turn % len(_MARKERS)]}
         reference, predicted = (MEV * np.ravel(values) for values in pair)
         error = float(np.mean(np.abs(predicted - reference)))
         text = f"{label} MAE {error:,.0f} {unit}" if error >= 100 else f"{label} MAE {error:.3g} {unit}"
-        axes.scatter(reference, predicted, s=5, alpha=0.35, linewidths=0, color=colour, label=text, rasterized=True)
+        axes.scatter(reference, predicted, s=5, alpha=0.35, linewidths=0, label=text, rasterized=True, **style)
     axes.axline((0, 0), slope=1, color="0.6", linewidth=0.9, zorder=1)
     ends = np.array([axes.get_xlim(), axes.get_ylim()])
     axes.set(xlim=(ends.min(), ends.max()), ylim=(ends.min(), ends.max()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from denskit.analysis.plots import COLOURS, row_of_axes, save_figure
+from denskit.analysis.plots import COLOURS, row_of_axes, save_figure, series_style
 from denskit.simulation.distributions import EDGES
 
 if TYPE_CHECKING:
     from denskit.simulation.stability.results import Study
+
+_NAMED = 18  # replicas; of more the legend would cover the panel
 
 
 def plot_study(study: Study, output: Path, *, title: str = "") -> Path:
@@ -39,8 +40,8 @@ def dynamics_figure(replicas: Mapping[int, Mapping[str, np.ndarray]]) -> Figure:
     """
     breathes = all("volume_A3" in columns for columns in replicas.values())
     figure, (temperature, energy, *more) = row_of_axes(3 if breathes else 2, width=4.8)
-    for (replica, columns), colour in zip(replicas.items(), cycle(COLOURS), strict=False):
-        style: dict[str, Any] = {"color": colour, "linewidth": 0.8, "label": f"replica {replica}"}
+    for place, (replica, columns) in enumerate(replicas.items()):
+        style: dict[str, Any] = {"linewidth": 0.8, "label": f"replica {replica}", **series_style(place)}
         temperature.plot(columns["time_ps"], columns["temperature_K"], **style)
         energy.plot(columns["time_ps"], columns["potential_eV"] - columns["potential_eV"][0], **style)
         for volume in more:
@@ -48,17 +49,17 @@ def dynamics_figure(replicas: Mapping[int, Mapping[str, np.ndarray]]) -> Figure:
             volume.set(xlabel="time (ps)", ylabel="volume (Å$^3$)")
     temperature.set(xlabel="time (ps)", ylabel="temperature (K)")
     energy.set(xlabel="time (ps)", ylabel="potential energy, from the first (eV)")
-    if 1 < len(replicas) <= len(COLOURS):
-        temperature.legend(frameon=False, fontsize=8)
+    if 1 < len(replicas) <= _NAMED:
+        temperature.legend(frameon=False, fontsize=8, ncols=1 + len(replicas) // 9)
     return figure
 
 
 def relaxation_figure(energies: Mapping[str, np.ndarray], forces: Mapping[str, np.ndarray]) -> Figure:
     """Energy (eV, from the last) and largest force (eV/Å) after each move; label -> values [moves + 1]."""
     figure, (left, right) = row_of_axes(2, width=4.8)
-    for label, colour in zip(energies, cycle(COLOURS), strict=False):
-        left.plot(energies[label] - energies[label][-1], color=colour, marker=".", label=label)
-        right.plot(forces[label], color=colour, marker=".")
+    for place, label in enumerate(energies):
+        left.plot(energies[label] - energies[label][-1], marker=".", label=label, **series_style(place))
+        right.plot(forces[label], marker=".", **series_style(place))
     left.set(xlabel="move", ylabel="energy, from the last (eV)")
     right.set(xlabel="move", ylabel="largest force (eV/Å)", yscale="log")
     left.legend(frameon=False, fontsize=8)
@@ -79,10 +80,10 @@ def _draw_h_of_r(axes: Axes, study: Study) -> None:
 def _draw_series(axes: Axes, time: list[float], values: np.ndarray, study: Study) -> None:
     """One line a simulation, with a cross where it became unstable."""
     ended = {failure.replica for failure in study.failures}
-    for replica, colour in zip(range(values.shape[1]), cycle(COLOURS), strict=False):
+    for replica in range(values.shape[1]):
         there = np.isfinite(values[:, replica])
-        axes.plot(np.array(time)[there], values[there, replica], color=colour, linewidth=0.7, alpha=0.8)
+        axes.plot(np.array(time)[there], values[there, replica], linewidth=0.7, alpha=0.8, **series_style(replica))
         if replica in ended and there.any():
             last = np.flatnonzero(there)[-1]
-            axes.plot(time[last], values[last, replica], "x", color=colour)
+            axes.plot(time[last], values[last, replica], "x", color=series_style(replica)["color"])
     axes.set(xlabel="time (ps; cross: unstable)")

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from denskit.analysis.plots import COLOURS, plain_ticks, read_metrics, row_of_axes, save_figure
+from denskit.analysis.plots import plain_ticks, read_metrics, row_of_axes, save_figure, series_style
 from denskit.evaluation.study.config import FORCES, METRICS
 from denskit.evaluation.study.results import Column, Found, Results, describe
 
@@ -134,10 +134,7 @@ def _draw_curve(axes: Axes, runs: Sequence[Found], label: str, place: int) -> No
 
 
 def _style(place: int, label: str) -> dict[str, Any]:
-    """Label and colour of a variant, and dashes where there are more variants than colours."""
-    turn, colour = divmod(place, len(COLOURS))
-    dashes = ("-", "--", ":")[turn % 3]
-    return {"color": COLOURS[colour], "linestyle": dashes, "label": textwrap.fill(label, _LETTERS)}
+    return {**series_style(place), "label": textwrap.fill(label, _LETTERS)}
 
 
 def _name(axis: str) -> str:

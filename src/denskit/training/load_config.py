@@ -133,6 +133,13 @@ def _require_sections(place: str, content: Mapping[str, Any]) -> None:
         raise ValueError(f"{place}: sizes={rows!r}: a list of rows is wanted, each with up_to and model")
 
 
+def _preset(name: str) -> str:
+    try:
+        return preset_text(name)
+    except ValueError as error:
+        raise ValueError(f"{error}; there is no run folder or YAML file of that name either") from None
+
+
 def _read(name: str) -> tuple[str, dict[str, Any]]:
     """Name for error messages, and content."""
     path = Path(name)
@@ -144,7 +151,7 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
     if not is_file and name.startswith(("runs/", "./", "../", "/")):
         raise FileNotFoundError(f"no folder {name}; wanted a run folder, a YAML file or a preset (denskit presets)")
     origin = str(path) if is_file else f"preset {name}"
-    content = read_yaml(path) if is_file else parse_yaml(preset_text(name), origin)
+    content = read_yaml(path) if is_file else parse_yaml(_preset(name), origin)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ValueError(f"{origin}: a mapping with model, data, task, training is wanted, found {content!r:.99}")
     if Path(name).is_dir():  # which may have been moved
