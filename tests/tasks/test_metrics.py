@@ -49,6 +49,7 @@ def test_metrics_of_the_worked_example() -> None:
         "forces_rmse_meV_per_A": pytest.approx(1000 * math.sqrt((1 + 4 + 0 + 1 + 2) / 15)),
         "forces_cosine": pytest.approx(sum(cosines) / 5),
         "forces_magnitude_mae_meV_per_A": pytest.approx(1000 * sum(magnitudes) / 5),
+        "forces_slope": pytest.approx((9 + 4 + 1 + 0 + 0) / (9 + 4 + 1 + 0 + 2)),
         "forces_mae_relative_to_zero": pytest.approx(6 / (3 + 2 + 1 + 0 + 2)),
         "ewt_percent": 100.0,
         "efwt_percent": 0.0,

@@ -62,8 +62,8 @@ class FilterConfig(Settings):
     max_stress: float | None = Field(default=None, gt=0)
     """Leave out structures with a component of the stress larger than this, in eV/Å^3."""
     max_energy_deviation: float | None = Field(default=None, gt=0)
-    """Leave out structures whose energy is farther than this from a sum over the elements (a fit to the training
-    structures that outliers do not pull), in eV an atom."""
+    """Leave out structures whose energy is farther than this from a sum over the elements (a fit to the file that
+    outliers do not pull), in eV an atom.  A file that is divided is fitted and filtered first, whatever the part."""
 
 
 class Part(Settings):

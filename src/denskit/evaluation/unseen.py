@@ -12,7 +12,7 @@ from denskit.data.splits import identity_of
 from denskit.models.base import ForceField
 from denskit.models.model_file import read_header
 from denskit.reading.documents import read_json
-from denskit.training.run_folder import RunFolder, model_file
+from denskit.training.run_folder import RunFolder, folder_of, model_file
 
 _SEEN = {"test": ("train", "valid"), "valid": ("train",)}  # parts of a member's split, by the part that is judged
 
@@ -23,12 +23,12 @@ def require_unseen(members: Sequence[ForceField | str | os.PathLike[str]], split
     Raises ValueError where they share structures, or another member was trained on the whole file; warns where that
     cannot be told.
     """
-    first = _folder(members[0])
+    first = folder_of(members[0])
     judged = _split_of(first)
     advice = f"Judge the committee on another file, or train its members on one split, data.split.file={first.splits}"
     for member in members[1:]:
         name = "a force field in memory" if isinstance(member, ForceField) else os.fspath(member)
-        own = None if isinstance(member, ForceField) else _split_of(_folder(member))
+        own = None if isinstance(member, ForceField) else _split_of(folder_of(member))
         if judged is None or own is None:
             if judged is not None and not isinstance(member, ForceField) and _files(member) & _files(members[0]):
                 raise ValueError(f"{name} was trained on the whole file that {first.path} divides. {advice}")
@@ -48,11 +48,13 @@ def trained_on(members: Sequence[ForceField | str | os.PathLike[str]], file: Pat
     if not file.exists():  # an address
         return []
     told = [member for member in members if not isinstance(member, ForceField) and file.resolve() in _files(member)]
-    splits = [_split_of(_folder(member)) for member in told]
+    splits = [_split_of(folder_of(member)) for member in told]
     same = identity_of(file) if any(splits) else None
     said = []
     for member, split in zip(told, splits, strict=True):
-        if split is None:
+        if _replays(member, file):
+            count = "some"
+        elif split is None:
             count = "some" if _is_divided(member) else str(frames)
         elif (split["size"], split["sha256"]) == same:
             count = str(len(split["train"]))
@@ -70,21 +72,26 @@ def _is_divided(member: Any) -> bool:
     return read_header(model_file(member))["metadata"].get("data_sha256") is not None
 
 
-def _folder(member: Any) -> RunFolder:
-    """The run folder of a member, also where its model file is given."""
-    path = Path(member)
-    if path.is_file():
-        path = path.parent.parent if path.parent.name == "checkpoints" else path.parent
-    return RunFolder(path)
-
-
 def _split_of(folder: RunFolder) -> dict[str, Any] | None:
     return read_json(folder.splits) if folder.splits.is_file() else None
 
 
 def _files(member: Any) -> set[Path]:
     """The files of training structures that a model file names."""
-    data = read_header(model_file(member))["metadata"].get("run", {}).get("data", {})
+    data = _run(member).get("data", {})
     given = data.get("path") or data.get("train") or ()
     names = [given] if isinstance(given, str) else [part["path"] for part in given]
+    names += filter(None, [_run(member).get("training", {}).get("replay")])
     return {Path(name).expanduser().resolve() for name in names}
+
+
+def _replays(member: Any, file: Path) -> bool:
+    """Whether a model was fine-tuned with some of the structures of a file beside its own."""
+    replay = _run(member).get("training", {}).get("replay")
+    return replay is not None and Path(replay).expanduser().resolve() == file.resolve()
+
+
+def _run(member: Any) -> dict[str, Any]:
+    """Settings of the training of a model; empty where it was imported."""
+    found: dict[str, Any] = read_header(model_file(member))["metadata"].get("run", {})
+    return found

@@ -222,7 +222,7 @@ class Statistics:
             seen |= composition > 0
             if system.energy is not None:
                 energies.append(system.energy)
-                isolated.append(_is_isolated(system))
+                isolated.append(is_isolated(system))
                 compositions.append(composition.astype(np.int32))
             if system.forces is not None:
                 free = system.forces[~system.fixed]
@@ -249,8 +249,8 @@ class Statistics:
         if rows.any() and self.counts[self.isolated].any(axis=0).all():
             start[self.counts[self.isolated].argmax(axis=1)] = self.energies[self.isolated]
             messages.append("references: fitted to the energies less those of the isolated atoms, one of each element")
-        else:  # an isolated atom is unlike a bound one: it counts only for elements that are in no other structure
-            rows |= ~self.counts[:, self.counts[rows].any(axis=0)].any(axis=1)
+        else:
+            rows = rows_to_fit(self.counts, self.isolated)
         counts, energies = self.counts[rows].astype(np.float64), self.energies[rows]
         fit = fit_references(counts, energies - counts @ start)
         table = dict(zip(self.symbols, (start + fit.references).tolist(), strict=True))
@@ -292,7 +292,16 @@ class Statistics:
         return 1.0
 
 
-def _is_isolated(system: System) -> bool:
+def rows_to_fit(counts: np.ndarray, isolated: np.ndarray) -> np.ndarray:
+    """Structures [S] bool that references are fitted to, of atoms by element [S, Z] and ``isolated`` [S] bool.
+
+    An isolated atom is unlike a bound one: it counts only for elements that are in no other structure.
+    """
+    bound = ~isolated
+    return np.asarray(bound | ~counts[:, counts[bound].any(axis=0)].any(axis=1))
+
+
+def is_isolated(system: System) -> bool:
     """A single atom without a periodic image nearby."""
     lengths = np.linalg.norm(system.cell[system.pbc], axis=1)
     return len(system) == 1 and bool((lengths > APART).all())

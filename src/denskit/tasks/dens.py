@@ -43,6 +43,8 @@ class DeNSConfig(DenoisingConfig):
     """False: the model gets no forces of corrupted atoms (the paper's ablation)."""
     energy_on_corrupted: bool = True
     """False: the energy of corrupted structures is not scored (the paper's ablation)."""
+    forces_on_corrupted: bool = True
+    """False: no forces of corrupted structures are scored, as published for eSEN with gradient forces."""
     partial: bool = True
     """False: all free atoms of a chosen structure are corrupted, the ratio is ignored (the paper's ablation)."""
     min_atoms: int | None = Field(None, ge=1)
@@ -109,13 +111,13 @@ class DeNS:
         Forces are scored on uncorrupted atoms, noise on corrupted atoms.  The stress of a corrupted structure is not
         scored: it has no label.
         """
-        untouched = self._untouched(prepared)
+        batch, untouched = prepared.batch, self._untouched(prepared)
         terms = label_terms(
             self.config,
             prediction,
             prepared,
             energy_scored=untouched | self.config.energy_on_corrupted,
-            forces_scored=~prepared.noise_mask,
+            forces_scored=~prepared.noise_mask & (untouched | self.config.forces_on_corrupted)[batch.system_index],
             stress_scored=untouched,
         )
         terms["noise"] = noise_term(self.config, prediction["noise"], prepared, progress)

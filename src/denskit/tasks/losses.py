@@ -41,13 +41,17 @@ class PublishedOC20Loss(PublishedLoss):
     """Unsquared Euclidean norms of forces and noise under one mean: over all free atoms of the batch.
 
     Each free atom has one norm: of its force error with the weight of the forces, or, if it was corrupted, of its noise
-    error with the weight of the noise.  The sum is divided by the number of free atoms.  Without corrupted atoms this
-    is :class:`PublishedLoss`.
+    error with the weight of the noise.  The sum is divided by the number of free atoms, and that over structures by the
+    number of structures with the label.  Without corrupted atoms this is :class:`PublishedLoss`.
     """
 
     def over_atoms(self, difference: Tensor, *, scored: Tensor, existing: Tensor, batch: Batch) -> Sums:
         """Count the existing atoms, scored or not."""
         value = self.size(zero_unless(scored, difference))
+        return value.sum(), existing.sum().to(value.dtype)
+
+    def over_systems(self, value: Tensor, *, scored: Tensor, existing: Tensor) -> Sums:
+        """Count the existing systems, scored or not."""
         return value.sum(), existing.sum().to(value.dtype)
 
 

@@ -2,7 +2,8 @@
 
 Force errors are per Cartesian component over free atoms, as the field reports them.  Cosine, magnitude, EFwT and EwT
 are those of the Open Catalyst Project's evaluation (Chanussot et al. 2021) over the atoms or structures of a whole
-split.  All sums are float64.
+split.  The slope is that of the line through zero and the force components: below 1 the potential is too soft (Deng et
+al., npj Comput. Mater. 11, 9 (2025)).  All sums are float64.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _SLOTS = (
     "atoms_count",  # atoms
     "cosine",
     "magnitude_absolute",  # eV/Å
+    "forces_product",  # eV^2/Å^2, of prediction and label
+    "forces_square_label",  # eV^2/Å^2
     "energy_within",  # structures
     "both_count",  # structures with an energy and at least one force on a free atom
     "both_within",  # structures
@@ -50,7 +53,7 @@ _SLOTS = (
 
 
 class Metrics:
-    """Sums of errors.  ``state`` [20] float64 holds them all: adding the states of several processes merges them."""
+    """Sums of errors.  ``state`` [22] float64 holds them all: adding the states of several processes merges them."""
 
     def __init__(self, device: torch.device | str = "cpu", *, state: Tensor | None = None) -> None:
         self.state = torch.zeros(len(_SLOTS), dtype=torch.float64, device=device) if state is None else state
@@ -107,6 +110,8 @@ class Metrics:
             found["forces_rmse_meV_per_A"] = MILLI * math.sqrt(sums["forces_square"] / count)
             found["forces_cosine"] = sums["cosine"] / sums["atoms_count"]
             found["forces_magnitude_mae_meV_per_A"] = MILLI * sums["magnitude_absolute"] / sums["atoms_count"]
+            if sums["forces_square_label"] > 0:
+                found["forces_slope"] = sums["forces_product"] / sums["forces_square_label"]
             if sums["forces_absolute_label"] > 0:
                 found["forces_mae_relative_to_zero"] = sums["forces_absolute"] / sums["forces_absolute_label"]
         if (count := sums["energy_count"]) > 0:
@@ -147,6 +152,8 @@ class Metrics:
             atoms_count=atoms.sum(),
             cosine=cosine.sum(),
             magnitude_absolute=magnitude.abs().sum(),
+            forces_product=(predicted * label).sum(),
+            forces_square_label=label.square().sum(),
         )
 
     def _add_both(self, prediction: Mapping[str, Tensor], batch: Batch, targets: Targets) -> None:

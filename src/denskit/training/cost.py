@@ -21,9 +21,10 @@ class Cost:
 
     step: float  # s of one training step
     structure: float  # s of the evaluation of one structure
-    train: int
+    train: int  # of an epoch, replayed ones included
     valid: int
     test: int
+    replayed: int = 0  # old structures judged at each validation
     memory: float = 0.0  # MiB, the peak of one process (CUDA: of its device)
 
     def training_seconds(self, training: TrainingConfig, train: int | None = None) -> float:
@@ -59,7 +60,7 @@ class Cost:
         return self._judged(training) * self.structure
 
     def _judged(self, training: TrainingConfig) -> int:
-        return min(self.valid, training.evaluate_structures or self.valid)
+        return min(self.valid, training.evaluate_structures or self.valid) + self.replayed
 
 
 def _interval(training: TrainingConfig, per_epoch: int) -> float:

@@ -24,7 +24,7 @@ from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
 from denskit.models.prediction import batches
 from denskit.models.reference_fit import fit_references
-from denskit.models.scaling import Scaling, Statistics, describe, listed
+from denskit.models.scaling import Scaling, Statistics, describe, is_isolated, listed, rows_to_fit
 from denskit.runtime.memory import memory_named
 from denskit.settings import ON_FINE_TUNING, marked
 from denskit.training.parts import freeze
@@ -126,8 +126,9 @@ class _Constants:
             self.scaling.energy_shift.fill_(scale.energy_shift)
 
     def predict(self, force_field: ForceField, source: Source, config: RunConfig) -> None:
-        """Predict the structures of a source that have an energy."""
+        """Predict the structures of a source that have an energy, without isolated atoms of elements in the others."""
         left: list[float] = []
+        isolated: list[bool] = []
         counts: list[np.ndarray] = []
         with torch.no_grad():
             for systems, batch, targets in batches(force_field, source, config.training.evaluate_batch_size):
@@ -136,7 +137,10 @@ class _Constants:
                 left += (targets.energy - energies)[targets.energy_mask].tolist()
                 labelled = [system for system in systems if system.energy is not None]
                 counts += [np.bincount(system.atomic_numbers, minlength=MAX_ATOMIC_NUMBER + 1) for system in labelled]
-        self.counts, self.left = np.array(counts).reshape(len(left), MAX_ATOMIC_NUMBER + 1), np.array(left)
+                isolated += [is_isolated(system) for system in labelled]
+        table = np.array(counts).reshape(len(left), MAX_ATOMIC_NUMBER + 1)
+        kept = rows_to_fit(table, np.array(isolated, dtype=bool))
+        self.counts, self.left = table[kept], np.array(left)[kept]
 
     def correct(
         self, references: References, elements: list[int], new: list[int], scale: FixedScale | str

@@ -12,18 +12,21 @@ import torch
 
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source, Subset, evenly
+from denskit.data.records import joined
 from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes, join_processes
 from denskit.runtime.threads import threads_for
-from denskit.tasks import FOR_CRYSTALS, DeNSConfig
+from denskit.tasks import FOR_CRYSTALS, DenoisingConfig, DeNSConfig
 from denskit.tasks.metrics import measure
 from denskit.training.checkpoint import Checkpoint
 from denskit.training.checks import PlannedTraining
 from denskit.training.cost import TRIAL_SECONDS, TRIAL_STEPS, Cost, time_steps
 from denskit.training.fitted_settings import fit_dens_to_crystals, fit_model_to_data, fit_sigma_to_data, rows_for
 from denskit.training.loader import steps_per_epoch
+from denskit.training.replay import old_structures
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig
+from denskit.training.trained_on import seen_before
 from denskit.training.trainer import Trainer
 
 _JUDGED = 32  # structures evaluated in a trial
@@ -56,6 +59,7 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,)) -> list[Forecas
         fitted, cost, said = _sized(config, larger, group)
         memory = peak_memory(group.device) + (number - 1) * held
         cost = replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)
+        said += seen_before(fitted, data.splits)
         found.append(Forecast(_planned(fitted, cost, larger.train), cost, said))
     return found
 
@@ -65,7 +69,7 @@ def _planned(config: RunConfig, cost: Cost, source: Source) -> PlannedTraining:
     training = config.training
     if training.budget is not None:
         training = _lasting(config, {"max_steps": cost.steps_of(training)}).training
-    per_epoch = steps_per_epoch(len(source), training.batch_size, training.drop_last)
+    per_epoch = steps_per_epoch(cost.train, training.batch_size, training.drop_last)
     return PlannedTraining(config, Schedule(training, per_epoch), source)
 
 
@@ -84,7 +88,7 @@ def settled(
         return _fitted(config, data)
     config, cost, said = _sized(config, data, group)
     steps = cost.steps_of(config.training)
-    epochs = steps * config.training.batch_size / len(data.train)
+    epochs = steps * config.training.batch_size / cost.train
     length = f"{steps} steps ({epochs:.0f} epochs), at {1000 * cost.step:.0f} ms a step"
     return _lasting(config, {"max_steps": steps}), [*said, f"training.budget={budget}: {length}"]
 
@@ -152,8 +156,14 @@ def _fitted(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:
     """The run with the settings that its data decide; and messages for the log."""
     config, sized = fit_model_to_data(config, data)
     config, published = fit_dens_to_crystals(config, data.train)
-    config, measured = fit_sigma_to_data(config, data.train)
+    config, measured = fit_sigma_to_data(config, _denoised(config, data.train))
     return config, sized + published + measured
+
+
+def _denoised(config: RunConfig, new: Source) -> Source:
+    """All structures that noise is added to, where its size depends on them."""
+    by_data = isinstance(config.task, DenoisingConfig) and not isinstance(config.task.sigma, float)
+    return joined([new, old_structures(config)]) if by_data and config.training.replay is not None else new
 
 
 def _lasting(config: RunConfig, length: dict[str, Any]) -> RunConfig:
@@ -177,4 +187,8 @@ def _trial(config: RunConfig, data: LoadedData, group: Processes) -> Cost:
     times = torch.tensor([step, structure], dtype=torch.float64, device=group.device)
     step, structure = (group.add(times) / group.count).tolist()
     valid, test = (0 if source is None else len(source) for source in (data.valid, data.test))
-    return Cost(step=step, structure=structure, train=len(data.train), valid=valid, test=test)
+    held = trainer.mixture.held_out
+    return Cost(
+        step=step, structure=structure, train=trainer.mixture.epoch_size, valid=valid, test=test,
+        replayed=0 if held is None else len(held),
+    )  # fmt: skip

@@ -15,13 +15,16 @@ import numpy as np
 from denskit.batch import System
 from denskit.data.base import Source, Subset, evenly
 from denskit.data.loading import read_file
+from denskit.data.readers.formats import path_of
 from denskit.data.records import joined
+from denskit.data.splits import identity_of
 from denskit.models.base import ForceField
 from denskit.models.model_file import read_header
 from denskit.models.scaling import Scaling
+from denskit.reading.documents import read_json
 from denskit.tasks.metrics import measure
 from denskit.training.loader import Mixture
-from denskit.training.run_folder import model_file
+from denskit.training.run_folder import folder_of, model_file
 from denskit.training.settings import RunConfig
 from denskit.training.trained_on import reading_as_trained
 
@@ -39,6 +42,9 @@ def with_replay(config: RunConfig, new: Source, force_field: ForceField) -> tupl
         return Mixture(new, len(new)), []
     trained = model_file(str(training.init_from))
     old, said = read_file(training.replay, reading_as_trained(trained, training.replay))
+    if (part := _trained_part(trained, training.replay, len(old))) is not None:
+        said.append(f"{training.replay}: the {len(part)} of {len(old)} structures that the model was trained on")
+        old = Subset(old, part, f"{training.replay} (train)")
     each = round(len(new) * training.replay_share / (1 - training.replay_share))
     held = min(JUDGED, len(old) // 10)
     if not each or not held or len(old) - held < 1:
@@ -58,6 +64,24 @@ def with_replay(config: RunConfig, new: Source, force_field: ForceField) -> tupl
         f"{max(rounds, 1):.3g} epochs; {held} are held out and judged at each evaluation"
     )
     return mixture, said
+
+
+def _trained_part(trained: Path, file: str, structures: int) -> np.ndarray | None:
+    """Indices of the training structures of a file that the model's own run divided; None: another file, all of it."""
+    path, splits = path_of(file), folder_of(trained).splits
+    if not splits.is_file() or not path.exists():
+        return None
+    own = read_json(splits)
+    if (own["size"], own["sha256"]) != identity_of(path) or max(own["train"], default=0) >= structures:
+        return None
+    return np.array(own["train"], dtype=np.int64)
+
+
+def old_structures(config: RunConfig) -> Source:
+    """All structures of ``training.replay``, read as those that the trained model learned."""
+    training = config.training
+    assert training.replay is not None
+    return read_file(training.replay, reading_as_trained(model_file(str(training.init_from)), training.replay))[0]
 
 
 def _movement(before: Scaling, after: Scaling) -> tuple[np.ndarray, float]:

@@ -20,6 +20,7 @@ from denskit.training.given_frames import Frames, kept, with_frames
 from denskit.training.run_folder import RunFolder
 from denskit.training.run_log import RunLog
 from denskit.training.settings import RunConfig
+from denskit.training.trained_on import seen_before
 from denskit.training.trainer import BEST_BY, Trainer
 
 _SAFE_NORM = "model.norm=merged (equiformer) or model.norm=rms_norm (equiformer_v2) for crystals and small molecules"
@@ -65,7 +66,7 @@ def _prepared(
         folder.require_same_data(data.splits.sha256)
     config, decided = settled(config, data, group, checkpoint)
     trainer = Trainer(config, data, group, continued=checkpoint is not None)
-    trainer.messages += decided
+    trainer.messages += [*decided, *seen_before(config, data.splits)]
     if resume and checkpoint is None:
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
     if checkpoint is None and group.is_first:

@@ -88,6 +88,14 @@ class RunFolder(WorkFolder):
         write_json(self.environment, environment())
 
 
+def folder_of(run_or_model: str | os.PathLike[str]) -> RunFolder:
+    """The run folder of a model, also where its model file is given; there need not be one."""
+    path = Path(run_or_model)
+    if path.is_file():
+        path = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+    return RunFolder(path)
+
+
 @cache
 def environment() -> dict[str, Any]:
     """Versions, commit, machine, threads and command: all that a run depends on besides its settings."""
