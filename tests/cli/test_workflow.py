@@ -71,6 +71,10 @@ def test_evaluate_writes_errors_and_parity(run: Path, mine: Path) -> None:
     errors = json.loads((run / "test.json").read_text(encoding="utf-8"))
     assert errors["forces_mae_meV_per_A"] > 0
     assert (run / "parity.png").stat().st_size > 1000
+    last = denskit("evaluate", run, "--checkpoint", "last")
+    assert last.exit_code == 0, last.output
+    assert json.loads((run / "test.json").read_text(encoding="utf-8")) == errors, "of the model that the run kept"
+    assert (run / "test_last.json").is_file()
     other = denskit("evaluate", run / "model.safetensors", mine)
     assert other.exit_code == 0, other.output
     assert denskit("evaluate", run, "data.path=x").exit_code == 1

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import ase
@@ -220,6 +221,20 @@ class TestSplits:
             assert found[seed, 10, "DeNS"] == middle
             assert not set(many["train"]) & set(many["test"])
         assert found[0, 5, "plain"] != found[1, 5, "plain"]
+
+    def test_small_training_sets_have_all_elements(self, tmp_path: Path) -> None:
+        frames = [molecule("CH4") for _ in range(40)] + [molecule(name) for name in ("H2O", "NH3", "C2H6")]
+        for seed, atoms in enumerate(frames):
+            atoms.rattle(0.05, seed=seed)
+            atoms.calc = SinglePointCalculator(atoms, energy=-float(seed), forces=0.1 * atoms.positions)
+        ase.io.write(tmp_path / "rare.extxyz", frames)
+        data = {"data.name": "file", "data.molecule": None, "data.path": str(tmp_path / "rare.extxyz")}
+        study = tiny_study(axes={FRAMES: [4, 20]}, seeds=3)
+        for run in runs_of(study):
+            run = replace(run, settings={**run.settings, **data, "data.split": {"valid": 5}})
+            path = split_settings(study, run, tmp_path)["data.split.file"]
+            train = json.loads(Path(path).read_text())["train"]
+            assert {7, 8} <= {z for place in train for z in frames[place].numbers.tolist()}
 
     def test_numbers_of_frames_are_wanted(self, tmp_path: Path) -> None:
         study = tiny_study(axes={FRAMES: [0.5]})

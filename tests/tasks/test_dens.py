@@ -112,6 +112,21 @@ def test_energy_of_corrupted_structures_is_not_scored_when_switched_off() -> Non
     assert float(term.count) == float((~corrupted).sum())
 
 
+def test_forces_of_corrupted_structures_are_not_scored_when_switched_off() -> None:
+    config = replace_config(ALWAYS, probability=0.5, forces_on_corrupted=False)
+    batch = make_batch([6] * 8)
+    targets = make_targets(batch)
+    prepared = prepared_by(config, batch, targets)
+    corrupted = prepared.noise_mask.reshape(8, 6).any(1)
+    assert 0 < int(corrupted.sum()) < 8
+    forces = (targets.forces + 1.0).requires_grad_()
+    prediction = {"energy": targets.energy, "forces": forces, "noise": prepared.noise}
+    term = DeNS(config).losses(prediction, prepared, progress=0.0)["forces"]
+    (gradient,) = torch.autograd.grad(term.sum, forces)
+    assert torch.equal(gradient.bool().any(1).reshape(8, 6), ~corrupted[:, None].expand(8, 6))
+    assert float(term.count) == 6 * float((~corrupted).sum())
+
+
 # What is drawn.
 
 
@@ -319,6 +334,7 @@ def situations(draw: st.DrawFn) -> tuple[DeNSConfig, Batch, Targets, Tensor, flo
         sigma_end=draw(st.sampled_from([None, 0.2])),
         stress_weight=1.0,
         energy_on_corrupted=draw(st.booleans()),
+        forces_on_corrupted=draw(st.booleans()),
         force_encoding=draw(st.booleans()),
         partial=partial,
         min_atoms=draw(st.sampled_from([None, 3])),

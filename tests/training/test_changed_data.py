@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,12 @@ from ase.build import molecule
 from ase.calculators.emt import EMT
 from ase.io import write
 
+from denskit.data.splits import Splits
+from denskit.evaluation.evaluate import evaluate
+from denskit.evaluation.unseen import trained_before
 from denskit.training.load_config import load_config
 from denskit.training.run import train
+from denskit.training.trained_on import seen_before
 
 SMALL = [
     "model.num_layers=1", "model.channels=[4,2]", "model.feature_channels=[4,2]", "model.head_channels=[2,2]",
@@ -68,3 +73,46 @@ def test_a_plain_model_can_be_fine_tuned_with_dens(tmp_path: Path) -> None:
 def test_best_by_a_label_without_weight_is_refused() -> None:
     with pytest.raises(ValueError, match=r"training.best_by=energy"):
         load_config("demo", ["task.forces_weight=0"])
+
+
+def test_a_run_does_not_go_on_with_other_files_of_its_parts(tmp_path: Path) -> None:
+    """Also where training and validation structures are in files of their own."""
+    files, run = {part: tmp_path / f"{part}.extxyz" for part in ("train", "valid")}, tmp_path / "run"
+    for file in files.values():
+        _write(file, 0.0)
+        file.write_text(file.read_text() + file.read_text() * (file == files["valid"]))  # other files
+    settings = [*(f"data.{part}={file}" for part, file in files.items()), f"output={run}", *SMALL]
+    train(load_config("demo", [*settings, "training.max_steps=1"]))
+    longer = load_config("demo", [*settings, "training.max_steps=2"])
+    before = files["train"].read_text()
+    _write(files["train"], 1.0)
+    with pytest.raises(ValueError, match=r"the content of data\.train has changed since this run started"):
+        train(longer, resume=True)
+    files["train"].write_text(before)
+    train(longer, resume=True)
+
+
+def test_structures_that_the_starting_model_learned_are_named(tmp_path: Path) -> None:
+    data, first = tmp_path / "mine.extxyz", tmp_path / "first"
+    _write(data, 0.0)
+    parts = [f"data.path={data}", "data.split.train=2", "data.split.valid=2", "data.split.test=2", *SMALL]
+    train(load_config("demo", [*parts, f"output={first}", "training.max_steps=1"]))
+    splits = Splits.load(first / "splits.json", of=data)
+    assert trained_before(first, "test") == []
+
+    other = replace(splits, train=splits.test, valid=splits.train, test=splits.valid)
+    other.save(tmp_path / "other.json")
+    config = load_config(
+        "demo",
+        [f"data.path={data}", f"data.split.file={tmp_path / 'other.json'}", *SMALL, f"training.init_from={first}",
+         f"output={tmp_path / 'second'}", "training.max_steps=1"],
+    )  # fmt: skip
+    (warning,) = seen_before(config, other)
+    assert "has trained on 2 of the 2 valid structures and 2 of the 2 test structures" in warning
+    assert f"data.split.file={first / 'splits.json'}" in warning
+    run = train(config)
+    assert warning in (run / "train.log").read_text()
+    with pytest.warns(UserWarning, match="2 of the 2 test structures"):
+        evaluate(run)
+    kept = [f"data.path={data}", f"data.split.file={first / 'splits.json'}", *SMALL, f"training.init_from={first}"]
+    assert seen_before(load_config("demo", [*kept, "training.max_steps=1"]), splits) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,12 @@ def test_steps_and_seconds_agree() -> None:
     assert COST.training_seconds(TrainingConfig(**settings, epochs=10), train=8) == pytest.approx(10 * 0.1 + 5 * 0.2)
     with pytest.raises(ValueError, match=r"training.budget=1 second is enough for 7 steps of 0.1 s"):
         COST.steps_of(TrainingConfig(**settings, budget="1 second"))
+
+
+def test_old_structures_that_are_judged_count() -> None:
+    settings = TrainingConfig(batch_size=8, evaluate_every="2 epochs", max_steps=20)
+    more = replace(COST, replayed=100).training_seconds(settings) - COST.training_seconds(settings)
+    assert more == pytest.approx(100 * 0.01)
 
 
 def test_one_length_is_given(tiny: Tiny) -> None:

@@ -162,6 +162,13 @@ def test_an_elastic_restart_continues_from_the_last_checkpoint(results: dict[str
     same_weights(results["one"] / "run" / "model.safetensors", tmp_path / "run" / "model.safetensors")
 
 
+def test_half_precision_with_a_process_that_has_no_work(tmp_path: Path) -> None:
+    half = ["model.forces=direct", "training.amp=fp16", "training.dtype=float32", "training.batch_size=1"]
+    (process,) = started(TWO, tmp_path, 2, *half, "training.accumulate=1")
+    errors = process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode == 0, errors[-3000:]
+
+
 def test_alone_nothing_is_exchanged() -> None:
     alone = Processes(rank=0, count=1, device=torch.device("cpu"))
     tensor = torch.tensor([1.0, 2.0])

@@ -318,3 +318,21 @@ def test_references_that_one_composition_does_not_tell_apart_stay() -> None:
     constants.correct("fit", [4, 74], [4], "trained")
     found = constants.scaling.references
     assert found[4] == pytest.approx(-100) and found[74] == 0
+
+
+def test_isolated_atoms_are_no_residuals_of_bound_ones(tiny: Tiny, trained: Path) -> None:
+    """Isolated atoms, whose energies the model does not know, change no reference of elements in other structures."""
+    bound = _frames("ethanol")
+    atoms = [
+        replace(
+            bound[0], positions=np.zeros((1, 3)), atomic_numbers=np.array([z]), forces=np.zeros((1, 3)),
+            fixed=np.zeros(1, dtype=bool), tags=np.zeros(1, dtype=int), energy=-5.0 * z,
+        )
+        for z in (1, 6, 8)
+    ]  # fmt: skip
+    config = tiny("data.references=fit", f"training.init_from={trained}", "training.max_steps=1", name="tuned")
+    found = [
+        _start(config, LoadedData(train=train, valid=None, test=None, references="fit")).force_field.scaling.references
+        for train in (bound, Slabs([*(bound[index] for index in range(len(bound))), *atoms]))
+    ]
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)

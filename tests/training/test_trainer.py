@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,7 +30,7 @@ from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
 from denskit.runtime.processes import join_processes
 from denskit.tasks import TASKS, EnergyForces, Term
-from denskit.training.checkpoint import load_checkpoint
+from denskit.training.checkpoint import load_checkpoint, save_checkpoint
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
@@ -297,6 +298,37 @@ def test_final_last_keeps_the_last_weights(tiny: Tiny) -> None:
     run = train(tiny("training.max_steps=3", "training.final=last", "training.evaluate_every=1 step"))
     assert read_header(run / "model.safetensors")["metadata"]["step"] == 3
     assert (run / "checkpoints/best.safetensors").exists()
+
+
+def _steps_of(run: Path) -> list[int]:
+    return [
+        read_header(run / name)["metadata"]["step"] for name in ("model.safetensors", "checkpoints/best.safetensors")
+    ]
+
+
+def test_a_run_that_kept_its_last_model_and_goes_on_may_keep_its_best(tiny: Tiny) -> None:
+    early = ["training.evaluate_every=1 step", "training.lr=0.5"]  # after the first steps it gets worse
+    run = train(tiny("training.max_steps=8", "training.final=last", *early))
+    last, best = _steps_of(run)
+    assert best < last == 8
+    (run / "test.json").write_text("{}")
+    train(tiny("training.max_steps=9", "training.final=best", *early), resume=True)
+    assert _steps_of(run)[0] == _steps_of(run)[1]
+    assert not (run / "test.json").exists(), "errors of another model"
+
+
+def test_an_error_of_other_validation_structures_is_no_longer_the_smallest(tiny: Tiny) -> None:
+    run = train(tiny("training.max_steps=1", "training.evaluate_structures=1"))
+    checkpoint = load_checkpoint(run / "checkpoints/last.pt")
+    save_checkpoint(run / "checkpoints/last.pt", replace(checkpoint, best=0.0))  # not to be beaten
+    train(tiny("training.max_steps=2", "training.evaluate_structures=null"), resume=True)
+    assert _steps_of(run) == [2, 2]
+
+
+def test_last_weights_hold_the_errors_of_the_last_evaluation(tiny: Tiny) -> None:
+    run = train(tiny("training.max_steps=2", "training.final=last"))
+    kept = read_header(run / "model.safetensors")["metadata"]["validation"]
+    assert kept["forces_mae_meV_per_A"] == pytest.approx(float(_rows(run)[-1]["valid_forces_mae_meV_per_A"]))
 
 
 def test_model_files_hold_the_average(tiny: Tiny) -> None:

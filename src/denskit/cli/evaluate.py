@@ -132,7 +132,7 @@ def _judge(
     from denskit.files import new_file, output_folder
     from denskit.runtime.processes import join_processes
 
-    written = _written(split, several=bool(sets))
+    written = _written(split, _other_weights(models[0], checkpoint), several=bool(sets))
     if output is not None:
         output_folder(output)
         for name in written:
@@ -200,22 +200,31 @@ def _shift_of(errors: dict[str, float]) -> str:
     )
 
 
-def _written(split: str, *, several: bool) -> list[str]:
+def _other_weights(model: Path, checkpoint: Literal["best", "last"] | None) -> str:
+    """The ending of files about other weights of a run than its result, which ``compare`` and ``report`` show."""
+    from denskit.training.load_config import load_config
+
+    own = checkpoint is None or not model.is_dir() or load_config(model).training.final == checkpoint
+    return "" if own else f"_{checkpoint}"
+
+
+def _written(split: str, ending: str, *, several: bool) -> list[str]:
     """Names of the files: the table as JSON, and for the test structures a parity plot."""
-    return [SETS] if several else ["test.json", PARITY] if split == "test" else [f"{split}.json"]
+    names = [SETS] if several else ["test.json", PARITY] if split == "test" else [f"{split}.json"]
+    return [f"{Path(name).stem}{ending}{Path(name).suffix}" for name in names]
 
 
 def _write(
     results: dict[str, dict[str, float]], folder: Path, names: list[str], models: list[Path], parity: dict[str, Any]
 ) -> None:
-    found = results if names == [SETS] else next(iter(results.values()))
+    found = results if names[0].startswith(Path(SETS).stem) else next(iter(results.values()))
     write_json(folder / names[0], found)
-    if PARITY in names:
+    for name in names[1:]:
         from denskit.analysis.plots import parity_figure, save_figure
         from denskit.analysis.predictions import predictions_of
         from denskit.analysis.report.errors import parity_panels
 
         title = " and ".join(model.name for model in models)
         panels = parity_panels(predictions_of(models, **parity))
-        save_figure(parity_figure(panels, title=f"{title}, test structures"), folder / PARITY)
+        save_figure(parity_figure(panels, title=f"{title}, test structures"), folder / name)
     typer.echo(f"Wrote {' and '.join(names)} to {folder}")

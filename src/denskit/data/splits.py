@@ -125,7 +125,7 @@ def _untrained(parts: Sequence[np.ndarray], elements: Sequence[frozenset[int]]) 
     return frozenset[int]().union(*others) - train
 
 
-def _rare_first(order: np.ndarray, elements: Sequence[frozenset[int]]) -> np.ndarray:
+def rare_first(order: np.ndarray, elements: Sequence[frozenset[int]]) -> np.ndarray:
     """The order [M], but before all others some places whose ``elements`` [M] together are all that there are.
 
     From the rarest element to the most common, unless one chosen before has it: of the places that have it the one
@@ -193,7 +193,7 @@ def _at_random(
 ) -> list[np.ndarray]:
     order = pool[np.random.default_rng(seed).permutation(len(pool))]
     if elements:
-        order = _rare_first(order, [elements[frame] for frame in order])
+        order = rare_first(order, [elements[frame] for frame in order])
     return _consecutive(order, counts, 0)
 
 
@@ -219,7 +219,7 @@ def _by_group(
         of_group: dict[str, frozenset[int]] = {}
         for label, frame in zip(labels, pool, strict=True):
             of_group[label] = of_group.get(label, frozenset()) | elements[frame]
-        order = _rare_first(order, [of_group[label] for label in order])
+        order = rare_first(order, [of_group[label] for label in order])
     left = list(order)
     wanted_parts = 1 + (counts[1] > 0) + (counts[2] > 0)
     if len(left) < wanted_parts:
@@ -234,5 +234,5 @@ def _by_group(
         held_out.append(np.sort(pool[np.isin(labels, taken)]).astype(np.int64))
     train = rng.permutation(pool[np.isin(labels, left)])
     if elements:
-        train = _rare_first(train, [elements[frame] for frame in train])
+        train = rare_first(train, [elements[frame] for frame in train])
     return [np.sort(train[: counts[0]]).astype(np.int64), *held_out]

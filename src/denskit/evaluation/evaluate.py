@@ -21,7 +21,7 @@ from denskit.data.frames import bare, read_atoms
 from denskit.data.loading import read_file
 from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.data.writing import Originals, predicted
-from denskit.evaluation.unseen import require_unseen, trained_on
+from denskit.evaluation.unseen import require_unseen, trained_before, trained_on
 from denskit.files import atomic_write, new_frames_file
 from denskit.models.base import ForceField
 from denskit.models.committee import Committee
@@ -75,6 +75,8 @@ def evaluate(
     structures = source_of(model, source, split, data)
     if source is None and split != "train":
         require_unseen(members_of(model), split)
+        for said in trained_before(members_of(model)[0], split) if processes is None or processes.is_first else ():
+            warnings.warn(said.removeprefix("warning: "), stacklevel=2)
     return _errors(predictor, structures, batch_size, processes)
 
 

@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from denskit.data.splits import identity_of
+import numpy as np
+
+from denskit.data.splits import PARTS, Splits, identity_of
 from denskit.models.base import ForceField
 from denskit.models.model_file import read_header
 from denskit.reading.documents import read_json
+from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder, folder_of, model_file
+from denskit.training.trained_on import seen_before
 
 _SEEN = {"test": ("train", "valid"), "valid": ("train",)}  # parts of a member's split, by the part that is judged
 
@@ -65,6 +69,17 @@ def trained_on(members: Sequence[ForceField | str | os.PathLike[str]], file: Pat
             "say little about others; denskit evaluate without a file judges the test split of a run"
         )
     return said
+
+
+def trained_before(member: ForceField | str | os.PathLike[str], split: str) -> list[str]:
+    """A warning where the model that a run was fine-tuned from has trained on the ``split`` of the run's own data."""
+    folder = None if isinstance(member, ForceField) else folder_of(member)
+    document = None if folder is None else _split_of(folder)
+    if folder is None or document is None or split == "train":
+        return []
+    parts = {part: np.array(document[part], dtype=np.int64) for part in PARTS}
+    parts |= {part: parts[part][:0] for part in PARTS if part != split}
+    return seen_before(load_config(folder.path), Splits(**parts, sha256=document["sha256"]))
 
 
 def _is_divided(member: Any) -> bool:

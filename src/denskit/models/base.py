@@ -48,6 +48,7 @@ class Backbone(nn.Module, ABC):
     symmetry: Literal["SO(3)", "O(3)"]
     gauge_exact: bool  # no dependence on the choice of the rotation about an edge
     smooth: bool = False  # twice differentiable also where an atom crosses the cutoff
+    decays_embeddings: bool = True  # weight decay, where it is on, acts on the embeddings of the elements
     symmetric_sites: bool = True  # forces vary linearly where symmetry makes features of l > 0 vanish
     head_types: ClassVar[Mapping[str, Callable[[Any], nn.Module]]]  # (config) by irreps: "0" scalars, "1" vectors
     envelope: nn.Module | None
@@ -165,12 +166,19 @@ class ForceField(nn.Module):
         return self.config.max_neighbors
 
     def no_decay_parameters(self) -> set[str]:
-        """Names of parameters without weight decay, as published: biases, norms, the radial basis."""
+        """Names of parameters without weight decay, as published: biases, norms, the radial basis, some embeddings."""
         names = {name for name, _ in self.named_parameters() if name.endswith("bias")}
+        if not self.backbone.decays_embeddings:
+            names |= self.element_tables()
         for prefix, module in self.named_modules():
             if isinstance(module, NoWeightDecay):
                 names |= {f"{prefix}.{name}" for name, _ in module.named_parameters()}
         return names
+
+    def element_tables(self) -> set[str]:
+        """Names of parameters with one row for each atomic number."""
+        embeddings = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Embedding)}
+        return {name for name, _ in self.named_parameters() if name in embeddings or name == "backbone.atom_embedding"}
 
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs of :meth:`forward` that a loss can use."""

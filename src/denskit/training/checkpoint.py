@@ -44,6 +44,7 @@ class Checkpoint:
     config: dict[str, Any]  # of the run, as JSON
     loss_scale: dict[str, Any] = field(default_factory=dict)  # of float16; empty without
     window: dict[str, Any] = field(default_factory=dict)  # sums since the last row of metrics.csv
+    inputs: dict[str, str] = field(default_factory=dict)  # content of the training's files, by setting
     failure: str = ""  # why the training failed, by the errors of the last row
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from ase.data import atomic_numbers, chemical_symbols
-from torch import Tensor, nn
+from torch import Tensor
 
 from denskit.batch import MAX_ATOMIC_NUMBER
 from denskit.data.base import Source, evenly
@@ -278,12 +278,8 @@ def start_new_elements(force_field: ForceField, new: Iterable[int], known: Itera
 
 def element_tables(force_field: ForceField) -> dict[str, Tensor]:
     """Weights with one row for each atomic number, by name."""
-    embeddings = {f"{name}.weight" for name, module in force_field.named_modules() if isinstance(module, nn.Embedding)}
-    return {
-        name: weight
-        for name, weight in _weights(force_field).items()
-        if name in embeddings or name == "backbone.atom_embedding"
-    }
+    names = force_field.element_tables()
+    return {name: weight for name, weight in _weights(force_field).items() if name in names}
 
 
 def similar_element(z: int, known: Iterable[int]) -> int | None:

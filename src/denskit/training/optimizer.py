@@ -208,7 +208,8 @@ class Precision:
         self.tf32 = tf32 and device.type == "cuda"
         self.device, self.dtype, self.enabled = device.type, _DTYPES[amp], amp != "none"
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp == "fp16")
-        self.scaler.scale(torch.zeros(1, device=device))  # makes the scale, also on a process without work
+        if self.scaler.is_enabled():
+            self.scaler.scale(torch.zeros(1, device=device))  # makes the scale, also on a process without work
 
     def autocast(self) -> torch.autocast:
         """Context: matmuls in half precision, if enabled."""

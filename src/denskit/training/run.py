@@ -17,6 +17,7 @@ from denskit.training.checkpoint import full_disk_named, load_checkpoint
 from denskit.training.checks import PlannedTraining, hints_before, warnings_before
 from denskit.training.forecast import settled
 from denskit.training.given_frames import Frames, kept, with_frames
+from denskit.training.inputs import contents, require_same_contents
 from denskit.training.run_folder import RunFolder
 from denskit.training.run_log import RunLog
 from denskit.training.settings import RunConfig
@@ -64,8 +65,11 @@ def _prepared(
     data = load_data(config.data, config.seed, config.required_labels)
     if checkpoint is not None and data.splits is not None:
         folder.require_same_data(data.splits.sha256)
+    if checkpoint is not None:
+        require_same_contents(checkpoint.inputs, config, folder.path)
     config, decided = settled(config, data, group, checkpoint)
     trainer = Trainer(config, data, group, continued=checkpoint is not None)
+    trainer.inputs = contents(config) if group.is_first else {}
     trainer.messages += [*decided, *seen_before(config, data.splits)]
     if resume and checkpoint is None:
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")

@@ -26,7 +26,8 @@ from denskit.zoo import file_of
 PACKAGES = ("denskit", "torch", "numpy", "ase", "vesin", "pydantic", "safetensors", "omegaconf")
 FRAMES = "frames"  # subfolder of the frames that were given in memory
 _OF_MODEL = (  # results that other verbs wrote
-    "test.json", "valid.json", "train.json", "sets.json", "parity.png", "result.json", "denoising.json", "denoising.png"
+    "test.json", "valid.json", "train.json", "sets.json", "parity.png", "result.json", "denoising.json",
+    "denoising.png", "*_best.json", "*_last.json", "parity_best.png", "parity_last.png",
 )  # fmt: skip
 
 
@@ -68,8 +69,17 @@ class RunFolder(WorkFolder):
     def forget_results(self, step: int) -> None:
         """Remove what was measured on the resulting model, where that is of another step than the one that follows."""
         if self.model.is_file() and read_header(self.model)["metadata"].get("step") != step:
-            for name in _OF_MODEL:
-                (self.path / name).unlink(missing_ok=True)
+            for path in (path for name in _OF_MODEL for path in self.path.glob(name)):
+                path.unlink()
+
+    def take_best(self) -> None:
+        """Make the best model the result of the run, where another one is."""
+        if self.best_model.is_file() and self.model.is_file():
+            step = read_header(self.best_model)["metadata"]["step"]
+            if read_header(self.model)["metadata"]["step"] != step:
+                self.forget_results(step)
+                with atomic_write(self.model) as temporary:
+                    temporary.write_bytes(self.best_model.read_bytes())
 
     def require_same_data(self, sha256: str) -> None:
         """Raise ValueError if the run began with data of another checksum."""

@@ -77,6 +77,7 @@ class Trainer:
     seconds: float = 0.0  # of training
     messages: list[str] = field(default_factory=list)
     continued: bool = False  # :meth:`resume` follows
+    inputs: dict[str, str] = field(default_factory=dict)  # content of the training's files, by setting
 
     def __post_init__(self) -> None:
         training, device = self.config.training, self.group.device
@@ -127,6 +128,7 @@ class Trainer:
         self.totals = self._new_totals()
         self.first = 0  # steps that an earlier process did
         self.failure = ""  # verdict on the last row, where the training failed
+        self.judged: tuple[int, dict[str, float]] = (0, {})  # step and errors of the last validation
         self.saved_at = time.monotonic()
 
     def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
@@ -143,6 +145,8 @@ class Trainer:
         self.step, self.best, self.seconds = checkpoint.step, checkpoint.best, checkpoint.seconds
         self.totals.load_state(checkpoint.window)
         self.failure = checkpoint.failure
+        if "training.evaluate_structures" in changes:
+            self.best = None  # it was an error of other structures
         if self.step > self.schedule.total_steps:
             raise ValueError(
                 f"{self.folder.last} is at step {self.step}, but the training is to end at step "
@@ -163,6 +167,8 @@ class Trainer:
             self._save_state()  # a kill at any moment leaves a checkpoint
             if self.config.training.init_from is not None:  # which may be gone when the run is resumed
                 self._save_model(self.folder.last_model, {})
+        elif self.config.training.final == "best" and self.best is not None and self.group.is_first:
+            self.folder.take_best()  # before this session the run may have kept its last
         with self.interrupt:
             mark = time.perf_counter()
             for work in self.loader.prefetch(self.step, total, self.config.training.prefetch):
@@ -333,6 +339,7 @@ class Trainer:
         valid = evenly(self.data.valid, training.evaluate_structures)
         with self._averaged():
             metrics = self._measure(valid)
+            self.judged = self.step, metrics
             by = judged_by(training.best_by, metrics, self.data.valid.name)
             if math.isfinite(metrics[by]) and (self.best is None or metrics[by] < self.best):
                 self.best = metrics[by]
@@ -349,10 +356,12 @@ class Trainer:
     def _save(self) -> None:
         """The state to resume from, and the last weights as a model file; all processes take part."""
         self._save_state()
+        step, errors = self.judged
+        errors = errors if step == self.step else {}
         with self._averaged():
-            self._save_model(self.folder.last_model, {})
+            self._save_model(self.folder.last_model, errors)
             if self.config.training.final == "last" or self.data.valid is None:
-                self._save_model(self.folder.model, {})
+                self._save_model(self.folder.model, errors)
 
     def _save_state(self) -> None:
         optimizer = optimizer_state(self.optimizer)
@@ -373,6 +382,7 @@ class Trainer:
             num_train=len(self.data.train),
             num_processes=self.group.count,
             config=self.config.document(),
+            inputs=self.inputs,
         )
         save_checkpoint(self.folder.last, checkpoint)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,11 @@ def compare_runs(runs: Sequence[str]) -> Results:
             raise ValueError(f"{other} and {folder} have the same settings and seed; give names: NAME=FOLDER")
         header = read_header(model_file(folder))
         errors = _test_errors(folder) if tested else {"validation": header["metadata"]["validation"]}
+        if not any(errors.values()):
+            raise ValueError(
+                f"{folder}: no errors of its model are kept, since it was not judged at its last step; first: denskit "
+                f"evaluate {shlex.quote(str(folder))}, and the same for the other runs"
+            )
         found.append(
             Found(
                 variant=name, values={}, seed=own["seed"], errors=errors, seconds=seconds_of_run(folder),

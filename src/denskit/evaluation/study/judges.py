@@ -29,7 +29,7 @@ from denskit.simulation.stability.study import run_study
 from denskit.simulation.state import Structures
 from denskit.training.run_folder import RunFolder, model_file
 from denskit.training.settings import RunConfig
-from denskit.training.trained_on import reading_like
+from denskit.training.trained_on import reading_like, seen_before
 
 Errors = dict[str, float]
 
@@ -62,6 +62,10 @@ def require_judgeable(study: StudyConfig, config: RunConfig) -> None:
     Simulations and relaxations need something to compare with, and other files only elements that are trained on.
     """
     _require_references(study, config)
+    if config.training.init_from is not None:
+        splits = load_data(config.data, config.seed, config.required_labels).splits
+        for warning in seen_before(config, splits):
+            raise ValueError(f"{study.title}: {warning.removeprefix('warning: ')}")
     if not study.tests:
         return
     train = load_data(config.data, config.seed, config.required_labels).train

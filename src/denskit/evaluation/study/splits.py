@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from denskit.data import load_data
-from denskit.data.splits import Splits
+from denskit.data.splits import Splits, rare_first
 from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun
 
 
@@ -36,9 +36,13 @@ def split_settings(study: StudyConfig, run: StudyRun, folder: Path) -> dict[str,
 
 def _nested(run: StudyRun, *, largest: int) -> Splits:
     config = run.config(Path("unused"), {FRAMES: largest})
-    splits = load_data(config.data, config.seed, config.required_labels).splits
+    data = load_data(config.data, config.seed, config.required_labels)
+    splits = data.splits
     if splits is None:
         raise ValueError(f"axes: {FRAMES} divides one file (data.path, or data.train without data.valid); found none")
     order = np.random.default_rng(run.seed).permutation(len(splits.train))
+    if data.train.in_memory:  # the smallest sets have all elements, too, where they can
+        elements = [frozenset(system.atomic_numbers.tolist()) for system in data.train]
+        order = rare_first(order, [elements[place] for place in order])
     chosen = np.sort(splits.train[order[: run.point[FRAMES]]])
     return replace(splits, train=chosen, how=f"{len(chosen)} of {len(splits.train)} training frames, {splits.how}")

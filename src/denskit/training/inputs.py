@@ -1,0 +1,72 @@
+"""The content of the files that a training reads: a run must not continue on other data, nor a study compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from denskit.data.splits import identity_of
+from denskit.reading.remote import address_of
+from denskit.training.run_folder import model_file
+from denskit.training.settings import RunConfig
+
+_LARGE = 4 * 2**30  # bytes of a file whose content is not read again for the comparison
+
+
+def content_of(name: str | Path) -> str | None:
+    """SHA-256 of a file or of a folder of shards on this machine; None where there is none."""
+    path = Path(name).expanduser().resolve()
+    if address_of(name) is not None or not path.exists():
+        return None
+    about = path.stat()
+    return _content(path, about.st_mtime_ns, about.st_size)
+
+
+def files_of(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Settings and names of all files that a training reads; a run that is over needs no more than its own."""
+    data, training = config.data, config.training
+    given = [
+        *structures_of(config),
+        ("data.test", data.test),
+        ("data.oc20_ref", data.oc20_ref),
+        ("data.split.file", data.split.file),
+    ]
+    if isinstance(data.references, str):  # a file, or a word that names no file
+        given.append(("data.references", data.references))
+    if training.init_from is not None and Path(training.init_from).exists():
+        given.append(("training.init_from", str(model_file(training.init_from))))
+    yield from ((key, str(name)) for key, name in given if name is not None)
+
+
+def structures_of(config: RunConfig) -> list[tuple[str, str | None]]:
+    """Settings and names of the files of structures that a training learns from or is validated on."""
+    parts = [("data.path" if config.data.path else "data.train", part.path) for part in config.data.parts]
+    return [*parts, ("data.valid", config.data.valid), ("training.replay", config.training.replay)]
+
+
+def contents(config: RunConfig) -> dict[str, str]:
+    """Size and SHA-256 of the files of structures, by setting; of files above 4 GiB the size alone."""
+    found: dict[str, str] = {}
+    for key, name in structures_of(config):
+        if name is None or address_of(name) is not None or not (path := Path(name).expanduser()).exists():
+            continue
+        size = path.stat().st_size
+        content = f"{size} bytes" if path.is_file() and size > _LARGE else content_of(path) or ""
+        found[key] = f"{found[key]}, {content}" if key in found else content
+    return found
+
+
+def require_same_contents(before: Mapping[str, str], config: RunConfig, folder: Path) -> None:
+    """Raise ValueError where a run would continue on other structures than it began with; ``before``: contents then."""
+    now = contents(config) if before else {}
+    if changed := [key for key in before.keys() & now.keys() if before[key] != now[key]]:
+        raise ValueError(
+            f"{folder}: the content of {' and '.join(sorted(changed))} has changed since this run started; bring it "
+            "back, or start a new run (training.init_from takes the weights along). Nothing changed"
+        )
+
+
+@lru_cache(maxsize=1000)
+def _content(path: Path, modified: int, size: int) -> str:
+    return identity_of(path)[1]
