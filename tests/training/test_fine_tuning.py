@@ -331,8 +331,9 @@ def test_isolated_atoms_are_no_residuals_of_bound_ones(tiny: Tiny, trained: Path
         for z in (1, 6, 8)
     ]  # fmt: skip
     config = tiny("data.references=fit", f"training.init_from={trained}", "training.max_steps=1", name="tuned")
+    data = load_data(config.data, 0)
     found = [
-        _start(config, LoadedData(train=train, valid=None, test=None, references="fit")).force_field.scaling.references
-        for train in (bound, Slabs([*(bound[index] for index in range(len(bound))), *atoms]))
+        _start(config, replace(data, train=source)).force_field.scaling.references
+        for source in (bound, Slabs([*(bound[index] for index in range(len(bound))), *atoms]))
     ]
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
