@@ -23,12 +23,13 @@ def histogram_figure(panels: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
     for axes, (name, errors) in zip(row, panels.items(), strict=True):
         everything = MEV * np.concatenate(list(errors.values()))
         largest = everything.max()
-        lowest = max(np.quantile(everything, 0.005), largest * 1e-5)
+        lowest = max(everything.min() * 0.999, largest * 1e-5)  # smaller ones are in the first bin
         bins = np.geomspace(lowest, largest * 1.001, 50)
         for place, (label, values) in enumerate(errors.items()):
             weights = np.full(len(values), 100 / len(values))
+            shown = np.maximum(MEV * values, lowest)
             axes.hist(
-                MEV * values, bins.tolist(), weights=weights, histtype="step", linewidth=1.4, label=label,
+                shown, bins.tolist(), weights=weights, histtype="step", linewidth=1.4, label=label,
                 **series_style(place),
             )  # fmt: skip
         axes.set(xlabel=name, ylabel="share (%)", xscale="log")

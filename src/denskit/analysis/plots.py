@@ -167,7 +167,7 @@ def _draw_parity(axes: Axes, name: str, pairs: Mapping[str, Pair]) -> None:
     unit = name[name.index("(") + 1 : -1]
     for place, (label, pair) in enumerate(pairs.items()):
         turn, colour = divmod(place, len(COLOURS))
-        style = {"color": COLOURS[colour], "marker": _MARKERS[turn % len(_MARKERS)]}
+        style: dict[str, Any] = {"color": COLOURS[colour], "marker": _MARKERS[turn % len(_MARKERS)]}
         reference, predicted = (MEV * np.ravel(values) for values in pair)
         error = float(np.mean(np.abs(predicted - reference)))
         text = f"{label} MAE {error:,.0f} {unit}" if error >= 100 else f"{label} MAE {error:.3g} {unit}"

@@ -17,6 +17,7 @@ from denskit.files import write_json
 from denskit.units import GPA
 
 SETS, PARITY = "sets.json", "parity.png"
+PARALLEL, FACTOR = 0.9, 3.0  # cosine and factor of forces in another unit
 STRANGE = 300.0  # meV/Å^3, 48 GPa: a stress error above that of predicting zero for nearly all solids
 Sets = Annotated[
     list[str] | None,
@@ -151,7 +152,7 @@ def _judge(
     name = str(models[0]) if len(models) == 1 else f"mean of {', '.join(map(str, models))}"
     print_table(results, title=f"{name} on {', '.join(sets) or file or f'its {split} split'}")
     hints = {
-        name: "; ".join(filter(None, (_shift_of(result), _stress_unit_of(result))))
+        name: "; ".join(filter(None, (_force_unit_of(result) or _shift_of(result), _stress_unit_of(result))))
         for name, result in results.items()
         if (sets or file) and name != "mean"
     }
@@ -183,6 +184,17 @@ def _stress_unit_of(errors: dict[str, float]) -> str:
     return (
         f"the stress error is {error / (1000 * GPA):.0f} GPa, more than most stresses of solids: is the file's in "
         "another unit or of the opposite sign? data.stress_unit=kbar data.stress_sign=compression reads VASP's"
+    )
+
+
+def _force_unit_of(errors: dict[str, float]) -> str:
+    """A hint where forces are parallel to the predicted ones, and much smaller or larger."""
+    slope = errors.get("forces_slope", 1.0)
+    if errors.get("forces_cosine", 0.0) < PARALLEL or not slope > 0 or 1 / FACTOR < slope < FACTOR:
+        return ""
+    return (
+        f"predicted forces are {slope:.3g} times those of the file, and nearly parallel to them: is the file in "
+        "another unit? data.units=kcal/mol and others read it, and denskit info FILE names the unit"
     )
 
 

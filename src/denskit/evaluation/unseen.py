@@ -27,12 +27,12 @@ def require_unseen(members: Sequence[ForceField | str | os.PathLike[str]], split
     Raises ValueError where they share structures, or another member was trained on the whole file; warns where that
     cannot be told.
     """
-    first = folder_of(members[0])
+    first = _folder(members[0])
     judged = _split_of(first)
     advice = f"Judge the committee on another file, or train its members on one split, data.split.file={first.splits}"
     for member in members[1:]:
         name = "a force field in memory" if isinstance(member, ForceField) else os.fspath(member)
-        own = None if isinstance(member, ForceField) else _split_of(folder_of(member))
+        own = None if isinstance(member, ForceField) else _split_of(_folder(member))
         if judged is None or own is None:
             if judged is not None and not isinstance(member, ForceField) and _files(member) & _files(members[0]):
                 raise ValueError(f"{name} was trained on the whole file that {first.path} divides. {advice}")
@@ -52,7 +52,7 @@ def trained_on(members: Sequence[ForceField | str | os.PathLike[str]], file: Pat
     if not file.exists():  # an address
         return []
     told = [member for member in members if not isinstance(member, ForceField) and file.resolve() in _files(member)]
-    splits = [_split_of(folder_of(member)) for member in told]
+    splits = [_split_of(_folder(member)) for member in told]
     same = identity_of(file) if any(splits) else None
     said = []
     for member, split in zip(told, splits, strict=True):
@@ -73,13 +73,18 @@ def trained_on(members: Sequence[ForceField | str | os.PathLike[str]], file: Pat
 
 def trained_before(member: ForceField | str | os.PathLike[str], split: str) -> list[str]:
     """A warning where the model that a run was fine-tuned from has trained on the ``split`` of the run's own data."""
-    folder = None if isinstance(member, ForceField) else folder_of(member)
+    folder = None if isinstance(member, ForceField) else _folder(member)
     document = None if folder is None else _split_of(folder)
     if folder is None or document is None or split == "train":
         return []
     parts = {part: np.array(document[part], dtype=np.int64) for part in PARTS}
-    parts |= {part: parts[part][:0] for part in PARTS if part != split}
-    return seen_before(load_config(folder.path), Splits(**parts, sha256=document["sha256"]))
+    train, valid, test = (parts[part] if part == split else parts[part][:0] for part in PARTS)
+    return seen_before(load_config(folder.path), Splits(train, valid, test, sha256=document["sha256"]))
+
+
+def _folder(member: Any) -> RunFolder:
+    """The run folder of a member that is no force field in memory."""
+    return folder_of(member)
 
 
 def _is_divided(member: Any) -> bool:

@@ -21,6 +21,7 @@ from denskit.data.base import Source, evenly
 from denskit.data.config import References
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
+from denskit.models.config import ModelConfig
 from denskit.models.model_file import load_model
 from denskit.models.prediction import batches
 from denskit.models.reference_fit import fit_references
@@ -34,6 +35,7 @@ from denskit.training.settings import FixedScale, RunConfig
 COMPARED = 64  # structures that are predicted before training
 FITTED = 300  # the same where references are fitted to the residuals
 OFFSET = 0.1  # eV an atom between labels and predictions that is worth a warning
+ELSEWHERE = 2.0  # eV an atom: total energies of another kind, which no training of the weights can bridge
 _PERIODS = (0, 2, 10, 18, 36, 54, 86, 118)  # atomic numbers at which periods end
 
 
@@ -69,6 +71,13 @@ def fine_tuned(
     constants = _Constants(scaling)
     constants.take(references, found, training.scale)
     constants.predict(force_field, evenly(measured, FITTED if new or references == "fit" else COMPARED), config)
+    if references == "trained" and constants.are_elsewhere(new):
+        references = "fit"
+        messages.append(
+            f"labels lie more than {ELSEWHERE:g} eV an atom from the model's energies, as total energies of another "
+            "kind do: the references of the elements are corrected, as with data.references=fit"
+        )
+    messages += constants.share_shift(references, known, new, config.model)
     messages += constants.correct(references, found.elements, new, training.scale)
     messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
     messages += constants.compare(new, references)
@@ -124,6 +133,37 @@ class _Constants:
             self.scaling.energy_shift.zero_()
         if isinstance(scale, FixedScale):
             self.scaling.energy_shift.fill_(scale.energy_shift)
+
+    def share_shift(self, references: References, known: list[int], new: list[int], config: ModelConfig) -> list[str]:
+        """Turn a constant of each structure into one of each known atom, where references are to be fitted.
+
+        With the constant they would be right for structures of one size alone.  Energies of structures with as many
+        atoms as the model was trained on do not change.
+        """
+        shift = float(self.scaling.energy_shift)
+        if shift == 0.0 or not (references == "fit" or (new and references == "trained")):
+            return []
+        said = f"the model's constant of {shift:.4f} eV a structure"
+        atoms = getattr(config, "average_atoms", None)
+        if atoms is not None and atoms != type(config).model_fields["average_atoms"].default:  # so it was measured
+            said += f" becomes {shift / atoms:.4f} eV an atom (it was trained on {atoms:g} a structure)"
+            self._add(known, np.full(len(known), shift / atoms))
+        elif not self.counts[:, known].any():
+            said += " is left out, since no structure has an element that it knows"
+        else:
+            return [
+                f"warning: {said} is right for structures of the size that it was trained on; energies of other sizes "
+                "will not add up"
+            ]
+        self.scaling.energy_shift.zero_()
+        self.left = self.left + shift
+        return [f"{said}, so that energies of all sizes add up"]
+
+    def are_elsewhere(self, new: list[int]) -> bool:
+        """Whether structures of known elements have energies that are far from the predicted ones."""
+        old = self._without(new)
+        per_atom = self.left[old] / self.counts[old].sum(axis=1)
+        return bool(old.any()) and float((per_atom**2).mean() ** 0.5) > ELSEWHERE
 
     def predict(self, force_field: ForceField, source: Source, config: RunConfig) -> None:
         """Predict the structures of a source that have an energy, without isolated atoms of elements in the others."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -146,6 +147,11 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
     if path.is_dir():
         path = path / "config.yaml"
     is_file = path.suffix in (".yaml", ".yml") or path.is_file()
+    if path.is_file() and path.suffix not in (".yaml", ".yml"):
+        raise ValueError(
+            f"{path} is no YAML file of settings. Is it a file of structures? denskit train equiformer "
+            f"data.path={shlex.quote(str(path))}"
+        )
     if is_file and not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; give a YAML file, a run folder or a preset (denskit presets)")
     if not is_file and name.startswith(("runs/", "./", "../", "/")):
@@ -169,6 +175,8 @@ def _parse_overrides(overrides: Overrides) -> dict[str, Any]:
     full = []
     for override in overrides:
         key, equals, value = override.partition("=")
+        if not (key and equals) and Path(override).is_file():
+            raise ValueError(f"override {override!r} is a file; of structures write data.path={shlex.quote(override)}")
         if not (key and equals):
             raise ValueError(f"override {override!r}: write key.sub=value, such as training.max_steps=5000")
         named = key in _NAMED and not value.lstrip().startswith("{")

@@ -18,6 +18,7 @@ from denskit.training.run_folder import FRAMES, RunFolder
 
 RunState = Literal["running", "finished", "failed", "interrupted"]
 _STEP = re.compile(r"step (\d+)/(\d+)\b")
+_LAST = 12  # lines of a log in which its end is told
 _STAMP = len("2026-01-01 00:00:00  ")  # before each line of train.log
 
 
@@ -92,10 +93,12 @@ def state_of(folder: RunFolder) -> RunState:
     """What the lock and the last line of the log say."""
     if is_locked(folder.path):
         return "running"
-    last = next(reversed(lines_of(folder)), "")
-    if last.startswith("finished:"):
-        return "finished"
-    return "failed" if last.startswith("stopped: ") else "interrupted"
+    ends = {"finished:": "finished", "stopped: ": "failed"}
+    for line in reversed(lines_of(folder)[-_LAST:]):  # an error may have several lines
+        for start, state in ends.items():
+            if line.startswith(start):
+                return state  # type: ignore[return-value]
+    return "interrupted"
 
 
 def lines_of(folder: RunFolder) -> list[str]:

@@ -41,6 +41,7 @@ def with_replay(config: RunConfig, new: Source, force_field: ForceField) -> tupl
     if training.replay is None:
         return Mixture(new, len(new)), []
     trained = model_file(str(training.init_from))
+    old: Source
     old, said = read_file(training.replay, reading_as_trained(trained, training.replay))
     if (part := _trained_part(trained, training.replay, len(old))) is not None:
         said.append(f"{training.replay}: the {len(part)} of {len(old)} structures that the model was trained on")

@@ -10,7 +10,7 @@ from ase.data import atomic_numbers, chemical_symbols
 
 from denskit.batch import Batch
 from denskit.data import LoadedData
-from denskit.data.base import Source, evenly
+from denskit.data.base import Source, Subset, evenly
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
@@ -79,6 +79,20 @@ def check_known_elements(force_field: ForceField, source: Source) -> None:
     for index in range(len(looked_at)):
         system = looked_at[index]
         force_field.scaling.check_elements(system.atomic_numbers, f"{source.name}, frame {system.index},")
+
+
+def warn_of_unknown_elements(force_field: ForceField, test: Source | None) -> list[str]:
+    """A warning where the test structures of the training's own file have elements that the model cannot predict.
+
+    Test structures in a file of their own are not looked at.
+    """
+    if not isinstance(test, Subset) or not test.in_memory:
+        return []
+    try:
+        check_known_elements(force_field, test)
+    except ValueError as error:
+        return [f"warning: {error}, so denskit evaluate cannot judge the test split; another data.split would"]
+    return []
 
 
 def check_measured(force_field: ForceField, batch: Batch, name: str) -> None:

@@ -47,7 +47,12 @@ from denskit.training.run_log import RunLog, metrics_line
 from denskit.training.running_totals import RunningTotals
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig, parse_interval
-from denskit.training.starting_model import check_known_elements, check_measured, initial_force_field
+from denskit.training.starting_model import (
+    check_known_elements,
+    check_measured,
+    initial_force_field,
+    warn_of_unknown_elements,
+)
 
 _DROPOUT = 0xD20  # tells the seeds of dropout from those of the order and the corruption
 _SMALLER = (
@@ -92,6 +97,7 @@ class Trainer:
         )
         if self.data.valid is not None:
             check_known_elements(force_field, self.data.valid)
+        self.messages += warn_of_unknown_elements(force_field, self.data.test)
         self.force_field: ForceField = force_field.to(device)
         self.force_field.execution = Execution(
             kernels=training.kernels, edge_chunk=training.edge_chunk, recompute=training.activation_checkpointing

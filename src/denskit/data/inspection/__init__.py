@@ -30,6 +30,7 @@ CHECKS: tuple[Callable[[Sample], Iterator[Finding]], ...] = (
     geometry.crowded,
     geometry.far_away,
     geometry.unit_of_length,
+    geometry.open_cells,
     labels.absent,
     labels.not_finite,
     labels.constant,

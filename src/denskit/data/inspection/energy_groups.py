@@ -22,6 +22,8 @@ def energy_split(structures: StructureArrays, group: np.ndarray) -> tuple[np.nda
     group = group[structures.has["energy"][group]]
     if len(group) < FEWEST:
         return None
+    if structures.sizes[group[0]] == 2 and not structures.pbc[group[0]].any():  # a curve: of one distance
+        return None
     values = structures.energy[group] / structures.sizes[group[0]]
     order = np.argsort(values)
     gaps = np.diff(values[order])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from denskit.data.crowding import CROWDED, REACH, neighbors_expected
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.sample import Sample
+from denskit.data.periodicity import EMPTY, is_crystal
 from denskit.data.structure_arrays import close_pair
 
 OVERLAP, SQUEEZED = 0.3, 0.5  # of the sum of covalent radii; structures at 2000 K stay above 0.56
@@ -17,6 +19,9 @@ SHORTEST = 0.6  # Å: shorter than any bond (H2 is 0.74)
 GONE = 20.0  # Å between parts of a structure
 TWIN_ENERGY, TWIN_FORCE = 2e-3, 0.1  # eV an atom, eV/Å: unconverged calculations differ by less
 STRETCHED = 1.6  # times the sum of covalent radii, in half of the structures: no bonds are that long
+ALL_STRETCHED = 1.2  # the same, in nearly all: in Å some bonds of a scan have their length, in Bohr none (1.9)
+FEW = 0.05  # of the atoms
+FILLED = 60.0  # Å^3 an atom: more than in any crystal of bonded atoms
 NOBLE_GASES = (2, 10, 18, 36, 54, 86)  # they form no bonds
 
 
@@ -69,10 +74,28 @@ def unit_of_length(sample: Sample) -> Iterator[Finding]:
     nearest, structures = sample.nearest, sample.structures
     numbers = structures.atomic_numbers[structures.starts[nearest.place] + nearest.atom]
     bonded = np.isfinite(nearest.ratio) & ~np.isin(numbers, NOBLE_GASES)
-    if bonded.sum() >= 2 and (ratio := float(np.median(nearest.ratio[bonded]))) > STRETCHED:
+    ratios = nearest.ratio[bonded]
+    if bonded.sum() < 2 or np.quantile(ratios, FEW) < ALL_STRETCHED:
+        return
+    if (ratio := float(np.median(ratios))) > STRETCHED:
         found = f"half of the atoms are more than {ratio:.2f} bond lengths from the next one"
         advice = "Multiply positions and cells of the file by 0.5291772"
         yield sample.finding("problem", found, "positions are in Bohr, not in Å, or scaled otherwise", advice)
+
+
+def open_cells(sample: Sample) -> Iterator[Finding]:
+    """Crystals whose cell is given, but not as periodic."""
+    structures = sample.structures
+    found = np.zeros(len(structures), dtype=bool)
+    for place, system in enumerate(structures):
+        volume = abs(np.linalg.det(system.cell))
+        if len(system) > 1 and not system.pbc.any() and EMPTY < volume < FILLED * len(system):
+            found[place] = is_crystal(replace(system, pbc=np.ones(3, dtype=bool)))
+    yield from sample.marked(
+        found, "problem", "a cell that the atoms fill, but no periodic direction (pbc F F F)",
+        "atoms at its faces get no neighbours across them",
+        'If they are periodic, write pbc="T T T" into the file (ASE: atoms.pbc = True)',
+    )  # fmt: skip
 
 
 def twins(sample: Sample) -> Iterator[Finding]:

@@ -23,13 +23,16 @@ _LABEL = {"energy", "energies", "force", "forces", "gradient", "gradients"}
 _OTHER = {"unit", "units", "cutoff", "field", "tol", "tolerance", "threshold", "std", "input", "free", "kinetic", "n",
           "max", "rms", "bond"}  # fmt: skip
 _PLACEHOLDER = ("a placeholder, no label", "Look at how the file was written")
+_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
+_LISTED = 20  # names of fields
+_WITHOUT = {"energy": "data.references=none", "forces": "training.best_by=energy"}  # what else a missing label needs
 _MASK = "Remove these frames, or let the label count in no loss: data.missing=mask"
 
 
 def absent(sample: Sample) -> Iterator[Finding]:
     """Labels that some or all structures lack."""
     structures, has = sample.structures, sample.structures.has
-    seen = f"; fields of the file: {', '.join(structures.keys)}" if structures.keys else ""
+    seen = f"; fields of the file: {_named(structures.keys)}" if structures.keys else ""
     if not (has["energy"].any() or has["forces"].any()):
         name = "If one of these fields is a label, name it: data.energy_key=KEY data.forces_key=KEY" if seen else ""
         severity: Severity = "problem" if likely_labels(structures.keys) else "note"
@@ -38,14 +41,25 @@ def absent(sample: Sample) -> Iterator[Finding]:
     for label in ("energy", "forces"):
         lacking = ~has[label] & ~sample.not_finite[label]
         if lacking.all():
-            advice = f"Name the field with data.{label}_key=KEY, or train without: task.{label}_weight=0"
+            without = f"task.{label}_weight=0 {_WITHOUT[label]}"
+            advice = f"Name the field with data.{label}_key=KEY, or train without: {without}"
             yield sample.finding("problem", f"no frame has {label}{seen}", "training wants both", advice)
         else:
             found = f"{label} absent in {lacking.sum()} of {len(structures)} frames"
             yield from _unusable(sample, lacking, found, "training refuses them")
     if has["stress"].any() and not has["stress"].all():
         found = f"stress absent in {(~has['stress']).sum()} of {len(structures)} frames"
-        yield sample.finding("note", found, "these count in no loss of the stress")
+        means = "training on the stress (task.stress_weight) refuses them"
+        if sample.missing == "mask":
+            means = "these count in no loss of the stress (data.missing=mask)"
+        yield sample.finding("note", found, means, "data.missing=mask lets them count in no loss of the stress")
+
+
+def _named(keys: Sequence[str]) -> str:
+    """Names of fields, without those that are words and numbers of a comment line."""
+    names = [key for key in keys if not _NUMBER.fullmatch(key)]
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more if names else "only numbers without names"
 
 
 def likely_labels(keys: Sequence[str]) -> list[str]:

@@ -94,6 +94,11 @@ def _readable(path: Path) -> Iterator[ase.Atoms]:
             raise
         except Exception as error:  # ASE's readers raise errors of any type on a bad file
             where = f"after {index} frames" if index else "at its beginning"
+            if isinstance(error, KeyError) and str(error.args[0]).isalpha():  # extxyz: no element of that name
+                raise ValueError(
+                    f"{path} cannot be read {where}: {error.args[0]!r} is no symbol of an element; write H for D and "
+                    "T, and elements for types of atoms"
+                ) from error
             raise ValueError(
                 f"{path} cannot be read {where}: it is truncated, or not a file of structures that ASE knows "
                 f"({type(error).__name__}: {error})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -237,6 +238,11 @@ def load_study(name: str | Path) -> StudyConfig:
         text: bytes | str = path.read_bytes()
     elif str(name) in study_names():
         text = study_text(str(name))
+    elif path.is_file():
+        raise ValueError(
+            f"{name} is no study file (YAML). Is it a file of structures? denskit study {shlex.quote(str(name))} "
+            "--question dens"
+        )
     else:
         raise ValueError(f"{name}: no study file (YAML) and no shipped study{nearest(str(name), study_names())}")
     values = parse_yaml(text, name)

@@ -15,7 +15,6 @@ from denskit.data.base import elements_of
 from denskit.data.readers.formats import open_unchecked
 from denskit.evaluation.evaluate import evaluate, reading, source_of
 from denskit.evaluation.study.config import RELAXATION, SIMULATION, TEST, Relaxations, StudyConfig
-from denskit.evaluation.study.inputs import content_of
 from denskit.files import write_json
 from denskit.models.model_file import read_header
 from denskit.models.scaling import Scaling
@@ -27,6 +26,7 @@ from denskit.simulation.relaxation.is2re import errors, first_frames
 from denskit.simulation.stability.protocol import Reference, StudySettings
 from denskit.simulation.stability.study import run_study
 from denskit.simulation.state import Structures
+from denskit.training.inputs import content_of
 from denskit.training.run_folder import RunFolder, model_file
 from denskit.training.settings import RunConfig
 from denskit.training.trained_on import reading_like, seen_before
