@@ -203,6 +203,12 @@ def _flat(atoms: ase.Atoms) -> None:
     atoms.cell[2] = atoms.cell[1]
 
 
+def _open(frames: list[ase.Atoms]) -> list[ase.Atoms]:
+    for atoms in frames:
+        atoms.pbc = False
+    return frames
+
+
 def _large(atoms: ase.Atoms) -> None:
     atoms.calc.results["forces"][:2] += np.array([[700.0, 0, 0], [-700.0, 0, 0]])
 
@@ -257,6 +263,7 @@ FAULTS: list[tuple[str, Callable[[], list[ase.Atoms]], Spoil, str, str]] = [
     ("exploded crystal", copper, on(3, _wild_numbers), "coordinates beyond 1e[+]06 Å.* .frame 3", "Remove"),
     ("element", ethanol, on(3, _element), "atomic numbers outside 1 to 118 .frame 3", "Remove"),
     ("flat cell", copper, on(3, _flat), "cell vectors are zero or linearly dependent .frame 3", "Remove"),
+    ("no pbc", copper, _open, "a cell that the atoms fill, but no periodic direction", "pbc=.T T T. into the file"),
     ("one frame", ethanol, _one, "only 1 frame in the file", "too few to train on"),
     ("twin", ethanol, _twin, "the geometry of an earlier frame again .frame 7", "random split"),
     ("two labels", ethanol, _other_twin, "geometry of an earlier frame with other labels .frame 7", "two methods"),
@@ -335,6 +342,18 @@ def test_fields_that_look_like_labels_are_a_problem(tmp_path: Path) -> None:
 @pytest.mark.parametrize("frames", [ethanol, copper])
 def test_sound_files_have_no_problems(tmp_path: Path, frames: Callable[[], list[ase.Atoms]]) -> None:
     assert [str(finding) for finding in inspected(tmp_path, frames()) if finding.severity == "problem"] == []
+
+
+def test_scans_of_a_dimer_are_sound(tmp_path: Path) -> None:
+    """Half of the distances are no bonds, and energies of one composition differ: all of one curve."""
+    distances = np.concatenate([np.linspace(0.9, 1.6, 10), np.linspace(1.7, 4.5, 30)])
+    frames = [ase.Atoms("N2", [(0, 0, 0), (0, 0, distance)]) for distance in distances]
+    for atoms, distance in zip(frames, distances, strict=True):
+        decay = np.exp(-2.7 * (distance - 1.1))
+        slope = 2 * 2.7 * 9.9 * decay * (1 - decay)
+        forces = [(0, 0, slope), (0, 0, -slope)]
+        atoms.calc = SinglePointCalculator(atoms, energy=9.9 * ((1 - decay) ** 2 - 1), forces=forces)
+    assert not [found for found in inspected(tmp_path, frames) if found.severity == "problem"]
 
 
 def test_slabs_with_fixed_atoms_and_zeroed_forces(tmp_path: Path) -> None:

@@ -112,12 +112,48 @@ def _shifted(offset: float) -> LoadedData:
     return LoadedData(train=moved, valid=None, test=None, splits=None, messages=[], references="trained")
 
 
-@pytest.mark.parametrize(("offset", "warned"), [(0.0, False), (-3.0, True)])
+@pytest.mark.parametrize(("offset", "warned"), [(0.0, False), (-1.0, True)])
 def test_another_level_of_theory_is_noticed(tiny: Tiny, trained: Path, offset: float, warned: bool) -> None:
     said = _said(_start(tiny(f"training.init_from={trained}"), _shifted(offset)))
-    assert ("warning: the data's energies lie 3." in said or "lie 2.9" in said) == warned
+    assert ("warning: the data's energies lie 1." in said or "lie 0.9" in said) == warned
     assert ("data.references=fit corrects the references" in said) == warned
     assert "before training: labels minus predictions" in said
+
+
+def test_total_energies_of_another_kind_are_corrected(tiny: Tiny, trained: Path) -> None:
+    said = _said(_start(tiny(f"training.init_from={trained}"), _shifted(-30.0)))
+    assert "labels lie more than 2 eV an atom from the model's energies" in said
+    assert "corrections of the references, fitted to the residuals" in said
+    assert "warning: the data's energies lie" not in said
+
+
+def test_a_constant_of_each_structure_becomes_one_of_each_atom(tiny: Tiny) -> None:
+    """Where references are fitted, else structures of other sizes would have wrong energies."""
+    measured = tiny("training.max_steps=1", "data.references=mean", "model.average_atoms=null", name="measured")
+    first = train(measured)
+    shift, known = float(load_model(first / "model.safetensors").scaling.energy_shift), [1, 6, 8]
+    start = _start(tiny("data.references=fit", f"training.init_from={first}", name="tuned"))
+    assert abs(shift) > 100
+    assert float(start.force_field.scaling.energy_shift) == 0.0
+    before = load_model(first / "model.safetensors").scaling.references[known]
+    moved = start.force_field.scaling.references[known] - before
+    assert moved.tolist() == pytest.approx([shift / 9] * 3, abs=0.5)
+    assert f"becomes {shift / 9:.4f} eV an atom (it was trained on 9 a structure)" in _said(start)
+
+
+def test_a_constant_means_nothing_to_structures_of_other_elements(tiny: Tiny) -> None:
+    first = train(tiny("training.max_steps=1", "data.references=mean", name="first"))
+    shift = float(load_model(first / "model.safetensors").scaling.energy_shift)
+    data = load_data(tiny().data, 0)
+
+    def other(source: Slabs) -> Slabs:
+        return Slabs([replace(source[i], atomic_numbers=np.full(9, 29)) for i in range(6)])
+
+    start = _start(
+        tiny(f"training.init_from={first}"), replace(data, train=other(data.train), valid=None, references="trained")
+    )
+    assert float(start.force_field.scaling.energy_shift) == 0.0
+    assert f"constant of {shift:.4f} eV a structure is left out" in _said(start)
 
 
 def test_asked_for_references_are_corrected_by_what_predictions_leave(tiny: Tiny, trained: Path) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -138,6 +138,8 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     from denskit.files import locked
 
     folder.require_inputs(study)
+    for problem in _problems(study):
+        typer.echo(problem, err=True)
     costs = _costs(study, source, folder)
     for line in [*_announce(study, folder, costs, processes), *advice(study, costs)]:
         typer.echo(line)
@@ -173,6 +175,24 @@ def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: 
     typer.echo(f"Wrote {', '.join(path.name for path in written)} to {folder.path}")
     if failed:
         raise typer.Exit(1)
+
+
+def _problems(study: StudyConfig) -> list[str]:
+    """What ``denskit info`` calls problems in the training structures of the study."""
+    from denskit.data import load_data
+    from denskit.data.inspection import findings_of
+    from denskit.evaluation.study.config import runs_of
+
+    found: list[str] = []
+    read: list[Any] = []
+    for run in runs_of(study):
+        config = run.config(Path("unused"))
+        if (data := config.data.model_copy(update={"split": type(config.data.split)()})) not in read:
+            read.append(data)
+            train = load_data(config.data, config.seed, config.required_labels).train
+            findings = findings_of(train, config.data.missing)
+            found += [f"{train.name}: {finding}" for finding in findings if finding.severity == "problem"]
+    return list(dict.fromkeys(found))
 
 
 def _command(source: Path, folder: StudyFolder, number: int, *more: str) -> list[str]:

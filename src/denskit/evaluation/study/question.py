@@ -55,6 +55,8 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
         if free and all(system.stress is not None for system in sample):
             settings |= {"model.stress": "strain", "task.stress_weight": 10}
             said.append("crystals with a stress: trained on it, model.stress=strain task.stress_weight=10")
+        elif free and any(system.stress is not None for system in sample):
+            said.append("crystals of which some have no stress: not trained on it")
     variants = {name: {**own, **given} if own.get("task") == "dens" else own for name, own in study.variants.items()}
     study = study.model_copy(update={"settings": settings, "variants": variants})
     denoising = (run.config(Path("unused")) for run in runs_of(study) if run.settings.get("task") == "dens")
