@@ -11,6 +11,7 @@ from denskit.cli.options import Force
 from denskit.cli.output import give
 
 if TYPE_CHECKING:
+    from denskit.models.base import ForceField
     from denskit.models.config import ModelConfig
     from denskit.models.scaling import Scaling
 
@@ -56,7 +57,6 @@ def import_(
     from denskit.files import new_file
     from denskit.models import MODELS
     from denskit.models.importing import import_checkpoint
-    from denskit.models.model_file import save_model
 
     if checkpoint.suffix == ".safetensors":
         raise ValueError(f"{checkpoint} is no published checkpoint: a model file of Denskit is used as it is")
@@ -69,20 +69,39 @@ def import_(
         scaling = _scaling(mean, std, elements)
     elif data is not None or mean is not None or std is not None:
         raise ValueError("give --data FILE, or all of --mean, --std and --elements")
+    if scaling is not None and references is not None:
+        raise ValueError("--references are of files with normalizers; beside --data or --mean they would be ignored")
     force_field = import_checkpoint(checkpoint, scaling=scaling, config=None if model is None else _settings(model))
+    if scaling is not None and force_field.config.name != "equiformer":
+        raise ValueError(
+            f"{checkpoint} holds {force_field.config.name}: --data, --mean and --std are for Equiformer files of MD17, "
+            "in kcal/mol; other files hold their normalizers"
+        )
     importer = MODELS[force_field.config.name].importer
     if importer is not None and importer.unseen:
         used = ", ".join(f"{name}={getattr(force_field.config, name)}" for name in importer.unseen)
         typer.echo(f"Settings that weights do not show: {used}. --model FILE.yaml gives those of the training")
     if scaling is None:
         force_field.scaling = _changed(force_field.scaling, elements, references)
-    save_model(output, force_field, {"imported_from": checkpoint.name})
+    _write(output, force_field, checkpoint)
     count = sum(parameter.numel() for parameter in force_field.parameters())
     give(output=output, model=force_field.config.name, parameters=count, heads=list(force_field.heads))
     typer.echo(
         f"Wrote {output}: {force_field.config.name}, {count:,} parameters, heads {', '.join(force_field.heads)}, "
         f"{len(force_field.scaling.elements)} elements"
     )
+
+
+def _write(output: Path, force_field: ForceField, checkpoint: Path) -> None:
+    """Write the model file, if it can be read again: no numbers that are NaN, only elements that the model embeds."""
+    from denskit.files import atomic_write
+    from denskit.models.model_file import load_model, save_model
+    from denskit.reading.budget import naming
+
+    with atomic_write(output) as temporary:
+        save_model(temporary, force_field, {"imported_from": checkpoint.name})
+        with naming(checkpoint, "does not give a sound model"):
+            load_model(temporary)
 
 
 def _settings(name: str) -> ModelConfig | dict[str, Any]:
@@ -114,7 +133,7 @@ def _changed(scaling: Scaling, elements: str | None, references: Path | None) ->
     values = scaling.to_dict()
     if references is not None:
         values["references"], messages = linear_references(references)
-        values["elements"] = _numbers(",".join(values["references"]))
+        values["elements"] = _numbers(",".join(values["references"]), f"{references}")
         typer.echo("\n".join(messages))
     if elements is not None:
         values["elements"] = _numbers(elements)
@@ -142,10 +161,11 @@ def _scaling(mean: float, std: float, elements: str) -> Scaling:
     return Scaling(elements=numbers, energy_shift=shift, energy_scale=scale, force_scale=scale)
 
 
-def _numbers(elements: str) -> list[int]:
+def _numbers(elements: str, origin: str = "--elements") -> list[int]:
     from ase.data import atomic_numbers
 
-    unknown = [symbol for symbol in elements.split(",") if symbol not in atomic_numbers]
+    unknown = [symbol for symbol in elements.split(",") if not atomic_numbers.get(symbol)]  # X has the number 0
     if unknown:
-        raise ValueError(f"--elements: {unknown[0]!r} is no element; write C,H,O")
+        advice = "write C,H,O" if origin == "--elements" else "wanted are the energies of elements"
+        raise ValueError(f"{origin}: {unknown[0]!r} is no element; {advice}")
     return [atomic_numbers[symbol] for symbol in elements.split(",")]

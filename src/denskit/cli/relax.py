@@ -73,6 +73,7 @@ def relax(
     from denskit.runtime.device import choose_device
     from denskit.simulation.divided import DividedPotential
     from denskit.simulation.relaxation.folder import RelaxationFolder
+    from denskit.simulation.relaxation.is2re import require_sids
     from denskit.training.run_folder import model_file
 
     if deterministic:
@@ -88,13 +89,15 @@ def relax(
     )
     data = reading_settings(how or [])
     source, original = _structures(model, file, data, first_frames)
+    if is2re:
+        require_sids(source)
     origin = {"model": potential.weights_sha256(), **origin_of(file), "first_frames": first_frames}
     origin |= {"dtype": dtype, "data": data}
     folder = RelaxationFolder(output_folder(output))
     options = {"resume": resume, "batch_atoms": batch_atoms, "trajectories": trajectory, "original": original}
     summary = _run(folder, potential, source, settings, {"origin": origin, **options})
     _report(folder, summary)
-    if is2re:
+    if is2re and any(len(relaxed.positions) for relaxed in folder.results()):
         _report_is2re(folder, source)
     if not any(relaxed.sound for relaxed in folder.results()):
         complain("No structure could be relaxed")

@@ -85,7 +85,17 @@ def train(
     if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
         _give(run)
         name = shlex.quote(str(run))
-        typer.echo(f"Done: {run}\nNext:  denskit evaluate {name}   |   denskit report {name}")
+        evaluate = f"denskit evaluate {name}{'' if _has_test(run, config) else ' NAME=FILE'}"
+        typer.echo(f"Done: {run}\nNext:  {evaluate}   |   denskit report {name}")
+
+
+def _has_test(run: Path, config: RunConfig) -> bool:
+    """Whether the run has structures that it has not trained on."""
+    from denskit.reading.documents import read_json
+    from denskit.training.run_folder import RunFolder
+
+    splits = RunFolder(run).splits
+    return config.data.test is not None or (splits.is_file() and bool(read_json(splits)["test"]))
 
 
 def _train_together(arguments: list[str], processes: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,15 +22,25 @@ from denskit.data.config import DataConfig
 from denskit.data.filters import without_filtered
 from denskit.data.inspection.labels import likely_labels
 from denskit.data.loading import read_file
-from denskit.data.readers.formats import require_effect
-from denskit.data.readers.shards import FORMAT, INDEX, LABELS, SIZES, ShardFile, read_index, write_shard
+from denskit.data.readers.formats import path_of, require_effect
+from denskit.data.readers.shards import (
+    FORMAT,
+    INDEX,
+    LABELS,
+    PROGRESS,
+    SIZES,
+    ShardFile,
+    open_shards,
+    read_index,
+    write_shard,
+)  # fmt: skip
+from denskit.data.splits import content_of
 from denskit.data.structure_arrays import CLOSEST, StructureArrays, close_pair
 from denskit.files import atomic_write, sha256_of, write_json
 from denskit.runtime.progress import Report, unreported
 from denskit.runtime.work_folder import WorkFolder, append_line, whole_lines
 
 STRUCTURES = 16_384  # of a shard: some 30 MB of OC20, in the file and in memory of its writer
-PROGRESS = "progress.jsonl"
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,10 @@ def convert(
     plan = _Plan(tuple(source for source, _ in opened), output, per_shard)
     messages = [line for _, said in opened for line in said]
     total = plan.ends[-1]
-    journal = _Journal(output, _task(plan, config))
+    task = _task(plan, config, inputs)
+    if (output / INDEX).is_file():
+        return [*messages, _finished(output, task)]
+    journal = _Journal(output, task)
     with journal.opened(resume=True) as continues:
         if continues:
             journal.load()
@@ -157,6 +170,9 @@ def verify(folder: str | Path, progress: Report = unreported) -> int:
             raise ValueError(f"{path} is missing, or differs from the written file. Copy or convert it again")
         done += shard["structures"]
         _report(progress, done, index["structures"])
+    shards, sizes = open_shards(folder)
+    if not np.array_equal(sizes, np.concatenate([shard.sizes for shard in shards])):
+        raise ValueError(f"{folder / SIZES} does not have the sizes of the structures. Copy or convert it again")
     return done
 
 
@@ -164,11 +180,25 @@ def _report(progress: Report, done: int, total: int) -> None:
     progress(done, f"{done} of {total} structures", total)
 
 
-def _task(plan: _Plan, config: DataConfig) -> dict[str, Any]:
+def _finished(output: Path, task: Mapping[str, Any]) -> str:
+    """A message that the conversion is there.  Raises ValueError where it is another one."""
+    index = read_index(output)
+    if other := [key for key in task if index.get(key) != task[key]]:
+        raise ValueError(
+            f"{output} holds another finished conversion ({', '.join(other)} differ); give another folder with -o, or "
+            "remove it (nothing changed)"
+        )
+    return f"{output}: {index['structures']} structures, converted before; nothing to do"
+
+
+def _task(plan: _Plan, config: DataConfig, inputs: Sequence[str | Path]) -> dict[str, Any]:
     """The record of the conversion, with which alone it continues."""
     reading = config.model_dump(mode="json", exclude_defaults=True, exclude={"path", "train", "valid", "test", "split"})
-    inputs = [{"name": source.name, "structures": len(source)} for source in plan.sources]
-    return {"format": FORMAT, "inputs": inputs, "reading": reading, "structures_per_shard": plan.per_shard}
+    read = [
+        {"name": source.name, "structures": len(source), "content": content_of(path_of(path))}
+        for source, path in zip(plan.sources, inputs, strict=True)
+    ]
+    return {"format": FORMAT, "inputs": read, "reading": reading, "structures_per_shard": plan.per_shard}
 
 
 _plan: _Plan  # of a worker
@@ -225,6 +255,9 @@ class _Journal(WorkFolder):
     def load(self) -> None:
         """Read the finished shards.  Raises ValueError for a journal of another task."""
         (_, task), *lines = whole_lines(self.marker)
+        if not lines and task != self.task:  # nothing is lost
+            self.begin()
+            return
         self.require_same(task, self.task)
         for _, line in lines:
             file = self.path / line["entry"]["file"]

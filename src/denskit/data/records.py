@@ -13,6 +13,7 @@ import numpy as np
 
 from denskit.batch import MAX_ATOMIC_NUMBER, System
 from denskit.data.base import Source
+from denskit.data.references import system_references
 from denskit.data.structure_arrays import (
     LABELS,
     MASK_STRESS,
@@ -33,7 +34,7 @@ class Rules:
     required: tuple[str, ...] = ()  # labels that every record must have
     missing: Missing = "error"  # mask: labels that are absent or not finite count in no loss
     denoise: bool = True
-    offsets: dict[str, float] | None = None  # sid -> eV, added to energies
+    offsets: Path | None = None  # a file of eV by sid, added to energies; read when the first is needed
 
     def apply(self, system: System, where: str, index: int) -> System:
         """The checked record.  Raises ValueError saying ``where``."""
@@ -45,11 +46,12 @@ class Rules:
         if system.relaxed_positions is not None and not np.isfinite(system.relaxed_positions).all():
             raise ValueError(f"{where}: a relaxed position is NaN or infinite")
         if self.offsets is not None and (relaxed is not None or labels["energy"] is not None):
-            if system.sid not in self.offsets:
+            offsets = system_references(self.offsets)
+            if system.sid not in offsets:
                 raise ValueError(
                     f"{where}: data.oc20_ref has no reference for system {system.sid or '(without a sid)'}"
                 )
-            offset = self.offsets[system.sid]
+            offset = offsets[system.sid]
             labels["energy"] = None if labels["energy"] is None else labels["energy"] + offset
             relaxed = None if relaxed is None else relaxed + offset
         return replace(system, index=index, denoise=self.denoise and system.denoise, relaxed_energy=relaxed, **labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,11 @@ def system_references(path: Path) -> dict[str, float]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"no file {path} (data.oc20_ref)")
+    return _system_references(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _system_references(path: Path, modified: int) -> dict[str, float]:
     if path.suffix == ".json":
         return {name.removeprefix("random"): energy for name, energy in _from_json(path).items()}
     values = load_value(path.read_bytes(), str(path))

@@ -17,6 +17,7 @@ from denskit.reading.documents import read_json
 
 PUBLISHED_SEED = 1
 PUBLISHED_TRAIN, PUBLISHED_VALID = 950, 50
+LARGE = 4 * 2**30  # bytes of a file that is not read for a comparison
 PARTS = ("train", "valid", "test")
 
 
@@ -143,6 +144,12 @@ def rare_first(order: np.ndarray, elements: Sequence[frozenset[int]]) -> np.ndar
             chosen[best] = True
             known |= elements[best]
     return np.concatenate([order[chosen], order[~chosen]])
+
+
+def content_of(path: Path) -> str:
+    """The content of a file or folder for comparisons, in words; of files above ``LARGE`` bytes their size alone."""
+    size = path.stat().st_size
+    return f"{size} bytes" if path.is_file() and size > LARGE else f"sha256 {identity_of(path)[1]}"
 
 
 def identity_of(path: Path) -> tuple[int, str]:

@@ -55,7 +55,13 @@ def import_checkpoint(
         )
     name, importer = found
     if scaling is None and checkpoint.normalizers is None:
-        raise ValueError(f"{path} holds weights only: give --data FILE, or all of --mean, --std and --elements")
+        missing = f"{path} holds weights only: give --data FILE, or all of --mean, --std and --elements"
+        if name != "equiformer":
+            missing = (
+                f"{path} holds weights of {name} without their normalizers, so energies and forces are not known: give "
+                "the whole checkpoint, or the scaling in eV from Python: import_checkpoint(path, scaling=Scaling(...))"
+            )
+        raise ValueError(missing)
     if isinstance(config, Mapping):
         checkpoint, config = replace(checkpoint, model=dict(config)), None
     with naming(path, "does not say its settings as published"):

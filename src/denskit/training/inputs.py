@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from denskit.data.splits import content_of as in_words
 from denskit.data.splits import identity_of
 from denskit.reading.remote import address_of
 from denskit.training.run_folder import model_file
 from denskit.training.settings import RunConfig
-
-_LARGE = 4 * 2**30  # bytes of a file whose content is not read again for the comparison
 
 
 def content_of(name: str | Path) -> str | None:
@@ -46,13 +45,12 @@ def structures_of(config: RunConfig) -> list[tuple[str, str | None]]:
 
 
 def contents(config: RunConfig) -> dict[str, str]:
-    """Size and SHA-256 of the files of structures, by setting; of files above 4 GiB the size alone."""
+    """The content of the files of structures, by setting."""
     found: dict[str, str] = {}
     for key, name in structures_of(config):
         if name is None or address_of(name) is not None or not (path := Path(name).expanduser()).exists():
             continue
-        size = path.stat().st_size
-        content = f"{size} bytes" if path.is_file() and size > _LARGE else content_of(path) or ""
+        content = in_words(path)
         found[key] = f"{found[key]}, {content}" if key in found else content
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from denskit.data.config import DataConfig
-from denskit.data.readers.formats import are_shards, path_of
+from denskit.data.readers.formats import are_shards, path_of, require_effect
 from denskit.data.splits import Splits
 from denskit.models.model_file import read_header
 from denskit.reading.documents import read_json
@@ -86,4 +86,6 @@ def reading_of(
             raise ValueError(f"data.{name} does not say how a file is read; those that do: {', '.join(known)}")
         if name in _SHARDS and file is not None and not are_shards(path_of(os.fspath(file))):
             raise ValueError(f"{os.fspath(file)}: data.{name} is for OC20's and OC22's files; here it would be ignored")
+    if data and file is not None:
+        require_effect(data_config({"data": dict(data)}), [os.fspath(file)])
     return data_config({"data": {"missing": "mask", **(trained_on or {}), **(data or {})}})

@@ -15,6 +15,7 @@ import numpy as np
 from denskit.data.base import Source, evenly
 from denskit.data.config import DataConfig
 from denskit.data.loading import SAMPLE, WEIGHTED, LoadedData, load_files
+from denskit.data.readers.formats import path_of, reading_of_index
 
 TOTAL = 20.0  # eV: adsorption energies are within some eV of 0, total energies of slabs hundreds below
 
@@ -64,7 +65,11 @@ def _typical_energy(source: Source) -> float | None:
 
 
 def _origins(config: DataConfig) -> list[str]:
-    unsaid = [part.path for part in config.parts if part.origin is None]
+    unsaid = [
+        part.path
+        for part in config.parts
+        if part.origin is None and "origin" not in reading_of_index(path_of(part.path))
+    ]
     if not unsaid:
         return []
     return [

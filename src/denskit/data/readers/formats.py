@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from denskit.data.base import Shard
 from denskit.data.config import DataConfig
@@ -16,9 +18,8 @@ from denskit.data.readers.mptrj import is_mptrj, read_mptrj
 from denskit.data.readers.npz import read_npz
 from denskit.data.readers.oc20 import LmdbShard, PickledList
 from denskit.data.readers.raw_oc20 import RawPair, text_of
-from denskit.data.readers.shards import INDEX, SIZES, open_shards
+from denskit.data.readers.shards import INDEX, PROGRESS, SIZES, open_shards, read_index
 from denskit.data.records import Records, Rules, sizes_beside
-from denskit.data.references import system_references
 from denskit.data.structure_arrays import StructureArrays
 from denskit.reading.remote import local
 
@@ -35,6 +36,10 @@ _WITH_TEXT = (".extxyz.xz", ".extxyz")  # shards only with their text beside the
 _KEYS = ("energy_key", "forces_key", "stress_key", "group_key")
 _USED_BY = {  # setting: endings of the files that it is for, and what they are
     "fixed": ((".lmdb", "data.mdb", ".pkl"), "objects of OC20 and OC22 (*.lmdb, *.pkl)"),
+    "oc20_ref": (
+        tuple(_SHARDS),
+        "records with a sid (OC20's *.lmdb and raw downloads, also converted)",
+    ),
     "energies": ((".extxyz.xz", ".extxyz"), "OC20's raw downloads (*.extxyz.xz with *.txt.xz)"),
 }
 
@@ -113,6 +118,8 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
             f"denskit data convert {shlex.quote(str(folder))}/* -o FOLDER. OC20's downloads need their texts, N.txt.xz "
             "beside N.extxyz.xz"
         )
+    if (folder / PROGRESS).is_file():
+        raise ValueError(f"{folder}: a conversion that has not finished; the same denskit data convert continues it")
     if len(found) != 1:
         seen = ", ".join(f"{len(paths)} *{ending}" for ending, paths in found.items()) or "none of them"
         raise ValueError(
@@ -142,8 +149,19 @@ def _records(path: Path, files: list[Path], ending: str, config: DataConfig) -> 
 def _folder(path: Path, config: DataConfig) -> tuple[Records, list[str]]:
     """A folder that ``denskit data convert`` wrote."""
     shards, sizes = open_shards(path)
-    said = f"{path}: {len(sizes)} structures in {len(shards)} shards, read as they are used"
-    return Records(str(path), shards, sizes, _rules(path, ".safetensors", config)), [said]
+    rules, converted = _rules(path, ".safetensors", config), reading_of_index(path)
+    said = [f"{path}: {len(sizes)} structures in {len(shards)} shards, read as they are used"]
+    if (origin := converted.get("origin")) is not None and config.origin not in (None, origin):
+        raise ValueError(f"{path}: data.origin={config.origin}, but it was converted with data.origin={origin}")
+    if rules.offsets is not None and converted.get("oc20_ref") is not None:
+        rules = replace(rules, offsets=None)
+        said.append(f"{path}: data.oc20_ref was added to its energies when it was converted, and is not added again")
+    return Records(str(path), shards, sizes, rules), said
+
+
+def reading_of_index(folder: Path) -> dict[str, Any]:
+    """The settings with which a folder was converted; empty for other folders."""
+    return dict(read_index(folder).get("reading", {})) if (folder / INDEX).is_file() else {}
 
 
 def _rules(path: Path, ending: str, config: DataConfig) -> Rules:
@@ -151,7 +169,7 @@ def _rules(path: Path, ending: str, config: DataConfig) -> Rules:
         value = getattr(config, key)
         if value not in (None, "auto", "eV", "tension"):
             raise ValueError(f"{path}: data.{key}={value}, but *{ending} files have their own names, in eV and Å")
-    offsets = None if config.oc20_ref is None else system_references(Path(config.oc20_ref).expanduser())
+    offsets = None if config.oc20_ref is None else Path(config.oc20_ref).expanduser()
     return Rules(missing="mask", denoise=config.origin != "md", offsets=offsets)
 
 
@@ -177,4 +195,6 @@ def _is_one_of(path: Path, endings: Sequence[str]) -> bool:
     """Whether a file has one of the endings, or a folder a shard with one."""
     if not path.is_dir():
         return _ending(path) in endings
-    return not (path / INDEX).is_file() and any(_ending(file) in endings for file in path.iterdir())
+    if (path / INDEX).is_file():
+        return endings == _USED_BY["oc20_ref"][0]
+    return any(_ending(file) in endings for file in path.iterdir())

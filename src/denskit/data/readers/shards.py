@@ -43,6 +43,7 @@ from denskit.reading.remote import fetch_missing, is_copy
 
 FORMAT = "denskit-shards-1"
 INDEX, SIZES = "index.json", "sizes.npy"
+PROGRESS = "progress.jsonl"  # of a conversion that has not finished
 OPEN_FILES = 256  # shards kept open at once; processes are commonly allowed 1024 files
 LONGEST_HEADER = 1 << 20  # bytes; ours have about 2,000
 _TYPES = {"F64": np.float64, "F32": np.float32, "I64": np.int64, "U8": np.uint8, "BOOL": np.bool_}
@@ -139,6 +140,8 @@ def open_shards(folder: Path) -> tuple[tuple[ShardFile, ...], np.ndarray]:
         if found != shard.size and not (arriving and found is None):
             state = "is missing" if found is None else f"has {found} bytes"
             raise ValueError(f"{shard.path} {state}; {INDEX} says {shard.size} bytes. Copy or convert it again")
+    if not (folder / SIZES).is_file():
+        raise ValueError(f"{folder / SIZES} is missing. Copy or convert the folder again")
     sizes = read_mapped(folder / SIZES)
     if sizes.shape != (index["structures"],) or sizes.dtype != np.int32:
         raise ValueError(f"{folder / SIZES} has {sizes.dtype} {sizes.shape}; wanted int32 ({index['structures']},)")

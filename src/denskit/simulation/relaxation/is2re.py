@@ -90,6 +90,8 @@ def write_submission(results: Iterable[Relaxed], source: Structures, folder: Pat
         if sid in rows:
             raise ValueError(f"two structures have the sid {sid}: a submission names every structure once")
         rows[sid] = (relaxed.energy, relaxed.positions)
+    if not rows:
+        raise ValueError("no structure was relaxed, so there is nothing to submit")
     ids = sorted(rows)
     energies = {sid: energy for sid in ids if (energy := rows[sid][0]) is not None}
     counts = [len(rows[sid][1]) for sid in ids]
@@ -105,6 +107,24 @@ def write_submission(results: Iterable[Relaxed], source: Structures, folder: Pat
             chunk_idx=np.cumsum(counts)[:-1],
         )
     return left_out + [sid for sid in ids if sid not in energies]
+
+
+def require_sids(source: Structures) -> None:
+    """Raise ValueError, before the work, where :func:`write_submission` could not name each structure by its sid."""
+    seen: set[str] = set()
+    for index in range(len(source)):
+        try:
+            sid = source[index].sid
+        except ValueError:  # an unreadable record, which is left out
+            continue
+        if not sid:
+            raise ValueError(f"structure {index} has no sid: a submission names every structure by its sid")
+        if sid in seen:
+            raise ValueError(
+                f"two structures have the sid {sid}: a submission names every structure once; of trajectories "
+                "--first-frames takes the first of each"
+            )
+        seen.add(sid)
 
 
 def _mean_distance(relaxed: Relaxed, system: System) -> float:
