@@ -17,7 +17,7 @@ from data.shard_files import same, write_index
 from denskit.cli import app
 from denskit.data import DataConfig, read_file
 from denskit.data.convert import PROGRESS, convert, verify
-from denskit.data.readers.shards import INDEX, ShardFile, write_shard
+from denskit.data.readers.shards import INDEX, SIZES, ShardFile, write_shard
 from denskit.files import locked
 from killing import posix, run
 
@@ -97,7 +97,7 @@ def test_a_killed_conversion_ends_as_one_that_was_not(tmp_path: Path) -> None:
         out = tmp_path / f"killed_{point}"
         run(out, convert, [source], out, per_shard=10, kill_at=point)
         if not (out / INDEX).exists() and out.exists():
-            with pytest.raises(ValueError, match="is a folder with"):
+            with pytest.raises(ValueError, match="is a folder with|a conversion that has not finished"):
                 read_file(out)
         if (out / INDEX).exists() and not (out / PROGRESS).exists():
             continue  # nothing was left to do but to let go of the lock
@@ -138,17 +138,53 @@ def test_other_data_do_not_go_on(two: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         convert(two, out, per_shard=5, progress=stop_after(5))
-    with pytest.raises(ValueError, match=r"holds another conversion:\n  inputs.1.name: .*two.extxyz then, None now"):
+    with pytest.raises(
+        ValueError, match=r"another conversion:\n  inputs.1.content: .*\n  inputs.1.name: .*two.extxyz then"
+    ):
         convert(two[:1], out, per_shard=5)
     with pytest.raises(ValueError, match=r"another conversion:\n  reading.units: None then, kcal/mol now"):
         convert(two, out, DataConfig(units="kcal/mol"), per_shard=5)
     convert(two, out, per_shard=5)
-    with pytest.raises(ValueError, match="is not empty and holds no conversion to continue"):
-        convert(two, out, per_shard=5)
+    before = (out / INDEX).read_bytes()
+    assert "17 structures, converted before; nothing to do" in convert(two, out, per_shard=5)[-1]
+    with pytest.raises(ValueError, match=r"holds another finished conversion \(reading differ\)"):
+        convert(two, out, DataConfig(units="kcal/mol"), per_shard=5)
+    assert (out / INDEX).read_bytes() == before
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "precious.txt").write_text("mine")
     with pytest.raises(ValueError, match="full is not empty and holds no conversion"):
         convert(two, tmp_path / "full")
+
+
+def test_a_conversion_does_not_go_on_with_a_changed_file(two: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        convert(two, out, per_shard=5, progress=stop_after(5))
+    extxyz(two[1], 6, seed=2)  # as many structures, with other labels
+    with pytest.raises(ValueError, match=r"another conversion:\n  inputs.1.content: sha256"):
+        convert(two, out, per_shard=5)
+
+
+def test_settings_may_change_while_no_shard_is_written(two: list[Path], tmp_path: Path) -> None:
+    """As the remedy for a bad first record asks."""
+    frames = ase.io.read(two[0], ":")
+    frames[1].calc.results["energy"] = np.nan
+    ase.io.write(two[0], frames)
+    with pytest.raises(ValueError, match="missing=mask"):
+        convert(two, tmp_path / "out", per_shard=5)
+    convert(two, tmp_path / "out", DataConfig(missing="mask"), per_shard=5)
+    assert verify(tmp_path / "out") == 17
+
+
+def test_the_sizes_are_verified_too(two: list[Path], tmp_path: Path) -> None:
+    convert(two, tmp_path / "out", per_shard=5)
+    sizes = np.load(tmp_path / "out" / SIZES)
+    np.save(tmp_path / "out" / SIZES, sizes[::-1])
+    with pytest.raises(ValueError, match="does not have the sizes of the structures"):
+        verify(tmp_path / "out")
+    (tmp_path / "out" / SIZES).unlink()
+    with pytest.raises(ValueError, match="sizes.npy is missing"):
+        verify(tmp_path / "out")
 
 
 def test_bad_records_are_refused_by_file_and_record(data_dir: Path, tmp_path: Path) -> None:

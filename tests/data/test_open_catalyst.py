@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from data.published import new_object, pickled, s2ef, write_lmdb, write_s2ef
-from denskit.data import DataConfig, LoadedData, load_data
+from denskit.data import DataConfig, LoadedData, load_data, read_file
 from denskit.data.convert import convert
 from denskit.data.inspection import inspect_file
 from denskit.models.scaling import fit_scaling
@@ -124,6 +124,13 @@ def test_reference_energies_make_totals(shard: str, tmp_path: Path) -> None:
     frame = data.train[0]
     assert frame.energy == pytest.approx(s2ef(frame.index)["y"] + references[f"random{frame.sid}"])
     assert "look like raw" not in _said(data)
+    convert([shard], tmp_path / "shards", DataConfig(oc20_ref=str(tmp_path / "ref.json")))
+    again, said = read_file(tmp_path / "shards", DataConfig(oc20_ref=str(tmp_path / "ref.json")))
+    assert again[0].energy == read_file(tmp_path / "shards")[0][0].energy, "not added twice"
+    assert "is not added again" in said[-1]
+    ase.io.write(tmp_path / "other.extxyz", ase.build.molecule("H2O"))
+    with pytest.raises(ValueError, match=r"data.oc20_ref=.* is for records with a sid"):
+        _load(path=str(tmp_path / "other.extxyz"), oc20_ref=str(tmp_path / "ref.json"))
     (tmp_path / "ref.json").write_text('{"random1": 0.0}')
     with pytest.raises(ValueError, match=r"data.lmdb, record \d+: data.oc20_ref has no reference for system 100"):
         _load(path=shard, oc20_ref=str(tmp_path / "ref.json"))

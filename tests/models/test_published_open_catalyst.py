@@ -201,6 +201,18 @@ def test_references_and_elements_by_hand(reference_dir: Path, tmp_path: Path) ->
     assert load_model(output).scaling.elements == [1, 8, 29]
 
 
+def test_numbers_in_kcal_are_not_for_files_in_ev(reference_dir: Path, tmp_path: Path) -> None:
+    state, model = published(reference_dir, "escn_dens_L3M2")
+    given = ["--mean", "0", "--std", "2", "--elements", "H,O", "-o", str(tmp_path / "model.safetensors")]
+    file = saved(tmp_path / "whole.pt", checkpoint(state, model))
+    refused = CliRunner().invoke(app, ["import", str(file), *given])
+    assert refused.exit_code == 1
+    assert "--data, --mean and --std are for Equiformer files of MD17" in refused.stderr
+    assert not (tmp_path / "model.safetensors").exists()
+    wrong = CliRunner().invoke(app, ["import", str(file), "--elements", "H,X"])
+    assert "'X' is no element" in wrong.stderr
+
+
 def test_settings_may_be_given(reference_dir: Path, tmp_path: Path) -> None:
     """A file with weights and normalisers and nothing else."""
     state, model = published(reference_dir, "escn_dens_L3M2")
