@@ -118,10 +118,14 @@ def calculator_of(method: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+        calculator = getattr(importlib.import_module(module), name)()
+    except (ImportError, AttributeError, SyntaxError) as error:
         raise ValueError(f"{method}: {error}; wanted a function package.module:function that can be imported") from None
-    calculator = function()
+    except Exception as error:  # the user's own code raises anything
+        raise ValueError(
+            f"{method} raised {type(error).__name__}: {error}; wanted a function without arguments that returns a "
+            "calculator of ASE"
+        ) from error
     if not hasattr(calculator, "get_potential_energy"):
         found = type(calculator).__name__
         raise ValueError(f"{method} returned an object of class {found}; wanted a calculator of ASE")
@@ -133,6 +137,7 @@ class _Journal:
 
     def __init__(self, path: Path, origin: dict[str, str]) -> None:
         self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
         lines = [value for _, value in whole_lines(path)] if path.exists() else []
         if lines and lines[0] != origin:
             raise ValueError(

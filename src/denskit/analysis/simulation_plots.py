@@ -42,6 +42,7 @@ def dynamics_figure(replicas: Mapping[int, Mapping[str, np.ndarray]]) -> Figure:
     figure, (temperature, energy, *more) = row_of_axes(3 if breathes else 2, width=4.8)
     for place, (replica, columns) in enumerate(replicas.items()):
         style: dict[str, Any] = {"linewidth": 0.8, "label": f"replica {replica}", **series_style(place)}
+        style["marker"] = "o" if len(columns["time_ps"]) == 1 else None
         temperature.plot(columns["time_ps"], columns["temperature_K"], **style)
         energy.plot(columns["time_ps"], columns["potential_eV"] - columns["potential_eV"][0], **style)
         for volume in more:
@@ -70,8 +71,10 @@ def _draw_h_of_r(axes: Axes, study: Study) -> None:
     r = (EDGES[1:] + EDGES[:-1]) / 2
     wanted, found = study.reference.h_of_r(), study.series.histogram.h_of_r()
     axes.fill_between(r, wanted, color="0.8", linewidth=0, label="reference")
-    error = np.mean(study.h_of_r_errors())
-    axes.plot(r, found, color=COLOURS[0], linewidth=1.0, label=f"simulations, error {error:.3f}")
+    errors = np.array(study.h_of_r_errors())
+    errors = errors[np.isfinite(errors)]
+    label = f"simulations, error {errors.mean():.3f}" if len(errors) else "simulations: none recorded"
+    axes.plot(r, found, color=COLOURS[0], linewidth=1.0, label=label)
     filled = r[(wanted > 0) | (found > 0)]
     axes.set(xlabel="distance (Å)", ylabel="h(r) (1/Å)", xlim=(0.5, filled.max() + 0.3), ylim=(0, None))
     axes.legend(frameon=False, fontsize=9)
@@ -79,11 +82,11 @@ def _draw_h_of_r(axes: Axes, study: Study) -> None:
 
 def _draw_series(axes: Axes, time: list[float], values: np.ndarray, study: Study) -> None:
     """One line a simulation, with a cross where it became unstable."""
-    ended = {failure.replica for failure in study.failures}
-    for replica in range(values.shape[1]):
+    ended = {failure.replica: failure.time for failure in study.failures}
+    for replica in range(values.shape[1] if values.ndim == 2 else 0):  # none: all ended at once
         there = np.isfinite(values[:, replica])
         axes.plot(np.array(time)[there], values[there, replica], linewidth=0.7, alpha=0.8, **series_style(replica))
         if replica in ended and there.any():
-            last = np.flatnonzero(there)[-1]
-            axes.plot(time[last], values[last, replica], "x", color=series_style(replica)["color"])
+            last = values[np.flatnonzero(there)[-1], replica]
+            axes.plot(ended[replica], last, "x", color=series_style(replica)["color"])
     axes.set(xlabel="time (ps; cross: unstable)")

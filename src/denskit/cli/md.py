@@ -146,7 +146,7 @@ def _steps(steps: int | None, time: float | None, timestep: float) -> int:
 
 
 def _read(model: Path, file: Path, index: str) -> list[Atoms]:
-    """Frames of a file, with their velocities where ASE reads it."""
+    """Frames of a file."""
     from denskit.data.readers.formats import is_read_by_ase
 
     extxyz = {".xyz", ".extxyz"} & set(file.suffixes)  # also packed, and beside a .txt that makes it data of OC20
@@ -162,6 +162,8 @@ def _read_by_ase(file: Path, index: str) -> list[Atoms]:
 
     try:
         found = ase.io.read(file, index=index, **ase_options(file))
+    except (StopIteration, IndexError):
+        raise ValueError(f"{file} has no frames {index}") from None
     except Exception as error:  # ASE's readers raise exceptions of any class on a bad file
         raise ValueError(f"{file}: ASE cannot read frames {index} of it ({type(error).__name__}: {error})") from error
     structures = found if isinstance(found, list) else [found]

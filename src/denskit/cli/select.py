@@ -81,7 +81,9 @@ def select(
     _show(selection, count)
     give(**asdict(selection), output=output)
     typer.echo(f"Wrote {len(selection.chosen)} frames, best first, to {output}")
-    typer.echo(f"Next:  denskit label {shlex.quote(str(output))} -o labelled.extxyz --with xtb")
+    labelled = output.with_name(f"{output.stem}_labelled.extxyz")
+    method = "--with MODULE:FUNCTION (the method of the training; GFN2-xTB: --with xtb)"
+    typer.echo(f"Next:  denskit label {shlex.quote(str(output))} -o {shlex.quote(str(labelled))} {method}")
 
 
 def _show(selection: Selection, count: int) -> None:

@@ -120,14 +120,21 @@ def _print(study: Study, title: str) -> None:
     for name, (label, form, factor) in ROWS.items():
         if name in summary:
             found = summary[name]
-            deviation = "-" if found["std"] is None else form.replace("+", "").format(factor * found["std"])
-            each = ", ".join(form.format(factor * value) for value in found["of"])
-            table.add_row(label, form.format(factor * found["mean"]), deviation, each)
+            mean = _cell(found["mean"], form, factor)
+            deviation = _cell(found["std"], form.replace("+", ""), factor)
+            table.add_row(label, mean, deviation, ", ".join(_cell(value, form, factor) for value in found["of"]))
     console = Console(soft_wrap=True)
     console.print(table)
     console.print(f"simulated {study.simulated:g} of {study.settings.length:g} ps, {study.settings.seeds} seeds")
+    if study.conservation is not None and study.conservation.unstable:
+        console.print(f"without a thermostat {study.conservation.unstable} became unstable and are left out")
     for failure in study.failures:
         console.print(str(failure), markup=False, highlight=False)
+
+
+def _cell(value: float | None, form: str, factor: float) -> str:
+    """A number, or "-" where there is none."""
+    return "-" if value is None else form.format(factor * value)
 
 
 def _write(study: Study, folder: Path, title: str) -> None:

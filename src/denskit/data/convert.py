@@ -125,7 +125,7 @@ def convert(
     messages = [line for _, said in opened for line in said]
     total = plan.ends[-1]
     task = _task(plan, config, inputs)
-    if (output / INDEX).is_file():
+    if (output / INDEX).is_file() and not (output / PROGRESS).exists():
         return [*messages, _finished(output, task)]
     journal = _Journal(output, task)
     with journal.opened(resume=True) as continues:

@@ -33,7 +33,8 @@ from denskit.data.structure_arrays import LABELS
 
 # Results that a model predicts, or that mean nothing beside its predictions.
 PREDICTED = ("energy", "free_energy", "energies", "forces", "stress", "stresses")
-SPREADS = ("energy_std", "forces_std")  # of a committee: fields, since ASE's calculators have no such result
+# of a committee: fields, since ASE's calculators have no such result
+SPREADS = ("energy_std", "forces_std", "max_forces_std")
 _OF_ATOMS = ("forces", "energies", "stresses", "forces_std")
 
 
@@ -165,4 +166,5 @@ def _has(atoms: ase.Atoms, name: str) -> bool:
 
 
 def _put(atoms: ase.Atoms, name: str, value: Any) -> None:
-    (atoms.arrays if name.endswith(_OF_ATOMS) else atoms.info)[name] = np.asarray(value) if np.ndim(value) else value
+    of_atoms = name.endswith(_OF_ATOMS) and np.ndim(value)  # max_forces_std is one number
+    (atoms.arrays if of_atoms else atoms.info)[name] = np.asarray(value) if np.ndim(value) else value

@@ -127,7 +127,10 @@ def read_state(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str
     """Tensors and JSON of :func:`write_state`.  Raises FileNotFoundError, and ValueError for a damaged file."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file, so there is nothing to continue")
-    with naming(path, "is damaged, or no saved state; remove it to begin anew"), safe_open(path, "pt") as file:
+    with (
+        naming(path, "is damaged, or no saved state; give another folder, or remove this one"),
+        safe_open(path, "pt") as file,
+    ):
         tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118 (not a dict)
         return tensors, json.loads((file.metadata() or {}).get(_NOTES, "{}"))
 

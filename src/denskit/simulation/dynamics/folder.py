@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import cast
 
 import ase
+import numpy as np
 import torch
+from ase.data import atomic_masses
 
 from denskit.batch import Batch, select
 from denskit.files import write_json
@@ -100,7 +102,7 @@ def molecular_dynamics(
             restart = _resumed(work, plan, origin_of(batch, potential), batch.positions.device)
             say(f"continuing from step {restart.state.step} of {folder}")
         else:
-            for message in warnings_of(potential, batch, settings):
+            for message in [*_not_used(structures), *warnings_of(potential, batch, settings)]:
                 say(message)
             restart = Restart(state=dynamics.start(batch), settings=settings, origin=origin_of(batch, potential))
             for message in _about_pressure(potential, restart.state):
@@ -174,6 +176,18 @@ class _Clock:
         speed = (state.step - self.first) * timestep * 1e-6 * 86_400 / (now - self.begin)
         text = f"{state.step * timestep / 1000:.3f} ps, {speed:.3g} ns/day x {state.batch.num_systems}"
         self.report(state.step, f"{text}, {float(state.temperature.mean()):.0f} K", self.plan.steps)
+
+
+def _not_used(structures: Sequence[ase.Atoms]) -> list[str]:
+    """Warnings about what structures have and dynamics ignore: masses of their own, and velocities."""
+    masses = sum(not np.allclose(atoms.get_masses(), atomic_masses[atoms.numbers]) for atoms in structures)
+    moving = sum(bool(np.any(atoms.get_momenta())) for atoms in structures)
+    said = []
+    if masses:
+        said.append(f"warning: {masses} structures have masses of their own; standard masses of the elements are used")
+    if moving:
+        said.append(f"note: velocities of {moving} structures are not used; momenta are drawn at the temperature")
+    return [f"{message}. ASE's dynamics with DenskitCalculator use those of the structure" for message in said]
 
 
 def _about_pressure(potential: Potential, state: State) -> list[str]:

@@ -14,7 +14,7 @@ class DynamicsSettings(Settings):
 
     ensemble: Literal["nve", "nvt", "langevin", "npt"] = Field("nvt")
     """Nvt: Nosé-Hoover chain; npt: Langevin with stochastic cell rescaling."""
-    temperature: float = Field(300.0, gt=0)
+    temperature: float = Field(300.0, gt=0, allow_inf_nan=False)
     """K, of the initial momenta and the thermostat."""
     timestep: float = Field(0.5, gt=0)
     """fs."""
@@ -24,9 +24,9 @@ class DynamicsSettings(Settings):
     """fs, of the Nosé-Hoover chain."""
     links: int = Field(3, ge=1)
     """Length of the Nosé-Hoover chain."""
-    friction: float = Field(0.01, gt=0)
+    friction: float = Field(0.01, gt=0, allow_inf_nan=False)
     """1/fs, of the Langevin thermostat."""
-    pressure: float = Field(0.0)
+    pressure: float = Field(0.0, allow_inf_nan=False)
     """GPa, of npt."""
     pressure_time: float = Field(500.0, gt=0)
     """fs, in which the volume relaxes in npt."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -66,6 +67,7 @@ class Conservation:
     length: float  # ps
     drift: list[float]  # eV an atom and ps
     score: list[float]  # of MLIPAudit
+    unstable: int = 0  # simulations left out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +116,11 @@ class Study:
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, standard deviation (n - 1 in the denominator; None for one value) and the values themselves."""
-    deviation = statistics.stdev(values) if len(values) > 1 else None  # exactly 0 for equal values
-    return {"mean": statistics.fmean(values), "std": deviation, "of": list(values)}
+    """Mean, standard deviation (n - 1 in the denominator; None for one value) and the values themselves.
+
+    Values that are NaN, as of simulations that ended before they were recorded, become None and do not count.
+    """
+    found = [value for value in values if math.isfinite(value)]
+    deviation = statistics.stdev(found) if len(found) > 1 else None  # exactly 0 for equal values
+    listed = [value if math.isfinite(value) else None for value in values]
+    return {"mean": statistics.fmean(found) if found else None, "std": deviation, "of": listed}

@@ -94,11 +94,11 @@ class _Simulations:
         self.series = Series(settings=settings, histogram=DistanceHistogram(settings.seeds, potential.device))
         self.conservation: Conservation | None = None
         dynamics = Dynamics(potential, settings.dynamics("nvt"))
-        bonds = find_bonds(self.start).with_means(self.start, reference.positions)
+        self.bonds = find_bonds(self.start).with_means(self.start, reference.positions)
         self.simulation = Simulation(
             dynamics=dynamics,
             state=dynamics.start(self.start),
-            observers=[BondStability(bonds)],
+            observers=[BondStability(self.bonds)],
             look_every=settings.every,
             recorders=[(settings.every, self._record)],
         )
@@ -130,7 +130,10 @@ class _Simulations:
 
         steps = max(1, settings.steps(length))
         recorders = [(min(NVE_EVERY, steps), record)]
-        simulation = Simulation(dynamics=dynamics, state=dynamics.start(self.start), recorders=recorders)
+        simulation = Simulation(
+            dynamics=dynamics, state=dynamics.start(self.start), observers=[BondStability(self.bonds)],
+            look_every=settings.every, recorders=recorders,
+        )  # fmt: skip
         outcome = simulation.run(steps, self.stop)
         if outcome.interrupted:
             return True
@@ -140,6 +143,7 @@ class _Simulations:
             length=length,
             drift=[energy_drift(time, total, n_atoms) for time, total, _ in found],
             score=[nve_score(time, total, kinetic) for time, total, kinetic in found],
+            unstable=settings.seeds - len(found),
         )
         self._save()
         return False
