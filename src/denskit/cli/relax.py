@@ -73,7 +73,6 @@ def relax(
     from denskit.runtime.device import choose_device
     from denskit.simulation.divided import DividedPotential
     from denskit.simulation.relaxation.folder import RelaxationFolder
-    from denskit.simulation.relaxation.is2re import require_sids
     from denskit.training.run_folder import model_file
 
     if deterministic:
@@ -88,9 +87,7 @@ def relax(
         processes=processes,
     )
     data = reading_settings(how or [])
-    source, original = _structures(model, file, data, first_frames)
-    if is2re:
-        require_sids(source)
+    source, original = _structures(model, file, data, first_frames=first_frames, named=is2re)
     origin = {"model": potential.weights_sha256(), **origin_of(file), "first_frames": first_frames}
     origin |= {"dtype": dtype, "data": data}
     folder = RelaxationFolder(output_folder(output))
@@ -104,17 +101,23 @@ def relax(
         raise typer.Exit(1)
 
 
-def _structures(model: Path, file: Path, data: dict[str, Any], first_frames: bool) -> tuple[Structures, Originals]:
-    """The structures to relax, and the fields of the file."""
+def _structures(
+    model: Path, file: Path, data: dict[str, Any], *, first_frames: bool, named: bool
+) -> tuple[Structures, Originals]:
+    """The structures to relax, and the fields of the file; ``named``: each must have a sid of its own."""
     from denskit.data.readers.formats import open_unchecked
     from denskit.data.writing import Originals
     from denskit.evaluation.evaluate import reading
     from denskit.simulation.relaxation.is2re import first_frames as first_of
+    from denskit.simulation.relaxation.is2re import require_sids
 
     source, said = open_unchecked(file, reading(model, file, data))
     typer.echo("\n".join(said), err=True)
     original = Originals(file, source)
-    return (first_of(source[index] for index in range(len(source))) if first_frames else source), original
+    chosen: Structures = first_of(source[index] for index in range(len(source))) if first_frames else source
+    if named:
+        require_sids(chosen)
+    return chosen, original
 
 
 def _settings(
