@@ -123,12 +123,14 @@ def write_state(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, A
         save_file(copies, temporary, {_NOTES: json.dumps(notes)})
 
 
-def read_state(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and JSON of :func:`write_state`.  Raises FileNotFoundError, and ValueError for a damaged file."""
+def read_state(
+    path: Path, device: torch.device | str = "cpu", advice: str = "remove it to begin anew"
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and JSON of :func:`write_state`.  Raises FileNotFoundError, ValueError with advice for a damaged file."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file, so there is nothing to continue")
     with (
-        naming(path, "is damaged, or no saved state; give another folder, or remove this one"),
+        naming(path, f"is damaged, or no saved state; {advice}"),
         safe_open(path, "pt") as file,
     ):
         tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118 (not a dict)

@@ -29,7 +29,7 @@ def save_state(path: Path, state: State, notes: dict[str, Any], extra: dict[str,
 
 def load_state(path: Path, device: torch.device | str = "cpu") -> tuple[State, dict[str, Any], dict[str, Tensor]]:
     """State, JSON and further tensors of :func:`save_state`.  Raises FileNotFoundError, and ValueError."""
-    tensors, header = read_state(path, device)
+    tensors, header = read_state(path, device, "give another folder, or remove this one")
     with naming(path, "is no saved simulation"):
         batch = Batch(**below(tensors, "batch."))
         state = State(batch=batch, step=int(header["step"]), **below(tensors, "state."))
