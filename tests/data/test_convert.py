@@ -176,6 +176,13 @@ def test_settings_may_change_while_no_shard_is_written(two: list[Path], tmp_path
     assert verify(tmp_path / "out") == 17
 
 
+def test_a_finished_folder_that_is_broken_is_not_taken(two: list[Path], tmp_path: Path) -> None:
+    convert(two, tmp_path / "out", per_shard=5)
+    next((tmp_path / "out").glob("*.safetensors")).unlink()
+    with pytest.raises(ValueError, match="is missing"):
+        convert(two, tmp_path / "out", per_shard=5)
+
+
 def test_the_sizes_are_verified_too(two: list[Path], tmp_path: Path) -> None:
     convert(two, tmp_path / "out", per_shard=5)
     sizes = np.load(tmp_path / "out" / SIZES)

@@ -344,6 +344,16 @@ def test_sound_files_have_no_problems(tmp_path: Path, frames: Callable[[], list[
     assert [str(finding) for finding in inspected(tmp_path, frames()) if finding.severity == "problem"] == []
 
 
+@pytest.mark.parametrize(("name", "vacuum"), [("C6H6", 3.0), ("CH3CH2OH", 2.5), ("CH4", 2.0)])
+def test_molecules_in_boxes_are_no_crystals(tmp_path: Path, name: str, vacuum: float) -> None:
+    frames = [molecule(name) for _ in range(5)]
+    for seed, atoms in enumerate(frames):
+        atoms.rattle(0.02, seed=seed)
+        atoms.center(vacuum=vacuum)
+        atoms.calc = SinglePointCalculator(atoms, energy=-1.0 * seed, forces=0.0 * atoms.positions + 0.01)
+    assert not [found for found in inspected(tmp_path, frames) if "no periodic direction" in found.found]
+
+
 def test_scans_of_a_dimer_are_sound(tmp_path: Path) -> None:
     """Half of the distances are no bonds, and energies of one composition differ: all of one curve."""
     distances = np.concatenate([np.linspace(0.9, 1.6, 10), np.linspace(1.7, 4.5, 30)])

@@ -128,6 +128,11 @@ def test_reference_energies_make_totals(shard: str, tmp_path: Path) -> None:
     again, said = read_file(tmp_path / "shards", DataConfig(oc20_ref=str(tmp_path / "ref.json")))
     assert again[0].energy == read_file(tmp_path / "shards")[0][0].energy, "not added twice"
     assert "is not added again" in said[-1]
+    convert([tmp_path / "shards"], tmp_path / "twice")
+    twice = read_file(tmp_path / "twice", DataConfig(oc20_ref=str(tmp_path / "ref.json")))[0]
+    assert twice[0].energy == again[0].energy, "nor after a second conversion"
+    with pytest.raises(ValueError, match=r"some were converted with data.oc20_ref"):
+        convert([tmp_path / "shards", shard], tmp_path / "mixed")
     ase.io.write(tmp_path / "other.extxyz", ase.build.molecule("H2O"))
     with pytest.raises(ValueError, match=r"data.oc20_ref=.* is for records with a sid"):
         _load(path=str(tmp_path / "other.extxyz"), oc20_ref=str(tmp_path / "ref.json"))

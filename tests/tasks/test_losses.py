@@ -108,6 +108,17 @@ def test_published_oc20_loss_of_the_worked_example() -> None:
     assert total_loss(terms).item() == pytest.approx(3.5 + 1050 / 4, rel=1e-12)
 
 
+def test_published_oc20_counts_all_stresses() -> None:
+    """As published, where the stress of a corrupted structure is a constant error: others weigh no more for it."""
+    prediction, prepared = worked_example()
+    corrupted = prepared.batch.count_atoms(prepared.noise_mask) > 0
+    labelled = prepared.targets.stress_mask
+    assert (labelled & corrupted).any()
+    for loss, count in (("published", labelled & ~corrupted), ("published_oc20", labelled)):
+        term = DeNS(DeNSConfig(stress_weight=1.0, loss=loss)).losses(prediction, prepared, 0.0)["stress"]
+        assert float(term.count) == float(count.sum())
+
+
 def test_without_corruption_the_published_forms_are_one() -> None:
     """OC20's l2mae: the mean of the norms over the free atoms of the batch."""
     prediction, prepared = worked_example()

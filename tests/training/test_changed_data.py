@@ -98,7 +98,7 @@ def test_structures_that_the_starting_model_learned_are_named(tmp_path: Path) ->
     parts = [f"data.path={data}", "data.split.train=2", "data.split.valid=2", "data.split.test=2", *SMALL]
     train(load_config("demo", [*parts, f"output={first}", "training.max_steps=1"]))
     splits = Splits.load(first / "splits.json", of=data)
-    assert trained_before(first, "test") == []
+    assert trained_before([first], "test") == []
 
     other = replace(splits, train=splits.test, valid=splits.train, test=splits.valid)
     other.save(tmp_path / "other.json")

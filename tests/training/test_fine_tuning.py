@@ -127,6 +127,17 @@ def test_total_energies_of_another_kind_are_corrected(tiny: Tiny, trained: Path)
     assert "warning: the data's energies lie" not in said
 
 
+def test_one_wrong_label_is_no_other_kind_of_energy(tiny: Tiny, trained: Path) -> None:
+    data = load_data(tiny().data, 0)
+    systems = [data.train[index] for index in range(len(data.train))]
+    systems[3] = replace(systems[3], energy=(systems[3].energy or 0.0) + 900.0)
+    said = _said(
+        _start(tiny(f"training.init_from={trained}"), replace(data, train=Slabs(systems), references="trained"))
+    )
+    assert "total energies of another kind" not in said
+    assert "warning: the data's energies lie" in said
+
+
 def test_a_constant_of_each_structure_becomes_one_of_each_atom(tiny: Tiny) -> None:
     """Where references are fitted, else structures of other sizes would have wrong energies."""
     measured = tiny("training.max_steps=1", "data.references=mean", "model.average_atoms=null", name="measured")

@@ -9,6 +9,7 @@ from torch import nn
 from denskit.models import build_force_field
 from denskit.models.equiformer import EquiformerConfig
 from denskit.models.scaling import Scaling
+from denskit.training.load_config import load_config
 from denskit.training.optimizer import Gradients, WeightAverage, build_optimizer, set_learning_rate
 from denskit.training.settings import TrainingConfig
 
@@ -91,3 +92,12 @@ def test_amsgrad_remembers_the_largest_second_moment() -> None:
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     assert all("max_exp_avg_sq" in state for state in optimizer.state.values())
+
+
+def test_embeddings_of_equiformer_v3_have_no_weight_decay() -> None:
+    """As published; those of other models have."""
+    for name, spared in (("equiformer_v3", True), ("esen", False)):
+        config = load_config(name, ["output=unused"]).model.model_copy(update={"average_degree": 10.0})
+        force_field = build_force_field(config, heads={}, scaling=Scaling(elements=[1, 8]))
+        assert ("backbone.atom_embedding" in force_field.no_decay_parameters()) == spared
+        assert force_field.element_tables() <= force_field.no_decay_parameters() or not spared

@@ -326,7 +326,7 @@ def _slurm_script(source: Path, folder: StudyFolder, count: int) -> str:
 #SBATCH --cpus-per-task=1
 #SBATCH --time=24:00:00
 #SBATCH --output={folder.path.resolve()}/logs/%a.log
-cd {Path.cwd()}
+cd {shlex.quote(str(Path.cwd()))} || exit 1
 # Runs that are finished return at once, so the same script continues a study.
 # When all are done:  denskit study {source.resolve()} -o {folder.path.resolve()}
 export OMP_NUM_THREADS=1

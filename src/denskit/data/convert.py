@@ -22,7 +22,7 @@ from denskit.data.config import DataConfig
 from denskit.data.filters import without_filtered
 from denskit.data.inspection.labels import likely_labels
 from denskit.data.loading import read_file
-from denskit.data.readers.formats import path_of, require_effect
+from denskit.data.readers.formats import path_of, reading_of_index, require_effect
 from denskit.data.readers.shards import (
     FORMAT,
     INDEX,
@@ -183,7 +183,13 @@ def _report(progress: Report, done: int, total: int) -> None:
 def _finished(output: Path, task: Mapping[str, Any]) -> str:
     """A message that the conversion is there.  Raises ValueError where it is another one."""
     index = read_index(output)
-    if other := [key for key in task if index.get(key) != task[key]]:
+    open_shards(output)  # raises where a shard is missing
+    inputs = [
+        {key: value for key, value in new.items() if key in old}  # an earlier version kept no content
+        for new, old in zip(task["inputs"], index["inputs"], strict=False)
+    ]
+    wanted = {**task, "inputs": inputs if len(index["inputs"]) == len(task["inputs"]) else task["inputs"]}
+    if other := [key for key in wanted if index.get(key) != wanted[key]]:
         raise ValueError(
             f"{output} holds another finished conversion ({', '.join(other)} differ); give another folder with -o, or "
             "remove it (nothing changed)"
@@ -194,6 +200,16 @@ def _finished(output: Path, task: Mapping[str, Any]) -> str:
 def _task(plan: _Plan, config: DataConfig, inputs: Sequence[str | Path]) -> dict[str, Any]:
     """The record of the conversion, with which alone it continues."""
     reading = config.model_dump(mode="json", exclude_defaults=True, exclude={"path", "train", "valid", "test", "split"})
+    before = [reading_of_index(path_of(path)) for path in inputs]
+    for key in ("oc20_ref", "origin"):  # what converted folders have had done stays known
+        had = {found.get(key) for found in before}
+        if key == "oc20_ref" and key not in reading and len(had) > 1:
+            raise ValueError(
+                f"{', '.join(map(str, inputs))}: some were converted with data.oc20_ref, others not or with another; "
+                "convert them from their first files, or list them in data.train"
+            )
+        if len(had) == 1 and had != {None}:
+            reading.setdefault(key, had.pop())
     read = [
         {"name": source.name, "structures": len(source), "content": content_of(path_of(path))}
         for source, path in zip(plan.sources, inputs, strict=True)

@@ -75,7 +75,7 @@ def evaluate(
     structures = source_of(model, source, split, data)
     if source is None and split != "train":
         require_unseen(members_of(model), split)
-        for said in trained_before(members_of(model)[0], split) if processes is None or processes.is_first else ():
+        for said in trained_before(members_of(model), split) if processes is None or processes.is_first else ():
             warnings.warn(said.removeprefix("warning: "), stacklevel=2)
     return _errors(predictor, structures, batch_size, processes)
 

@@ -34,7 +34,7 @@ def require_unseen(members: Sequence[ForceField | str | os.PathLike[str]], split
         name = "a force field in memory" if isinstance(member, ForceField) else os.fspath(member)
         own = None if isinstance(member, ForceField) else _split_of(_folder(member))
         if judged is None or own is None:
-            if judged is not None and not isinstance(member, ForceField) and _files(member) & _files(members[0]):
+            if judged is not None and not isinstance(member, ForceField) and _files(member) & _files(members[0], False):
                 raise ValueError(f"{name} was trained on the whole file that {first.path} divides. {advice}")
             warnings.warn(f"whether {name} has trained on the structures judged is not known", stacklevel=3)
         elif own["sha256"] == judged["sha256"]:
@@ -71,15 +71,16 @@ def trained_on(members: Sequence[ForceField | str | os.PathLike[str]], file: Pat
     return said
 
 
-def trained_before(member: ForceField | str | os.PathLike[str], split: str) -> list[str]:
-    """A warning where the model that a run was fine-tuned from has trained on the ``split`` of the run's own data."""
-    folder = None if isinstance(member, ForceField) else _folder(member)
-    document = None if folder is None else _split_of(folder)
-    if folder is None or document is None or split == "train":
+def trained_before(members: Sequence[ForceField | str | os.PathLike[str]], split: str) -> list[str]:
+    """Warnings where models that runs were fine-tuned from have trained on the ``split`` of the first run's data."""
+    runs = [_folder(member) for member in members if not isinstance(member, ForceField)]
+    document = None if not runs or isinstance(members[0], ForceField) else _split_of(runs[0])
+    if document is None or split == "train":
         return []
     parts = {part: np.array(document[part], dtype=np.int64) for part in PARTS}
     train, valid, test = (parts[part] if part == split else parts[part][:0] for part in PARTS)
-    return seen_before(load_config(folder.path), Splits(train, valid, test, sha256=document["sha256"]))
+    splits = Splits(train, valid, test, sha256=document["sha256"])
+    return [said for run in runs if run.config.is_file() for said in seen_before(load_config(run.path), splits)]
 
 
 def _folder(member: Any) -> RunFolder:
@@ -96,12 +97,12 @@ def _split_of(folder: RunFolder) -> dict[str, Any] | None:
     return read_json(folder.splits) if folder.splits.is_file() else None
 
 
-def _files(member: Any) -> set[Path]:
-    """The files of training structures that a model file names."""
+def _files(member: Any, replayed: bool = True) -> set[Path]:
+    """The files of training structures that a model file names; ``replayed``: old ones of fine-tuning, too."""
     data = _run(member).get("data", {})
     given = data.get("path") or data.get("train") or ()
     names = [given] if isinstance(given, str) else [part["path"] for part in given]
-    names += filter(None, [_run(member).get("training", {}).get("replay")])
+    names += filter(None, [_run(member).get("training", {}).get("replay")] if replayed else [])
     return {Path(name).expanduser().resolve() for name in names}
 
 

@@ -40,8 +40,6 @@ _SLOTS = (
     "atoms_count",  # atoms
     "cosine",
     "magnitude_absolute",  # eV/Å
-    "forces_product",  # eV^2/Å^2, of prediction and label
-    "forces_square_label",  # eV^2/Å^2
     "energy_within",  # structures
     "both_count",  # structures with an energy and at least one force on a free atom
     "both_within",  # structures
@@ -49,7 +47,9 @@ _SLOTS = (
     "stress_absolute",  # eV/Å^3
     "noise_absolute",  # in units of sigma
     "noise_absolute_label",  # in units of sigma, error of zero as prediction
-)
+    "forces_product",  # eV^2/Å^2, of prediction and label
+    "forces_square_label",  # eV^2/Å^2
+)  # new ones last: checkpoints hold the sums since the last row
 
 
 class Metrics:

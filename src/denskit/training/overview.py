@@ -98,6 +98,8 @@ def state_of(folder: RunFolder) -> RunState:
         for start, state in ends.items():
             if line.startswith(start):
                 return state  # type: ignore[return-value]
+        if _STEP.match(line) or line.startswith("resumed after step"):
+            break
     return "interrupted"
 
 

@@ -27,7 +27,9 @@ PACKAGES = ("denskit", "torch", "numpy", "ase", "vesin", "pydantic", "safetensor
 FRAMES = "frames"  # subfolder of the frames that were given in memory
 _OF_MODEL = (  # results that other verbs wrote
     "test.json", "valid.json", "train.json", "sets.json", "parity.png", "result.json", "denoising.json",
-    "denoising.png", "*_best.json", "*_last.json", "parity_best.png", "parity_last.png",
+    "denoising.png",
+    *(f"{name}_{weights}.json" for name in ("test", "valid", "train", "sets") for weights in ("best", "last")),
+    "parity_best.png", "parity_last.png",
 )  # fmt: skip
 
 
@@ -69,8 +71,8 @@ class RunFolder(WorkFolder):
     def forget_results(self, step: int) -> None:
         """Remove what was measured on the resulting model, where that is of another step than the one that follows."""
         if self.model.is_file() and read_header(self.model)["metadata"].get("step") != step:
-            for path in (path for name in _OF_MODEL for path in self.path.glob(name)):
-                path.unlink()
+            for name in _OF_MODEL:
+                (self.path / name).unlink(missing_ok=True)
 
     def take_best(self) -> None:
         """Make the best model the result of the run, where another one is."""

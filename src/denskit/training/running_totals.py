@@ -50,8 +50,10 @@ class RunningTotals:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state that :meth:`state` returned; an empty one changes nothing."""
         for name, value in state.items():
-            own = self.metrics.state if name == "metrics" else getattr(self, name)
-            if isinstance(own, Tensor):
+            own = getattr(self, name)
+            if name == "metrics":
+                self.metrics.state.zero_()[: len(value)].copy_(value)  # of an earlier version without the last sums
+            elif isinstance(own, Tensor):
                 own.copy_(value)
             else:
                 setattr(self, name, value)

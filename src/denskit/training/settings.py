@@ -297,11 +297,6 @@ class RunConfig(Settings):
                 "task.forces_weight=0, but training.best_by=forces chooses the best weights by forces; set "
                 "training.best_by=energy"
             )
-        if self.training.best_by == "energy" and self.task.energy_weight == 0:
-            raise ValueError(
-                "task.energy_weight=0, but training.best_by=energy chooses the best weights by energies; set "
-                "training.best_by=forces"
-            )
         return self
 
     def _check_scale(self) -> None:

@@ -86,6 +86,11 @@ class Trainer:
 
     def __post_init__(self) -> None:
         training, device = self.config.training, self.group.device
+        if not self.continued and training.best_by == "energy" and self.config.task.energy_weight == 0:
+            raise ValueError(
+                "task.energy_weight=0, but training.best_by=energy chooses the best weights by energies; set "
+                "training.best_by=forces"
+            )
         self.folder = RunFolder(Path(self.config.output))
         self.task = build_task(self.config.task)
         earlier = self.folder.last_model if self.continued and training.replay is None else None
@@ -143,7 +148,14 @@ class Trainer:
         own = {f"data.{part}" for part in PARTS if self.folder.frames(part).is_file()}  # the folder may have been moved
         changes = self.folder.require_same(self.config.completed(checkpoint.record), now, MAY_CHANGE | own)
         self.force_field.load_state_dict(checkpoint.weights)
-        self.optimizer.load_state_dict(checkpoint.optimizer)
+        try:
+            self.optimizer.load_state_dict(checkpoint.optimizer)
+        except ValueError as error:
+            raise ValueError(
+                f"{self.folder.last}: its optimizer has other groups of parameters ({error}), as in runs that an "
+                "earlier version began: its EquiformerV3 had weight decay on embeddings. Begin a new run with "
+                "training.init_from, which takes the weights along (nothing changed)"
+            ) from None
         if self.average is not None:
             assert checkpoint.average is not None
             self.average.load_state(checkpoint.average)

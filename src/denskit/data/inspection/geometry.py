@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from denskit.data.crowding import CROWDED, REACH, neighbors_expected
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.sample import Sample
-from denskit.data.periodicity import EMPTY, is_crystal
+from denskit.data.periodicity import EMPTY, layer_gap
 from denskit.data.structure_arrays import close_pair
 
 OVERLAP, SQUEEZED = 0.3, 0.5  # of the sum of covalent radii; structures at 2000 K stay above 0.56
@@ -21,7 +20,7 @@ TWIN_ENERGY, TWIN_FORCE = 2e-3, 0.1  # eV an atom, eV/Å: unconverged calculatio
 STRETCHED = 1.6  # times the sum of covalent radii, in half of the structures: no bonds are that long
 ALL_STRETCHED = 1.2  # the same, in nearly all: in Å some bonds of a scan have their length, in Bohr none (1.9)
 FEW = 0.05  # of the atoms
-FILLED = 60.0  # Å^3 an atom: more than in any crystal of bonded atoms
+FILLED = 3.0  # Å between planes of atoms: molecules in boxes have more to their images
 NOBLE_GASES = (2, 10, 18, 36, 54, 86)  # they form no bonds
 
 
@@ -89,8 +88,8 @@ def open_cells(sample: Sample) -> Iterator[Finding]:
     found = np.zeros(len(structures), dtype=bool)
     for place, system in enumerate(structures):
         volume = abs(np.linalg.det(system.cell))
-        if len(system) > 1 and not system.pbc.any() and EMPTY < volume < FILLED * len(system):
-            found[place] = is_crystal(replace(system, pbc=np.ones(3, dtype=bool)))
+        if len(system) > 1 and not system.pbc.any() and volume > EMPTY:
+            found[place] = layer_gap(system.positions, system.cell) < FILLED
     yield from sample.marked(
         found, "problem", "a cell that the atoms fill, but no periodic direction (pbc F F F)",
         "atoms at its faces get no neighbours across them",
