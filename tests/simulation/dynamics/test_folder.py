@@ -249,7 +249,7 @@ def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--time", "-1"], "--time is -1 ps; give a finite number above 0"),
         (["--time", "nan"], "--time is nan ps; give a finite number above 0"),
         (["--steps", "3", "--temperature", "-5"], "Error: temperature: -5.0: Input should be greater than 0"),
-        (["--steps", "3", "--index", "7"], "cannot read frames 7"),
+        (["--steps", "3", "--index", "7"], "has no frames 7"),
     ):
         result = CliRunner().invoke(app, [*common, *wrong])
         assert result.exit_code == 1
