@@ -97,34 +97,21 @@ def test_edges_belong_to_the_corrupted_positions() -> None:
     assert set(map(tuple, fresh.built_edges.index.T.tolist())) != set(map(tuple, stale.built_edges.index.T.tolist()))
 
 
-def test_energy_of_corrupted_structures_is_not_scored_when_switched_off() -> None:
-    config = replace_config(ALWAYS, probability=0.5, energy_on_corrupted=False)
+@pytest.mark.parametrize("label", ["energy", "forces"])
+def test_labels_of_corrupted_structures_are_not_scored_when_switched_off(label: str) -> None:
+    config = replace_config(ALWAYS, probability=0.5, **{f"{label}_on_corrupted": False})
     batch = make_batch([6] * 8)
     targets = make_targets(batch)
     prepared = prepared_by(config, batch, targets)
     corrupted = prepared.noise_mask.reshape(8, 6).any(1)
     assert 0 < int(corrupted.sum()) < 8
-    energy = (targets.energy + 1.0).requires_grad_()
-    prediction = {"energy": energy, "forces": targets.forces, "noise": prepared.noise}
-    term = DeNS(config).losses(prediction, prepared, progress=0.0)["energy"]
-    (gradient,) = torch.autograd.grad(term.sum, energy)
-    assert torch.equal(gradient.bool(), ~corrupted)
-    assert float(term.count) == float((~corrupted).sum())
-
-
-def test_forces_of_corrupted_structures_are_not_scored_when_switched_off() -> None:
-    config = replace_config(ALWAYS, probability=0.5, forces_on_corrupted=False)
-    batch = make_batch([6] * 8)
-    targets = make_targets(batch)
-    prepared = prepared_by(config, batch, targets)
-    corrupted = prepared.noise_mask.reshape(8, 6).any(1)
-    assert 0 < int(corrupted.sum()) < 8
-    forces = (targets.forces + 1.0).requires_grad_()
-    prediction = {"energy": targets.energy, "forces": forces, "noise": prepared.noise}
-    term = DeNS(config).losses(prediction, prepared, progress=0.0)["forces"]
-    (gradient,) = torch.autograd.grad(term.sum, forces)
-    assert torch.equal(gradient.bool().any(1).reshape(8, 6), ~corrupted[:, None].expand(8, 6))
-    assert float(term.count) == 6 * float((~corrupted).sum())
+    prediction = {"energy": targets.energy, "forces": targets.forces, "noise": prepared.noise}
+    prediction[label] = (prediction[label] + 1.0).requires_grad_()
+    term = DeNS(config).losses(prediction, prepared, progress=0.0)[label]
+    (gradient,) = torch.autograd.grad(term.sum, prediction[label])
+    scored = gradient.bool().reshape(8, -1)
+    assert torch.equal(scored, ~corrupted[:, None].expand_as(scored))
+    assert float(term.count) == float((~corrupted).sum()) * (6 if label == "forces" else 1)
 
 
 # What is drawn.

@@ -115,8 +115,8 @@ class DataConfig(Settings):
     """Energies of the elements, subtracted before training: ``fit`` (on the training frames, per atom), ``isolated``
     (the file's single-atom frames), ``mean`` (one constant a structure), ``none``, ``{H: -13.6, ...}`` in eV, or a file
     of them: ``*.json``, or ``*.npz`` with ``coeff`` by atomic number.  With ``training.init_from`` the default is
-    ``trained``: the references of its model.  None: ``fit``; ``mean`` for
-    oc20's adsorption energies and the embedded molecules."""
+    ``trained``: the references of its model.  None: ``fit``; ``mean`` for oc20's adsorption energies and the embedded
+    molecules."""
     fixed: FixedFrom = "file"
     """Fixed atoms of oc20 and oc22 objects: from the ``file`` (an error without them), atoms with tag 0 (``tags``), or
     ``none``."""

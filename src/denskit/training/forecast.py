@@ -163,7 +163,7 @@ def _fitted(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:
 def _denoised(config: RunConfig, new: Source) -> Source:
     """All structures that noise is added to, where its size depends on them."""
     by_data = isinstance(config.task, DenoisingConfig) and not isinstance(config.task.sigma, float)
-    return joined([new, old_structures(config)]) if by_data and config.training.replay is not None else new
+    return joined([new, old_structures(config)[0]]) if by_data and config.training.replay is not None else new
 
 
 def _lasting(config: RunConfig, length: dict[str, Any]) -> RunConfig:

@@ -41,11 +41,7 @@ def with_replay(config: RunConfig, new: Source, force_field: ForceField) -> tupl
     if training.replay is None:
         return Mixture(new, len(new)), []
     trained = model_file(str(training.init_from))
-    old: Source
-    old, said = read_file(training.replay, reading_as_trained(trained, training.replay))
-    if (part := _trained_part(trained, training.replay, len(old))) is not None:
-        said.append(f"{training.replay}: the {len(part)} of {len(old)} structures that the model was trained on")
-        old = Subset(old, part, f"{training.replay} (train)")
+    old, said = old_structures(config)
     each = round(len(new) * training.replay_share / (1 - training.replay_share))
     held = min(JUDGED, len(old) // 10)
     if not each or not held or len(old) - held < 1:
@@ -78,11 +74,16 @@ def _trained_part(trained: Path, file: str, structures: int) -> np.ndarray | Non
     return np.array(own["train"], dtype=np.int64)
 
 
-def old_structures(config: RunConfig) -> Source:
-    """All structures of ``training.replay``, read as those that the trained model learned."""
-    training = config.training
+def old_structures(config: RunConfig) -> tuple[Source, list[str]]:
+    """The structures of ``training.replay`` that the trained model learned, read as then, and messages."""
+    training, trained = config.training, model_file(str(config.training.init_from))
     assert training.replay is not None
-    return read_file(training.replay, reading_as_trained(model_file(str(training.init_from)), training.replay))[0]
+    old, said = read_file(training.replay, reading_as_trained(trained, training.replay))
+    part = _trained_part(trained, training.replay, len(old))
+    if part is None:
+        return old, said
+    said.append(f"{training.replay}: the {len(part)} of {len(old)} structures that the model was trained on")
+    return Subset(old, part, f"{training.replay} (train)"), said
 
 
 def _movement(before: Scaling, after: Scaling) -> tuple[np.ndarray, float]:
