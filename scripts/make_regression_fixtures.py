@@ -60,7 +60,6 @@ def water_and_hydroxyl() -> Batch:
         fixed=torch.zeros(6, dtype=torch.bool),
         tags=torch.zeros(6, dtype=torch.int64),
         denoise=torch.ones(2, dtype=torch.bool),
-        atom_mask=torch.ones(6, dtype=torch.bool),
     )
 
 

@@ -71,7 +71,6 @@ class Distances(Backbone):
 
     def __init__(self, config: DistancesConfig, heads: dict[str, str], force_input_scale: float) -> None:
         super().__init__(config)
-        self.smooth = True
         self.embedding = nn.Embedding(config.num_elements, config.width)
         self.basis = BesselBasis(16, config.cutoff)
         self.envelope = PolynomialEnvelope(config.cutoff)

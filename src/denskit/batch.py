@@ -82,21 +82,17 @@ class Edges(_Tensors):
 
 @dataclass(frozen=True, kw_only=True)
 class Batch(_Tensors):
-    """Structures as one graph, without labels: a model never sees them.
-
-    Padding atoms have ``atom_mask`` False and belong to the last system.
-    """
+    """Structures as one graph, without labels: a model never sees them."""
 
     positions: Tensor  # [N, 3] Å
     atomic_numbers: Tensor  # [N] int64
     cell: Tensor  # [B, 3, 3] Å, rows are lattice vectors
     pbc: Tensor  # [B, 3] bool
     system_index: Tensor  # [N] int64, ascending
-    n_atoms: Tensor  # [B] int64, real atoms only
+    n_atoms: Tensor  # [B] int64
     fixed: Tensor  # [N] bool
     tags: Tensor  # [N] int64
     denoise: Tensor  # [B] bool, False: never corrupted by DeNS
-    atom_mask: Tensor  # [N] bool, True for real atoms
     edges: Edges | None = None  # None: neighbours were not built yet
 
     @property
@@ -106,7 +102,7 @@ class Batch(_Tensors):
 
     @property
     def num_atoms(self) -> int:
-        """N, padding included."""
+        """N."""
         return self.positions.shape[0]
 
     @property
@@ -140,8 +136,8 @@ class Batch(_Tensors):
 
     @property
     def free_atoms(self) -> Tensor:
-        """Atoms [N] bool that are real and not fixed: tasks corrupt them, and losses and metrics count their forces."""
-        return self.atom_mask & ~self.fixed
+        """Atoms [N] bool that are not fixed: tasks corrupt them, and losses and metrics count their forces."""
+        return ~self.fixed
 
     def count_atoms(self, mask: Tensor) -> Tensor:
         """Number [B] int64 of each system's atoms in a mask [N] bool."""
@@ -170,7 +166,6 @@ def select(batch: Batch, keep: Tensor) -> Batch:
         fixed=batch.fixed[atoms],
         tags=batch.tags[atoms],
         denoise=batch.denoise[keep],
-        atom_mask=batch.atom_mask[atoms],
     )
 
 
@@ -182,7 +177,7 @@ class Targets(_Tensors):
     forces: Tensor  # [N, 3] eV/Å
     stress: Tensor  # [B, 3, 3] eV/Å^3
     energy_mask: Tensor  # [B] bool
-    forces_mask: Tensor  # [N] bool, False on padding atoms too
+    forces_mask: Tensor  # [N] bool
     stress_mask: Tensor  # [B] bool
     relaxation: Tensor | None = None  # [N, 3] Å, from each position to the relaxed one; None: no structure has it
     relaxation_mask: Tensor | None = None  # [N] bool

@@ -52,7 +52,6 @@ class Case:
             fixed=torch.zeros(atoms, dtype=torch.bool),
             tags=torch.zeros(atoms, dtype=torch.int64),
             denoise=torch.ones(count, dtype=torch.bool),
-            atom_mask=torch.ones(atoms, dtype=torch.bool),
             edges=Edges(index=index, shift=index.new_zeros(index.shape[1], 3)),
         )
 

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 import denskit
 from denskit.cli import app
-from denskit.cli.moved import MOVED
 
 VERBS = (
     "info train evaluate study compare predict relax md stability crystal report plot import export demo doctor "
@@ -41,16 +40,6 @@ def test_a_users_error_is_a_message_and_exit_code_1(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "absent.safetensors" in result.stderr
     assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize("form", MOVED)
-def test_an_earlier_form_fails_with_the_present_one(form: str) -> None:
-    command = form.split()
-    # options come after the arguments that their commands need
-    arguments = command if not command[-1].startswith("--") else [*command[:-1], "one", "two", command[-1], "three"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 2
-    assert f"denskit {form} is now: {MOVED[form]}" in result.stderr
 
 
 def test_settings_are_described() -> None:

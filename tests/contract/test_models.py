@@ -6,7 +6,7 @@ One class over all variants of all models, in float32 and float64.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -19,9 +19,10 @@ from contract.variants import ELEMENTS, VARIANTS, build
 from denskit.batch import Batch, System
 from denskit.data.base import collate
 from denskit.geometry.edge_frame import edge_frames, edge_rotation, m_major, wigner_d
-from denskit.geometry.neighbors import build_neighbors, dense_neighbors
+from denskit.geometry.neighbors import build_neighbors
 from denskit.models import MODELS, ForceField
 from denskit.models.model_file import load_model, save_model
+from denskit.simulation.compiled import padded
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, total_loss
 from denskit.testing import (
     JUMP,
@@ -229,42 +230,17 @@ class TestLocality:
 
 
 class TestPadding:
-    def padded(self, batch: Batch, count: int) -> Batch:
-        """With ``count`` padding atoms of the last system at its end."""
-        fill = {"system_index": batch.num_systems - 1, "atom_mask": False}
-        longer = {}
-        for field in fields(batch):
-            value = getattr(batch, field.name)
-            if value is not None and field.name not in ("cell", "pbc", "n_atoms", "denoise"):
-                longer[field.name] = torch.cat(
-                    [value, value.new_full((count, *value.shape[1:]), fill.get(field.name, 0))]
-                )
-        return replace(batch, **longer)
-
-    def test_padding_changes_nothing(
+    def test_padding_edges_change_nothing(
         self, name: str, force_field: ForceField, dtype: torch.dtype, systems: Systems
     ) -> None:
-        """Padding atoms and all pairs on a masked list of fixed size, against the exact list; in training as well."""
-        plain = collate([systems["ethanol"], systems["water"]], dtype)[0]
-        padded, wanted = self.padded(plain, 4), for_molecules(force_field)
-        forces = forces_to_encode(force_field, padded)
-        real = padded.atom_mask
-        batches = [
-            build_neighbors(plain, force_field.cutoff),
-            dense_neighbors(padded, force_field.cutoff),
-        ]
-        assert bool((~batches[1].edges.mask).any())
+        """Masked edges, which compiled potentials have; in training as well."""
+        plain = build_neighbors(collate([systems["ethanol"], systems["water"]], dtype)[0], force_field.cutoff)
+        forces, wanted = forces_to_encode(force_field, plain), for_molecules(force_field)
+        acting = [p for key, p in force_field.named_parameters() if key in acting_parameters(name)]
         outputs, gradients = [], []
-        for batch in batches:
-            given = None if forces is None else forces[: batch.num_atoms]
-            out = force_field.train()(batch, given, wanted)
-            if batch.num_atoms > len(plain.positions):
-                if "forces" not in force_field.heads:  # a head's forces on padding atoms are left to masks
-                    assert not out["forces"][~real].any()
-                out = {name: value if name == "energy" else value[real] for name, value in out.items()}
-            acting = [p for key, p in force_field.named_parameters() if key in acting_parameters(name)]
-            gradients.append(torch.autograd.grad(loss_of(out), acting))
-            outputs.append(out)
+        for batch in (plain, padded(plain, plain.num_edges + 6)):
+            outputs.append(force_field.train()(batch, forces, wanted))
+            gradients.append(torch.autograd.grad(loss_of(outputs[-1]), acting))
         assert_near(outputs[1], outputs[0], TOLERANCE[dtype])
         largest = max(float(g.abs().max()) for g in gradients[0])
         for a, b in zip(*gradients, strict=True):

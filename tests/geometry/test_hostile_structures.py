@@ -12,11 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from ase import Atoms
 
-from denskit.geometry.neighbors import dense_neighbors
 from geometry.hostile_structures import HOSTILE
-from geometry.test_neighbors import make_batch
 
 SCRIPT = Path(__file__).with_name("hostile_structures.py")
 Said = tuple[int | str, bool | None]  # edges or an error, and whether a simulation calls the structure broken
@@ -46,9 +43,3 @@ def test_is_searched_or_refused(name: str, searched: dict[str, Said]) -> None:
         assert said == case.edges
     if case.cutoff == 5.0:
         assert broken == bool(case.error), said
-
-
-def test_a_dense_list_that_would_fill_the_memory_is_refused() -> None:
-    batch = make_batch(Atoms(numbers=10_001 * [1]))
-    with pytest.raises(ValueError, match=r"all 1\.0e\+08 pairs of 1 molecules of up to 10001 atoms"):
-        dense_neighbors(batch, 5.0)

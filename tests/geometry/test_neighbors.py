@@ -13,30 +13,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from denskit.batch import Batch, System
-from denskit.geometry.neighbors import build_neighbors, dense_neighbors
+from denskit.geometry.neighbors import build_neighbors
 
 from tolerances import EXACT64, ORACLE64
 
 Edge = tuple[int, ...]  # source, target, shift
 
 
-def make_batch(*structures: ase.Atoms, padding: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
-    """The structures one after the other, then padding atoms that belong to the last system."""
+def make_batch(*structures: ase.Atoms, dtype: torch.dtype = torch.float64) -> Batch:
+    """The structures one after the other."""
     sizes = [len(atoms) for atoms in structures]
-    n = sum(sizes) + padding
-    index = np.repeat(np.arange(len(sizes)), sizes).tolist() + [len(sizes) - 1] * padding
-    positions = np.concatenate([*(atoms.positions for atoms in structures), np.zeros((padding, 3))])
+    n = sum(sizes)
+    positions = np.concatenate([atoms.positions for atoms in structures])
     return Batch(
         positions=torch.tensor(positions, dtype=dtype),
         atomic_numbers=torch.ones(n, dtype=torch.int64),
         cell=torch.tensor(np.array([atoms.cell.array for atoms in structures]), dtype=dtype),
         pbc=torch.tensor(np.array([atoms.pbc for atoms in structures])),
-        system_index=torch.tensor(index),
+        system_index=torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)),
         n_atoms=torch.tensor(sizes),
         fixed=torch.zeros(n, dtype=torch.bool),
         tags=torch.zeros(n, dtype=torch.int64),
         denoise=torch.ones(len(sizes), dtype=torch.bool),
-        atom_mask=torch.arange(n) < sum(sizes),
     )
 
 
@@ -107,18 +105,11 @@ def test_batch_of_two_is_two_of_one(systems: dict[str, System]) -> None:
     assert together == apart[0] + [(j + n, i + n, *shift) for j, i, *shift in apart[1]]
 
 
-def test_padding_atoms_have_no_edges() -> None:
-    atoms = cluster(5, seed=0)
-    for build in (build_neighbors, dense_neighbors):
-        assert edge_list(build(make_batch(atoms, padding=3), 5.0)) == edge_list(build_neighbors(make_batch(atoms), 5.0))
-
-
-@pytest.mark.parametrize("build", [build_neighbors, dense_neighbors])
-def test_no_edges_at_all(build) -> None:  # type: ignore[no-untyped-def]
-    batch = build(make_batch(ase.Atoms("H"), ase.Atoms("H", positions=[[0.0, 0.0, 1.0]])), 5.0)
+def test_no_edges_at_all() -> None:
+    batch = build_neighbors(make_batch(ase.Atoms("H"), ase.Atoms("H", positions=[[0.0, 0.0, 1.0]])), 5.0)
     assert batch.edges.index.shape == (2, 0) and batch.edges.index.dtype == torch.int64
     assert batch.edges.shift.shape == (0, 3)
-    assert batch.edges.mask is None if build is build_neighbors else batch.edges.mask.shape == (0,)
+    assert batch.edges.mask is None
     assert batch.edge_vectors().shape == (0, 3)
 
 
@@ -231,26 +222,6 @@ def test_ties_are_cut_the_same_way_every_time() -> None:
     kept = edge_list(build_neighbors(batch, 2.5, max_neighbors=4))
     assert kept == edge_list(build_neighbors(batch, 2.5))[:4]
     assert len(edge_list(build_neighbors(batch, 2.5, max_neighbors=4, strict=False))) == 6
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_dense_equals_cell_list(systems: dict[str, System], dtype: torch.dtype) -> None:
-    molecules = [as_atoms(systems[name]) for name in ("ethanol", "water", "acetamide")]
-    batch = make_batch(*molecules, ase.Atoms("H"), cluster(12, seed=1, width=6.0), padding=2, dtype=dtype)
-    for cutoff in (1.5, 3.0, 5.0):
-        dense = dense_neighbors(batch, cutoff)
-        assert edge_list(dense) == edge_list(build_neighbors(batch, cutoff))
-        edges = dense.built_edges
-        assert edges.mask is not None
-        assert edges.index.shape == (2, 5 * 12 * 11)
-        assert bool((edges.index[1].diff() >= 0).all())
-        padding = edges.index[:, ~edges.mask]
-        assert padding.shape[1] > 0 and torch.equal(padding[0], padding[1])
-
-
-def test_dense_refuses_what_it_cannot_hold() -> None:
-    with pytest.raises(ValueError, match="periodic"):
-        dense_neighbors(make_batch(ase.Atoms("H", cell=[9, 9, 9], pbc=True)), 5.0)
 
 
 @pytest.mark.parametrize(

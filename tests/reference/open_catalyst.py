@@ -58,7 +58,7 @@ class Case:
         arrays = self.arrays
         positions = arrays.get(f"{name}/in/pos", arrays["in/pos"])
         index, (source, target) = arrays["in/batch"], arrays[f"{name}/mid/edge_index"]
-        systems, atoms = len(arrays["in/natoms"]), len(index)
+        systems = len(arrays["in/natoms"])
         offsets = arrays[f"{name}/mid/edge_vec"] - (positions[source] - positions[target])
         shift = (offsets[:, None] @ torch.linalg.inv(arrays["in/cell"])[index[target]])[:, 0].round()
         return Batch(
@@ -71,7 +71,6 @@ class Case:
             fixed=arrays["in/fixed"].bool(),
             tags=arrays["in/tags"],
             denoise=torch.ones(systems, dtype=torch.bool),
-            atom_mask=torch.ones(atoms, dtype=torch.bool),
             edges=Edges(index=torch.stack((source, target)), shift=shift.long()),
         )
 

@@ -64,7 +64,6 @@ class Case:
             fixed=torch.zeros(atoms, dtype=torch.bool),
             tags=torch.zeros(atoms, dtype=torch.int64),
             denoise=torch.ones(systems, dtype=torch.bool),
-            atom_mask=torch.ones(atoms, dtype=torch.bool),
         )
         return build_neighbors(batch, self.force_field.cutoff)
 

@@ -65,7 +65,6 @@ def molecules() -> Batch:
         fixed=torch.zeros(n, dtype=torch.bool),
         tags=torch.zeros(n, dtype=torch.int64),
         denoise=torch.ones(3, dtype=torch.bool),
-        atom_mask=torch.ones(n, dtype=torch.bool),
     )
     return build_neighbors(batch, SETTINGS["max_radius"])
 

@@ -14,24 +14,21 @@ from denskit.batch import Batch, Prepared, Targets
 Container = TypeVar("Container", Batch, Targets, Prepared)
 
 
-def make_batch(sizes: Sequence[int], *, seed: int = 0, padding: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
-    """Molecules with random positions; ``padding`` more atoms at the end that are not real."""
+def make_batch(sizes: Sequence[int], *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
+    """Molecules with random positions."""
     generator = torch.Generator().manual_seed(seed)
     n_atoms = torch.tensor(sizes)
-    real, systems = int(n_atoms.sum()), len(sizes)
-    system_index = torch.repeat_interleave(torch.arange(systems), n_atoms)
-    total = real + padding
+    total, systems = int(n_atoms.sum()), len(sizes)
     return Batch(
         positions=3.0 * torch.randn(total, 3, generator=generator, dtype=torch.float64).to(dtype),
         atomic_numbers=torch.full((total,), 6),
         cell=torch.zeros(systems, 3, 3, dtype=dtype),
         pbc=torch.zeros(systems, 3, dtype=torch.bool),
-        system_index=torch.cat([system_index, torch.full((padding,), systems - 1)]),
+        system_index=torch.repeat_interleave(torch.arange(systems), n_atoms),
         n_atoms=n_atoms,
         fixed=torch.zeros(total, dtype=torch.bool),
         tags=torch.zeros(total, dtype=torch.int64),
         denoise=torch.ones(systems, dtype=torch.bool),
-        atom_mask=torch.arange(total) < real,
     )
 
 
@@ -44,7 +41,7 @@ def make_targets(batch: Batch, *, seed: int = 1) -> Targets:
         forces=torch.randn(n, 3, generator=generator, dtype=torch.float64).to(dtype),
         stress=torch.randn(b, 3, 3, generator=generator, dtype=torch.float64).to(dtype),
         energy_mask=torch.ones(b, dtype=torch.bool),
-        forces_mask=batch.atom_mask.clone(),
+        forces_mask=torch.ones(n, dtype=torch.bool),
         stress_mask=torch.ones(b, dtype=torch.bool),
     )
 
@@ -63,7 +60,7 @@ def hide_labels(targets: Targets, *, energy: Tensor, forces: Tensor, stress: Ten
 
 
 def select_systems(batch: Batch, targets: Targets, order: Sequence[int]) -> tuple[Batch, Targets]:
-    """The systems of a batch without padding, in another order or only some of them."""
+    """The systems of a batch, in another order or only some of them."""
     atoms = torch.cat([torch.nonzero(batch.system_index == system)[:, 0] for system in order])
     systems = torch.tensor(order)
     per_system = {"cell", "pbc", "n_atoms", "denoise", "energy", "stress", "energy_mask", "stress_mask"}

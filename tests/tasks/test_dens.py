@@ -132,11 +132,11 @@ def test_each_structure_is_chosen_for_itself() -> None:
 
 
 def test_probability_one_and_ratio_one_corrupt_every_free_atom() -> None:
-    batch = make_batch([4, 3], padding=2)
-    fixed = torch.tensor([True, False, False, True, False, False, False, False, False])
+    batch = make_batch([4, 3])
+    fixed = torch.tensor([True, False, False, True, False, False, False])
     batch = replace(batch, fixed=fixed)
     prepared = prepared_by(DeNSConfig(probability=1, corruption_ratio=1), batch, make_targets(batch))
-    assert torch.equal(prepared.noise_mask, batch.atom_mask & ~fixed)
+    assert torch.equal(prepared.noise_mask, ~fixed)
 
 
 def test_a_structure_draws_the_same_in_any_batch() -> None:
@@ -158,15 +158,6 @@ def test_float32_draws_are_those_of_float64() -> None:
     assert single.batch.positions.dtype == single.noise.dtype == single.force_input.dtype == torch.float32
     assert torch.equal(single.noise_mask, double.noise_mask)
     assert torch.equal(single.noise, double.noise.float())
-
-
-def test_padding_changes_nothing() -> None:
-    batch, padded = make_batch([6, 5, 7]), make_batch([6, 5, 7], padding=3)
-    plain, more = prepared_by(ALWAYS, batch, make_targets(batch)), prepared_by(ALWAYS, padded, make_targets(padded))
-    assert torch.equal(more.noise_mask[:18], plain.noise_mask)
-    torch.testing.assert_close(more.noise[:18], plain.noise, rtol=0, atol=EXACT64)
-    assert not more.noise_mask[18:].any()
-    assert torch.equal(more.batch.positions[18:], padded.positions[18:])
 
 
 # Schedules.
@@ -299,10 +290,10 @@ def test_chosen_without_a_drawn_atom_is_an_ordinary_structure() -> None:
 
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[DeNSConfig, Batch, Targets, Tensor, float]:
-    """Any settings, with fixed atoms, padding, missing labels (NaN in their place) and protected structures."""
+    """Any settings, with fixed atoms, missing labels (NaN in their place) and protected structures."""
     sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-    batch = make_batch(sizes, seed=draw(st.integers(0, 99)), padding=draw(st.integers(0, 3)))
+    batch = make_batch(sizes, seed=draw(st.integers(0, 99)))
 
     def flags(count: int, share: float) -> Tensor:
         return torch.rand(count, generator=generator) < share
@@ -349,7 +340,7 @@ def test_prepare_is_pure_and_moves_only_what_it_may(
         torch.testing.assert_close(value, again[name], rtol=0, atol=0, equal_nan=True)
 
     mask = prepared.noise_mask
-    assert not (mask & ~(batch.atom_mask & ~batch.fixed & targets.forces_mask)).any()
+    assert not (mask & ~(~batch.fixed & targets.forces_mask)).any()
     assert not (mask & ~batch.denoise[batch.system_index]).any()
     still = ~mask
     assert torch.equal(prepared.batch.positions[still], batch.positions[still])

@@ -43,11 +43,6 @@ def test_a_missing_force_refuses_the_structure_unless_the_atom_is_fixed() -> Non
     assert allowed(batch, targets) == [True, False, True]
 
 
-def test_padding_atoms_are_not_missing_forces() -> None:
-    padded = make_batch([4, 3, 5], padding=2)
-    assert allowed(padded, make_targets(padded), torch.zeros(14, dtype=torch.bool)) == [True, True, True]
-
-
 def test_small_structures_are_refused() -> None:
     assert allowed(BATCH, TARGETS, min_atoms=4) == [True, False, True]
 

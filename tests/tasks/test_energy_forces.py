@@ -19,7 +19,7 @@ from tasks.small import LinearModel, hide_labels, make_batch, make_targets, tens
 
 
 def test_the_batch_stays_as_it_is_and_nothing_is_shown_to_the_model() -> None:
-    batch = make_batch([4, 3], padding=1)
+    batch = make_batch([4, 3])
     targets = make_targets(batch)
     prepared = EnergyForces(EnergyForcesConfig()).prepare(batch, targets, keys_for(0, 0, range(2)), 0.5)
     assert prepared.batch is batch
@@ -36,11 +36,11 @@ def test_a_term_without_weight_needs_no_prediction() -> None:
 
 @pytest.mark.parametrize("loss", ["published", "paper"])
 def test_absent_labels_may_be_nan(loss: str) -> None:
-    batch, model = make_batch([4, 3], padding=1), LinearModel()
+    batch, model = make_batch([4, 3]), LinearModel()
     targets = hide_labels(
         make_targets(batch),
         energy=torch.tensor([True, False]),
-        forces=torch.arange(8) != 2,
+        forces=torch.arange(7) != 2,
         stress=torch.tensor([False, True]),
     )
     task = EnergyForces(EnergyForcesConfig(stress_weight=1.0, loss=loss))

@@ -1,11 +1,11 @@
 """The losses against numbers worked out by hand.
 
-System A has atoms 0, 1, 2 (2 is fixed), system B has atoms 3, 4; atom 5 is padding.  Atom 0 is corrupted.
+System A has atoms 0, 1, 2 (2 is fixed), system B has atoms 3, 4.  Atom 0 is corrupted.
 Differences between prediction and target, and their lengths:
 
     noise   atom 0: (0, 3, 4), 5
     forces  atom 1: (1, 2, 2), 3     atom 3: (2, 3, 6), 7     atom 4: (0, 0, 0), 0
-    forces of atoms 0 (corrupted), 2 (fixed), 5 (padding) and noise of all but atom 0: 1000, never to be counted
+    forces of atoms 0 (corrupted), 2 (fixed) and noise of all but atom 0: 1000, never to be counted
     energy  A: 2 - 5 = -3     B: 1 - 0.5 = 0.5
     stress  A: 1000 in each component, corrupted, not to be counted     B: 1 in each of 9 components, length 3
 """
@@ -27,13 +27,13 @@ FAR = 1000.0
 
 
 def worked_example() -> tuple[dict[str, Tensor], Prepared]:
-    batch = make_batch([3, 2], padding=1)
-    batch = replace(batch, fixed=torch.tensor([False, False, True, False, False, False]))
+    batch = make_batch([3, 2])
+    batch = replace(batch, fixed=torch.tensor([False, False, True, False, False]))
     targets = replace(make_targets(batch), energy=torch.tensor([5.0, 0.5], dtype=torch.float64))
-    noise_mask = torch.tensor([True, False, False, False, False, False])
+    noise_mask = torch.tensor([True, False, False, False, False])
     noise = torch.where(noise_mask[:, None], torch.tensor([0.3, -0.2, 1.1], dtype=torch.float64), 0.0)
-    force_error = torch.tensor([[FAR] * 3, [1, 2, 2], [FAR] * 3, [2, 3, 6], [0, 0, 0], [FAR] * 3], dtype=torch.float64)
-    noise_error = torch.full((6, 3), FAR, dtype=torch.float64)
+    force_error = torch.tensor([[FAR] * 3, [1, 2, 2], [FAR] * 3, [2, 3, 6], [0, 0, 0]], dtype=torch.float64)
+    noise_error = torch.full((5, 3), FAR, dtype=torch.float64)
     noise_error[0] = torch.tensor([0, 3, 4])
     prediction = {
         "energy": torch.tensor([2.0, 1.0], dtype=torch.float64),
@@ -138,8 +138,8 @@ def test_what_is_not_scored_has_no_gradient(loss: str) -> None:
     total_loss(terms).backward()
     scored = {name: value.grad.flatten(1).ne(0).any(1) for name, value in prediction.items() if name != "energy"}
     # Atom 4 is scored with an error of exactly zero: zero gradient, and finite.
-    assert scored["forces"].tolist() == [False, True, False, True, False, False]
-    assert scored["noise"].tolist() == [True, False, False, False, False, False]
+    assert scored["forces"].tolist() == [False, True, False, True, False]
+    assert scored["noise"].tolist() == [True, False, False, False, False]
     assert scored["stress"].tolist() == [False, True]
     assert all(value.grad.isfinite().all() for value in prediction.values())
 

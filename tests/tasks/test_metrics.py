@@ -13,11 +13,11 @@ from tasks.small import make_batch, make_targets, select_systems
 
 
 def worked_example() -> tuple[dict[str, Tensor], Batch, Targets]:
-    """Systems of 2 and 4 atoms and one padding atom; atom 5 is fixed.  Errors are written out in the test."""
-    batch = make_batch([2, 4], padding=1)
-    batch = replace(batch, fixed=torch.arange(7) == 5)
-    forces = torch.tensor([[3, 0, 0], [0, 2, 0], [0, 0, 1], [0, 0, 0], [0, 1, 1], [9, 9, 9], [9, 9, 9]]).double()
-    errors = torch.tensor([[0, 1, 0], [0, 0, 2], [0, 0, 0], [1, 0, 0], [0, -1, -1], [50, 0, 0], [50, 0, 0]]).double()
+    """Systems of 2 and 4 atoms; atom 5 is fixed.  Errors are written out in the test."""
+    batch = make_batch([2, 4])
+    batch = replace(batch, fixed=torch.arange(6) == 5)
+    forces = torch.tensor([[3, 0, 0], [0, 2, 0], [0, 0, 1], [0, 0, 0], [0, 1, 1], [9, 9, 9]]).double()
+    errors = torch.tensor([[0, 1, 0], [0, 0, 2], [0, 0, 0], [1, 0, 0], [0, -1, -1], [50, 0, 0]]).double()
     targets = replace(
         make_targets(batch), energy=torch.tensor([-4213.5, 7.0]).double(), forces=forces, stress=torch.ones(2, 3, 3)
     )

@@ -190,16 +190,6 @@ def test_a_checkpoint_of_another_run_is_refused_with_the_difference(tiny: Tiny, 
         train(tiny("training.max_steps=1", override), resume=True)
 
 
-def test_sums_of_an_earlier_version_are_taken(tiny: Tiny) -> None:
-    """Its checkpoints have fewer of them."""
-    run = train(tiny("training.max_steps=1", "training.log_every=10"))
-    kept = load_checkpoint(run / "checkpoints/last.pt")
-    window = {**kept.window, "metrics": kept.window["metrics"][:20]}
-    save_checkpoint(run / "checkpoints/last.pt", replace(kept, window=window, inputs={}))
-    train(tiny("training.max_steps=2", "training.log_every=10"), resume=True)
-    assert [int(row["step"]) for row in _rows(run)] == [1, 2]
-
-
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "pickle"])
 def test_damaged_checkpoints_are_refused(tiny: Tiny, damage: str, tmp_path: Path) -> None:
     config = tiny("training.max_steps=1")

@@ -24,7 +24,6 @@ from denskit.cli.info import info
 from denskit.cli.label import label
 from denskit.cli.md import md
 from denskit.cli.models import app as models_app
-from denskit.cli.moved import add_moved_commands
 from denskit.cli.output import OUTPUT
 from denskit.cli.plot import plot
 from denskit.cli.predict import predict
@@ -104,4 +103,3 @@ app.add_typer(presets_app, name="presets")
 app.add_typer(runs_app, name="runs")
 app.add_typer(data_app, name="data")
 app.add_typer(submission_app, name="submission")
-add_moved_commands(app)

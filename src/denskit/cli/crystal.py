@@ -10,7 +10,7 @@ import typer
 
 from denskit.cli.options import Device, HowRead, Kernels
 from denskit.cli.output import complain, give
-from denskit.cli.sets import origin_of, reading_settings
+from denskit.cli.sets import origin_of_file, reading_settings
 from denskit.cli.stopping import stoppable
 
 ROUGH = 0.1  # of the bulk modulus, between energies and stresses
@@ -84,7 +84,7 @@ def crystal(
     potential = Potential(weights, device=choose_device(device), dtype=DTYPES[dtype], stress=True, kernels=kernels)
     source, said = open_unchecked(file, reading(model, file, reading_settings(how or [])))
     typer.echo("\n".join(said), err=True)
-    origin = {"model": potential.weights_sha256(), **origin_of(file), "dtype": dtype}
+    origin = {"model": potential.weights_sha256(), **origin_of_file(file), "dtype": dtype}
     with stoppable(Console(stderr=True)) as work:
         found = measure_into(
             output, potential, source, settings, vibrations=phonons, heat=conductivity, reference=reference,

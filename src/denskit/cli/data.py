@@ -9,14 +9,12 @@ from typing import Annotated
 import typer
 
 from denskit.cli.convert import convert, verify
-from denskit.cli.moved import add_moved_commands
 from denskit.cli.options import Force
 from denskit.cli.output import give
 
 app = typer.Typer(help="Download, convert and generate data.", no_args_is_help=True)
 app.command()(convert)
 app.command()(verify)
-add_moved_commands(app, "data ")
 
 
 class Downloadable(StrEnum):

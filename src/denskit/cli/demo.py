@@ -36,7 +36,7 @@ def demo(
 
     Example:  denskit demo --output runs/demo
     """
-    from denskit.cli.study import run_study
+    from denskit.cli.study import train_and_report
     from denskit.evaluation.study.config import load_study, runs_of
     from denskit.evaluation.study.question import write_study
     from denskit.evaluation.study.running import StudyFolder
@@ -53,7 +53,7 @@ def demo(
             raise ValueError(f"{output} holds a demo already: give another --output, or replace it with --force")
         shutil.rmtree(folder.path)
     write_study(study, source)
-    run_study(study, source, folder, cores(), dry_run=False)
+    train_and_report(study, source, folder, cores(), dry_run=False)
     _judge(study, folder)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from denskit.cli.output import complain, give
-from denskit.cli.sets import origin_of
+from denskit.cli.sets import origin_of_file
 from denskit.cli.stopping import stoppable
 
 ROWS = (
@@ -63,7 +63,10 @@ def show_discovery(
     materials = Materials(source_of(model, file, ""), file, phases, known)
     potential = Potential(weights, device=choose_device(device), stress=True)
     files = {"materials": file, "hull": hull, "relaxed": relaxed}
-    origin = {"model": potential.weights_sha256(), **{name: path and origin_of(path) for name, path in files.items()}}
+    origin = {
+        "model": potential.weights_sha256(),
+        **{name: path and origin_of_file(path) for name, path in files.items()},
+    }
     console = Console(stderr=True, soft_wrap=True)
     with stoppable(console) as work:
         found = discover_into(

@@ -15,12 +15,11 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from denskit.cli.moved import Moved, moved_option
 from denskit.cli.output import OUTPUT, complain, give, with_common_options
 
 DEBUG_VARIABLE = "DENSKIT_DEBUG"
 FOR_USERS = (ValueError, OSError, ModuleNotFoundError)  # the last: an extra that is not installed
-FAILED, USAGE, LOST_PROCESS, INTERRUPTED = 1, 2, 3, 130
+FAILED, LOST_PROCESS, INTERRUPTED = 1, 3, 130
 HINT = "(--verbose shows where)"  # after messages
 
 
@@ -45,15 +44,13 @@ class FriendlyGroup(TyperGroup):
         except Exception as error:
             if isinstance(error, BrokenPipeError) and _nobody_reads():
                 raise typer.Exit(FAILED) from None
-            present = str(error) if isinstance(error, Moved) else _present_form(error)
-            message = present or _in_words(error)
+            message = _in_words(error)
             give(error=message)
-            shown = present is not None or isinstance(error, FOR_USERS)
-            if not shown or (present is None and (OUTPUT.verbose or os.environ.get(DEBUG_VARIABLE))):
+            if not isinstance(error, FOR_USERS) or OUTPUT.verbose or os.environ.get(DEBUG_VARIABLE):
                 raise
-            _show(message, hint="" if present else HINT)
+            _show(message)
             failed = LOST_PROCESS if type(error) is ConnectionError else FAILED  # a broken pipe is a subclass
-            raise typer.Exit(failed if present is None else USAGE) from None
+            raise typer.Exit(failed) from None
         finally:
             OUTPUT.end()
 
@@ -93,23 +90,7 @@ def _in_words(error: Exception) -> str:
     return str(error)
 
 
-def _present_form(error: Exception) -> str | None:
-    """The message for an option of an earlier version; None for all other errors."""
-    # typer's error about an unknown option: its class is click's own or typer's copy of it, as typer's version has it
-    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
-    if option is None or context is None:
-        return None
-    names: list[str] = []
-    while context.parent is not None:
-        names.insert(0, context.info_name)
-        context = context.parent
-    command = " ".join(names)
-    present = moved_option(command, option)
-    return present and f"denskit {command} {option} is now: {present}"
-
-
-def _show(message: str, *, hint: str) -> None:
+def _show(message: str) -> None:
     console = Console(file=OUTPUT.err, soft_wrap=True)
     console.print(Text.assemble(("Error: ", "bold red"), (message, "red")))
-    if hint:
-        console.print(Text(hint, style="dim"))
+    console.print(Text(HINT, style="dim"))

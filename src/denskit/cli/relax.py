@@ -9,7 +9,7 @@ import typer
 
 from denskit.cli.options import Deterministic, Device, HowRead, Kernels, Processes
 from denskit.cli.output import complain, give
-from denskit.cli.sets import origin_of, reading_settings
+from denskit.cli.sets import origin_of_file, reading_settings
 from denskit.cli.stopping import stoppable
 from denskit.files import output_folder
 
@@ -88,7 +88,7 @@ def relax(
     )
     data = reading_settings(how or [])
     source, original = _structures(model, file, data, first_frames=first_frames, named=is2re)
-    origin = {"model": potential.weights_sha256(), **origin_of(file), "first_frames": first_frames}
+    origin = {"model": potential.weights_sha256(), **origin_of_file(file), "first_frames": first_frames}
     origin |= {"dtype": dtype, "data": data}
     folder = RelaxationFolder(output_folder(output))
     options = {"resume": resume, "batch_atoms": batch_atoms, "trajectories": trajectory, "original": original}

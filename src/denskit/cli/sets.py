@@ -61,7 +61,7 @@ def with_reading(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     return [text for text in arguments if text not in settings], reading_settings(settings)
 
 
-def origin_of(file: str | Path) -> dict[str, str]:
+def origin_of_file(file: str | Path) -> dict[str, str]:
     """Name and content of a file of structures, which a command that is resumed must find again."""
     from denskit.data.readers.formats import path_of
     from denskit.data.splits import identity_of

@@ -118,10 +118,10 @@ def study(
     elif slurm:
         typer.echo(_slurm_script(source, folder, len(runs)))
     else:
-        run_study(chosen, source, folder, processes, dry_run=dry_run)
+        train_and_report(chosen, source, folder, processes, dry_run=dry_run)
 
 
-def run_study(study: StudyConfig, source: Path, folder: StudyFolder, processes: int, *, dry_run: bool) -> None:
+def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, processes: int, *, dry_run: bool) -> None:
     """Train the missing runs, show their progress, write and print the results.
 
     source: the study's file, which the processes of its runs read.

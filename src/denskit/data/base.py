@@ -189,7 +189,6 @@ def collate(systems: Sequence[System], dtype: torch.dtype = torch.float32) -> tu
         fixed=atoms("fixed"),
         tags=atoms("tags"),
         denoise=torch.tensor([system.denoise for system in systems]),
-        atom_mask=torch.ones(int(counts.sum()), dtype=torch.bool),
     )
     return batch, _targets(systems, counts, dtype)
 

@@ -184,12 +184,7 @@ def _finished(output: Path, task: Mapping[str, Any]) -> str:
     """A message that the conversion is there.  Raises ValueError where it is another one."""
     index = read_index(output)
     open_shards(output)  # raises where a shard is missing
-    inputs = [
-        {key: value for key, value in new.items() if key in old}  # an earlier version kept no content
-        for new, old in zip(task["inputs"], index["inputs"], strict=False)
-    ]
-    wanted = {**task, "inputs": inputs if len(index["inputs"]) == len(task["inputs"]) else task["inputs"]}
-    if other := [key for key in wanted if index.get(key) != wanted[key]]:
+    if other := [key for key in task if index.get(key) != task[key]]:
         raise ValueError(
             f"{output} holds another finished conversion ({', '.join(other)} differ); give another folder with -o, or "
             "remove it (nothing changed)"

@@ -7,6 +7,7 @@ builders measure distances in float64 from the batch's positions, so they agree 
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,6 @@ TIE = 0.01  # Å^2: OC20's tolerance for neighbours as far as the last one kept
 SPARSE = 0.015  # atoms per Å^3: a fourth of a solid's: the density around an atom on its surface
 GROWTH = 1.4  # of the search radius, where it did not hold enough neighbours
 MOST_EDGES = 2e7  # of one structure: 3 GB while they are sorted
-MOST_PAIRS = 1e8  # of a dense list, made in one piece
 MOST_STEPS = 1e9  # of vesin from cell to cell: about five seconds
 MOST_CELLS = 1e5  # of vesin's list, however large the box
 
@@ -44,8 +44,8 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
 
     Works for molecules (zero cell), for any mix of periodic directions, for cells smaller than the cutoff (an atom then
     neighbours its own images), for skewed cells and for atoms outside the cell.  Edges are sorted by target, then
-    source, then shift.  Padding atoms have no edges; a batch may have none at all (E = 0).  No edge is padding:
-    ``mask`` is None.  The result is on the device of the batch.
+    source, then shift; there may be none at all (E = 0).  No edge is padding: ``mask`` is None.  The result is on the
+    device of the batch.
 
     cutoff: Å.  max_neighbors: largest number of sources per target (an edge may then lack its reverse).  ``strict``
     keeps exactly the nearest ones, with ties resolved by source and shift.  Otherwise all sources are kept whose
@@ -63,60 +63,18 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
     positions = batch.positions.detach().to("cpu", torch.float64).numpy()
     cells = batch.cell.detach().to("cpu", torch.float64).numpy()
     pbc = batch.pbc.cpu().numpy()
-    real = np.flatnonzero(batch.atom_mask.cpu().numpy())
-    system_of_real = batch.system_index.cpu().numpy()[real]
+    ends = batch.n_atoms.cumsum(0).tolist()
     rule = _Rule(cutoff, max_neighbors, strict)
 
     index_parts, shift_parts = [np.zeros((2, 0), dtype=np.int64)], [np.zeros((0, 3), dtype=np.int64)]
-    for system in range(batch.num_systems):
-        atoms = real[np.searchsorted(system_of_real, system) : np.searchsorted(system_of_real, system, side="right")]
+    for system, (first, end) in enumerate(itertools.pairwise([0, *ends])):
         name = f"System {system} of the batch"
-        edges = _system_edges(rule, positions[atoms], cells[system], pbc[system], name)
-        index_parts.append(np.stack([atoms[edges.source], atoms[edges.target]]))
+        edges = _system_edges(rule, positions[first:end], cells[system], pbc[system], name)
+        index_parts.append(first + np.stack([edges.source, edges.target]))
         shift_parts.append(edges.shift)
     index = torch.from_numpy(np.concatenate(index_parts, axis=1))
     found = Edges(index=index, shift=torch.from_numpy(np.concatenate(shift_parts)))
     return replace(batch, edges=found.to(batch.positions.device))
-
-
-def dense_neighbors(batch: Batch, cutoff: float) -> Batch:
-    """The batch with all ordered pairs of atoms inside each molecule, made on the device.
-
-    E = B * M * (M - 1) with M the atoms of the largest molecule, sorted by target, with ``mask`` True where a pair
-    exists and lies within the cutoff (Å).  The other rows are padding edges: they join an atom to itself.
-
-    Real atoms must come before padding atoms.  Atoms at one place are not detected.
-
-    Raises:
-        ValueError: A periodic system, more than ``MOST_PAIRS`` pairs, or a cutoff that is no number above 0.
-    """
-    if bool(batch.pbc.any()):
-        raise ValueError("dense_neighbors is for molecules, but the batch has periodic systems: use build_neighbors.")
-    _check_cutoff(cutoff)
-    max_atoms = int(batch.n_atoms.max())
-    pairs = batch.num_systems * max_atoms * (max_atoms - 1)
-    if pairs > MOST_PAIRS:
-        raise ValueError(
-            f"dense_neighbors makes all {pairs:.1e} pairs of {batch.num_systems} molecules of up to {max_atoms} atoms, "
-            f"and {MOST_PAIRS:.0e} are the limit: use build_neighbors, or fewer molecules a batch."
-        )
-    device = batch.positions.device
-    pair = torch.arange(max_atoms * (max_atoms - 1), device=device)
-    target = pair // max(max_atoms - 1, 1)
-    source = pair % max(max_atoms - 1, 1)
-    source = source + (source >= target).long()  # skips the pair of an atom with itself
-
-    n_atoms = batch.n_atoms[:, None]
-    start = batch.first_atoms[:, None]
-    exists = ((target < n_atoms) & (source < n_atoms)).reshape(-1)  # [B * M * (M - 1)]
-    # Missing atoms are replaced by the last existing one: targets stay sorted, systems stay separate.
-    last = n_atoms - 1
-    target = (start + torch.minimum(target, last)).reshape(-1).clamp(0, batch.num_atoms - 1)
-    source = (start + torch.minimum(source, last)).reshape(-1).clamp(0, batch.num_atoms - 1)
-    vector = batch.positions.detach()[source].double() - batch.positions.detach()[target].double()
-    mask = exists & (vector.square().sum(-1) < cutoff**2)
-    index = torch.stack([torch.where(mask, source, target), target])
-    return replace(batch, edges=Edges(index=index, shift=index.new_zeros(index.shape[1], 3), mask=mask))
 
 
 def _check_cutoff(cutoff: float) -> None:

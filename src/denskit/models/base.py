@@ -47,7 +47,6 @@ class Backbone(nn.Module, ABC):
 
     symmetry: Literal["SO(3)", "O(3)"]
     gauge_exact: bool  # no dependence on the choice of the rotation about an edge
-    smooth: bool = False  # twice differentiable also where an atom crosses the cutoff
     decays_embeddings: bool = True  # weight decay, where it is on, acts on the embeddings of the elements
     symmetric_sites: bool = True  # forces vary linearly where symmetry makes features of l > 0 vanish
     head_types: ClassVar[Mapping[str, Callable[[Any], nn.Module]]]  # (config) by irreps: "0" scalars, "1" vectors
@@ -57,6 +56,11 @@ class Backbone(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.envelope = None
+
+    @property
+    def smooth(self) -> bool:
+        """Whether outputs are twice differentiable also where an atom crosses the cutoff."""
+        return self.gauge_exact and self.envelope is not None and self.config.max_neighbors is None
 
     @abstractmethod
     def forward(
@@ -257,7 +261,7 @@ class ForceField(nn.Module):
         out = {name: value.to(batch.positions.dtype) for name, value in out.items()}
         for name in out.keys() & {name for name, irreps in self.head_irreps.items() if irreps == "0+2"}:
             out[name] = _mean_matrix(batch, out[name])
-        out["energies"] = torch.where(batch.atom_mask, out["energy"][:, 0], 0)
+        out["energies"] = out["energy"][:, 0]
         out["energy"] = batch.sum_over_atoms(out["energies"])
         return out
 
@@ -287,7 +291,7 @@ class ForceField(nn.Module):
         """
         if torch.is_inference_mode_enabled():
             raise RuntimeError("forces are gradients: call predict under torch.no_grad(), not torch.inference_mode()")
-        self.scaling.check_elements(batch.atomic_numbers[batch.atom_mask].cpu())
+        self.scaling.check_elements(batch.atomic_numbers.cpu())
         if batch.edges is None:
             batch = self.config.with_neighbors(batch)
         wanted = self.physical_outputs() if outputs is None else outputs
@@ -306,8 +310,7 @@ class ForceField(nn.Module):
 
 def _mean_matrix(batch: Batch, coefficients: Tensor) -> Tensor:
     """Symmetric matrices [B, 3, 3]: the means over each system's atoms of coefficients [N, 6] of degrees 0 and 2."""
-    total = batch.sum_over_atoms(torch.where(batch.atom_mask[:, None], coefficients, 0))
-    return matrices_of(total / batch.n_atoms[:, None])
+    return matrices_of(batch.sum_over_atoms(coefficients) / batch.n_atoms[:, None])
 
 
 def _strained(batch: Batch, strain: Tensor | None) -> Batch:

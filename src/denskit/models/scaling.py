@@ -76,8 +76,7 @@ class Scaling(nn.Module):
 
     def reference_energy(self, batch: Batch) -> Tensor:
         """Sum of the atoms' references and the shift [B] (eV, float64), which is subtracted from energies."""
-        per_atom = self.references[batch.atomic_numbers] * batch.atom_mask
-        return batch.sum_over_atoms(per_atom) + self.energy_shift
+        return batch.sum_over_atoms(self.references[batch.atomic_numbers]) + self.energy_shift
 
     def scale_targets(self, batch: Batch, targets: Targets) -> Targets:
         """Labels in model units and the dtype of the positions; masked labels stay 0.
@@ -103,8 +102,7 @@ class Scaling(nn.Module):
             physical["energy"] = prediction["energy"].double() * self.energy_scale + self.reference_energy(batch)
         if "energies" in prediction:
             shift = self.references[batch.atomic_numbers] + (self.energy_shift / batch.n_atoms)[batch.system_index]
-            scaled = prediction["energies"].double() * self.energy_scale
-            physical["energies"] = torch.where(batch.atom_mask, scaled + shift, 0.0)
+            physical["energies"] = prediction["energies"].double() * self.energy_scale + shift
         for name, scale in (("forces", self.force_scale), ("stress", self.stress_scale)):
             if name in prediction:
                 physical[name] = prediction[name] * scale.to(prediction[name].dtype)

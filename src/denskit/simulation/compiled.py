@@ -32,7 +32,7 @@ def padded(batch: Batch, capacity: int) -> Batch:
     edges, count = batch.built_edges, batch.num_edges
     missing = capacity - count
     assert missing >= 0, (capacity, count)
-    mask = batch.atom_mask.new_ones(count) if edges.mask is None else edges.mask
+    mask = batch.fixed.new_ones(count) if edges.mask is None else edges.mask
     last = edges.index.new_full((2, missing), batch.num_atoms - 1)
     pairs = edges.pairs
     if pairs is not None:

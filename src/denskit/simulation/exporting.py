@@ -103,7 +103,6 @@ class _Program(nn.Module):
         self, positions: Tensor, atomic_numbers: Tensor, cell: Tensor, edge_index: Tensor, edge_shift: Tensor
     ) -> tuple[Tensor, ...]:
         zeros = torch.zeros_like(atomic_numbers)
-        no, yes = zeros.bool(), ~zeros.bool()
         batch = Batch(
             # relative to the first atom, so a structure far from the origin loses no digits
             positions=(positions - positions[:1]).to(self.dtype),
@@ -112,10 +111,9 @@ class _Program(nn.Module):
             pbc=torch.ones(1, 3, dtype=torch.bool, device=cell.device),
             system_index=zeros,
             n_atoms=torch.full((1,), positions.shape[0], device=cell.device),
-            fixed=no,
+            fixed=zeros.bool(),
             tags=zeros,
             denoise=torch.zeros(1, dtype=torch.bool, device=cell.device),
-            atom_mask=yes,
             edges=Edges(index=edge_index, shift=edge_shift),
         )
         scaling = self.model.scaling

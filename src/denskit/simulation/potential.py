@@ -199,7 +199,7 @@ class Potential:
         if self._numbers is numbers:
             return
         for model in self.models:
-            model.scaling.check_elements(numbers[batch.atom_mask].cpu())
+            model.scaling.check_elements(numbers.cpu())
         self._numbers = numbers
 
     def _check_volumes(self, batch: Batch) -> None:

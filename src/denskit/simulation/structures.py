@@ -27,10 +27,9 @@ def batch_of(structures: Sequence[ase.Atoms], device: str | torch.device = "cpu"
 
 def atoms_of(batch: Batch) -> list[ase.Atoms]:
     """The systems of a batch as ASE atoms, with tags and fixed atoms."""
-    sizes = torch.bincount(batch.system_index[batch.atom_mask], minlength=batch.num_systems).tolist()
-    ends = np.cumsum(sizes)
+    ends = batch.n_atoms.cumsum(0).tolist()
     positions, numbers, fixed, tags = (
-        np.split(values[batch.atom_mask].detach().cpu().numpy(), ends[:-1])
+        np.split(values.detach().cpu().numpy(), ends[:-1])
         for values in (batch.positions.double(), batch.atomic_numbers, batch.fixed, batch.tags)
     )
     cell, pbc = batch.cell.double().cpu().numpy(), batch.pbc.cpu().numpy()

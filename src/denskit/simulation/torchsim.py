@@ -69,7 +69,6 @@ def _batch(state: Any) -> Batch:
     """TorchSim's state as a batch; its cells are columns, its periodicity holds for all systems."""
     atoms, systems = len(state.positions), int(state.n_systems)
     device = state.positions.device
-    mask = torch.zeros(atoms, dtype=torch.bool, device=device)
     return Batch(
         positions=state.positions,
         atomic_numbers=state.atomic_numbers.long(),
@@ -77,8 +76,7 @@ def _batch(state: Any) -> Batch:
         pbc=torch.as_tensor(state.pbc, dtype=torch.bool, device=device).expand(systems, 3),
         system_index=state.system_idx.long(),
         n_atoms=torch.bincount(state.system_idx.long(), minlength=systems),
-        fixed=mask,
+        fixed=torch.zeros(atoms, dtype=torch.bool, device=device),
         tags=torch.zeros(atoms, dtype=torch.int64, device=device),
         denoise=torch.zeros(systems, dtype=torch.bool, device=device),
-        atom_mask=~mask,
     )

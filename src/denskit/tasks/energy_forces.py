@@ -70,7 +70,7 @@ class EnergyForces:
             targets=targets,
             force_input=torch.zeros_like(batch.positions),
             noise=torch.zeros_like(batch.positions),
-            noise_mask=torch.zeros_like(batch.atom_mask),
+            noise_mask=torch.zeros_like(batch.fixed),
         )
 
     def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: float) -> dict[str, Term]:

@@ -52,7 +52,7 @@ class RunningTotals:
         for name, value in state.items():
             own = getattr(self, name)
             if name == "metrics":
-                self.metrics.state.zero_()[: len(value)].copy_(value)  # of an earlier version without the last sums
+                self.metrics.state.copy_(value)
             elif isinstance(own, Tensor):
                 own.copy_(value)
             else:

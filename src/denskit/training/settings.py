@@ -356,7 +356,7 @@ class RunConfig(Settings):
         return document
 
     def completed(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """A saved document, perhaps of an earlier version, with defaults for the settings that it lacks."""
+        """A saved document with defaults for settings that it lacks, which were added since."""
         filled = dict(document)
         for section in ("model", "data", "task", "training"):
             fields = type(getattr(self, section)).model_fields

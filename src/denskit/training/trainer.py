@@ -148,14 +148,7 @@ class Trainer:
         own = {f"data.{part}" for part in PARTS if self.folder.frames(part).is_file()}  # the folder may have been moved
         changes = self.folder.require_same(self.config.completed(checkpoint.record), now, MAY_CHANGE | own)
         self.force_field.load_state_dict(checkpoint.weights)
-        try:
-            self.optimizer.load_state_dict(checkpoint.optimizer)
-        except ValueError as error:
-            raise ValueError(
-                f"{self.folder.last}: its optimizer has other groups of parameters ({error}), as in runs that an "
-                "earlier version began: its EquiformerV3 had weight decay on embeddings. Begin a new run with "
-                "training.init_from, which takes the weights along (nothing changed)"
-            ) from None
+        self.optimizer.load_state_dict(checkpoint.optimizer)
         if self.average is not None:
             assert checkpoint.average is not None
             self.average.load_state(checkpoint.average)

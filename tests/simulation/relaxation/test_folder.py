@@ -12,15 +12,13 @@ import ase.io
 import numpy as np
 import pytest
 from ase.build import bulk
-from safetensors.torch import load_file, save_file
 
 from denskit.batch import Batch, System
 from denskit.simulation.potential import Evaluation
 from denskit.simulation.relaxation import RelaxationSettings, relax
 from denskit.simulation.relaxation.cells import CellRelaxation
 from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
-from denskit.simulation.relaxation.optimizers import FIRE, LBFGS, LBFGSMemory
-from denskit.simulation.relaxation.running import Running
+from denskit.simulation.relaxation.optimizers import FIRE, LBFGS
 from simulation.morse import Morse, cluster, system_of
 
 from tolerances import SAME_PATH64
@@ -182,21 +180,3 @@ def test_progress_is_told(tmp_path: Path) -> None:
     finished = [done for done, _, _ in told]
     assert finished == sorted(finished)
     assert told[-1] == (5, "5 of 5 relaxed, 0 under way, 1 without a result", 5)
-
-
-def test_the_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    """Its tensors have other names, and its header says whether cells relax."""
-    whole, killed = RelaxationFolder(tmp_path / "whole"), RelaxationFolder(tmp_path / "killed")
-    relax_into(whole, Morse(), structures(), SETTINGS, batch_atoms=9)
-    with pytest.raises(KeyboardInterrupt):
-        relax_into(killed, Breaks(12), structures(), SETTINGS, batch_atoms=9)
-    names = {"coordinates": "x", "atomic_numbers": "number", "tags": "tag"}
-    tensors = {}
-    for name, value in load_file(killed.running).items():
-        part, last = ("optimizer", name[7:]) if name.startswith("memory.") else ("geometry", name)
-        folder = "rows/" if last in Running.by_row | LBFGSMemory.by_row else "" if last == "counts" else "systems/"
-        tensors[f"{part}/{folder}{names.get(last, last)}"] = value
-    assert {"geometry/rows/x", "geometry/counts", "optimizer/rows/s", "optimizer/systems/rho"} <= tensors.keys()
-    save_file(tensors, killed.running, {"with_cell": "0"})
-    relax_into(killed, Morse(), structures(), SETTINGS, resume=True, batch_atoms=9)
-    assert_same_results(killed, whole)

@@ -52,7 +52,7 @@ def asked_of(study: StudyConfig) -> dict[str, Any]:
 def left_to_judge(study: StudyConfig, judged: Mapping[str, Any]) -> list[str]:
     """What a run is not judged on yet; ``judged``: its result so far, perhaps empty."""
     done, asked = judged.get("errors", {}), asked_of(study)
-    before = judged.get("tests", asked)
+    before = judged.get("tests", {})
     return [name for name, what in asked.items() if name not in done or before.get(name) != what]
 
 

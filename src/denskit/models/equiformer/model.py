@@ -143,7 +143,6 @@ class Equiformer(Backbone):
         if config.average_degree is None or config.average_atoms is None:
             raise ValueError("average_degree and average_atoms are measured when training starts; give numbers here")
         channels, init = config.channels, config.initialisation
-        self.smooth = config.envelope and config.max_neighbors is None
         # without norms in the blocks the final one remains; gradient forces see only its scalars
         self.symmetric_sites = config.norm == "merged" or (config.norm == "none" and config.forces == "gradient")
         self.atom_embedding = nn.Parameter(torch.randn(config.num_elements, channels[0]))

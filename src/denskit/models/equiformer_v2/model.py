@@ -77,7 +77,6 @@ class EquiformerV2(PackedBackbone):
     def __init__(self, config: EquiformerV2Config, heads: dict[str, str], force_input_scale: float) -> None:
         super().__init__(config, heads, force_input_scale, config.initialisation)
         self.gauge_exact = not config.uses_grid
-        self.smooth = self.gauge_exact and config.envelope and config.max_neighbors is None
         self.symmetric_sites = config.norm == "rms_norm"
         self.basis = GaussianSmearing(config.num_basis, config.cutoff)
         self.envelope = PolynomialEnvelope(config.cutoff) if config.envelope else None

@@ -106,7 +106,6 @@ class EquiformerV3(PackedBackbone):
     def __init__(self, config: EquiformerV3Config, heads: dict[str, str], force_input_scale: float) -> None:
         super().__init__(config, heads, force_input_scale, "uniform")
         self.gauge_exact = config.exact
-        self.smooth = config.exact and config.envelope and config.max_neighbors is None
         self.symmetric_sites = config.norm != "separable_layer_norm"
         self.basis = GaussianSmearing(config.num_basis, config.cutoff)
         self.envelope = PolynomialEnvelope(config.cutoff, exponent=5) if config.envelope else None

@@ -49,7 +49,6 @@ class ESCN(Backbone):
         super().__init__(config)
         channels = config.channels
         self.atom_embedding = nn.Embedding(config.num_elements, channels)
-        self.envelope = None
         self.basis = GaussianSmearing(config.num_basis, config.cutoff, config.basis_width)
         self.force_encoding = None
         if "noise" in heads:

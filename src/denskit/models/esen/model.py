@@ -158,7 +158,6 @@ class ESEN(PackedBackbone):
     def __init__(self, config: ESENConfig, heads: dict[str, str], force_input_scale: float) -> None:
         super().__init__(config, heads, force_input_scale, "uniform")
         self.gauge_exact = config.atomwise == "spectral"
-        self.smooth = self.gauge_exact and config.envelope and config.max_neighbors is None
         assert self.source_pairs is not None and self.target_pairs is not None
         for table in (self.source_pairs, self.target_pairs):
             nn.init.uniform_(table.weight, -0.001, 0.001)

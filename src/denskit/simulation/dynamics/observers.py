@@ -18,7 +18,7 @@ from torch import Tensor
 
 from denskit.batch import Batch, select
 from denskit.geometry.lattice import LARGEST
-from denskit.geometry.neighbors import build_neighbors, dense_neighbors
+from denskit.geometry.neighbors import build_neighbors
 
 BOND_TOLERANCE = 0.5  # Å
 BOND_SKIN = 0.3  # Å on every covalent radius: the skin of ASE's NeighborList, by which the benchmark finds bonds
@@ -223,12 +223,23 @@ class NotAlone(Observer):
         atoms = sane[batch.system_index]
         alone = ~atoms
         if bool(sane.any()):
-            # dense: also for two atoms at one place, which the cell list refuses
-            dense = not batch.pbc.any() and int(batch.n_atoms.max()) <= DENSE
-            near = (dense_neighbors if dense else build_neighbors)(select(batch, sane), ALONE).built_edges
-            target = near.index[1] if near.mask is None else near.index[1][near.mask]
-            alone[atoms] = torch.bincount(target, minlength=int(atoms.sum())) == 0
+            alone[atoms] = _nearest(select(batch, sane)) > ALONE
         return alone
+
+
+def _nearest(batch: Batch) -> Tensor:
+    """Distance [N] (Å) of each atom to the nearest other; infinity beyond ``ALONE``, where neighbours were searched."""
+    if not batch.pbc.any() and int(batch.n_atoms.max()) <= DENSE:  # also two atoms at one place, which a search refuses
+        molecules = batch.positions.detach().double().split(batch.n_atoms.tolist())
+        return torch.cat(
+            [
+                torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").fill_diagonal_(torch.inf).amin(1)
+                for x in molecules
+            ]
+        )
+    near = build_neighbors(batch, ALONE)
+    lengths = torch.linalg.vector_norm(near.edge_vectors(), dim=-1)
+    return lengths.new_full((batch.num_atoms,), torch.inf).scatter_reduce(0, near.built_edges.index[1], lengths, "amin")
 
 
 def _any_atom(batch: Batch, wrong: Tensor) -> Tensor:

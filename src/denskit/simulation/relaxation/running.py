@@ -17,8 +17,6 @@ from denskit.simulation.relaxation.cells import CellRelaxation, deformation
 from denskit.simulation.relaxation.optimizers import FIRE, LBFGS
 from denskit.simulation.state import RowState, tensors_of
 
-_OLD_NAMES = {"x": "coordinates", "number": "atomic_numbers", "tag": "tags"}  # in files of earlier versions
-
 
 @dataclass(frozen=True, kw_only=True)
 class Running(RowState):
@@ -88,9 +86,8 @@ class Running(RowState):
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], optimizer: LBFGS | FIRE) -> Running:
         """From :meth:`tensors`.  Raises TypeError for missing tensors."""
-        own: dict[str, Any] = {_present(name): value for name, value in tensors.items()}
-        memory = optimizer.Memory(**below(own, "memory."))
-        own = {name: value for name, value in own.items() if "." not in name}
+        memory = optimizer.Memory(**below(tensors, "memory."))
+        own: dict[str, Any] = {name: value for name, value in tensors.items() if "." not in name}
         return cls(**own, memory=memory, with_cell=bool(own["is_cell"].any()))
 
     def batch(self) -> Batch:
@@ -111,7 +108,6 @@ class Running(RowState):
             fixed=atoms(self.fixed),
             tags=atoms(self.tags),
             denoise=torch.ones(self.num_systems, dtype=torch.bool, device=positions.device),
-            atom_mask=torch.ones(len(positions), dtype=torch.bool, device=positions.device),
         )
 
     def positions_and_cell(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,10 +142,3 @@ class Running(RowState):
             energy=energy,
             memory=memory,
         )
-
-
-def _present(name: str) -> str:
-    """The present name of a tensor; earlier versions had ``geometry/rows/x`` and ``optimizer/systems/rho``."""
-    part, _, rest = name.partition("/")
-    last = rest.rpartition("/")[2] or name
-    return f"memory.{last}" if part == "optimizer" else _OLD_NAMES.get(last, last)
