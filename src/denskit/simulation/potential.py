@@ -146,7 +146,7 @@ class Potential:
         stress = self.stress if stress is None else stress
         if batch.positions.device != self.device:
             batch = batch.to(self.device)
-        self._check_elements(batch)
+        self._check(batch)
         if stress:
             self._check_volumes(batch)
         candidates = self._up_to_date(batch)
@@ -193,13 +193,13 @@ class Potential:
                 digest.update(tensor.cpu().numpy().tobytes())
         return digest.hexdigest()
 
-    def _check_elements(self, batch: Batch) -> None:
-        """Check the elements, once for every set of systems."""
+    def _check(self, batch: Batch) -> None:
+        """Check elements and compositions, once for every set of systems."""
         numbers = batch.atomic_numbers
         if self._numbers is numbers:
             return
         for model in self.models:
-            model.scaling.check_elements(numbers[batch.atom_mask].cpu())
+            model.scaling.check(batch)
         self._numbers = numbers
 
     def _check_volumes(self, batch: Batch) -> None:
