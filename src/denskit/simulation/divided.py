@@ -61,6 +61,10 @@ class DividedPotential(Potential):
 
     def __call__(self, batch: Batch, *, stress: bool | None = None) -> Evaluation:
         """Evaluate a batch (see :class:`Potential`).  Raises ConnectionError where a process has died."""
+        with self.lock:
+            return self._divided(batch, stress)
+
+    def _divided(self, batch: Batch, stress: bool | None) -> Evaluation:
         if not self._helpers or batch.num_systems == 1:
             return super().__call__(batch, stress=stress)
         if self._shares is None or not self._shares.are_of(batch):
