@@ -143,6 +143,12 @@ class Batch(_Tensors):
         """Number [B] int64 of each system's atoms in a mask [N] bool."""
         return self.sum_over_atoms(mask.to(self.n_atoms.dtype))
 
+    def count_elements(self) -> Tensor:
+        """Atoms [B, 119] int64 of each atomic number in each system."""
+        counts = self.n_atoms.new_zeros(self.num_systems, MAX_ATOMIC_NUMBER + 1)
+        where = (self.system_index, self.atomic_numbers)
+        return counts.index_put_(where, counts.new_ones(()), accumulate=True)
+
     def edge_vectors(self) -> Tensor:
         """Vectors [E, 3] (Å) from target to source, r_j + shift @ cell - r_i, differentiable in positions and cell."""
         edges = self.built_edges

@@ -155,7 +155,7 @@ def test_simulations_and_relaxations_have_reports(tmp_path: Path) -> None:
     source = read(file)
     relax_into(folder, potential, source, RelaxationSettings(steps=5), trajectories=True)
     said = words(report([tmp_path / "md"]))
-    assert "0.01 ps in 20 steps; 1 of 1 replicas stable" in said
+    assert "0.01 ps in 20 steps; 1 of 1 runs are stable" in said
     assert "trajectory_00.extxyz: 5 of 5 frames" in said
     said = words(report([tmp_path / "relaxed"]))
     assert "2 structures:" in said

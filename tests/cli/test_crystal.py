@@ -36,6 +36,7 @@ def test_properties_of_copper(tmp_path: Path, crystals: Path) -> None:
     assert 10 < copper["volume_A3_per_atom"] < 13.5
     assert 80 < copper["bulk_modulus_GPa"] < 200, "EMT, which the model learned: 134 GPa"
     assert copper["elastic_constants_GPa"][0][0] > copper["elastic_constants_GPa"][0][1] > 0
+    assert f"C11 {copper['cubic_C11_GPa']:.1f}, C12 " in result.stderr
     assert "was not trained on" in gold["error"]
     assert water["error"].startswith("not periodic, so it has no volume; properties of crystals want")
     assert json.loads(result.stdout)["crystals"][0] == copper

@@ -20,7 +20,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from denskit.data import DataConfig, read_file
 from denskit.data.base import collate
 from denskit.data.crowding import crowding
-from denskit.data.frames import read_atoms
+from denskit.data.frames import structures_of
 from denskit.data.inspection import inspect_file
 from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation import RelaxationSettings, relax
@@ -106,7 +106,7 @@ def test_the_cost_of_a_tiny_cell_is_said(tmp_path: Path) -> None:
 
 def test_relaxation_says_the_cost_once_and_first() -> None:
     tiny = ase.Atoms("Cu", cell=np.eye(3) * 0.9, pbc=True)
-    source, _ = read_atoms([bulk("Cu"), tiny])
+    source, _ = structures_of([bulk("Cu"), tiny])
     said: list[str] = []
     settings = RelaxationSettings(steps=0)
     relaxer = Relaxer(Potential(trained()), source, settings, batch_atoms=1, say=said.append)
@@ -122,7 +122,7 @@ def test_left_handed_cells_are_ordinary() -> None:
     left = right.copy()
     left.set_cell(left.cell.array[[1, 0, 2]])
     assert np.linalg.det(left.cell.array) < 0
-    source, _ = read_atoms([right, left])
+    source, _ = structures_of([right, left])
     potential = Potential(trained(), stress=True)
     found = potential(collate([source[0], source[1]], torch.float64)[0])
     assert float(found.energy[0]) == pytest.approx(float(found.energy[1]), abs=1e-9)

@@ -13,7 +13,7 @@ from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms, FixCartesian
 
-from denskit.data.frames import exact_extxyz, read_atoms
+from denskit.data.frames import exact_extxyz, structures_of
 from denskit.data.loading import read_file
 
 
@@ -43,7 +43,7 @@ def test_written_frames_are_read_back_with_the_same_bits(tmp_path: Path) -> None
     given = frames()
     path = tmp_path / "frames.extxyz"
     path.write_text("".join(exact_extxyz(given)), encoding="utf-8")
-    (held, _), (read, _) = read_atoms(given), read_file(path)
+    (held, _), (read, _) = structures_of(given), read_file(path)
     for name in ("starts", "positions", "atomic_numbers", "cell", "pbc", "fixed", "tags", "energy", "forces", "stress"):
         np.testing.assert_array_equal(getattr(held, name), getattr(read, name), err_msg=name)
     again = ase.io.read(path, ":")
@@ -57,7 +57,7 @@ def test_written_frames_are_read_back_with_the_same_bits(tmp_path: Path) -> None
 def test_reference_labels_win_as_in_a_file() -> None:
     atoms = molecule("H2O")
     atoms.info["REF_energy"], atoms.arrays["REF_forces"] = -5.5, np.ones((3, 3))
-    structures, messages = read_atoms([labelled(atoms, 1)])
+    structures, messages = structures_of([labelled(atoms, 1)])
     assert structures[0].energy == -5.5
     assert any("REF_energy (not energy)" in message for message in messages)
 
@@ -71,7 +71,7 @@ def test_results_of_another_geometry_are_refused() -> None:
         atoms.get_potential_energy()
         given.append(atoms)
     with pytest.raises(ValueError, match="frame 0: the results of its calculator belong to another geometry"):
-        read_atoms(given)
+        structures_of(given)
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ def test_results_of_another_geometry_are_refused() -> None:
 )
 def test_what_is_no_list_of_atoms_is_named(given: list[object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        read_atoms(given)
+        structures_of(given)

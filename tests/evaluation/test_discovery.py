@@ -17,7 +17,7 @@ from ase.phasediagram import PhaseDiagram
 from typer.testing import CliRunner
 
 from denskit.cli import app
-from denskit.data.frames import read_atoms
+from denskit.data.frames import structures_of
 from denskit.evaluation.convex_hull import ConvexHull
 from denskit.evaluation.stability_metrics import stability_metrics
 
@@ -32,7 +32,7 @@ def _phase(formula: str, energy_per_atom: float) -> ase.Atoms:
 
 
 def _hull(frames: list[ase.Atoms]) -> ConvexHull:
-    return ConvexHull(read_atoms(frames)[0], "phases")
+    return ConvexHull(structures_of(frames)[0], "phases")
 
 
 TERNARY = [("Li", -1.9), ("Co", -7.1), ("O", -4.9), ("Li2O", -4.8), ("CoO", -6.4), ("Co3O4", -6.3), ("LiCoO2", -5.9),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -285,3 +286,25 @@ def test_references_of_85_elements(data_dir: Path) -> None:
     assert -20 < min(references) < max(references) < 2, "PBE energies of solids, eV an atom"
     assert float(scaling.energy_shift) == 0
     assert [message for message in messages if message.startswith("warning")] == []
+
+
+def test_a_shift_fitted_to_one_composition_warns_of_others_once() -> None:
+    """The composition survives the model's dict; adsorption energies, of many compositions, warn of nothing."""
+    ethanol = [_system("C2H6O", energy, seed=seed) for seed, energy in enumerate((-4209.0, -4210.0))]
+    fitted = _fit(ethanol, references="mean")
+    scaling = Scaling.from_dict(json.loads(json.dumps(fitted.to_dict())))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scaling.check(collate([*ethanol, _system("OH6C2")], torch.float64)[0])  # isomers have one composition
+    with pytest.raises(ValueError, match="wanted numbers of atoms by element"):
+        Scaling.from_dict({**fitted.to_dict(), "composition": {"Q": 1}})
+    smaller, _ = collate([ethanol[0], _system("CH4O")], torch.float64)
+    with pytest.warns(UserWarning, match=r"constant of -4209.5000 eV .* right for C2H6O, .* not for CH4O\. Forces"):
+        scaling.check(smaller)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scaling.check(smaller)
+        adsorbed = [_system("H2O" * size, energy, seed=size) for size, energy in ((20, -1.0), (25, 2.0), (30, -3.0))]
+        for other in (_fit(adsorbed, references="mean"), _fit(ethanol, references="fit"), _fit(ethanol, "none")):
+            assert "composition" not in other.to_dict()
+            other.check(collate([_system("H2O"), _system("H4O2")], torch.float64)[0])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
+import threading
 from pathlib import Path
+from typing import Any
 
 import ase
 import numpy as np
@@ -233,3 +237,50 @@ def test_calls_keep_nothing() -> None:
         gc.collect()
         alive.append(sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects()))
     assert alive[0] == alive[1]
+
+
+def test_a_compiled_calculator_that_was_used_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def library_of(graph: Any, inputs: Any) -> Any:  # without a compiler: code that no pickle holds
+        made.append(graph)
+        return lambda *given: graph(*given)
+
+    monkeypatch.setattr("denskit.simulation.compiled.library_of", library_of)
+    atoms = molecule("CH3CH2OH")
+    atoms.calc = DenskitCalculator(trained(), compile=True)
+    energy = atoms.get_potential_energy()
+    for number, calculator in enumerate((copy.deepcopy(atoms.calc), pickle.loads(pickle.dumps(atoms.calc)))):
+        other = atoms.copy()
+        other.rattle(0.01)
+        calculator.get_forces(other)
+        other.positions = atoms.positions
+        assert calculator.get_potential_energy(other) == pytest.approx(energy, abs=1e-9)
+        assert len(made) == number + 2
+
+
+def test_threads_that_share_a_calculator_get_their_own_results() -> None:
+    """The second asks while the first has calculated and not yet taken its result."""
+    calculated, second_done = threading.Event(), threading.Event()
+
+    class Slow(DenskitCalculator):
+        def calculate(self, atoms: ase.Atoms | None = None, *rest: Any) -> None:
+            super().calculate(atoms, *rest)
+            if atoms is not None and len(atoms) == 9:
+                calculated.set()
+                second_done.wait(0.3)  # in vain where it waits for its turn
+
+    def energy_of(name: str, calculator: DenskitCalculator) -> float:
+        atoms = molecule(name)
+        atoms.calc = calculator
+        return float(atoms.get_potential_energy())
+
+    shared, found = Slow(trained()), []
+    thread = threading.Thread(target=lambda: found.append(energy_of("CH3CH2OH", shared)))
+    thread.start()
+    calculated.wait()
+    found.append(energy_of("H2O", shared))
+    second_done.set()
+    thread.join()
+    wanted = [energy_of(name, DenskitCalculator(trained())) for name in ("CH3CH2OH", "H2O")]
+    assert sorted(found) == pytest.approx(sorted(wanted), abs=1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,9 @@ def test_compiled_potential_is_the_potential(monkeypatch: pytest.MonkeyPatch, tm
     assert compiled._compiled is not None and compiled._compiled[0].backend == "inductor"
 
     (library,) = tmp_path.rglob("step.pt2")
+    copied = pickle.loads(pickle.dumps(compiled))
+    torch.testing.assert_close(copied(batch).forces, compiled(batch).forces, rtol=0, atol=0)
+    assert list(tmp_path.rglob("step.pt2")) == [library]
     whole = bytearray(library.read_bytes())
     whole[len(whole) // 2] ^= 255
     for damaged in (b"", bytes(whole[:-100]), bytes(whole)):

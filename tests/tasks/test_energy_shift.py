@@ -9,7 +9,7 @@ from ase.build import molecule
 
 from denskit.batch import System
 from denskit.data.base import collate
-from denskit.data.frames import read_atoms
+from denskit.data.frames import structures_of
 from denskit.tasks.energy_shift import EnergyShift
 
 
@@ -28,7 +28,7 @@ def many() -> list[System]:
     atoms = [molecule(names[index % 4]) for index in range(40)]
     for frame in atoms:
         frame.info["REF_energy"] = -5.0
-    return list(read_atoms(atoms)[0])
+    return list(structures_of(atoms)[0])
 
 
 def test_other_references_leave_no_error(many: list[System]) -> None:

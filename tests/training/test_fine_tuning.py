@@ -167,6 +167,24 @@ def test_a_constant_means_nothing_to_structures_of_other_elements(tiny: Tiny) ->
     assert f"constant of {shift:.4f} eV a structure is left out" in _said(start)
 
 
+@pytest.mark.parametrize(
+    ("molecule", "references", "kept"),
+    [("ethanol", "trained", True), ("acetamide", "trained", False), ("acetamide", "mean", True)],
+)
+def test_the_composition_is_that_of_all_structures_of_the_constant(
+    tiny: Tiny, molecule: str, references: str, kept: bool
+) -> None:
+    first = train(tiny("training.max_steps=1", "data.references=mean", name="first"))
+    config = tiny("training.scale=trained", f"training.init_from={first}", f"data.references={references}")
+    frames = _frames(molecule).systems  # of acetamide with O for N, which the model does not know
+    known = [replace(x, atomic_numbers=np.where(x.atomic_numbers == 7, 8, x.atomic_numbers)) for x in frames]
+    data = replace(load_data(tiny().data, 0), train=Slabs(known), references=references)
+    scaling = _start(config, data).force_field.scaling
+    own = {"ethanol": {"H": 6, "C": 2, "O": 1}, "acetamide": {"H": 5, "C": 2, "O": 2}}
+    assert load_model(first).scaling.composition == own["ethanol"]
+    assert scaling.composition == (own[molecule] if kept else None)
+
+
 def test_asked_for_references_are_corrected_by_what_predictions_leave(tiny: Tiny, trained: Path) -> None:
     data = replace(_shifted(-3.0), references="fit")
     trainer = _start(tiny(f"training.init_from={trained}", "data.references=fit"), data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import ase.io
@@ -108,3 +109,24 @@ def test_the_program_lists_and_shows() -> None:
         assert field in shown, field
     wrong = CliRunner().invoke(app, ["models", "show", "ethane"])
     assert wrong.exit_code == 1 and "there are ethanol-xtb" in wrong.output.replace("\n", " ")
+
+
+def test_energies_of_other_molecules_are_warned_of(tmp_path: Path) -> None:
+    """Once by every verb, and not for the molecule that the model was trained on."""
+    ase.io.write(tmp_path / "methanol.xyz", molecule("CH3OH"))
+    ase.io.write(tmp_path / "ethanol.xyz", molecule("CH3CH2OH"))
+    labelled = molecule("CH3OH")
+    labelled.calc = DenskitCalculator("zoo:ethanol-xtb")
+    with pytest.warns(UserWarning, match="right for C2H6O, .* and not for CH4O"):
+        labelled.get_potential_energy()
+    ase.io.write(tmp_path / "labelled.extxyz", labelled)
+    verbs = {
+        "predict": ("methanol.xyz", "-o", "out.extxyz"), "md": ("methanol.xyz", "--steps", "2", "-o", "md"),
+        "relax": ("methanol.xyz", "--steps", "2", "-o", "relaxed"), "evaluate": ("labelled.extxyz", "-o", "errors"),
+    }  # fmt: skip
+    for verb, (file, *options, output) in verbs.items():
+        with warnings.catch_warnings():  # else Python shows none that it has shown for another verb
+            said = invoke(verb, "zoo:ethanol-xtb", str(tmp_path / file), *options, str(tmp_path / output))
+        assert said.count("Warning: energies will be wrong") == 1, verb
+    same = str(tmp_path / "ethanol.xyz")
+    assert "Warning" not in invoke("predict", "zoo:ethanol-xtb", same, "-o", str(tmp_path / "same.extxyz"))

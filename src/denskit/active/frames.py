@@ -14,7 +14,7 @@ from denskit.batch import Batch, System
 from denskit.data import read_file
 from denskit.data.config import DataConfig
 from denskit.data.frames import bare
-from denskit.data.readers.ase_files import read_atoms
+from denskit.data.readers.ase_files import frames_in
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.writing import Originals, plain
 from denskit.geometry.neighbors import build_neighbors
@@ -42,7 +42,7 @@ def read_frames(path: str | Path) -> list[ase.Atoms]:
         return [atoms for file in files for atoms in read_frames(file)]
     if is_read_by_ase(path):
         with naming(path, "cannot be read"):
-            frames = list(read_atoms(path))
+            frames = list(frames_in(path))
     else:
         source, _ = read_file(path, DataConfig(missing="mask"))
         original = Originals(path, source)

@@ -139,6 +139,9 @@ def _print(found: list[dict[str, Any]]) -> None:
             console.print(f"{place}: {crystal['error']}", markup=False)
         if "energy_eV_per_atom" not in crystal:
             continue
+        if crystal.get("cubic_C11_GPa") is not None:
+            c11, c12, c44 = (f"{name} {crystal[f'cubic_{name}_GPa']:.1f}" for name in ("C11", "C12", "C44"))
+            console.print(f"{place}: {c11}, {c12}, {c44} GPa in the axes of the conventional cell", highlight=False)
         if told := _rough(crystal):
             console.print(f"{place}: {told}")
         if crystal.get("elastically_stable") is False:

@@ -242,6 +242,7 @@ def _simulate(
     from rich.console import Console
 
     from denskit.simulation.dynamics.folder import molecular_dynamics
+    from denskit.simulation.dynamics.loop import ends_in_words
 
     console = Console(soft_wrap=True)
     _suggest_processes(potential, len(structures))
@@ -257,7 +258,7 @@ def _simulate(
         console.print(str(failure))
     if plan.uncertain is not None:
         console.print(_uncertain_frames(plan))
-    reached = f"{outcome.state.batch.num_systems} of {len(structures)} runs are stable"
+    reached = ends_in_words(outcome.state.batch.num_systems, [failure.check for failure in outcome.failures])
     give(
         folder=plan.folder, stable=outcome.state.batch.num_systems, replicas=len(structures), steps=outcome.state.step,
         interrupted=outcome.interrupted, failures=[str(failure) for failure in outcome.failures],

@@ -64,11 +64,18 @@ class Output:
             self._redirected.callback(log.removeHandler, handler)
 
     def show_warnings_plainly(self) -> None:
-        """Print Python warnings for users as ``Warning: message``, without file and line, also with ``--quiet``."""
+        """Print Python warnings for users as ``Warning: message``, without file and line, also with ``--quiet``.
+
+        Each is printed once: a verb may load a model several times.
+        """
+        printed: set[str] = set()
 
         def shown(message: Warning | str, category: type[Warning], *where: Any, **_: Any) -> None:
             plain = f"Warning: {message}\n"
-            self.err.write(plain if category is UserWarning else warnings.formatwarning(message, category, *where[:2]))
+            text = plain if category is UserWarning else warnings.formatwarning(message, category, *where[:2])
+            if text not in printed:
+                printed.add(text)
+                self.err.write(text)
 
         warnings.showwarning = shown
 

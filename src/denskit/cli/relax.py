@@ -114,7 +114,7 @@ def _structures(
     source, said = open_unchecked(file, reading(model, file, data))
     typer.echo("\n".join(said), err=True)
     original = Originals(file, source)
-    chosen: Structures = first_of(source[index] for index in range(len(source))) if first_frames else source
+    chosen: Structures = first_of(source) if first_frames else source
     if named:
         require_sids(chosen)
     return chosen, original

@@ -16,7 +16,7 @@ from ase.io.extxyz import key_val_dict_to_str
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.data.config import DataConfig
-from denskit.data.readers.ase_files import RESULT_UNIT, read_frames
+from denskit.data.readers.ase_files import RESULT_UNIT, structures_from
 from denskit.data.structure_arrays import StructureArrays
 from denskit.data.writing import in_one_line
 
@@ -27,7 +27,7 @@ _UNSEEN = {"initial_charges", "initial_magmoms"}  # changes that leave the geome
 _KINDS = {"f": "R", "i": "I", "u": "I", "b": "L", "U": "S"}
 
 
-def read_atoms(frames: Sequence[ase.Atoms], config: DataConfig | None = None) -> tuple[StructureArrays, list[str]]:
+def structures_of(frames: Sequence[ase.Atoms], config: DataConfig | None = None) -> tuple[StructureArrays, list[str]]:
     """Structures of ``ase.Atoms`` in eV and Å, and messages; labels are found as in a file.
 
     Raises ValueError, naming the frame: no frames, something else than atoms, a calculator whose results belong to
@@ -45,7 +45,7 @@ def read_atoms(frames: Sequence[ase.Atoms], config: DataConfig | None = None) ->
                 "moved, or several frames share one calculator. Give each frame results of its own: "
                 "atoms.calc = SinglePointCalculator(atoms, energy=..., forces=...)"
             )
-    return read_frames(frames, NAME, config or DataConfig())
+    return structures_from(frames, NAME, config or DataConfig())
 
 
 def bare(atoms: ase.Atoms) -> ase.Atoms:

@@ -27,7 +27,7 @@ from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
 from denskit.data.base import Source
-from denskit.data.readers.ase_files import NAMES, REF_UNIT, RESULT_UNIT, read_atoms
+from denskit.data.readers.ase_files import NAMES, REF_UNIT, RESULT_UNIT, frames_in
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.structure_arrays import LABELS
 
@@ -47,7 +47,7 @@ class Originals:
     def __init__(self, path: str | Path, source: Source) -> None:
         self.path = Path(path).expanduser()
         self.source = source
-        self._atoms = enumerate(read_atoms(self.path)) if is_read_by_ase(self.path) else None
+        self._atoms = enumerate(frames_in(self.path)) if is_read_by_ase(self.path) else None
 
     def __call__(self, system: System) -> ase.Atoms:
         """The structure with all fields of its file.  Raises ValueError where the file has changed."""

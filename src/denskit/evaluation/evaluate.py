@@ -17,7 +17,7 @@ import numpy as np
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source
 from denskit.data.config import DataConfig, SplitConfig
-from denskit.data.frames import bare, read_atoms
+from denskit.data.frames import bare, structures_of
 from denskit.data.loading import read_file
 from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.data.writing import Originals, predicted
@@ -152,7 +152,7 @@ def predict(
     if isinstance(structures, ase.Atoms):
         structures = [structures]
     if not isinstance(structures, Source | str | os.PathLike):
-        structures = read_atoms([bare(atoms) for atoms in structures])[0].checked()[0]
+        structures = structures_of([bare(atoms) for atoms in structures])[0].checked()[0]
     found = [results for _, results in predict_each(force_field, source_of(model, structures, ""), batch_size)]
     unknown, committee = np.full((3, 3), np.nan), len(members_of(model)) > 1
     return Predictions(
@@ -275,7 +275,7 @@ def read_structures(
         found, messages = read_file(Path(source), reading(model, source, data))
         return found, messages + trained_on(members, Path(source), len(found))
     config = reading(model, "frames.extxyz", data)
-    arrays, messages = read_atoms(source, config)
+    arrays, messages = structures_of(source, config)
     checked, masked = arrays.checked(missing=config.missing)
     return checked, messages + masked
 

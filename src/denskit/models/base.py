@@ -291,7 +291,7 @@ class ForceField(nn.Module):
         """
         if torch.is_inference_mode_enabled():
             raise RuntimeError("forces are gradients: call predict under torch.no_grad(), not torch.inference_mode()")
-        self.scaling.check_elements(batch.atomic_numbers.cpu())
+        self.scaling.check(batch)
         if batch.edges is None:
             batch = self.config.with_neighbors(batch)
         wanted = self.physical_outputs() if outputs is None else outputs

@@ -9,6 +9,7 @@ per atom and stored in the references, so that cells of any size agree; only ``m
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, Self
@@ -16,6 +17,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from ase.data import atomic_numbers, chemical_symbols
+from ase.formula import Formula
 from torch import Tensor, nn
 
 from denskit.batch import MAX_ATOMIC_NUMBER, Batch, System, Targets
@@ -30,7 +32,8 @@ class Scaling(nn.Module):
     """Conversion of labels to model units and of predictions back.  Buffers stay float64 in a model of any dtype.
 
     ``references``: {element symbol: eV}; ``energy_shift``: eV per structure; ``energy_scale``: eV; ``force_scale``:
-    eV/Å; ``stress_scale``: eV/Å^3, default the energy scale; ``elements``: the atomic numbers of the training data.
+    eV/Å; ``stress_scale``: eV/Å^3, default the energy scale; ``elements``: the atomic numbers of the training data;
+    ``composition``: {symbol: atoms} that all training structures had, where only for it the shift is known to be right.
     """
 
     references: Tensor  # [119] eV, by atomic number
@@ -48,9 +51,14 @@ class Scaling(nn.Module):
         energy_scale: float = 1.0,
         force_scale: float = 1.0,
         stress_scale: float | None = None,
+        composition: dict[str, int] | None = None,
     ) -> None:
         super().__init__()
         self.elements = sorted(set(elements))
+        if composition is not None and not all(s in atomic_numbers and n > 0 for s, n in composition.items()):
+            raise ValueError(f"composition is {composition}; wanted numbers of atoms by element")
+        self.composition = composition
+        self._has_warned = False
         table = torch.zeros(MAX_ATOMIC_NUMBER + 1, dtype=torch.float64)
         for symbol, energy in (references or {}).items():
             table[atomic_numbers[symbol]] = energy
@@ -118,6 +126,27 @@ class Scaling(nn.Module):
                 f"knows {known}). Train with data that have this element"
             )
 
+    def check(self, batch: Batch) -> None:
+        """Raise ValueError for unknown elements in a batch; warn, once, of energies that the shift makes wrong."""
+        self.check_elements(batch.atomic_numbers.cpu())
+        if self.composition is None or self._has_warned:
+            return
+        counts = batch.count_elements()
+        trained = counts.new_zeros(len(self.references))
+        for symbol, atoms in self.composition.items():
+            trained[atomic_numbers[symbol]] = atoms
+        others = (counts != trained).any(1).nonzero()
+        if not len(others):
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"energies will be wrong: this model adds one constant of {float(self.energy_shift):.4f} eV to every "
+            f"structure, right for {_formula(trained)}, the only composition that it was trained on, and not for "
+            f"{_formula(counts[others[0, 0]])}. Forces, and differences between structures of one composition, do not "
+            "depend on it. Energies of other sizes need a training on several compositions with data.references=fit",
+            stacklevel=3,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for the model file; floats in JSON round-trip exactly."""
         return {
@@ -129,6 +158,7 @@ class Scaling(nn.Module):
                 name: float(self.get_buffer(name))
                 for name in ("energy_shift", "energy_scale", "force_scale", "stress_scale")
             },
+            **({} if self.composition is None else {"composition": self.composition}),
         }
 
     @classmethod
@@ -182,6 +212,7 @@ def fit_scaling(
         energy_shift=shift,
         energy_scale=energy_scale,
         force_scale=force_scale,
+        composition=data.composition if shift else None,
     )
     return scaling, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
 
@@ -231,6 +262,13 @@ class Statistics:
         table = np.array(compositions, dtype=np.int32).reshape(len(compositions), len(seen))
         self.counts = table[:, self.elements]
         self.force_rms = float(np.sqrt(square / count)) if count else 0.0
+
+    @property
+    def composition(self) -> dict[str, int] | None:
+        """Atoms of each element, where all structures with an energy are of one composition."""
+        if not len(self.counts) or (self.counts != self.counts[0]).any():
+            return None
+        return {symbol: int(atoms) for symbol, atoms in zip(self.symbols, self.counts[0], strict=True) if atoms}
 
     def references(self, how: References, messages: list[str]) -> dict[str, float]:
         """References in eV; given ones are not yet centred."""
@@ -288,6 +326,11 @@ class Statistics:
                 return scales[name]
         messages.append("warning: training energies and forces do not vary or are absent; nothing is scaled")
         return 1.0
+
+
+def _formula(counts: Tensor) -> str:
+    """Formula of atoms by atomic number [119]."""
+    return Formula.from_dict({chemical_symbols[z]: n for z, n in enumerate(counts.tolist()) if n}).format("hill")
 
 
 def rows_to_fit(counts: np.ndarray, isolated: np.ndarray) -> np.ndarray:

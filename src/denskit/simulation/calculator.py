@@ -66,6 +66,11 @@ class DenskitCalculator(Calculator):
         self._kept: ase.Atoms | None = None  # the atoms of the batch
         self._batch: Batch | None = None
 
+    def get_property(self, name: str, atoms: ase.Atoms | None = None, allow_calculation: bool = True) -> Any:
+        """A result for these atoms, as in ASE; threads that share the calculator take turns."""
+        with self._potential.lock:  # else the results may be those of another thread's atoms
+            return super().get_property(name, atoms, allow_calculation)
+
     def calculate(
         self,
         atoms: ase.Atoms | None = None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -65,6 +66,10 @@ class CompiledModel:
         self._shapes: tuple[torch.Size, ...] = ()
         self._capacity = 0
         self._graph: Callable[..., Inputs] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the graph, code that cannot be copied; it is loaded or compiled again at the first call."""
+        return {**self.__dict__, "_graph": None}
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Outputs in scaled units for a batch with edges."""

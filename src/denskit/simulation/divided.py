@@ -7,6 +7,7 @@ import multiprocessing as mp
 import os
 import pickle
 import signal
+import warnings
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -60,9 +61,14 @@ class DividedPotential(Potential):
 
     def __call__(self, batch: Batch, *, stress: bool | None = None) -> Evaluation:
         """Evaluate a batch (see :class:`Potential`).  Raises ConnectionError where a process has died."""
+        with self.lock:
+            return self._divided(batch, stress)
+
+    def _divided(self, batch: Batch, stress: bool | None) -> Evaluation:
         if not self._helpers or batch.num_systems == 1:
             return super().__call__(batch, stress=stress)
         if self._shares is None or not self._shares.are_of(batch):
+            self._check(batch)  # here, since the other processes do not warn
             self._shares = _Shares.of(batch, self.processes)
         own, *others = self._shares.moved(batch)
         busy = list(zip(self._helpers, others, strict=False))
@@ -195,6 +201,7 @@ def _serve(connection: Connection, content: bytes, threads: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(threads)
+    warnings.simplefilter("ignore", UserWarning)  # the first process says the same
     potential: Potential = pickle.loads(content)  # from the process that started this one
     batch: Batch | None = None
     with suppress(EOFError, OSError):

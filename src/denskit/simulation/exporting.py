@@ -159,6 +159,7 @@ def _metadata(model: ForceField, program: _Program) -> dict[str, Any]:
     return {
         "model": model.config.name,
         "elements": list(model.scaling.elements),
+        "composition": model.scaling.composition,
         "cutoff": model.cutoff,
         "max_neighbors": model.max_neighbors,
         "strict_neighbors": model.config.strict_neighbors,

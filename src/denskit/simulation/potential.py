@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, get_args
+from typing import Any, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -65,7 +66,8 @@ class Potential:
     Results are those of :meth:`ForceField.predict` with freshly built neighbours, to rounding.  The neighbour list
     within cutoff + ``skin`` is kept until an atom has moved skin / 2, a cell has changed or another batch comes; every
     call uses the neighbours within the cutoff.  Positions may be float64 for models of any dtype: they are rounded
-    relative to the first atom of each system, so a drifting molecule loses no digits.
+    relative to the first atom of each system, so a drifting molecule loses no digits.  Threads that share a potential
+    take turns.  Copies and pickles are complete; those of compiled models load their library at the first call.
 
     Args:
         models: one or several model files, run folders or force fields; the potential keeps frozen copies.
@@ -130,6 +132,13 @@ class Potential:
         self.num_edges = 0  # of the last call
         self._candidates: Candidates | None = None
         self._numbers: Tensor | None = None  # atomic numbers of the last check
+        self.lock = threading.RLock()  # held by the thread that evaluates
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= {**state, "lock": threading.RLock()}
 
     def __call__(self, batch: Batch, *, stress: bool | None = None) -> Evaluation:
         """Evaluate a batch on any device, in any floating dtype; its edges are not used.
@@ -139,14 +148,45 @@ class Potential:
         Raises ValueError for an unknown element, a :meth:`broken` system, and stress of a system that is not periodic
         in three directions or of models with direct forces.
         """
+        with self.lock:
+            return self._evaluation(batch, self.stress if stress is None else stress)
+
+    def broken(self, batch: Batch) -> Tensor:
+        """Systems [B] that cannot be evaluated: positions not finite, flown apart, or two atoms at one place."""
+        batch = batch.to(self.device)
+        try:
+            with self.lock:
+                candidates = self._up_to_date(batch)
+        except ValueError:
+            return unusable(batch, self.cutoff + self.skin)
+        return candidates.broken(candidates.squared_distances(batch.positions))
+
+    def check_elements(self, system: System) -> None:
+        """Raise ValueError naming the elements of a structure that a model does not know."""
+        for model in self.models:
+            model.scaling.check_elements(system.atomic_numbers)
+
+    def forget(self) -> None:
+        """Search for neighbours at the next call."""
+        with self.lock:
+            self._candidates = None
+
+    def weights_sha256(self) -> str:
+        """Hexadecimal SHA-256 of all weights of the models."""
+        digest = hashlib.sha256()
+        for model in self.models:
+            for tensor in model.state_dict().values():
+                digest.update(tensor.cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _evaluation(self, batch: Batch, stress: bool) -> Evaluation:
         if not isinstance(batch, Batch):
             raise TypeError(
                 f"found {type(batch).__name__}; wanted a Batch: denskit.simulation.structures.batch_of(atoms)"
             )
-        stress = self.stress if stress is None else stress
         if batch.positions.device != self.device:
             batch = batch.to(self.device)
-        self._check_elements(batch)
+        self._check(batch)
         if stress:
             self._check_volumes(batch)
         candidates = self._up_to_date(batch)
@@ -167,39 +207,13 @@ class Potential:
             results.append(self._evaluate(number, edges[key], stress))
         return results[0] if len(results) == 1 else _committee(results)
 
-    def broken(self, batch: Batch) -> Tensor:
-        """Systems [B] that cannot be evaluated: positions not finite, flown apart, or two atoms at one place."""
-        batch = batch.to(self.device)
-        try:
-            candidates = self._up_to_date(batch)
-        except ValueError:
-            return unusable(batch, self.cutoff + self.skin)
-        return candidates.broken(candidates.squared_distances(batch.positions))
-
-    def check_elements(self, system: System) -> None:
-        """Raise ValueError naming the elements of a structure that a model does not know."""
-        for model in self.models:
-            model.scaling.check_elements(system.atomic_numbers)
-
-    def forget(self) -> None:
-        """Search for neighbours at the next call."""
-        self._candidates = None
-
-    def weights_sha256(self) -> str:
-        """Hexadecimal SHA-256 of all weights of the models."""
-        digest = hashlib.sha256()
-        for model in self.models:
-            for tensor in model.state_dict().values():
-                digest.update(tensor.cpu().numpy().tobytes())
-        return digest.hexdigest()
-
-    def _check_elements(self, batch: Batch) -> None:
-        """Check the elements, once for every set of systems."""
+    def _check(self, batch: Batch) -> None:
+        """Check elements and compositions, once for every set of systems."""
         numbers = batch.atomic_numbers
         if self._numbers is numbers:
             return
         for model in self.models:
-            model.scaling.check_elements(numbers.cpu())
+            model.scaling.check(batch)
         self._numbers = numbers
 
     def _check_volumes(self, batch: Batch) -> None:

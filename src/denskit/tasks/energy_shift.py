@@ -37,11 +37,9 @@ class EnergyShift:
 
     def update(self, energy: Tensor, batch: Batch, targets: Targets) -> None:
         """Add the structures of a batch that have an energy; ``energy`` [B]: predicted, eV."""
-        counts = torch.zeros(batch.num_systems, MAX_ATOMIC_NUMBER + 1, dtype=torch.float64, device=energy.device)
-        counts.index_put_((batch.system_index, batch.atomic_numbers), counts.new_ones(()), accumulate=True)
         has = targets.energy_mask
         self._errors.append((energy.double() - targets.energy)[has].cpu())
-        self._counts.append(counts[has].to(torch.int16).cpu())
+        self._counts.append(batch.count_elements()[has].to(torch.int16).cpu())
 
     def summary(self, processes: Processes | None = None) -> dict[str, float]:
         """Mean absolute errors without the shift, over all processes; empty for too few structures."""

@@ -57,7 +57,8 @@ def fine_tuned(
     trained = load_model(model_file(origin))
     _check_units(config, trained.scaling, origin)
     found, known = Statistics(measured[index] for index in range(len(measured))), trained.scaling.elements
-    scaling = Scaling(**{**trained.scaling.to_dict(), "elements": [*known, *found.elements]})
+    composition = trained.scaling.composition
+    scaling = Scaling(**{**trained.scaling.to_dict(), "elements": [*known, *found.elements], "composition": None})
     torch.manual_seed(config.seed)
     force_field = build_force_field(config.model, heads=dict(heads), scaling=scaling)
     force_field.to(getattr(torch, training.dtype))
@@ -81,6 +82,8 @@ def fine_tuned(
     if not isinstance(training.scale, FixedScale):
         messages += constants.share_shift(references, known, new, config.model)
     messages += constants.correct(references, found.elements, new, training.scale)
+    if scaling.energy_shift and (references == "mean" or found.composition == composition):
+        scaling.composition = found.composition
     messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
     messages += constants.compare(new, references)
     return force_field, [*messages, describe(scaling, references if isinstance(references, str) else "given")]

@@ -9,7 +9,7 @@ from pathlib import Path
 import ase
 from pydantic import ValidationError
 
-from denskit.data.frames import exact_extxyz, read_atoms
+from denskit.data.frames import exact_extxyz, structures_of
 from denskit.data.splits import PARTS
 from denskit.files import atomic_write
 from denskit.settings import problems_in
@@ -31,7 +31,7 @@ def with_frames(config: RunConfig, frames: Frames) -> RunConfig:
         if value is not None and value != files.get(name):
             raise ValueError(f"frames are given, and data.{name}={value} too; give one of them")
     for given in frames.values():
-        structures, _ = read_atoms(given, config.data)
+        structures, _ = structures_of(given, config.data)
         structures.checked(required=config.required_labels, missing=config.data.missing)
     data = config.data.model_dump(exclude_unset=True) | {"name": "file", **files}
     try:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ase.build import bulk
 
-from denskit.data.frames import read_atoms
+from denskit.data.frames import structures_of
 from denskit.simulation.crystals import Conductivity, CrystalSettings, conductivity_errors, relaxed_crystal
 from denskit.simulation.crystals.conductivity import conductivity, space_group
 from denskit.simulation.crystals.folder import measure_into
@@ -48,7 +48,7 @@ def test_errors_by_hand() -> None:
 
 def test_a_hexagonal_crystal(tmp_path: Path) -> None:
     pytest.importorskip("phono3py", reason="phono3py (extra conductivity) is not installed")
-    source, _ = read_atoms([bulk("Ti", "hcp", a=2.1, c=3.43)])
+    source, _ = structures_of([bulk("Ti", "hcp", a=2.1, c=3.43)])
     crystal = relaxed_crystal(MORSE, source[0], SETTINGS)
     assert space_group(crystal) == "P6_3/mmc (194)"
     found = conductivity(MORSE, crystal, SETTINGS)
@@ -73,7 +73,7 @@ def test_a_hexagonal_crystal(tmp_path: Path) -> None:
 
 
 def test_missing_references_are_told_before_the_first_crystal(tmp_path: Path) -> None:
-    source, _ = read_atoms([bulk("Ti", "hcp", a=2.1, c=3.43)])
+    source, _ = structures_of([bulk("Ti", "hcp", a=2.1, c=3.43)])
     with pytest.raises(FileNotFoundError, match=r"no conductivity_0.npz in the folder of references .*nowhere"):
         measure_into(tmp_path / "out", MORSE, source, SETTINGS, heat=True, reference=tmp_path / "nowhere")
     np.savez(tmp_path / "conductivity_0.npz", kappa=np.ones(6))

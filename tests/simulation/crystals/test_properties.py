@@ -21,7 +21,7 @@ from denskit.simulation.crystals import (
     phonons,
     relaxed_crystal,
 )
-from denskit.simulation.crystals.elastic import Elasticity
+from denskit.simulation.crystals.elastic import Elasticity, cubic_constants
 from denskit.simulation.crystals.folder import measure_into
 from denskit.simulation.potential import Evaluation
 from denskit.simulation.relaxation import relax
@@ -81,6 +81,19 @@ def test_a_cubic_crystal_has_three_constants(elastic: Elasticity) -> None:
     assert elastic.stable
     assert elastic.asymmetry < 1e-3 * c11
     assert elastic.bulk_modulus == pytest.approx((c11 + 2 * c12) / 3, rel=1e-6)
+
+
+def test_constants_of_a_turned_primitive_cell_are_those_of_the_conventional_one(elastic: Elasticity) -> None:
+    pytest.importorskip("spglib")
+    turned = bulk("Cu", a=3.0)
+    turned.rotate(40, (1, 2, 3), rotate_cell=True)
+    primitive = relaxed_crystal(MORSE, _system(turned), SETTINGS)
+    own = elastic_constants(MORSE, primitive, SETTINGS).constants
+    c = elastic.constants
+    assert own[0, 0] != pytest.approx(c[0, 0], rel=0.02)
+    assert cubic_constants(own, primitive) == pytest.approx([c[0, 0], c[0, 1], c[3, 3]], rel=1e-3)
+    stretched = replace(primitive, positions=primitive.positions * [1, 1, 1.1], cell=primitive.cell * [1, 1, 1.1])
+    assert cubic_constants(own, stretched) is None
 
 
 def test_the_equation_of_state_has_the_bulk_modulus_of_the_elastic_constants(

@@ -11,7 +11,7 @@ from ase.build import bulk
 
 from denskit.batch import System
 from denskit.data.base import collate
-from denskit.data.frames import read_atoms
+from denskit.data.frames import structures_of
 from denskit.simulation.crystals import CrystalSettings, phonons, relaxed_crystal
 from denskit.simulation.potential import Potential
 
@@ -26,7 +26,7 @@ def tungsten() -> Potential:
 
 @pytest.fixture(scope="module")
 def crystal(tungsten: Potential) -> System:
-    (given,), _ = read_atoms([bulk("W", cubic=True, a=3.25)])
+    (given,), _ = structures_of([bulk("W", cubic=True, a=3.25)])
     return relaxed_crystal(tungsten, given, SETTINGS)
 
 
@@ -44,7 +44,7 @@ def test_relaxation_keeps_the_symmetry_and_leaves_no_forces(tungsten: Potential,
 
 def test_second_derivatives_have_no_noise_and_the_symmetry_of_the_site(tungsten: Potential, crystal: System) -> None:
     """Stiffness of an atom: the same in all directions, and for steps that differ a hundred times."""
-    (large,), _ = read_atoms([bulk("W", cubic=True, a=float(np.linalg.norm(crystal.cell[0]))).repeat(3)])
+    (large,), _ = structures_of([bulk("W", cubic=True, a=float(np.linalg.norm(crystal.cell[0]))).repeat(3)])
 
     def stiffness(direction: np.ndarray, step: float) -> np.ndarray:
         pulled = []

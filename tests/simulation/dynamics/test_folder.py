@@ -299,3 +299,32 @@ def test_the_program_says_how_many_frames_a_training_file_has(tmp_path: Path, in
     result = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "run")])
     assert result.exit_code == 1
     assert f"no frames {index}; it has 1, counted from 0" in result.output.replace("\n", " ")
+
+
+def test_masses_of_isotopes_are_used_and_kept(potential: Potential, tmp_path: Path) -> None:
+    """Each replica with its own, also after a restart; other masses are another simulation."""
+    heavy = molecule("H2O")
+    heavy.set_masses([15.999, 2.014, 2.014])
+    ase.io.write(tmp_path / "water.extxyz", [molecule("H2O"), heavy])
+    water = ase.io.read(tmp_path / "water.extxyz", ":")
+    assert isinstance(water, list)
+    whole, parts = (plan(tmp_path / name, 8, ensemble="langevin") for name in ("whole", "parts"))
+    ended = molecular_dynamics(potential, water, whole, say=pytest.fail)
+    assert (ended.state.masses / AMU).tolist() == pytest.approx([15.999, 1.008, 1.008, 15.999, 2.014, 2.014])
+    left = iter([False] * 3)
+    molecular_dynamics(potential, water, parts, stop=lambda: next(left, True))
+    molecular_dynamics(potential, water, parts, resume=True, say=lambda text: None)
+    for name in ("trajectory_00.extxyz", "trajectory_01.extxyz", "statistics.csv"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes(), name
+    for place, atoms in enumerate(water):
+        frame = ase.io.read(tmp_path / "whole" / f"trajectory_0{place}.extxyz", "-1")
+        (row,) = [row for row in rows(tmp_path / "whole") if row["replica"] == str(place) and row["step"] == "0"]
+        first = ase.io.read(tmp_path / "whole" / f"trajectory_0{place}.extxyz", "0")
+        assert isinstance(frame, ase.Atoms) and isinstance(first, ase.Atoms)
+        assert frame.get_masses() == pytest.approx(atoms.get_masses()) and frame.has("masses") == (place == 1)
+        assert first.get_kinetic_energy() == pytest.approx(float(row["kinetic_eV"]), rel=1e-5)
+    with pytest.raises(ValueError, match="holds another simulation:\n  masses: "):
+        molecular_dynamics(potential, [water[0]] * 2, parts, resume=True)
+    heavy.set_masses([15.999, 0.0, 2.014])
+    with pytest.raises(ValueError, match=r"structure 1, atom 1 \(H\) has a mass of 0 amu; wanted is a positive number"):
+        molecular_dynamics(potential, [water[0], heavy], plan(tmp_path / "wrong", 1))

@@ -110,6 +110,19 @@ def test_first_frames_of_relaxations() -> None:
         first_frames([slab("a")])
 
 
+def test_frames_that_cannot_be_read_are_left_out_and_named() -> None:
+    class Broken(list[System]):
+        def __getitem__(self, index: int) -> System:  # type: ignore[override]
+            if index == 1:
+                raise ValueError("s.lmdb, record 1: truncated")
+            return super().__getitem__(index)
+
+    frames = [replace(slab(sid), fid=fid, energy=-1.0 * fid) for sid in "ab" for fid in range(3)]
+    with pytest.warns(UserWarning, match=r"1 of 6 frames cannot be read .* takes its place: s\.lmdb, record 1: trunc"):
+        first = first_frames(Broken(frames))
+    assert [(system.sid, system.fid, system.relaxed_energy) for system in first] == [("a", 0, -2.0), ("b", 0, -2.0)]
+
+
 def test_relaxations_of_oc20(data_dir: Path) -> None:
     frames, _ = read_file(data_dir / "oc20_s2ef_train.npz", DataConfig())
     first = first_frames(frames)

@@ -17,6 +17,7 @@ from denskit.analysis.scenes import MOST_ATOMS, MOST_FRAMES, Frame, Scene, cell_
 from denskit.analysis.simulation_plots import dynamics_figure, relaxation_figure
 from denskit.reading.documents import read_json
 from denskit.simulation.dynamics.folder import RESTART, STATISTICS, SUMMARY
+from denskit.simulation.dynamics.loop import ends_in_words
 from denskit.simulation.relaxation.folder import RelaxationFolder
 
 _SHOWN = 3  # trajectories
@@ -54,8 +55,9 @@ def dynamics(path: Path) -> list[Section]:
 
 def _dynamics_in_words(summary: dict[str, Any]) -> str:
     stable, failures = summary["stable_replicas"], summary["failures"]
-    told = f"{summary['time_ps']:.4g} ps in {summary['step']:,} steps; {len(stable)} of {len(stable) + len(failures)} "
-    told += "replicas stable" + (", interrupted" if summary["interrupted"] else "") + "."
+    told = f"{summary['time_ps']:.4g} ps in {summary['step']:,} steps; "
+    told += ends_in_words(len(stable), [failure["check"] for failure in failures])
+    told += ", interrupted." if summary["interrupted"] else "."
     ends = [
         f" Replica {failure['replica']} ended at step {failure['step']}: {failure['reason']}." for failure in failures
     ]

@@ -50,10 +50,10 @@ def read_ase(path: Path, config: DataConfig) -> tuple[StructureArrays, list[str]
     Structures are read one by one into arrays; no list of Atoms is kept.  Forces are those of the calculator, without
     constraints applied; atoms held by FixAtoms are ``fixed``.  Raises ValueError, naming file and frame.
     """
-    return read_frames(_readable(path), str(path), config)
+    return structures_from(_readable(path), str(path), config)
 
 
-def read_frames(frames: Iterable[ase.Atoms], name: str, config: DataConfig) -> tuple[StructureArrays, list[str]]:
+def structures_from(frames: Iterable[ase.Atoms], name: str, config: DataConfig) -> tuple[StructureArrays, list[str]]:
     """As :func:`read_ase`, of frames that are there; ``name`` names them in messages."""
     reader = _Reader(name, config)
     systems = (reader.system(atoms, index) for index, atoms in enumerate(frames))
@@ -64,7 +64,7 @@ def read_frames(frames: Iterable[ase.Atoms], name: str, config: DataConfig) -> t
     return whole, reader.messages()
 
 
-def read_atoms(path: Path) -> Iterator[ase.Atoms]:
+def frames_in(path: Path) -> Iterator[ase.Atoms]:
     """The frames of a file as ASE reads them, one by one; fields of a database's rows are in ``info``."""
     if path.suffix == ".db":
         with ase.db.connect(path) as database:
@@ -86,7 +86,7 @@ def ase_options(path: Path) -> dict[str, Any]:
 
 def _readable(path: Path) -> Iterator[ase.Atoms]:
     """The frames of a file.  Raises ValueError where it cannot be read."""
-    iterator = read_atoms(path)
+    iterator = frames_in(path)
     for index in count():
         try:
             atoms = next(iterator, None)

@@ -151,9 +151,9 @@ def _relaxed(run: Path, settings: Relaxations, folder: Path) -> Errors:
 
 def _with_references(source: Structures, settings: Relaxations) -> Structures:
     """The structures to relax.  Raises ValueError where none has a reference."""
-    systems = (source[index] for index in range(len(source)))
     if settings.first_frames:
-        source = systems = first_frames(systems)  # type: ignore[assignment]
+        source = first_frames(source)
+    systems = (source[index] for index in range(len(source)))
     if all(system.relaxed_energy is None and system.relaxed_positions is None for system in systems):
         name = settings.path or "the test split"
         raise ValueError(f"{name}: no structure has a relaxed_energy or relaxed positions to compare with")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 import numpy as np
 
 from denskit.batch import System
+from denskit.simulation.crystals.conductivity import SYMMETRIC
 from denskit.simulation.crystals.ground_state import CrystalSettings, relaxed_at_fixed_cells, strained
+from denskit.simulation.crystals.phonons import right_handed
 from denskit.simulation.potential import EnergyAndForces
 from denskit.units import GPA
 
+FIRST_CUBIC = 195  # number of the space group
 _PLACES = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))  # Voigt's order: xx yy zz yz xz xy
 
 
@@ -63,6 +68,31 @@ def elastic_constants(potential: EnergyAndForces, crystal: System, settings: Cry
         stresses.append([result.stress[i, j] for i, j in _PLACES])
     up, down = np.array(stresses).reshape(6, 2, 6).transpose(1, 0, 2)
     return Elasticity.of((up - down) / (2 * settings.strain) / GPA)
+
+
+def cubic_constants(constants: np.ndarray, crystal: System) -> tuple[float, float, float] | None:
+    """C11, C12 and C44 of constants [6, 6] in the axes of the conventional cell, to which tables refer.
+
+    None for a crystal that is not cubic, and without spglib (extra ``crystals``).
+    """
+    try:
+        import spglib
+    except ModuleNotFoundError:
+        return None
+    lattice = right_handed(crystal.cell)
+    cell: Any = (lattice, crystal.positions @ np.linalg.inv(lattice), crystal.atomic_numbers)
+    found = spglib.get_symmetry_dataset(cell, symprec=SYMMETRIC)
+    if found is None or found.number < FIRST_CUBIC:
+        return None
+    tensor = np.zeros((3, 3, 3, 3))
+    for (row, (a, b)), (column, (c, d)) in product(enumerate(_PLACES), repeat=2):
+        tensor[[a, a, b, b], [b, b, a, a], [c, d, c, d], [d, c, d, c]] = constants[row, column]
+    turn = found.std_rotation_matrix  # from the axes of the file to those of the conventional cell
+    tensor = np.einsum("ai,bj,ck,dl,ijkl->abcd", turn, turn, turn, turn, tensor)
+    first, second = (0, 1, 2), (1, 2, 0)
+    equal = (first, first, first, first), (first, first, second, second), (first, second, first, second)
+    c11, c12, c44 = (float(tensor[places].mean()) for places in equal)
+    return c11, c12, c44
 
 
 def _unit(place: int) -> np.ndarray:

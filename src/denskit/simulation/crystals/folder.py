@@ -17,7 +17,7 @@ from denskit.reading.documents import read_json
 from denskit.runtime.progress import Report, unreported
 from denskit.runtime.work_folder import WorkFolder, append_line, whole_lines
 from denskit.simulation.crystals.conductivity import Conductivity, conductivity, conductivity_errors, space_group
-from denskit.simulation.crystals.elastic import elastic_constants
+from denskit.simulation.crystals.elastic import cubic_constants, elastic_constants
 from denskit.simulation.crystals.equation_of_state import equation_of_state
 from denskit.simulation.crystals.ground_state import CrystalSettings, relaxed_crystal
 from denskit.simulation.crystals.phonons import phonons
@@ -25,6 +25,7 @@ from denskit.simulation.potential import EnergyAndForces
 from denskit.simulation.state import Structures
 
 MARKER, PROPERTIES, HEAT = "crystals.json", "crystals.jsonl", "conductivity_{}.npz"
+CUBIC = ("cubic_C11_GPa", "cubic_C12_GPa", "cubic_C44_GPa")
 SLAB = (
     "warning: it has vacuum, like a slab or a molecule in a box; its relaxation may close the vacuum, and volume and "
     "moduli mean little"
@@ -155,8 +156,10 @@ def _energies(potential: EnergyAndForces, crystal: System, settings: CrystalSett
 def _elastic(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> dict[str, Any]:
     """Elastic constants and moduli as plain JSON."""
     elastic = elastic_constants(potential, crystal, settings)
+    cubic = cubic_constants(elastic.constants, crystal) or (None, None, None)
     return {
         "elastic_constants_GPa": elastic.constants.tolist(),
+        **dict(zip(CUBIC, cubic, strict=True)),
         "elastic_bulk_modulus_GPa": elastic.bulk_modulus,
         "shear_modulus_GPa": elastic.shear_modulus,
         "youngs_modulus_GPa": elastic.youngs_modulus,

@@ -11,7 +11,7 @@ from typing import cast
 import ase
 import numpy as np
 import torch
-from ase.data import atomic_masses
+from torch import Tensor
 
 from denskit.batch import Batch, select
 from denskit.files import write_json
@@ -34,7 +34,7 @@ from denskit.simulation.dynamics.restart import Restart, origin_of
 from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.potential import Model, Potential, potential_of
 from denskit.simulation.structures import batch_of
-from denskit.units import GPA
+from denskit.units import AMU, GPA
 
 SHORT_RUN = 100.0  # fs without a thermostat, to measure the drift of a model that may not conserve energy
 SECOND = 1.0  # between progress reports
@@ -80,7 +80,7 @@ def molecular_dynamics(
 
     Args:
         potential: energies and forces; also model files, run folders or force fields.
-        structures: replica numbers count them from 0.
+        structures: replica numbers count them from 0; masses of their own (isotopes) are used.
         plan: length and output.
         resume: continue bit for bit from the restart file in the folder; without one, begin.
         say: gets messages.
@@ -89,22 +89,24 @@ def molecular_dynamics(
 
     Raises:
         ValueError: The folder holds other work, a simulation (without ``resume``), one of other settings or structures,
-            or is in use; an unknown element; a constraint other than fixed atoms; a threshold of spread for one model.
+            or is in use; an unknown element; a constraint other than fixed atoms; a mass that is not positive; a
+            threshold of spread for one model.
     """
     folder, settings = plan.folder, plan.settings
     potential = cast(Potential, potential_of(potential, stress=settings.ensemble == "npt"))
     _check_committee(plan, potential)
-    batch = batch_of(structures, potential.device)
+    batch, masses = batch_of(structures, potential.device), _masses(structures)
+    origin = origin_of(batch, masses, potential)
     dynamics = Dynamics(potential, settings)
     work = WorkFolder(folder, "simulation", RESTART)
     with work.opened(resume=resume, say=say) as continues:
         if continues:
-            restart = _resumed(work, plan, origin_of(batch, potential), batch.positions.device)
+            restart = _resumed(work, plan, origin, batch.positions.device)
             say(f"continuing from step {restart.state.step} of {folder}")
         else:
             for message in [*_not_used(structures), *warnings_of(potential, batch, settings)]:
                 say(message)
-            restart = Restart(state=dynamics.start(batch), settings=settings, origin=origin_of(batch, potential))
+            restart = Restart(state=dynamics.start(batch, masses=masses), settings=settings, origin=origin)
             for message in _about_pressure(potential, restart.state):
                 say(message)
             restart.save(work.marker)
@@ -178,16 +180,27 @@ class _Clock:
         self.report(state.step, f"{text}, {float(state.temperature.mean()):.0f} K", self.plan.steps)
 
 
+def _masses(structures: Sequence[ase.Atoms]) -> Tensor:
+    """Masses [N] (eV fs^2/Å^2) of the structures' atoms: their own, or the standard ones of the elements."""
+    for place, atoms in enumerate(structures):
+        wrong = np.flatnonzero(~((masses := atoms.get_masses()) > 0) | ~np.isfinite(masses))
+        if len(wrong):
+            raise ValueError(
+                f"structure {place}, atom {wrong[0]} ({atoms.symbols[wrong[0]]}) has a mass of {masses[wrong[0]]:g} "
+                "amu; wanted is a positive number. Correct the masses of the file, or leave them out"
+            )
+    return torch.from_numpy(np.concatenate([atoms.get_masses() for atoms in structures])) * AMU
+
+
 def _not_used(structures: Sequence[ase.Atoms]) -> list[str]:
-    """Warnings about what structures have and dynamics ignore: masses of their own, and velocities."""
-    masses = sum(not np.allclose(atoms.get_masses(), atomic_masses[atoms.numbers]) for atoms in structures)
+    """A note about velocities, which structures may have and dynamics ignore."""
     moving = sum(bool(np.any(atoms.get_momenta())) for atoms in structures)
-    said = []
-    if masses:
-        said.append(f"warning: {masses} structures have masses of their own; standard masses of the elements are used")
-    if moving:
-        said.append(f"note: velocities of {moving} structures are not used; momenta are drawn at the temperature")
-    return [f"{message}. ASE's dynamics with DenskitCalculator use those of the structure" for message in said]
+    if not moving:
+        return []
+    return [
+        f"note: velocities of {moving} structures are not used; momenta are drawn at the temperature. ASE's dynamics "
+        "with DenskitCalculator use those of the structure"
+    ]
 
 
 def _about_pressure(potential: Potential, state: State) -> list[str]:

@@ -100,12 +100,20 @@ class Dynamics:
         if settings.ensemble == "npt" and not potential.stress:
             raise ValueError("constant pressure needs the stress: make the potential with stress=True")
 
-    def start(self, batch: Batch, *, momenta: Tensor | None = None, replicas: Sequence[int] | None = None) -> State:
+    def start(
+        self,
+        batch: Batch,
+        *,
+        momenta: Tensor | None = None,
+        masses: Tensor | None = None,
+        replicas: Sequence[int] | None = None,
+    ) -> State:
         """The initial state, with the thermostat at rest.
 
         Args:
             batch: systems; edges are not used.
             momenta: [N, 3] eV fs/Å; default: Maxwell-Boltzmann at the temperature, without a total momentum.
+            masses: [N] eV fs^2/Å^2; default: the standard masses of the elements.
             replicas: numbers of the systems; default: 0, 1, ...
 
         Raises:
@@ -116,7 +124,7 @@ class Dynamics:
         device = batch.positions.device
         numbers = torch.arange(batch.num_systems) if replicas is None else torch.tensor(list(replicas))
         numbers = numbers.to(device)
-        masses = masses_of(batch)
+        masses = masses_of(batch) if masses is None else masses.double().to(device)
         isobaric, langevin = settings.ensemble == "npt", settings.ensemble in ("langevin", "npt")
         if isobaric and bool(batch.fixed.any()):
             raise ValueError("constant pressure moves all atoms with the cell: release the fixed atoms, or use nvt")

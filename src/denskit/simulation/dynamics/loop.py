@@ -44,6 +44,17 @@ class Outcome:
     interrupted: bool  # stopped before the last step, with systems left
 
 
+def ends_in_words(stable: int, checks: Sequence[str]) -> str:
+    """How many runs are stable, and of those that ended (``checks`` of their failures) how many as uncertain."""
+    total, uncertain = stable + len(checks), checks.count(UNCERTAIN)
+    if not uncertain:
+        return f"{stable} of {total} runs are stable"
+    return (
+        f"of {total} runs {stable} are stable, {total - stable - uncertain} became unstable, and {uncertain} ended "
+        "where the models disagree, stable until then"
+    )
+
+
 @dataclass(kw_only=True)
 class Simulation:
     """Steps systems; an unstable system leaves the batch, the others continue.

@@ -15,6 +15,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 
 from denskit.simulation.dynamics.committee import spread_of
 from denskit.simulation.dynamics.integrators import Dynamics, State
+from denskit.simulation.dynamics.momenta import masses_of
 from denskit.simulation.structures import atoms_of
 from denskit.units import AMU, GPA
 
@@ -29,15 +30,18 @@ SPREAD_COLUMNS = ("energy_std_eV", "max_forces_std_eV_per_A")  # of committees
 def snapshots(state: State, time: float) -> list[ase.Atoms]:
     """The systems as ASE atoms with momenta, energy, forces, perhaps stress; ``time`` (ps) and replica in ``info``.
 
-    Of a committee, also ``energy_std`` (eV) and ``max_forces_std`` (eV/Å) in ``info``, ``forces_std`` in ``arrays``.
+    Masses unlike the standard ones go with them.  Of a committee, also ``energy_std`` (eV) and ``max_forces_std``
+    (eV/Å) in ``info``, ``forces_std`` in ``arrays``.
     """
     momenta = (state.momenta / AMU / ase.units.fs).cpu().numpy()  # ASE: sqrt(amu eV)
     forces, energy = state.forces.cpu().numpy(), state.energy.tolist()
     structures = atoms_of(state.batch)
     spread = [] if state.forces_std is None else spread_of(state).tolist()
-    start = 0
+    standard, start = masses_of(state.batch), 0
     for place, atoms in enumerate(structures):
         own = slice(start, start + len(atoms))
+        if not torch.equal(state.masses[own], standard[own]):
+            atoms.set_masses((state.masses[own] / AMU).cpu().numpy())
         atoms.set_momenta(momenta[own], apply_constraint=False)
         stress = None if state.stress is None else state.stress[place].cpu().numpy()
         atoms.calc = SinglePointCalculator(atoms, energy=energy[place], forces=forces[own], stress=stress)

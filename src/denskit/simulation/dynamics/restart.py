@@ -15,6 +15,7 @@ from denskit.reading.budget import naming
 from denskit.runtime.work_folder import below, read_state, write_state
 from denskit.simulation.dynamics.integrators import State
 from denskit.simulation.dynamics.loop import Failure
+from denskit.simulation.dynamics.momenta import masses_of
 from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.potential import Potential
 from denskit.simulation.state import tensors_of
@@ -71,8 +72,10 @@ class Restart:
         return {**self.settings.model_dump(mode="json"), **self.origin}
 
 
-def origin_of(batch: Batch, potential: Potential) -> dict[str, str]:
-    """SHA-256 of each property of the initial structures, and of the models."""
+def origin_of(batch: Batch, masses: Tensor, potential: Potential) -> dict[str, str]:
+    """SHA-256 of each property of the initial structures, of masses unlike the standard ones, and of the models."""
     names = ("n_atoms", "atomic_numbers", "positions", "cell", "pbc", "fixed")
     found = {name: hashlib.sha256(getattr(batch, name).cpu().numpy().tobytes()).hexdigest() for name in names}
+    if not torch.equal(masses, masses_of(batch).cpu()):
+        found["masses"] = hashlib.sha256(masses.numpy().tobytes()).hexdigest()
     return found | {"models": potential.weights_sha256()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,25 +15,43 @@ from denskit.geometry.lattice import nearest_image
 from denskit.simulation.relaxation.results import Relaxed
 from denskit.simulation.state import Structures
 
+LISTED = 10  # unreadable frames that are named
 ENERGY_THRESHOLD = 0.02  # eV, of EwT
 THRESHOLDS = np.arange(0.01, 0.5, 0.001)  # Å, of ADwT
 
 
-def first_frames(frames: Iterable[System]) -> list[System]:
+def first_frames(frames: Structures) -> list[System]:
     """The first frame of each relaxation in a trajectory file, with the last frame as the reference.
 
     Frames of one ``sid`` belong to one relaxation and are ordered by ``fid``.  ``relaxed_energy`` (perhaps None) and
-    ``relaxed_positions`` are those of the last frame.  Raises ValueError for frames without sid or fid.
+    ``relaxed_positions`` are those of the last frame.  Frames that cannot be read are left out with a warning that
+    names them.  Raises ValueError for frames without sid or fid, and where none can be read.
     """
     first: dict[str, System] = {}
     last: dict[str, System] = {}
-    for frame in frames:
+    unreadable: list[ValueError] = []
+    for index in range(len(frames)):
+        try:
+            frame = frames[index]
+        except ValueError as error:
+            unreadable.append(error)
+            continue
         if not frame.sid or frame.fid is None:
             raise ValueError(f"frame {frame.index} has no sid or no fid, so its relaxation is not known")
         if frame.sid not in first or frame.fid < _number(first[frame.sid]):
             first[frame.sid] = frame
         if frame.sid not in last or frame.fid > _number(last[frame.sid]):
             last[frame.sid] = frame
+    if unreadable and not first:
+        raise unreadable[0]
+    if unreadable:
+        more = f"; and {len(unreadable) - LISTED} more" if len(unreadable) > LISTED else ""
+        warnings.warn(
+            f"{len(unreadable)} of {len(frames)} frames cannot be read and are left out. Where one was the first or "
+            "the last of its relaxation, the next or the one before takes its place: "
+            f"{'; '.join(map(str, unreadable[:LISTED]))}{more}",
+            stacklevel=2,
+        )
     return [
         replace(frame, relaxed_energy=last[sid].energy, relaxed_positions=last[sid].positions)
         for sid, frame in first.items()
