@@ -15,6 +15,7 @@ from denskit.evaluation.study.running import seconds_of_run
 from denskit.files import sha256_of, short_names
 from denskit.models.model_file import read_header
 from denskit.training.load_config import load_config
+from denskit.training.overview import errors_of
 from denskit.training.run_folder import FRAMES, RunFolder, model_file
 
 _NOT_COMPARED = (  # settings that do not change what is learned
@@ -27,14 +28,13 @@ _NOT_COMPARED = (  # settings that do not change what is learned
 )  # fmt: skip
 _PARTS = ("data.train", "data.valid", "data.test")
 _LONGEST = 60  # letters of a name made of settings
-_TESTED = ("result.json", "test.json")  # of a study's run, of `denskit evaluate`
 
 
 def compare_runs(runs: Sequence[str]) -> Results:
     """Errors of runs, each a folder or NAME=FOLDER; runs of one name or with the same settings are seeds of a variant.
 
-    Judged by result.json or test.json, where all runs have one (``denskit evaluate``); else by the validation errors
-    of the model that each run kept.  Raises FileNotFoundError where a folder is no run, ValueError for one run.
+    Judged by the errors that studies or ``denskit evaluate`` wrote, where all runs have some; else by the validation
+    errors of the model that each run kept.  Raises FileNotFoundError where a folder is no run, ValueError for one run.
     """
     if len(runs) < 2:
         raise ValueError(f"{len(runs)} runs given; give two or more folders to compare")
@@ -44,14 +44,15 @@ def compare_runs(runs: Sequence[str]) -> Results:
             raise FileNotFoundError(f"{folder}: no run folder (it has no config.yaml)")
     settings = [_settings_of(folder) for folder in folders]
     names = _names(runs, settings, folders)
-    tested = all(any((folder / file).is_file() for file in _TESTED) for folder in folders)
+    measured = [errors_of(RunFolder(folder)) for folder in folders]
+    tested = all(measured)
     found: list[Found] = []
-    for name, own, folder in zip(names, settings, folders, strict=True):
+    for name, own, folder, test_errors in zip(names, settings, folders, measured, strict=True):
         other = next((run.folder for run in found if (run.variant, run.seed) == (name, own["seed"])), folder)
         if other != folder:
             raise ValueError(f"{other} and {folder} have the same settings and seed; give names: NAME=FOLDER")
         header = read_header(model_file(folder))
-        errors = _test_errors(folder) if tested else {"validation": header["metadata"]["validation"]}
+        errors = test_errors if tested else {"validation": header["metadata"]["validation"]}
         if not any(errors.values()):
             raise ValueError(
                 f"{folder}: no errors of its model are kept, since it was not judged at its last step; first: denskit "
@@ -129,9 +130,3 @@ def _settings_of(folder: Path) -> dict[str, Any]:
         parts = json.loads(splits.read_text(encoding="utf-8"))
         settings["data.split.train"] = len(parts["train"])
     return settings
-
-
-def _test_errors(folder: Path) -> dict[str, dict[str, float]]:
-    file = next(file for file in _TESTED if (folder / file).is_file())
-    errors = json.loads((folder / file).read_text("utf-8"))
-    return errors["errors"] if file == _TESTED[0] else {"test": errors}
