@@ -10,6 +10,7 @@ import pytest
 
 from denskit import Run
 from denskit.analysis.run_results import RunResults
+from denskit.data.splits import Splits
 from denskit.evaluation.study.running import seconds_of_run
 from denskit.training.overview import errors_of, messages_of, metrics_of, overview_of, state_of
 from denskit.training.run_folder import RunFolder
@@ -59,3 +60,13 @@ def test_metrics_are_read_with_gaps(folder: RunFolder) -> None:
     np.testing.assert_array_equal(columns["valid_loss"], [np.nan, 3.0])
     assert overview_of(folder.path).validation == {"loss": 3.0}
     assert seconds_of_run(folder.path) == 4.5
+
+
+def test_a_damaged_split_is_named(folder: RunFolder) -> None:
+    assert folder.divided() is None
+    Splits(np.arange(2), np.array([2]), np.array([], dtype=int), file="mine.extxyz").save(folder.splits)
+    divided = folder.divided()
+    assert divided is not None and divided.train.tolist() == [0, 1] and not len(divided.test)
+    folder.splits.write_text('{"train": [0, 1]}')
+    with pytest.raises(ValueError, match=r"splits.json is not a split file written by Denskit"):
+        folder.divided()

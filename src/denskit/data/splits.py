@@ -46,11 +46,8 @@ class Splits:
         write_json(Path(path), document, indent=None)
 
     @classmethod
-    def load(cls, path: str | Path, *, of: Path) -> Splits:
-        """Read a split of the file ``of``.
-
-        Raises FileNotFoundError, and ValueError where ``path`` is no split or belongs to another file.
-        """
+    def read(cls, path: str | Path) -> Splits:
+        """Read a split.  Raises FileNotFoundError, and ValueError where ``path`` is none."""
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"no split file {path}")
@@ -60,7 +57,12 @@ class Splits:
                 raise KeyError("format")
             train, valid, test = (np.array(document[part], dtype=np.int64).reshape(-1) for part in PARTS)
             about = {key: str(document[key]) for key in ("file", "sha256", "how")}
-            splits = cls(train, valid, test, size=int(document["size"]), **about)
+            return cls(train, valid, test, size=int(document["size"]), **about)
+
+    @classmethod
+    def load(cls, path: str | Path, *, of: Path) -> Splits:
+        """Read a split of the file ``of``.  Raises as :meth:`read`, and ValueError where it is of another file."""
+        splits = cls.read(path)
         size, sha256 = identity_of(of)
         if size != splits.size or sha256 != splits.sha256:
             raise ValueError(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from denskit.data.splits import PARTS, Splits, identity_of
+from denskit.data.splits import PARTS, identity_of
 from denskit.models.base import ForceField
 from denskit.models.model_file import read_header
-from denskit.reading.documents import read_json
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder, folder_of, model_file
 from denskit.training.trained_on import seen_before
@@ -28,20 +28,21 @@ def require_unseen(members: Sequence[ForceField | str | os.PathLike[str]], split
     cannot be told.
     """
     first = _folder(members[0])
-    judged = _split_of(first)
+    judged = first.divided()
     advice = f"Judge the committee on another file, or train its members on one split, data.split.file={first.splits}"
     for member in members[1:]:
         name = "a force field in memory" if isinstance(member, ForceField) else os.fspath(member)
-        own = None if isinstance(member, ForceField) else _split_of(_folder(member))
+        own = None if isinstance(member, ForceField) else _folder(member).divided()
         if judged is None or own is None:
             if judged is not None and not isinstance(member, ForceField) and _files(member) & _files(members[0], False):
                 raise ValueError(f"{name} was trained on the whole file that {first.path} divides. {advice}")
             warnings.warn(f"whether {name} has trained on the structures judged is not known", stacklevel=3)
-        elif own["sha256"] == judged["sha256"]:
-            seen = set(judged[split]) & {index for part in _SEEN[split] for index in own[part]}
+        elif own.sha256 == judged.sha256:
+            numbers = getattr(judged, split)
+            seen = np.isin(numbers, np.concatenate([getattr(own, part) for part in _SEEN[split]])).sum()
             if seen:
                 raise ValueError(
-                    f"{name} has trained on {len(seen)} of the {len(judged[split])} {split} structures of "
+                    f"{name} has trained on {seen} of the {len(numbers)} {split} structures of "
                     f"{first.path}, so its errors there mean nothing. {advice}"
                 )
 
@@ -52,7 +53,7 @@ def trained_on(members: Sequence[ForceField | str | os.PathLike[str]], file: Pat
     if not file.exists():  # an address
         return []
     told = [member for member in members if not isinstance(member, ForceField) and file.resolve() in _files(member)]
-    splits = [_split_of(_folder(member)) for member in told]
+    splits = [_folder(member).divided() for member in told]
     same = identity_of(file) if any(splits) else None
     said = []
     for member, split in zip(told, splits, strict=True):
@@ -60,8 +61,8 @@ def trained_on(members: Sequence[ForceField | str | os.PathLike[str]], file: Pat
             count = "some"
         elif split is None:
             count = "some" if _is_divided(member) else str(frames)
-        elif (split["size"], split["sha256"]) == same:
-            count = str(len(split["train"]))
+        elif (split.size, split.sha256) == same:
+            count = str(len(split.train))
         else:  # the file has changed
             continue
         said.append(
@@ -74,13 +75,11 @@ def trained_on(members: Sequence[ForceField | str | os.PathLike[str]], file: Pat
 def trained_before(members: Sequence[ForceField | str | os.PathLike[str]], split: str) -> list[str]:
     """Warnings where models that runs were fine-tuned from have trained on the ``split`` of the first run's data."""
     runs = [_folder(member) for member in members if not isinstance(member, ForceField)]
-    document = None if not runs or isinstance(members[0], ForceField) else _split_of(runs[0])
-    if document is None or split == "train":
+    splits = None if not runs or isinstance(members[0], ForceField) else runs[0].divided()
+    if splits is None or split == "train":
         return []
-    parts = {part: np.array(document[part], dtype=np.int64) for part in PARTS}
-    train, valid, test = (parts[part] if part == split else parts[part][:0] for part in PARTS)
-    splits = Splits(train, valid, test, sha256=document["sha256"])
-    return [said for run in runs if run.config.is_file() for said in seen_before(load_config(run.path), splits)]
+    judged = replace(splits, **{part: getattr(splits, part)[:0] for part in PARTS if part != split})
+    return [said for run in runs if run.config.is_file() for said in seen_before(load_config(run.path), judged)]
 
 
 def _folder(member: Any) -> RunFolder:
@@ -91,10 +90,6 @@ def _folder(member: Any) -> RunFolder:
 def _is_divided(member: Any) -> bool:
     """Whether a model file is of a run that trained on a part of its file."""
     return read_header(model_file(member))["metadata"].get("data_sha256") is not None
-
-
-def _split_of(folder: RunFolder) -> dict[str, Any] | None:
-    return read_json(folder.splits) if folder.splits.is_file() else None
 
 
 def _files(member: Any, replayed: bool = True) -> set[Path]:

@@ -13,7 +13,6 @@ from denskit.data.config import DataConfig
 from denskit.data.readers.formats import are_shards, path_of, require_effect
 from denskit.data.splits import Splits
 from denskit.models.model_file import read_header
-from denskit.reading.documents import read_json
 from denskit.training.load_config import data_config
 from denskit.training.run_folder import folder_of, model_file
 from denskit.training.settings import RunConfig
@@ -36,10 +35,10 @@ def seen_before(config: RunConfig, splits: Splits | None) -> list[str]:
         if origin is None or not Path(origin).exists():
             break
         folder = folder_of(origin)
-        own = read_json(folder.splits) if folder.splits.is_file() else {}
-        if splits is not None and own.get("sha256") == splits.sha256:
-            seen["valid"].update(own["train"])
-            seen["test"].update(own["train"], own["valid"])  # by which it was chosen
+        own = folder.divided()
+        if splits is not None and own is not None and own.sha256 == splits.sha256:
+            seen["valid"].update(own.train.tolist())
+            seen["test"].update(own.train.tolist(), own.valid.tolist())  # by which it was chosen
             first = first or str(folder.splits)
         try:
             origin = read_header(model_file(origin))["metadata"].get("run", {}).get("training", {}).get("init_from")

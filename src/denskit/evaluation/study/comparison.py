@@ -76,10 +76,9 @@ def _of_other_structures(found: Sequence[Found], settings: Sequence[Mapping[str,
     """
     judged: dict[str, dict[int, str]] = {}
     for run, own in zip(found, settings, strict=True):
-        path, given = RunFolder(run.folder).splits, own.get(f"data.{part}")
-        if given is None and path.is_file():
-            split = json.loads(path.read_text(encoding="utf-8"))
-            given = json.dumps([split["sha256"], split[part]])
+        given = own.get(f"data.{part}")
+        if given is None and (splits := RunFolder(run.folder).divided()) is not None:
+            given = json.dumps([splits.sha256, getattr(splits, part).tolist()])
         elif given is not None and Path(given).is_file():
             given = sha256_of(Path(given))  # frames that were given in memory are in a file of each run
         if given is not None:
@@ -125,8 +124,6 @@ def _settings_of(folder: Path) -> dict[str, Any]:
     for part in _PARTS:  # of frames in memory each run has a copy of its own: alike where the content is
         if settings.get(part) is not None and (file := Path(str(settings[part]))).parent.name == FRAMES:
             settings[part] = sha256_of(file)[:12] if file.is_file() else str(file)
-    splits = RunFolder(folder).splits
-    if settings.get("data.split.file") is not None and splits.is_file():
-        parts = json.loads(splits.read_text(encoding="utf-8"))
-        settings["data.split.train"] = len(parts["train"])
+    if settings.get("data.split.file") is not None and (splits := RunFolder(folder).divided()) is not None:
+        settings["data.split.train"] = len(splits.train)
     return settings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -119,8 +118,8 @@ def judge(study: StudyConfig, run: Path, name: str) -> Errors:
 
 def on_test_split(run: Path) -> dict[str, Errors]:
     """Errors on the test split, under its name; empty where the run has none."""
-    splits = RunFolder(run).splits
-    if splits.is_file() and not json.loads(splits.read_text(encoding="utf-8"))["test"]:
+    splits = RunFolder(run).divided()
+    if splits is not None and not len(splits.test):
         return {}
     return {TEST: evaluate(run)}  # of splits, data.test, or the dataset's own
 
