@@ -23,9 +23,9 @@ from denskit.models.model_file import read_header
 from denskit.models.scaling import Scaling
 from denskit.tasks.metrics import measure
 from denskit.training.loader import Mixture
+from denskit.training.reading_settings import reading_as_trained
 from denskit.training.run_folder import folder_of, model_file
 from denskit.training.settings import RunConfig
-from denskit.training.trained_on import reading_as_trained
 
 JUDGED = 200  # old structures, at most, that are held out to measure forgetting
 FORGOTTEN = 0.5  # force error relative to predicting zero: a model does better on its own training data

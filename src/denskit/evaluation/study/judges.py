@@ -26,9 +26,10 @@ from denskit.simulation.stability.protocol import Reference, StudySettings
 from denskit.simulation.stability.study import run_study
 from denskit.simulation.state import Structures
 from denskit.training.inputs import content_of
+from denskit.training.reading_settings import reading_like
 from denskit.training.run_folder import RunFolder, model_file
+from denskit.training.seen import seen_before
 from denskit.training.settings import RunConfig
-from denskit.training.trained_on import reading_like, seen_before
 
 Errors = dict[str, float]
 
