@@ -19,7 +19,6 @@ from data.published import write_s2ef
 from data.readers.test_aselmdb import ROWS
 from data.readers.test_raw_oc20 import _write as write_raw
 from denskit.cli.import_ import _settings
-from denskit.cli.info import _flat
 from denskit.data import DataConfig, load_data, read_file
 from denskit.data.datasets.embedded import FOLDER as EMBEDDED
 from denskit.data.readers.shards import INDEX, SIZES, ShardFile, write_shard
@@ -32,6 +31,7 @@ from denskit.models.importing import import_checkpoint
 from denskit.models.model_file import load_model, read_header, save_model
 from denskit.models.scaling import Scaling
 from denskit.presets import preset_text, study_names, study_text
+from denskit.settings import dotted
 from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, load_checkpoint, save_checkpoint
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder
@@ -189,7 +189,7 @@ def _model(folder: Path) -> None:
 
 def _read_model(folder: Path) -> None:
     """As ``denskit info`` and all that use a model do."""
-    _flat(read_header(folder / "a.safetensors"))
+    list(dotted(read_header(folder / "a.safetensors")))
     load_model(folder / "a.safetensors")
 
 

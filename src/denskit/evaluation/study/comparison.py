@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from denskit.evaluation.study.config import dotted, short
+from denskit.evaluation.study.config import short
 from denskit.evaluation.study.results import Found, Results, tabulate
 from denskit.evaluation.study.running import seconds_of_run
 from denskit.files import sha256_of, short_names
 from denskit.models.model_file import read_header
+from denskit.settings import dotted
 from denskit.training.load_config import load_config
 from denskit.training.overview import errors_of
 from denskit.training.run_folder import FRAMES, RunFolder, model_file
