@@ -23,7 +23,7 @@ from denskit.data import DataConfig, load_data, read_file
 from denskit.data.datasets.embedded import FOLDER as EMBEDDED
 from denskit.data.readers.shards import INDEX, SIZES, ShardFile, write_shard
 from denskit.data.references import linear_references, system_references
-from denskit.data.splits import Splits
+from denskit.data.splits import Splits, identity_of
 from denskit.evaluation.study.config import load_study
 from denskit.models import build_force_field
 from denskit.models.equiformer import EquiformerConfig
@@ -241,9 +241,7 @@ def _splits(folder: Path) -> None:
     _npz(folder)
     Splits(np.arange(2), np.array([2]), np.array([3]), file="a.npz", how="by hand").save(folder / "splits.json")
     data = json.loads((folder / "splits.json").read_text())
-    from denskit.files import identity
-
-    data["size"], data["sha256"] = identity(folder / "a.npz")
+    data["size"], data["sha256"] = identity_of(folder / "a.npz")
     (folder / "splits.json").write_text(json.dumps(data))
 
 
