@@ -121,7 +121,7 @@ def environment() -> dict[str, Any]:
     return {
         "command": sys.argv,
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "commit": _commit(),
         "platform": platform.platform(),
         "machine": platform.processor() or platform.machine(),
@@ -133,7 +133,8 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None where there is none."""
     try:
         return version(package)
     except PackageNotFoundError:
