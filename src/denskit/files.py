@@ -193,14 +193,6 @@ def _lock(path: Path, wait: bool) -> int:
         os.close(handle)  # the owner has renamed or removed this file
 
 
-def identity(path: Path) -> tuple[int, str]:
-    """Bytes and SHA-256 of a file; of a folder: bytes of all files, and a hash of their names and sizes."""
-    if not path.is_dir():
-        return path.stat().st_size, sha256_of(path)
-    sizes = {str(file.relative_to(path)): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()}
-    return sum(sizes.values()), hashlib.sha256(repr(sizes).encode()).hexdigest()
-
-
 def sha256_of(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
     with path.open("rb") as file:

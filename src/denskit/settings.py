@@ -7,8 +7,8 @@ Marks on fields say when a setting may differ::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
@@ -37,6 +37,20 @@ def fields_of(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fie
 def marked(cls: type[BaseModel], mark: str) -> frozenset[str]:
     """Dotted keys of the settings that carry a mark."""
     return frozenset(key for key, field in fields_of(cls) if mark in field.metadata)
+
+
+def dotted(mapping: Mapping[Any, Any], prefix: str = "", *, lists: bool = False) -> Iterator[tuple[str, Any]]:
+    """Nested entries as (dotted key, value); an empty mapping is a value.
+
+    ``lists``: also those of lists of mappings, whose places count as keys.
+    """
+    for key, value in mapping.items():
+        if lists and isinstance(value, list) and value and isinstance(value[0], Mapping):
+            value = dict(enumerate(value))
+        if isinstance(value, Mapping) and value:
+            yield from dotted(value, f"{prefix}{key}.", lists=lists)
+        else:
+            yield f"{prefix}{key}", value
 
 
 def problems_in(error: ValidationError) -> str:

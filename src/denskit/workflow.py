@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from denskit.evaluation.evaluate import Predictions, evaluate, load_force_field,
 from denskit.files import write_json
 from denskit.models.base import ForceField
 from denskit.training.load_config import load_config
-from denskit.training.overview import RunState, messages_of, overview_of, run_folder, state_of
+from denskit.training.overview import RunState, errors_of, messages_of, metrics_of, overview_of, run_folder, state_of
 from denskit.training.run import train as train_run
 from denskit.training.settings import RunConfig
 
@@ -54,20 +53,18 @@ class Run(os.PathLike[str]):
     @property
     def curves(self) -> dict[str, np.ndarray]:
         """Columns of metrics.csv [rows] float64: "step", "train_loss", "valid_forces_mae_meV_per_A", ...; NaN: none."""
-        from denskit.analysis.plots import read_metrics  # matplotlib takes longer to import than all the rest
-
-        return read_metrics(self._folder.metrics)
+        return metrics_of(self._folder)
 
     @property
     def errors(self) -> dict[str, float]:
-        """Errors on the test split as :func:`denskit.evaluate` measures them, once; kept in test.json.
+        """Errors on the test split as :func:`denskit.evaluate` measures them, once; kept in the folder.
 
         Raises ValueError where the run has no test split.
         """
-        kept = self.path / "test.json"
-        if not kept.is_file():
-            write_json(kept, evaluate(self.path))
-        found: dict[str, float] = json.loads(kept.read_text(encoding="utf-8"))
+        found = errors_of(self._folder).get("test")
+        if found is None:
+            found = evaluate(self.path)
+            write_json(self.path / "test.json", found)
         return found
 
     @property

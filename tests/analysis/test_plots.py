@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from denskit.analysis.plots import curves_figure, parity_figure, plot_overview, png_of, read_metrics, save_figure
+from denskit.analysis.plots import curves_figure, parity_figure, plot_overview, png_of, save_figure
 from denskit.analysis.report.page import Picture
 from denskit.analysis.report.simulation import dynamics
 from denskit.analysis.simulation_plots import dynamics_figure
+from denskit.training.overview import metrics_of
+from denskit.training.run_folder import RunFolder
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -28,19 +30,6 @@ def test_parity_draws_one_panel_a_label(tmp_path: Path) -> None:
         parity_figure({})
 
 
-def test_metrics_are_read_with_gaps(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.csv"
-    path.write_text("step,loss,valid\n1,0.5,\n2,0.25,3\n")
-    columns = read_metrics(path)
-    np.testing.assert_array_equal(columns["loss"], [0.5, 0.25])
-    np.testing.assert_array_equal(columns["valid"], [np.nan, 3.0])
-    with pytest.raises(FileNotFoundError, match="metrics.csv"):
-        read_metrics(tmp_path / "absent" / "metrics.csv")
-    path.write_text("step,loss\n")
-    with pytest.raises(ValueError, match="no rows"):
-        read_metrics(path)
-
-
 def test_learning_curves_of_runs_with_other_columns(tmp_path: Path) -> None:
     for name, header in (
         ("a", "step,train_energy_mae_meV,valid_forces_mae_meV_per_A"),
@@ -48,7 +37,7 @@ def test_learning_curves_of_runs_with_other_columns(tmp_path: Path) -> None:
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "metrics.csv").write_text(f"{header}\n10,5,\n20,4,3\n")
-    curves = {name: read_metrics(tmp_path / name / "metrics.csv") for name in ("a", "b")}
+    curves = {name: metrics_of(RunFolder(tmp_path / name)) for name in ("a", "b")}
     assert png_of(curves_figure(curves)).startswith(PNG)
     pair = (np.arange(6.0), np.arange(6.0) + 0.1)
     runs = {"a": tmp_path / "a", "b": tmp_path / "b"}

@@ -19,12 +19,11 @@ from data.published import write_s2ef
 from data.readers.test_aselmdb import ROWS
 from data.readers.test_raw_oc20 import _write as write_raw
 from denskit.cli.import_ import _settings
-from denskit.cli.info import _flat
 from denskit.data import DataConfig, load_data, read_file
 from denskit.data.datasets.embedded import FOLDER as EMBEDDED
 from denskit.data.readers.shards import INDEX, SIZES, ShardFile, write_shard
 from denskit.data.references import linear_references, system_references
-from denskit.data.splits import Splits
+from denskit.data.splits import Splits, identity_of
 from denskit.evaluation.study.config import load_study
 from denskit.models import build_force_field
 from denskit.models.equiformer import EquiformerConfig
@@ -32,6 +31,7 @@ from denskit.models.importing import import_checkpoint
 from denskit.models.model_file import load_model, read_header, save_model
 from denskit.models.scaling import Scaling
 from denskit.presets import preset_text, study_names, study_text
+from denskit.settings import dotted
 from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, load_checkpoint, save_checkpoint
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder
@@ -189,7 +189,7 @@ def _model(folder: Path) -> None:
 
 def _read_model(folder: Path) -> None:
     """As ``denskit info`` and all that use a model do."""
-    _flat(read_header(folder / "a.safetensors"))
+    list(dotted(read_header(folder / "a.safetensors")))
     load_model(folder / "a.safetensors")
 
 
@@ -241,9 +241,7 @@ def _splits(folder: Path) -> None:
     _npz(folder)
     Splits(np.arange(2), np.array([2]), np.array([3]), file="a.npz", how="by hand").save(folder / "splits.json")
     data = json.loads((folder / "splits.json").read_text())
-    from denskit.files import identity
-
-    data["size"], data["sha256"] = identity(folder / "a.npz")
+    data["size"], data["sha256"] = identity_of(folder / "a.npz")
     (folder / "splits.json").write_text(json.dumps(data))
 
 

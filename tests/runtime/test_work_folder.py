@@ -50,6 +50,8 @@ def test_changed_entries_are_named_by_their_keys(tmp_path: Path) -> None:
     assert "\n  optimizer.dt: 0.1 then, 0.2 now\n" in str(error.value)
     assert "xxx... now" in str(error.value) and "steps" not in str(error.value) and "device" not in str(error.value)
     assert folder(tmp_path).require_same({"a": 1}, {"a": 2}, {"a"}) == {"a": (1, 2)}
+    listed = {"files": [{"name": "a", "own": {}}]}
+    assert differences(listed, {"files": [{"name": "b"}]}) == {"files.0.name": ("a", "b")}
 
 
 def test_a_state_comes_back_bit_for_bit(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from ase.io import write
 
 from denskit.data.splits import Splits
 from denskit.evaluation.evaluate import evaluate
-from denskit.evaluation.unseen import trained_before
+from denskit.evaluation.unseen import warnings_for_split
 from denskit.training.load_config import load_config
 from denskit.training.run import train
-from denskit.training.trained_on import seen_before
+from denskit.training.seen import seen_before
 
 SMALL = [
     "model.num_layers=1", "model.channels=[4,2]", "model.feature_channels=[4,2]", "model.head_channels=[2,2]",
@@ -98,7 +98,7 @@ def test_structures_that_the_starting_model_learned_are_named(tmp_path: Path) ->
     parts = [f"data.path={data}", "data.split.train=2", "data.split.valid=2", "data.split.test=2", *SMALL]
     train(load_config("demo", [*parts, f"output={first}", "training.max_steps=1"]))
     splits = Splits.load(first / "splits.json", of=data)
-    assert trained_before([first], "test") == []
+    assert warnings_for_split([first], "test") == []
 
     other = replace(splits, train=splits.test, valid=splits.train, test=splits.valid)
     other.save(tmp_path / "other.json")

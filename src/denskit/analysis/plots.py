@@ -5,7 +5,6 @@ Everything is drawn with matplotlib's Agg canvas (no display needed) and labelle
 
 from __future__ import annotations
 
-import csv
 import io
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,9 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from denskit.training.overview import metrics_of
+from denskit.training.run_folder import RunFolder
 
 Pair = tuple[np.ndarray, np.ndarray]  # reference, predicted
 
@@ -41,20 +43,6 @@ def series_style(place: int) -> dict[str, Any]:
     """Colour and dashes of a line by its place among the lines of a panel: eighteen differ."""
     turn, colour = divmod(place, len(COLOURS))
     return {"color": COLOURS[colour], "linestyle": _DASHES[turn % len(_DASHES)]}
-
-
-def read_metrics(path: Path) -> dict[str, np.ndarray]:
-    """Columns of a run's ``metrics.csv`` as float64 arrays of one length; empty cells are NaN.
-
-    Raises FileNotFoundError where there is none, ValueError where the file has no rows.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: not found; a run folder made by `denskit train` holds metrics.csv")
-    with path.open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    if not rows:
-        raise ValueError(f"{path}: no rows yet; wait for the first logged step")
-    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0]}
 
 
 def relative(pair: Pair) -> Pair:
@@ -81,7 +69,7 @@ def curves_figure(runs: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
     """Errors of several runs over steps, on logarithmic axes: energy, forces, and stress where it was trained.
 
     Validation is drawn with dots, training (with corrupted structures as they were trained on) thin.  ``runs`` maps
-    labels to the columns of :func:`read_metrics`.
+    labels to the columns of :func:`metrics_of`.
     """
     known = set().union(*runs.values())
     names = [name for name in UNITS if name != "stress" or {f"train_{COLUMNS[name]}", f"valid_{COLUMNS[name]}"} & known]
@@ -93,10 +81,10 @@ def curves_figure(runs: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
 def plot_overview(runs: Mapping[str, Path], forces: Mapping[str, Pair], output: Path) -> Path:
     """Several runs on one page: learning curves of energy and forces, and the parity of forces (eV/Å) after training.
 
-    ``runs`` maps labels to run folders, ``forces`` has the same labels.  Raises as :func:`read_metrics`.
+    ``runs`` maps labels to run folders, ``forces`` has the same labels.  Raises as :func:`metrics_of`.
     """
     figure, row = row_of_axes(3, width=4.4, height=4.0)
-    curves = {label: read_metrics(folder / "metrics.csv") for label, folder in runs.items()}
+    curves = {label: metrics_of(RunFolder(folder)) for label, folder in runs.items()}
     _draw_curves(row[:2], ["energy", "forces"], curves)
     _draw_parity(row[2], "force (meV/Å)", forces)
     return save_figure(figure, output)

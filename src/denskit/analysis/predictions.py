@@ -6,7 +6,7 @@ from pathlib import Path
 
 from denskit.analysis.judged import Judged, judge
 from denskit.evaluation.evaluate import Kept, Models, load_predictor, source_of
-from denskit.training.trained_on import Reading
+from denskit.training.reading_settings import Reading
 
 
 def predictions_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from denskit.analysis.judged import Judged, judge
-from denskit.analysis.plots import read_metrics
 from denskit.data.base import Source, evenly
 from denskit.data.loading import read_file
 from denskit.data.readers.formats import is_read_by_ase
@@ -23,6 +21,7 @@ from denskit.models.model_file import read_header
 from denskit.reading.documents import read_json
 from denskit.tasks import denoises
 from denskit.training.load_config import load_config
+from denskit.training.overview import errors_of, lines_of, metrics_of
 from denskit.training.run_folder import RunFolder
 from denskit.training.settings import RunConfig
 
@@ -30,7 +29,6 @@ PREDICTIONS = "predictions.npz"  # in the run folder, so that a second report is
 MOST_DENOISED = 100  # structures on which the recovery of noise is measured
 MOST_VALUES = 12  # of a field that groups structures
 _OF_WORK = ("step ", "finished: ", "stopped")  # begin lines after those of the start
-_STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ")
 
 
 class RunResults:
@@ -54,7 +52,7 @@ class RunResults:
     def columns(self) -> dict[str, np.ndarray]:
         """The columns of metrics.csv; only "step", empty, where nothing is logged yet."""
         try:
-            return read_metrics(self.folder.metrics)
+            return metrics_of(self.folder)
         except (FileNotFoundError, ValueError):
             return {"step": np.zeros(0)}
 
@@ -64,10 +62,7 @@ class RunResults:
 
         Of a training that went on after it was resumed, those before it are gone, but for findings about the data.
         """
-        if not self.folder.log.is_file():
-            return []
-        lines = self.folder.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        lines = [_STAMP.sub("", line) for line in lines]
+        lines = lines_of(self.folder)
         last_step = max((place for place, line in enumerate(lines) if line.startswith("step ")), default=-1)
         resumed = [place for place, line in enumerate(lines[:last_step]) if line.startswith("resumed after step")]
         if resumed:
@@ -83,10 +78,8 @@ class RunResults:
 
     @cached_property
     def errors(self) -> dict[str, dict[str, float]]:
-        """Errors that other verbs wrote, by test: result.json of a study, test.json of ``denskit evaluate``."""
-        if (self.path / "result.json").is_file():
-            return read_json(self.path / "result.json")["errors"]
-        return {"test": read_json(self.path / "test.json")} if (self.path / "test.json").is_file() else {}
+        """Errors that a study or ``denskit evaluate`` wrote, by test."""
+        return errors_of(self.folder)
 
     @cached_property
     def judged(self) -> Judged | str:

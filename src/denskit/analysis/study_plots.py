@@ -12,9 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from denskit.analysis.plots import plain_ticks, read_metrics, row_of_axes, save_figure, series_style
+from denskit.analysis.plots import plain_ticks, row_of_axes, save_figure, series_style
 from denskit.evaluation.study.config import FORCES, METRICS
 from denskit.evaluation.study.results import Column, Found, Results, describe
+from denskit.training.overview import metrics_of
+from denskit.training.run_folder import RunFolder
 
 _MOST = 4  # panels in a row
 _BESIDE = 4  # more variants than these: the legend would cover the panel
@@ -118,7 +120,7 @@ def _legends(figure: Figure, row: Sequence[Axes]) -> None:
 def _draw_curve(axes: Axes, runs: Sequence[Found], label: str, place: int) -> None:
     curves = []
     for run in runs:
-        columns = read_metrics(run.folder / "metrics.csv")
+        columns = metrics_of(RunFolder(run.folder))
         if f"valid_{FORCES}" in columns:
             kept = np.isfinite(columns[f"valid_{FORCES}"])
             curves.append((columns["step"][kept], columns[f"valid_{FORCES}"][kept]))

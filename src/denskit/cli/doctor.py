@@ -19,12 +19,13 @@ def doctor() -> None:
     from rich.table import Table
 
     from denskit.models import MODELS
+    from denskit.training.run_folder import version_of
 
     problems = [problem for entry in MODELS.values() if (problem := entry.backbone.kernels_problem("cpu"))]
     found = {
         "Python": platform.python_version(),
         "system": platform.platform(),
-        **{package: _version(package) for package in PACKAGES},
+        **{package: version_of(package) or "not installed" for package in PACKAGES},
         "CPU threads": f"{torch.get_num_threads()} (OMP_NUM_THREADS sets them)",
         "kernels on CPUs": "; ".join(f"plain: {problem}" for problem in problems) or "fused (equiformer); others plain",
         "kernels on GPUs": "plain",
@@ -35,15 +36,6 @@ def doctor() -> None:
     for row in found.items():
         table.add_row(*row)
     Console().print(table)
-
-
-def _version(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def _cuda() -> str:

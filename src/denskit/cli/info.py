@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -56,20 +56,15 @@ def info(
 
 def _show_model(path: Path) -> None:
     from denskit.models.model_file import read_header
+    from denskit.settings import dotted
     from denskit.training.run_folder import model_file
 
     header = read_header(model_file(path))
     give(**header)
     table = Table("field", "value", title=str(path))
-    for name, value in _flat(header):
-        table.add_row(name, value)
+    for name, value in dotted(header):
+        table.add_row(name, str(value))
     Console().print(table)
-
-
-def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
-    if isinstance(value, dict) and value:
-        return [row for key, item in value.items() for row in _flat(item, f"{prefix}.{key}" if prefix else str(key))]
-    return [(prefix, str(value))]
 
 
 def _show_structures(path: Path, settings: list[str]) -> None:

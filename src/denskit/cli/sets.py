@@ -44,7 +44,7 @@ def reading_settings(settings: Sequence[str]) -> dict[str, Any]:
     Raises ValueError for other arguments, unknown settings, and those that do not say how a file is read.
     """
     from denskit.training.load_config import data_config
-    from denskit.training.trained_on import reading_of
+    from denskit.training.reading_settings import reading_of
 
     for text in settings:
         if not text.startswith("data.") and (Path(text).exists() or "=" not in text):

@@ -10,6 +10,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from denskit.training.overview import rows_of
+from denskit.training.run_folder import RunFolder
+
 if TYPE_CHECKING:
     from denskit.evaluation.study.running import Job, StudyFolder
 
@@ -75,8 +78,4 @@ class StudyProgress:
 
     def _last(self, job: Job) -> dict[str, str]:
         """The last row of the run's metrics.csv; empty before there is one."""
-        path = self.folder.run(job.run) / "metrics.csv"
-        if not path.is_file():
-            return {}
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return dict(zip(lines[0].split(","), lines[-1].split(","), strict=False)) if len(lines) > 1 else {}
+        return next(reversed(rows_of(RunFolder(self.folder.run(job.run)))), {})

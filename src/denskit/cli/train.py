@@ -91,11 +91,10 @@ def train(
 
 def _has_test(run: Path, config: RunConfig) -> bool:
     """Whether the run has structures that it has not trained on."""
-    from denskit.reading.documents import read_json
     from denskit.training.run_folder import RunFolder
 
-    splits = RunFolder(run).splits
-    return config.data.test is not None or (splits.is_file() and bool(read_json(splits)["test"]))
+    splits = RunFolder(run).divided()
+    return config.data.test is not None or (splits is not None and len(splits.test) > 0)
 
 
 def _train_together(arguments: list[str], processes: int) -> None:

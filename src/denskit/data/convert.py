@@ -34,7 +34,7 @@ from denskit.data.readers.shards import (
     read_index,
     write_shard,
 )  # fmt: skip
-from denskit.data.splits import content_of
+from denskit.data.splits import content_in_words
 from denskit.data.structure_arrays import CLOSEST, StructureArrays, close_pair
 from denskit.files import atomic_write, sha256_of, write_json
 from denskit.runtime.progress import Report, unreported
@@ -206,7 +206,7 @@ def _task(plan: _Plan, config: DataConfig, inputs: Sequence[str | Path]) -> dict
         if len(had) == 1 and had != {None}:
             reading.setdefault(key, had.pop())
     read = [
-        {"name": source.name, "structures": len(source), "content": content_of(path_of(path))}
+        {"name": source.name, "structures": len(source), "content": content_in_words(path_of(path))}
         for source, path in zip(plan.sources, inputs, strict=True)
     ]
     return {"format": FORMAT, "inputs": read, "reading": reading, "structures_per_shard": plan.per_shard}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +12,7 @@ import numpy as np
 
 from denskit.data.config import SplitConfig
 from denskit.data.readers.shards import INDEX
-from denskit.files import identity, write_json
+from denskit.files import sha256_of, write_json
 from denskit.reading.budget import naming
 from denskit.reading.documents import read_json
 
@@ -46,11 +47,8 @@ class Splits:
         write_json(Path(path), document, indent=None)
 
     @classmethod
-    def load(cls, path: str | Path, *, of: Path) -> Splits:
-        """Read a split of the file ``of``.
-
-        Raises FileNotFoundError, and ValueError where ``path`` is no split or belongs to another file.
-        """
+    def read(cls, path: str | Path) -> Splits:
+        """Read a split.  Raises FileNotFoundError, and ValueError where ``path`` is none."""
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"no split file {path}")
@@ -60,7 +58,12 @@ class Splits:
                 raise KeyError("format")
             train, valid, test = (np.array(document[part], dtype=np.int64).reshape(-1) for part in PARTS)
             about = {key: str(document[key]) for key in ("file", "sha256", "how")}
-            splits = cls(train, valid, test, size=int(document["size"]), **about)
+            return cls(train, valid, test, size=int(document["size"]), **about)
+
+    @classmethod
+    def load(cls, path: str | Path, *, of: Path) -> Splits:
+        """Read a split of the file ``of``.  Raises as :meth:`read`, and ValueError where it is of another file."""
+        splits = cls.read(path)
         size, sha256 = identity_of(of)
         if size != splits.size or sha256 != splits.sha256:
             raise ValueError(
@@ -146,16 +149,22 @@ def rare_first(order: np.ndarray, elements: Sequence[frozenset[int]]) -> np.ndar
     return np.concatenate([order[chosen], order[~chosen]])
 
 
-def content_of(path: Path) -> str:
+def content_in_words(path: Path) -> str:
     """The content of a file or folder for comparisons, in words; of files above ``LARGE`` bytes their size alone."""
     size = path.stat().st_size
     return f"{size} bytes" if path.is_file() and size > LARGE else f"sha256 {identity_of(path)[1]}"
 
 
 def identity_of(path: Path) -> tuple[int, str]:
-    """Bytes and SHA-256 of a file or folder; of Denskit's shards of their index, which has the digest of each shard."""
-    index = path / INDEX
-    return identity(index if index.is_file() else path)
+    """Bytes and SHA-256 of a file; of a folder bytes of all files, and a hash of their names and sizes.
+
+    Of Denskit's shards those of their index, which has the digest of each shard.
+    """
+    path = path / INDEX if (path / INDEX).is_file() else path
+    if not path.is_dir():
+        return path.stat().st_size, sha256_of(path)
+    sizes = {str(file.relative_to(path)): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()}
+    return sum(sizes.values()), hashlib.sha256(repr(sizes).encode()).hexdigest()
 
 
 def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) -> tuple[int, int, int]:

@@ -21,7 +21,7 @@ from denskit.data.frames import bare, structures_of
 from denskit.data.loading import read_file
 from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.data.writing import Originals, predicted
-from denskit.evaluation.unseen import require_unseen, trained_before, trained_on
+from denskit.evaluation.unseen import require_unseen, warnings_for_file, warnings_for_split
 from denskit.files import atomic_write, new_frames_file
 from denskit.models.base import ForceField
 from denskit.models.committee import Committee
@@ -32,8 +32,8 @@ from denskit.runtime.processes import Processes
 from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import measure
 from denskit.training.load_config import load_config
+from denskit.training.reading_settings import Reading, reading_as_trained, reading_of
 from denskit.training.run_folder import RunFolder, model_file
-from denskit.training.trained_on import Reading, reading_as_trained, reading_of
 
 _LOG = logging.getLogger(__name__)
 Model = ForceField | str | os.PathLike[str]
@@ -75,7 +75,7 @@ def evaluate(
     structures = source_of(model, source, split, data)
     if source is None and split != "train":
         require_unseen(members_of(model), split)
-        for said in trained_before(members_of(model), split) if processes is None or processes.is_first else ():
+        for said in warnings_for_split(members_of(model), split) if processes is None or processes.is_first else ():
             warnings.warn(said.removeprefix("warning: "), stacklevel=2)
     return _errors(predictor, structures, batch_size, processes)
 
@@ -273,7 +273,7 @@ def read_structures(
     model = members[0]
     if isinstance(source, str | os.PathLike):
         found, messages = read_file(Path(source), reading(model, source, data))
-        return found, messages + trained_on(members, Path(source), len(found))
+        return found, messages + warnings_for_file(members, Path(source), len(found))
     config = reading(model, "frames.extxyz", data)
     arrays, messages = structures_of(source, config)
     checked, masked = arrays.checked(missing=config.missing)

@@ -23,7 +23,7 @@ from denskit.models.prediction import Predictor, batches
 from denskit.reading.arrays import read_npz
 from denskit.runtime.memory import memory_named
 from denskit.runtime.processes import Processes
-from denskit.training.trained_on import Reading
+from denskit.training.reading_settings import Reading
 
 Layout = Literal["evalai", "leaderboard"]
 Arrays = dict[str, np.ndarray]

@@ -5,54 +5,57 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from denskit.data.splits import PARTS, Splits, identity_of
+from denskit.data.splits import PARTS, identity_of
 from denskit.models.base import ForceField
-from denskit.models.model_file import read_header
-from denskit.reading.documents import read_json
+from denskit.models.model_file import read_header, run_settings
 from denskit.training.load_config import load_config
-from denskit.training.run_folder import RunFolder, folder_of, model_file
-from denskit.training.trained_on import seen_before
+from denskit.training.run_folder import folder_of, model_file
+from denskit.training.seen import seen_before
+
+Member = ForceField | str | os.PathLike[str]
 
 _SEEN = {"test": ("train", "valid"), "valid": ("train",)}  # parts of a member's split, by the part that is judged
 
 
-def require_unseen(members: Sequence[ForceField | str | os.PathLike[str]], split: str) -> None:
+def require_unseen(members: Sequence[Member], split: str) -> None:
     """Compare the ``split`` of the first run with what the others have trained on.
 
     Raises ValueError where they share structures, or another member was trained on the whole file; warns where that
     cannot be told.
     """
-    first = _folder(members[0])
-    judged = _split_of(first)
+    assert not isinstance(members[0], ForceField)  # which has no split
+    first = folder_of(members[0])
+    judged = first.divided()
     advice = f"Judge the committee on another file, or train its members on one split, data.split.file={first.splits}"
     for member in members[1:]:
         name = "a force field in memory" if isinstance(member, ForceField) else os.fspath(member)
-        own = None if isinstance(member, ForceField) else _split_of(_folder(member))
+        own = None if isinstance(member, ForceField) else folder_of(member).divided()
         if judged is None or own is None:
             if judged is not None and not isinstance(member, ForceField) and _files(member) & _files(members[0], False):
                 raise ValueError(f"{name} was trained on the whole file that {first.path} divides. {advice}")
             warnings.warn(f"whether {name} has trained on the structures judged is not known", stacklevel=3)
-        elif own["sha256"] == judged["sha256"]:
-            seen = set(judged[split]) & {index for part in _SEEN[split] for index in own[part]}
+        elif own.sha256 == judged.sha256:
+            numbers = getattr(judged, split)
+            seen = np.isin(numbers, np.concatenate([getattr(own, part) for part in _SEEN[split]])).sum()
             if seen:
                 raise ValueError(
-                    f"{name} has trained on {len(seen)} of the {len(judged[split])} {split} structures of "
+                    f"{name} has trained on {seen} of the {len(numbers)} {split} structures of "
                     f"{first.path}, so its errors there mean nothing. {advice}"
                 )
 
 
-def trained_on(members: Sequence[ForceField | str | os.PathLike[str]], file: Path, frames: int) -> list[str]:
+def warnings_for_file(members: Sequence[Member], file: Path, frames: int) -> list[str]:
     """Warnings where members have trained on some of the ``frames`` structures of a file; copies are not recognized."""
     file = file.expanduser()
     if not file.exists():  # an address
         return []
     told = [member for member in members if not isinstance(member, ForceField) and file.resolve() in _files(member)]
-    splits = [_split_of(_folder(member)) for member in told]
+    splits = [folder_of(member).divided() for member in told]
     same = identity_of(file) if any(splits) else None
     said = []
     for member, split in zip(told, splits, strict=True):
@@ -60,8 +63,8 @@ def trained_on(members: Sequence[ForceField | str | os.PathLike[str]], file: Pat
             count = "some"
         elif split is None:
             count = "some" if _is_divided(member) else str(frames)
-        elif (split["size"], split["sha256"]) == same:
-            count = str(len(split["train"]))
+        elif (split.size, split.sha256) == same:
+            count = str(len(split.train))
         else:  # the file has changed
             continue
         said.append(
@@ -71,48 +74,32 @@ def trained_on(members: Sequence[ForceField | str | os.PathLike[str]], file: Pat
     return said
 
 
-def trained_before(members: Sequence[ForceField | str | os.PathLike[str]], split: str) -> list[str]:
+def warnings_for_split(members: Sequence[Member], split: str) -> list[str]:
     """Warnings where models that runs were fine-tuned from have trained on the ``split`` of the first run's data."""
-    runs = [_folder(member) for member in members if not isinstance(member, ForceField)]
-    document = None if not runs or isinstance(members[0], ForceField) else _split_of(runs[0])
-    if document is None or split == "train":
+    runs = [folder_of(member) for member in members if not isinstance(member, ForceField)]
+    splits = None if not runs or isinstance(members[0], ForceField) else runs[0].divided()
+    if splits is None or split == "train":
         return []
-    parts = {part: np.array(document[part], dtype=np.int64) for part in PARTS}
-    train, valid, test = (parts[part] if part == split else parts[part][:0] for part in PARTS)
-    splits = Splits(train, valid, test, sha256=document["sha256"])
-    return [said for run in runs if run.config.is_file() for said in seen_before(load_config(run.path), splits)]
+    judged = replace(splits, **{part: getattr(splits, part)[:0] for part in PARTS if part != split})
+    return [said for run in runs if run.config.is_file() for said in seen_before(load_config(run.path), judged)]
 
 
-def _folder(member: Any) -> RunFolder:
-    """The run folder of a member that is no force field in memory."""
-    return folder_of(member)
-
-
-def _is_divided(member: Any) -> bool:
+def _is_divided(member: str | os.PathLike[str]) -> bool:
     """Whether a model file is of a run that trained on a part of its file."""
     return read_header(model_file(member))["metadata"].get("data_sha256") is not None
 
 
-def _split_of(folder: RunFolder) -> dict[str, Any] | None:
-    return read_json(folder.splits) if folder.splits.is_file() else None
-
-
-def _files(member: Any, replayed: bool = True) -> set[Path]:
+def _files(member: str | os.PathLike[str], replayed: bool = True) -> set[Path]:
     """The files of training structures that a model file names; ``replayed``: old ones of fine-tuning, too."""
-    data = _run(member).get("data", {})
+    run = run_settings(model_file(member))
+    data = run.get("data", {})
     given = data.get("path") or data.get("train") or ()
     names = [given] if isinstance(given, str) else [part["path"] for part in given]
-    names += filter(None, [_run(member).get("training", {}).get("replay")] if replayed else [])
+    names += filter(None, [run.get("training", {}).get("replay")] if replayed else [])
     return {Path(name).expanduser().resolve() for name in names}
 
 
-def _replays(member: Any, file: Path) -> bool:
+def _replays(member: str | os.PathLike[str], file: Path) -> bool:
     """Whether a model was fine-tuned with some of the structures of a file beside its own."""
-    replay = _run(member).get("training", {}).get("replay")
+    replay = run_settings(model_file(member)).get("training", {}).get("replay")
     return replay is not None and Path(replay).expanduser().resolve() == file.resolve()
-
-
-def _run(member: Any) -> dict[str, Any]:
-    """Settings of the training of a model; empty where it was imported."""
-    found: dict[str, Any] = read_header(model_file(member))["metadata"].get("run", {})
-    return found

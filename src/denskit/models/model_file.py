@@ -87,6 +87,12 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     return header
 
 
+def run_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Settings of the training of a model, by section; empty where it was imported.  Raises as :func:`read_header`."""
+    found: dict[str, Any] = read_header(path)["metadata"].get("run", {})
+    return found
+
+
 def _file(path: str | os.PathLike[str]) -> Path:
     """The model file, the model of a run folder, or a shipped one (``zoo:NAME``)."""
     path = file_of(path)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from denskit.files import atomic_write, is_empty, locked
 from denskit.reading.budget import naming
+from denskit.settings import dotted
 
 _NOTES = "denskit_simulation"  # key of the JSON in a state file's header
 _SHOWN = 100  # characters of a value in a message
@@ -109,7 +110,7 @@ class WorkFolder:
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Entries in which two JSON objects differ, as dotted key -> (before, now); None: there is no such entry."""
-    old, new = (dict(_flat(json.loads(json.dumps(record, default=str)))) for record in (before, now))
+    old, new = _entries(before), _entries(now)
     return {
         key: (old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)
     }
@@ -173,11 +174,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        value = dict(enumerate(value))
-    if not isinstance(value, dict):
-        yield prefix, value
-        return
-    for key, item in value.items():
-        yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
+def _entries(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a record as JSON by dotted key; an empty object has none."""
+    plain = json.loads(json.dumps(record, default=str))
+    return {key: value for key, value in dotted(plain, lists=True) if value != {}}

@@ -25,8 +25,8 @@ from denskit.training.fitted_settings import fit_dens_to_crystals, fit_model_to_
 from denskit.training.loader import steps_per_epoch
 from denskit.training.replay import old_structures
 from denskit.training.schedule import Schedule
+from denskit.training.seen import seen_before
 from denskit.training.settings import RunConfig
-from denskit.training.trained_on import seen_before
 from denskit.training.trainer import Trainer
 
 _JUDGED = 32  # structures evaluated in a trial

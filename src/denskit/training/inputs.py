@@ -6,20 +6,19 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from denskit.data.splits import content_of as in_words
-from denskit.data.splits import identity_of
+from denskit.data.splits import content_in_words, identity_of
 from denskit.reading.remote import address_of
 from denskit.training.run_folder import model_file
 from denskit.training.settings import RunConfig
 
 
-def content_of(name: str | Path) -> str | None:
+def digest_of(name: str | Path) -> str | None:
     """SHA-256 of a file or of a folder of shards on this machine; None where there is none."""
     path = Path(name).expanduser().resolve()
     if address_of(name) is not None or not path.exists():
         return None
     about = path.stat()
-    return _content(path, about.st_mtime_ns, about.st_size)
+    return _digest(path, about.st_mtime_ns, about.st_size)
 
 
 def files_of(config: RunConfig) -> Iterator[tuple[str, str]]:
@@ -50,7 +49,7 @@ def contents(config: RunConfig) -> dict[str, str]:
     for key, name in structures_of(config):
         if name is None or address_of(name) is not None or not (path := Path(name).expanduser()).exists():
             continue
-        content = in_words(path)
+        content = content_in_words(path)
         found[key] = f"{found[key]}, {content}" if key in found else content
     return found
 
@@ -66,5 +65,5 @@ def require_same_contents(before: Mapping[str, str], config: RunConfig, folder: 
 
 
 @lru_cache(maxsize=1000)
-def _content(path: Path, modified: int, size: int) -> str:
+def _digest(path: Path, modified: int, size: int) -> str:
     return identity_of(path)[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,7 +22,7 @@ from denskit.models.config import ModelConfig
 from denskit.models.model_file import read_header
 from denskit.presets import preset_text
 from denskit.reading.documents import parse_yaml, read_yaml
-from denskit.settings import ON_FINE_TUNING, marked, problem_text
+from denskit.settings import ON_FINE_TUNING, dotted, marked, problem_text
 from denskit.tasks import TaskConfig
 from denskit.training.run_folder import RunFolder, model_file
 from denskit.training.settings import RunConfig, TrainingConfig
@@ -185,7 +185,7 @@ def _parse_overrides(overrides: Overrides) -> dict[str, Any]:
         found: Any = OmegaConf.to_container(OmegaConf.from_dotlist(full), resolve=False)
     except (YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"overrides {' '.join(overrides)}: {error}") from None
-    if any(":" in key for key in _leaves(found)):  # YAML reads {Cu:-1} as a key without a value
+    if any(":" in key for key, _ in dotted(found)):  # YAML reads {Cu:-1} as a key without a value
         raise ValueError(f"overrides {' '.join(overrides)}: write a space after a colon, as in {{H: -13.6, O: -432}}")
     return dict(found)
 
@@ -322,7 +322,7 @@ class _Checker:
 
     def __init__(self, origin: str, changes: Mapping[str, Any], classes: Mapping[str, type[BaseModel]]) -> None:
         self.origin, self.classes = origin, classes
-        self.changed = set(_leaves(changes))
+        self.changed = {key for key, value in dotted(changes) if value != {}}
         self.problems: list[str] = []
 
     def run_config(self, merged: dict[str, Any]) -> RunConfig:
@@ -382,14 +382,6 @@ class _Checker:
     def _place(self, key: str) -> str:
         changed = any(leaf == key or leaf.startswith(f"{key}.") or key.startswith(f"{leaf}.") for leaf in self.changed)
         return "override" if changed and key else self.origin
-
-
-def _leaves(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in mapping.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}"
 
 
 def _owner(cls: type[BaseModel], loc: Sequence[str]) -> type[BaseModel]:

@@ -1,4 +1,4 @@
-"""Run folders as listed by `denskit runs`: their state and progress, and their removal."""
+"""Run folders: what their files say, their state and progress as listed by `denskit runs`, and their removal."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from denskit.files import is_locked, locked
 from denskit.reading.documents import read_json, read_yaml
@@ -19,7 +21,7 @@ from denskit.training.run_folder import FRAMES, RunFolder
 RunState = Literal["running", "finished", "failed", "interrupted"]
 _STEP = re.compile(r"step (\d+)/(\d+)\b")
 _LAST = 12  # lines of a log in which its end is told
-_STAMP = len("2026-01-01 00:00:00  ")  # before each line of train.log
+_STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ")  # before each message of train.log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,7 @@ class Overview:
     step: int  # steps done
     steps: int  # of the whole training; 0 before the first logged step
     validation: Mapping[str, float]  # smallest errors so far, by metric
-    test: Mapping[str, float]  # errors of test.json; empty before `denskit evaluate`
+    test: Mapping[str, float]  # errors on the test split; empty before they are measured
     changed: float  # s since the epoch, of the last line in its log
 
 
@@ -46,7 +48,7 @@ def overview_of(path: str | os.PathLike[str]) -> Overview:
     return Overview(
         path=folder.path, model=config["model"]["name"], task=config["task"]["name"], data=_data(config["data"]),
         state=state_of(folder), step=step, steps=steps, validation=_best(folder),
-        test=_tested(folder.path),
+        test=errors_of(folder).get("test", {}),
         changed=(folder.log if folder.log.is_file() else folder.config).stat().st_mtime,
     )  # fmt: skip
 
@@ -104,15 +106,47 @@ def state_of(folder: RunFolder) -> RunState:
 
 
 def lines_of(folder: RunFolder) -> list[str]:
-    """The lines of train.log without their times."""
+    """The lines of train.log without their times, which only the first line of a message has."""
     if not folder.log.is_file():
         return []
-    return [line[_STAMP:] for line in folder.log.read_text(encoding="utf-8").splitlines()]
+    return [_STAMP.sub("", line) for line in folder.log.read_text(encoding="utf-8", errors="replace").splitlines()]
 
 
 def messages_of(folder: RunFolder) -> list[str]:
     """The lines of train.log without times and without the lines of numbers, which metrics.csv has."""
     return [line for line in lines_of(folder) if not _STEP.match(line)]
+
+
+def errors_of(folder: RunFolder) -> dict[str, dict[str, float]]:
+    """Errors of the model that the run kept, by test: of the study that it belongs to, and of ``denskit evaluate``.
+
+    Both are removed when another model takes its place.  Errors of the study are preferred: they were measured alike
+    for all its runs, and are those of its table.
+    """
+    test, result = folder.path / "test.json", folder.path / "result.json"
+    found = {"test": read_json(test)} if test.is_file() else {}
+    return found | (read_json(result)["errors"] if result.is_file() else {})
+
+
+def rows_of(folder: RunFolder) -> list[dict[str, str]]:
+    """The rows of metrics.csv as text, without one that is being written; none before the first logged step."""
+    if not folder.metrics.is_file():
+        return []
+    with folder.metrics.open(newline="", encoding="utf-8") as stream:
+        return [row for row in csv.DictReader(stream) if None not in row.values()]
+
+
+def metrics_of(folder: RunFolder) -> dict[str, np.ndarray]:
+    """Columns of metrics.csv as float64 arrays of one length; empty cells are NaN.
+
+    Raises FileNotFoundError where there is none, ValueError where the file has no rows.
+    """
+    if not folder.metrics.is_file():
+        raise FileNotFoundError(f"{folder.metrics}: not found; a run folder made by `denskit train` holds metrics.csv")
+    rows = rows_of(folder)
+    if not rows:
+        raise ValueError(f"{folder.metrics}: no rows yet; wait for the first logged step")
+    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0]}
 
 
 def _progress(folder: RunFolder) -> tuple[int, int]:
@@ -121,29 +155,15 @@ def _progress(folder: RunFolder) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _tested(run: Path) -> dict[str, float]:
-    """Errors on the test split, as ``denskit evaluate`` or a study wrote them."""
-    test, result = run / "test.json", run / "result.json"
-    if test.is_file():
-        return read_json(test)
-    return read_json(result)["errors"].get("test", {}) if result.is_file() else {}
-
-
 def _best(folder: RunFolder) -> dict[str, float]:
     """The smallest validation errors, by metric."""
     best: dict[str, float] = {}
-    for row in _rows(folder.metrics):
+    for row in rows_of(folder):
         for name, text in row.items():
             if name.startswith("valid_") and text and math.isfinite(value := float(text)):
                 metric = name.removeprefix("valid_")
                 best[metric] = min(best.get(metric, value), value)
     return best
-
-
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    if path.is_file():
-        with path.open(newline="", encoding="utf-8") as stream:
-            yield from (row for row in csv.DictReader(stream) if None not in row.values())  # whole rows
 
 
 def _data(config: Mapping[str, Any]) -> str:

@@ -21,12 +21,11 @@ from denskit.data.splits import identity_of
 from denskit.models.base import ForceField
 from denskit.models.model_file import read_header
 from denskit.models.scaling import Scaling
-from denskit.reading.documents import read_json
 from denskit.tasks.metrics import measure
 from denskit.training.loader import Mixture
+from denskit.training.reading_settings import reading_as_trained
 from denskit.training.run_folder import folder_of, model_file
 from denskit.training.settings import RunConfig
-from denskit.training.trained_on import reading_as_trained
 
 JUDGED = 200  # old structures, at most, that are held out to measure forgetting
 FORGOTTEN = 0.5  # force error relative to predicting zero: a model does better on its own training data
@@ -65,13 +64,12 @@ def with_replay(config: RunConfig, new: Source, force_field: ForceField) -> tupl
 
 def _trained_part(trained: Path, file: str, structures: int) -> np.ndarray | None:
     """Indices of the training structures of a file that the model's own run divided; None: another file, all of it."""
-    path, splits = path_of(file), folder_of(trained).splits
-    if not splits.is_file() or not path.exists():
+    path, own = path_of(file), folder_of(trained).divided()
+    if own is None or not path.exists():
         return None
-    own = read_json(splits)
-    if (own["size"], own["sha256"]) != identity_of(path) or max(own["train"], default=0) >= structures:
+    if (own.size, own.sha256) != identity_of(path) or own.train.max(initial=0) >= structures:
         return None
-    return np.array(own["train"], dtype=np.int64)
+    return own.train
 
 
 def old_structures(config: RunConfig) -> tuple[Source, list[str]]:

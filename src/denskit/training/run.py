@@ -20,8 +20,8 @@ from denskit.training.given_frames import Frames, kept, with_frames
 from denskit.training.inputs import contents, require_same_contents
 from denskit.training.run_folder import RunFolder
 from denskit.training.run_log import RunLog
+from denskit.training.seen import seen_before
 from denskit.training.settings import RunConfig
-from denskit.training.trained_on import seen_before
 from denskit.training.trainer import BEST_BY, Trainer
 
 _SAFE_NORM = "model.norm=merged (equiformer) or model.norm=rms_norm (equiformer_v2) for crystals and small molecules"

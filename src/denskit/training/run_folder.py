@@ -16,9 +16,9 @@ from typing import Any, Literal
 import torch
 import yaml
 
+from denskit.data.splits import Splits
 from denskit.files import atomic_write, write_json
 from denskit.models.model_file import IN_RUNS, read_header
-from denskit.reading.documents import read_json
 from denskit.runtime.work_folder import WorkFolder
 from denskit.training.settings import RunConfig
 from denskit.zoo import file_of
@@ -54,6 +54,13 @@ class RunFolder(WorkFolder):
         """File of the frames that were given in memory."""
         return self.path / FRAMES / f"{part}.extxyz"
 
+    def divided(self) -> Splits | None:
+        """Which structures of one file train, validate and test; None where each part is a file of its own.
+
+        Raises ValueError for a damaged splits.json.
+        """
+        return Splits.read(self.splits) if self.splits.is_file() else None
+
     def continues(self, *, resume: bool, say: Callable[[str], None] = lambda text: None) -> bool:
         """Whether a checkpoint is there to continue from; False: the training begins.
 
@@ -85,10 +92,10 @@ class RunFolder(WorkFolder):
 
     def require_same_data(self, sha256: str) -> None:
         """Raise ValueError if the run began with data of another checksum."""
-        before = read_json(self.splits).get("sha256") if self.splits.is_file() else sha256
-        if before != sha256:
+        before = self.divided()
+        if before is not None and before.sha256 != sha256:
             raise ValueError(
-                f"{self.path}: the data file has changed since this run started (sha256 {str(before)[:12]}... then, "
+                f"{self.path}: the data file has changed since this run started (sha256 {before.sha256[:12]}... then, "
                 f"{sha256[:12]}... now); bring it back, or start a new run (training.init_from takes the weights along)"
             )
 
@@ -114,7 +121,7 @@ def environment() -> dict[str, Any]:
     return {
         "command": sys.argv,
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "commit": _commit(),
         "platform": platform.platform(),
         "machine": platform.processor() or platform.machine(),
@@ -126,7 +133,8 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None where there is none."""
     try:
         return version(package)
     except PackageNotFoundError:

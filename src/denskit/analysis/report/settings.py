@@ -9,10 +9,10 @@ import numpy as np
 
 from denskit.analysis.report.page import Section, folded, paragraph, table, verbatim
 from denskit.analysis.run_results import RunResults
-from denskit.evaluation.study.config import dotted
 from denskit.presets import preset_names
 from denskit.reading.documents import read_json
 from denskit.runtime.progress import duration
+from denskit.settings import dotted
 from denskit.training.load_config import load_config
 from denskit.training.settings import RunConfig
 

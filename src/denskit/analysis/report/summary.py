@@ -11,7 +11,6 @@ from denskit.analysis.plots import COLUMNS, MEV, UNITS
 from denskit.analysis.report.elements import by_element
 from denskit.analysis.report.page import Section, listed, paragraph, table
 from denskit.analysis.run_results import RunResults
-from denskit.reading.documents import read_json
 from denskit.tasks.energy_shift import mostly_shift
 from denskit.training.trainer import BEST_BY, judged_by
 from denskit.units import GPA
@@ -127,9 +126,8 @@ def training_in_words(run: RunResults) -> str:
     config, columns = run.config, run.columns
     trained = next((line for line in run.messages if "training structures" in line and "parameters" in line), "")
     sentences = [trained or f"{config.model.name}; task {config.task.name}"]
-    if run.folder.splits.is_file():
-        splits = read_json(run.folder.splits)
-        sentences.append(f"Data: {splits['file']}, {splits['how']}")
+    if (splits := run.folder.divided()) is not None:
+        sentences.append(f"Data: {splits.file}, {splits.how}")
     steps = columns["step"]
     judged = {name.removeprefix("valid_"): values for name, values in columns.items() if name.startswith("valid_")}
     judged = {name: values for name, values in judged.items() if np.isfinite(values).any()}

@@ -15,7 +15,7 @@ from denskit.evaluation.study.judges import Errors, asked_of
 from denskit.evaluation.study.running import StudyFolder
 from denskit.files import write_json
 from denskit.reading.documents import read_json
-from denskit.training.inputs import content_of
+from denskit.training.inputs import digest_of
 from denskit.training.run_folder import RunFolder
 
 
@@ -61,7 +61,7 @@ def _groups(runs: Iterable[StudyRun]) -> list[list[StudyRun]]:
 def _judged(study: StudyConfig, folder: StudyFolder, runs: list[StudyRun], say: Callable[[str], None]) -> Committee:
     path = folder.path / "committees" / f"{_name(runs[0])}.json"
     asked = {name: what for name, what in asked_of(study).items() if name in study.tests}
-    members = {run.name: content_of(str(RunFolder(folder.run(run)).model)) for run in runs}
+    members = {run.name: digest_of(str(RunFolder(folder.run(run)).model)) for run in runs}
     kept: dict[str, Any] = read_json(path) if path.is_file() else {}
     errors: dict[str, Errors] = kept["errors"] if (kept.get("members"), kept.get("tests")) == (members, asked) else {}
     wanted = [TEST] if all(TEST in folder.judged(run)["errors"] for run in runs) else []

@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from denskit.evaluation.study.config import dotted, short
+from denskit.evaluation.study.config import short
 from denskit.evaluation.study.results import Found, Results, tabulate
 from denskit.evaluation.study.running import seconds_of_run
 from denskit.files import sha256_of, short_names
 from denskit.models.model_file import read_header
+from denskit.settings import dotted
 from denskit.training.load_config import load_config
+from denskit.training.overview import errors_of
 from denskit.training.run_folder import FRAMES, RunFolder, model_file
 
 _NOT_COMPARED = (  # settings that do not change what is learned
@@ -27,14 +29,13 @@ _NOT_COMPARED = (  # settings that do not change what is learned
 )  # fmt: skip
 _PARTS = ("data.train", "data.valid", "data.test")
 _LONGEST = 60  # letters of a name made of settings
-_TESTED = ("result.json", "test.json")  # of a study's run, of `denskit evaluate`
 
 
 def compare_runs(runs: Sequence[str]) -> Results:
     """Errors of runs, each a folder or NAME=FOLDER; runs of one name or with the same settings are seeds of a variant.
 
-    Judged by result.json or test.json, where all runs have one (``denskit evaluate``); else by the validation errors
-    of the model that each run kept.  Raises FileNotFoundError where a folder is no run, ValueError for one run.
+    Judged by the errors that studies or ``denskit evaluate`` wrote, where all runs have some; else by the validation
+    errors of the model that each run kept.  Raises FileNotFoundError where a folder is no run, ValueError for one run.
     """
     if len(runs) < 2:
         raise ValueError(f"{len(runs)} runs given; give two or more folders to compare")
@@ -44,14 +45,15 @@ def compare_runs(runs: Sequence[str]) -> Results:
             raise FileNotFoundError(f"{folder}: no run folder (it has no config.yaml)")
     settings = [_settings_of(folder) for folder in folders]
     names = _names(runs, settings, folders)
-    tested = all(any((folder / file).is_file() for file in _TESTED) for folder in folders)
+    measured = [errors_of(RunFolder(folder)) for folder in folders]
+    tested = all(measured)
     found: list[Found] = []
-    for name, own, folder in zip(names, settings, folders, strict=True):
+    for name, own, folder, test_errors in zip(names, settings, folders, measured, strict=True):
         other = next((run.folder for run in found if (run.variant, run.seed) == (name, own["seed"])), folder)
         if other != folder:
             raise ValueError(f"{other} and {folder} have the same settings and seed; give names: NAME=FOLDER")
         header = read_header(model_file(folder))
-        errors = _test_errors(folder) if tested else {"validation": header["metadata"]["validation"]}
+        errors = test_errors if tested else {"validation": header["metadata"]["validation"]}
         if not any(errors.values()):
             raise ValueError(
                 f"{folder}: no errors of its model are kept, since it was not judged at its last step; first: denskit "
@@ -75,10 +77,9 @@ def _of_other_structures(found: Sequence[Found], settings: Sequence[Mapping[str,
     """
     judged: dict[str, dict[int, str]] = {}
     for run, own in zip(found, settings, strict=True):
-        path, given = RunFolder(run.folder).splits, own.get(f"data.{part}")
-        if given is None and path.is_file():
-            split = json.loads(path.read_text(encoding="utf-8"))
-            given = json.dumps([split["sha256"], split[part]])
+        given = own.get(f"data.{part}")
+        if given is None and (splits := RunFolder(run.folder).divided()) is not None:
+            given = json.dumps([splits.sha256, getattr(splits, part).tolist()])
         elif given is not None and Path(given).is_file():
             given = sha256_of(Path(given))  # frames that were given in memory are in a file of each run
         if given is not None:
@@ -124,14 +125,6 @@ def _settings_of(folder: Path) -> dict[str, Any]:
     for part in _PARTS:  # of frames in memory each run has a copy of its own: alike where the content is
         if settings.get(part) is not None and (file := Path(str(settings[part]))).parent.name == FRAMES:
             settings[part] = sha256_of(file)[:12] if file.is_file() else str(file)
-    splits = RunFolder(folder).splits
-    if settings.get("data.split.file") is not None and splits.is_file():
-        parts = json.loads(splits.read_text(encoding="utf-8"))
-        settings["data.split.train"] = len(parts["train"])
+    if settings.get("data.split.file") is not None and (splits := RunFolder(folder).divided()) is not None:
+        settings["data.split.train"] = len(splits.train)
     return settings
-
-
-def _test_errors(folder: Path) -> dict[str, dict[str, float]]:
-    file = next(file for file in _TESTED if (folder / file).is_file())
-    errors = json.loads((folder / file).read_text("utf-8"))
-    return errors["errors"] if file == _TESTED[0] else {"test": errors}

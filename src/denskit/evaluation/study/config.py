@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from denskit.presets import study_names, study_text
 from denskit.reading.documents import parse_yaml
-from denskit.settings import Settings, problems_in
+from denskit.settings import Settings, dotted, problems_in
 from denskit.simulation.stability.protocol import StudySettings
 from denskit.training.load_config import load_config, nearest
 from denskit.training.settings import RunConfig
@@ -182,15 +182,6 @@ class StudyRun:
         if "data.split.file" in settings:  # it replaces all that divides the data
             settings = {k: v for k, v in settings.items() if k == "data.split.file" or not k.startswith("data.split.")}
         return load_config(self.base, [*overrides(settings), f"output={output}"])
-
-
-def dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings, some of them nested, as (dotted key, value)."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from dotted(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def short(value: Any) -> str:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from denskit.evaluation.study.config import StudyConfig
 from denskit.reading.remote import address_of
-from denskit.training.inputs import content_of, files_of
+from denskit.training.inputs import digest_of, files_of
 from denskit.training.settings import RunConfig
 
 
 def training_files(config: RunConfig) -> dict[str, str]:
     """SHA-256 of the files on this machine, by absolute path, that a training reads."""
-    found = {str(Path(name).expanduser().resolve()): content_of(name) for _, name in files_of(config)}
+    found = {str(Path(name).expanduser().resolve()): digest_of(name) for _, name in files_of(config)}
     return {name: content for name, content in found.items() if content is not None}
 
 
@@ -30,7 +30,7 @@ def require_same_inputs(begun: Iterable[Mapping[str, str]]) -> None:
     changed: dict[str, int] = {}
     for files in begun:
         for name, before in files.items():
-            if content_of(name) not in (before, None):
+            if digest_of(name) not in (before, None):
                 changed[name] = changed.get(name, 0) + 1
     if changed:
         told = "; ".join(f"{name}, which {count} runs have trained on" for name, count in changed.items())

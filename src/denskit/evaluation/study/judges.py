@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,10 +25,11 @@ from denskit.simulation.relaxation.is2re import errors, first_frames
 from denskit.simulation.stability.protocol import Reference, StudySettings
 from denskit.simulation.stability.study import run_study
 from denskit.simulation.state import Structures
-from denskit.training.inputs import content_of
+from denskit.training.inputs import digest_of
+from denskit.training.reading_settings import reading_like
 from denskit.training.run_folder import RunFolder, model_file
+from denskit.training.seen import seen_before
 from denskit.training.settings import RunConfig
-from denskit.training.trained_on import reading_like, seen_before
 
 Errors = dict[str, float]
 
@@ -39,13 +39,13 @@ def asked_of(study: StudyConfig) -> dict[str, Any]:
 
     Files are named with their content.
     """
-    asked: dict[str, Any] = {name: {"file": file, "sha256": content_of(file)} for name, file in study.tests.items()}
+    asked: dict[str, Any] = {name: {"file": file, "sha256": digest_of(file)} for name, file in study.tests.items()}
     if study.simulation is not None:
         asked[SIMULATION] = study.simulation.model_dump(exclude_defaults=True)
     if study.relaxation is not None:
         asked[RELAXATION] = study.relaxation.model_dump(exclude_defaults=True)
         if study.relaxation.path is not None:
-            asked[RELAXATION]["sha256"] = content_of(study.relaxation.path)
+            asked[RELAXATION]["sha256"] = digest_of(study.relaxation.path)
     return asked
 
 
@@ -119,8 +119,8 @@ def judge(study: StudyConfig, run: Path, name: str) -> Errors:
 
 def on_test_split(run: Path) -> dict[str, Errors]:
     """Errors on the test split, under its name; empty where the run has none."""
-    splits = RunFolder(run).splits
-    if splits.is_file() and not json.loads(splits.read_text(encoding="utf-8"))["test"]:
+    splits = RunFolder(run).divided()
+    if splits is not None and not len(splits.test):
         return {}
     return {TEST: evaluate(run)}  # of splits, data.test, or the dataset's own
 

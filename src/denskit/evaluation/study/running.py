@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -24,6 +23,7 @@ from denskit.evaluation.study.splits import split_settings
 from denskit.files import is_locked, locked, write_json
 from denskit.models.model_file import read_header
 from denskit.tasks import denoises
+from denskit.training.overview import metrics_of
 from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
 
@@ -127,8 +127,7 @@ def _train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder, *, 
 
 def seconds_of_run(path: Path) -> float:
     """Training time of a run, s."""
-    with RunFolder(path).metrics.open(newline="") as stream:
-        return float(list(csv.DictReader(stream))[-1]["seconds"])
+    return float(metrics_of(RunFolder(path))["seconds"][-1])
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""How the training data of a model were read."""
+"""Settings to read a file of structures as the training data of a model were read."""
 
 from __future__ import annotations
 
@@ -7,53 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from denskit.data.config import DataConfig
 from denskit.data.readers.formats import are_shards, path_of, require_effect
-from denskit.data.splits import Splits
-from denskit.models.model_file import read_header
-from denskit.reading.documents import read_json
+from denskit.models.model_file import run_settings
 from denskit.training.load_config import data_config
-from denskit.training.run_folder import folder_of, model_file
-from denskit.training.settings import RunConfig
 
-_FIRST = 20  # models of a chain of fine-tunings that are looked at
 _SHARDS = ("fixed", "energies", "oc20_ref")  # whose fields have names and units of their own
 _FILES = ("energy_key", "forces_key", "stress_key", "stress_unit", "stress_sign", "units")
 
 Reading = Mapping[str, Any] | None  # settings of DataConfig that say how a file is read
-
-
-def seen_before(config: RunConfig, splits: Splits | None) -> list[str]:
-    """A warning where the model that fine-tuning starts from has trained on structures that the run is judged by.
-
-    Looks at the models that it was fine-tuned from in turn, too; other copies of a file are not recognized.
-    """
-    origin, first = config.training.init_from, ""
-    seen: dict[str, set[int]] = {"valid": set(), "test": set()}  # by the part of the run that is judged
-    for _ in range(_FIRST if splits is not None else 0):
-        if origin is None or not Path(origin).exists():
-            break
-        folder = folder_of(origin)
-        own = read_json(folder.splits) if folder.splits.is_file() else {}
-        if splits is not None and own.get("sha256") == splits.sha256:
-            seen["valid"].update(own["train"])
-            seen["test"].update(own["train"], own["valid"])  # by which it was chosen
-            first = first or str(folder.splits)
-        try:
-            origin = read_header(model_file(origin))["metadata"].get("run", {}).get("training", {}).get("init_from")
-        except (FileNotFoundError, ValueError):
-            break
-    shared = [(part, getattr(splits, part, np.zeros(0, dtype=int)), numbers) for part, numbers in seen.items()]
-    counts = [(part, len(own), len(numbers & set(own.tolist()))) for part, own, numbers in shared]
-    listed = " and ".join(f"{count} of the {of} {part} structures" for part, of, count in counts if count)
-    if not listed:
-        return []
-    return [
-        f"warning: the model of training.init_from={config.training.init_from} has trained on {listed} (or was chosen "
-        f"by them), so errors on them will be too low; data.split.file={first} divides the file as there"
-    ]
 
 
 def reading_as_trained(model: Path, file: str | os.PathLike[str], data: Reading = None) -> DataConfig:
@@ -61,8 +23,7 @@ def reading_as_trained(model: Path, file: str | os.PathLike[str], data: Reading 
 
     Labels that are absent count in no loss and no error.  Raises ValueError as :func:`reading_of`.
     """
-    trained_on = read_header(model)["metadata"].get("run", {}).get("data", {})  # {} where imported
-    return reading_like(trained_on, file, data)
+    return reading_like(run_settings(model).get("data", {}), file, data)
 
 
 def reading_like(trained_on: Mapping[str, Any], file: str | os.PathLike[str], data: Reading = None) -> DataConfig:

@@ -1,0 +1,72 @@
+"""What the files of a run folder say: messages, errors and curves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from denskit import Run
+from denskit.analysis.run_results import RunResults
+from denskit.data.splits import Splits
+from denskit.evaluation.study.running import seconds_of_run
+from denskit.training.overview import errors_of, messages_of, metrics_of, overview_of, state_of
+from denskit.training.run_folder import RunFolder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run folder with the files that a training writes first."""
+    (tmp_path / "config.yaml").write_text("{model: {name: equiformer}, task: {name: dens}, data: {name: embedded}}")
+    (tmp_path / "environment.json").write_text("{}")
+    return RunFolder(tmp_path)
+
+
+def test_all_lines_of_a_long_error_are_whole(folder: RunFolder) -> None:
+    """The time stands before the first of them alone."""
+    stamp = "2026-01-01 00:00:00  "
+    error = "the structures cannot be used:\n  mine.extxyz, frame 3: the energy is missing\nAdd it, or leave it out"
+    folder.log.write_text(f"{stamp}begun\n{stamp}step 1/5  epoch 0\n{stamp}stopped: {error}\n", encoding="utf-8")
+    told = ["begun", *f"stopped: {error}".splitlines()]
+    assert messages_of(folder) == told == Run(folder.path).messages
+    assert [line for line in RunResults(folder.path).messages if not line.startswith("step ")] == told
+    assert state_of(folder) == "failed"
+
+
+def test_errors_of_a_study_and_of_evaluate_are_the_same_for_all(folder: RunFolder) -> None:
+    assert errors_of(folder) == {} and overview_of(folder.path).test == {}
+    (folder.path / "test.json").write_text(json.dumps({"forces_mae_meV_per_A": 1.0}))
+    assert errors_of(folder) == {"test": {"forces_mae_meV_per_A": 1.0}}
+    of_study = {"test": {"forces_mae_meV_per_A": 2.0}, "hot": {"forces_mae_meV_per_A": 3.0}}
+    (folder.path / "result.json").write_text(json.dumps({"errors": of_study}))
+    assert errors_of(folder) == of_study == RunResults(folder.path).errors
+    assert overview_of(folder.path).test == of_study["test"] == Run(folder.path).errors
+
+
+def test_metrics_are_read_with_gaps(folder: RunFolder) -> None:
+    with pytest.raises(FileNotFoundError, match="metrics.csv"):
+        metrics_of(folder)
+    folder.metrics.write_text("step,loss,valid,seconds\n")
+    with pytest.raises(ValueError, match="no rows"):
+        metrics_of(folder)
+    assert overview_of(folder.path).validation == {}
+    folder.metrics.write_text(
+        "step,loss,valid_loss,seconds\n1,0.5,,2\n2,0.25,3,4.5\n3,0.1"
+    )  # the last is being written
+    columns = metrics_of(folder)
+    np.testing.assert_array_equal(columns["loss"], [0.5, 0.25])
+    np.testing.assert_array_equal(columns["valid_loss"], [np.nan, 3.0])
+    assert overview_of(folder.path).validation == {"loss": 3.0}
+    assert seconds_of_run(folder.path) == 4.5
+
+
+def test_a_damaged_split_is_named(folder: RunFolder) -> None:
+    assert folder.divided() is None
+    Splits(np.arange(2), np.array([2]), np.array([], dtype=int), file="mine.extxyz").save(folder.splits)
+    divided = folder.divided()
+    assert divided is not None and divided.train.tolist() == [0, 1] and not len(divided.test)
+    folder.splits.write_text('{"train": [0, 1]}')
+    with pytest.raises(ValueError, match=r"splits.json is not a split file written by Denskit"):
+        folder.divided()
