@@ -478,6 +478,21 @@ class TestWholeStudies:
         assert again["errors"]["a"] == after["errors"]["b"]
         assert set(collect(study, folder).found[0].errors) == {"test"}, "only tests of the study"
 
+    def test_a_file_of_test_structures_is_judged(self, tmp_path: Path) -> None:
+        """``data.test`` beside a file that is divided, whose own part for tests is then empty."""
+        first = tiny_study()
+        frames = load_data(runs_of(first)[0].config(tmp_path).data, 0).train
+        systems = [relabelled(plain(s), {"energy": s.energy, "forces": s.forces}) for s in frames]
+        ase.io.write(tmp_path / "all.extxyz", systems[:12])
+        ase.io.write(tmp_path / "held.extxyz", systems[12:14])
+        own = {"name": "file", "path": str(tmp_path / "all.extxyz"), "test": str(tmp_path / "held.extxyz")}
+        settings = {key: value for key, value in first.settings.items() if not key.startswith("data.")}
+        settings |= {f"data.{key}": value for key, value in own.items()} | {"data.split": {"train": 8, "valid": 4}}
+        study, folder = first.model_copy(update={"settings": settings}), StudyFolder(tmp_path / "study")
+        run = runs_of(study)[0]
+        judged = train_and_judge(study, run, folder)
+        assert judged["errors"]["test"] == evaluate(folder.run(run), tmp_path / "held.extxyz")
+
     def test_simulations_and_relaxations_are_judged(self, tmp_path: Path) -> None:
         study = tiny_study(seeds=1, simulation={"length": 0.02, "seeds": 2, "timestep": 0.5, "every": 5, "nve": 0},
                            published={"plain": {"": {"stability_ps": 300, FORCES: 3.1}}})  # fmt: skip

@@ -79,22 +79,15 @@ def train(
         _give(Path(config.output))
         return
 
+    from denskit.evaluation.evaluate import has_test
     from denskit.training.run import train as train_model
 
     run = train_model(config, resume=resume, progress=True)
     if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
         _give(run)
         name = shlex.quote(str(run))
-        evaluate = f"denskit evaluate {name}{'' if _has_test(run, config) else ' NAME=FILE'}"
+        evaluate = f"denskit evaluate {name}{'' if has_test(run) else ' NAME=FILE'}"
         typer.echo(f"Done: {run}\nNext:  {evaluate}   |   denskit report {name}")
-
-
-def _has_test(run: Path, config: RunConfig) -> bool:
-    """Whether the run has structures that it has not trained on."""
-    from denskit.training.run_folder import RunFolder
-
-    splits = RunFolder(run).divided()
-    return config.data.test is not None or (splits is not None and len(splits.test) > 0)
 
 
 def _train_together(arguments: list[str], processes: int) -> None:

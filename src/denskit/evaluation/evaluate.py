@@ -291,6 +291,12 @@ def reading(model: Model, file: str | os.PathLike[str], data: Reading = None) ->
     return reading_as_trained(model_file(model), file, data)
 
 
+def has_test(run: Path) -> bool:
+    """Whether a run has a test split, or a file of test structures."""
+    splits = RunFolder(run).divided()
+    return load_config(run).data.test is not None or (splits is not None and len(splits.test) > 0)
+
+
 def run_data(run: Path) -> LoadedData:
     """The data of a run, with its split."""
     config, splits = load_config(run), RunFolder(run).splits

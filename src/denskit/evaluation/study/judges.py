@@ -12,7 +12,7 @@ import numpy as np
 from denskit.data import load_data
 from denskit.data.base import elements_of
 from denskit.data.readers.formats import open_unchecked
-from denskit.evaluation.evaluate import evaluate, reading, source_of
+from denskit.evaluation.evaluate import evaluate, has_test, reading, source_of
 from denskit.evaluation.study.config import RELAXATION, SIMULATION, TEST, Relaxations, StudyConfig
 from denskit.files import write_json
 from denskit.models.model_file import read_header
@@ -27,7 +27,7 @@ from denskit.simulation.stability.study import run_study
 from denskit.simulation.state import Structures
 from denskit.training.inputs import digest_of
 from denskit.training.reading_settings import reading_like
-from denskit.training.run_folder import RunFolder, model_file
+from denskit.training.run_folder import model_file
 from denskit.training.seen import seen_before
 from denskit.training.settings import RunConfig
 
@@ -119,10 +119,7 @@ def judge(study: StudyConfig, run: Path, name: str) -> Errors:
 
 def on_test_split(run: Path) -> dict[str, Errors]:
     """Errors on the test split, under its name; empty where the run has none."""
-    splits = RunFolder(run).divided()
-    if splits is not None and not len(splits.test):
-        return {}
-    return {TEST: evaluate(run)}  # of splits, data.test, or the dataset's own
+    return {TEST: evaluate(run)} if has_test(run) else {}
 
 
 def _simulated(run: Path, settings: StudySettings, folder: Path) -> Errors:
