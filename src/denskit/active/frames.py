@@ -17,18 +17,15 @@ from denskit.data.frames import bare
 from denskit.data.readers.ase_files import read_atoms
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.writing import Originals, plain
+from denskit.evaluation.novelty import CUTOFF, Surroundings, radial_features
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.base import ForceField
 from denskit.models.prediction import MOST_ATOMS
-from denskit.nn.radial import ExponentialNormalBasis
 from denskit.reading.budget import naming
 from denskit.simulation.dynamics.committee import largest_spread
 from denskit.simulation.neighbor_list import unusable
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
-
-CUTOFF = 5.0  # Å, of the radial fingerprint
-RADIAL = 16  # functions of the distance in it
 
 
 def read_frames(path: str | Path) -> list[ase.Atoms]:
@@ -53,12 +50,9 @@ def read_frames(path: str | Path) -> list[ase.Atoms]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Look(Surroundings):
     """Features of all atoms of usable frames, and the spread of a committee on each frame."""
 
-    features: Tensor  # [A, C] float64
-    numbers: Tensor  # [A] int64, atomic numbers
-    frame: Tensor  # [A] int64, frame of each atom
     usable: Tensor  # [P] bool: False where atoms lie on each other, have flown apart or are not finite
     spread: Tensor | None  # [P] eV/Å, NaN where not usable; None: fewer than two models
 
@@ -94,7 +88,7 @@ def look_at(
         if bool(bad.any()):
             batch = batch_of([_bare(frames[row]) for row in rows])
         if potential is None:
-            found = _radial_features(batch, elements)
+            found = radial_features(batch, elements)
         else:
             found = _last_layer(potential.models[0], batch)
             if len(potential.models) > 1:
@@ -120,16 +114,6 @@ def _last_layer(model: ForceField, batch: Batch) -> Tensor:
     ready = model.config.with_neighbors(batch.to(parameter.device, parameter.dtype))
     with torch.no_grad():
         return model.backbone(ready, l_out=0, execution=model.execution).nodes[0][:, 0]
-
-
-def _radial_features(batch: Batch, elements: Tensor) -> Tensor:
-    """Sums of radial functions [N, E * RADIAL] over the neighbours of each element."""
-    near = build_neighbors(batch, CUTOFF)
-    source, target = near.built_edges.index
-    basis = ExponentialNormalBasis(RADIAL, CUTOFF).double()(near.edge_vectors().norm(dim=1))
-    place = target * len(elements) + torch.searchsorted(elements, batch.atomic_numbers[source])
-    sums = basis.new_zeros(batch.num_atoms * len(elements), RADIAL).index_add_(0, place, basis)
-    return sums.reshape(batch.num_atoms, -1)
 
 
 def _broken(batch: Batch, cutoff: float) -> Tensor:
