@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +18,8 @@ from denskit.data.readers.ase_files import read_atoms
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.writing import Originals, plain
 from denskit.evaluation.novelty import CUTOFF, Surroundings, radial_features
-from denskit.geometry.neighbors import build_neighbors
 from denskit.models.base import ForceField
-from denskit.models.prediction import MOST_ATOMS
+from denskit.models.prediction import groups
 from denskit.reading.budget import naming
 from denskit.simulation.dynamics.committee import largest_spread
 from denskit.simulation.neighbor_list import unusable
@@ -78,9 +77,9 @@ def look_at(
     spread = torch.full((len(frames),), torch.nan, dtype=torch.float64)
     features, numbers, owner = [], [], []
     cutoff = CUTOFF if potential is None else potential.cutoff
-    for rows in _groups(frames, batch_size):
+    for rows in groups(range(len(frames)), batch_size, lambda row: len(frames[row])):
         batch = batch_of([_bare(frames[row]) for row in rows])
-        bad = _broken(batch, cutoff)
+        bad = unusable(batch, cutoff)
         usable[rows] = ~bad
         rows = [row for row, wrong in zip(rows, bad.tolist(), strict=True) if not wrong]
         if not rows:
@@ -116,28 +115,5 @@ def _last_layer(model: ForceField, batch: Batch) -> Tensor:
         return model.backbone(ready, l_out=0, execution=model.execution).nodes[0][:, 0]
 
 
-def _broken(batch: Batch, cutoff: float) -> Tensor:
-    """Systems [B] without a neighbour list, or with two atoms at one place."""
-    try:
-        build_neighbors(batch, cutoff)
-    except ValueError:
-        return unusable(batch, cutoff)
-    return torch.zeros(batch.num_systems, dtype=torch.bool)
-
-
 def _bare(frame: ase.Atoms | System) -> ase.Atoms:
     return bare(plain(frame) if isinstance(frame, System) else frame)
-
-
-def _groups(frames: Sequence[ase.Atoms] | Sequence[System], size: int) -> Iterator[list[int]]:
-    """Numbers of consecutive frames, ``size`` at most, with ``MOST_ATOMS`` atoms at most unless one has more."""
-    group: list[int] = []
-    atoms = 0
-    for row in range(len(frames)):
-        if group and (len(group) == size or atoms + len(frames[row]) > MOST_ATOMS):
-            yield group
-            group, atoms = [], 0
-        group.append(row)
-        atoms += len(frames[row])
-    if group:
-        yield group
