@@ -14,12 +14,14 @@ import torch
 
 from denskit.batch import System
 from denskit.data.base import Source, collate, evenly
+from denskit.evaluation.evaluate import Kept, Models, load_predictor, source_of
 from denskit.evaluation.novelty import radial_novelty
 from denskit.files import atomic_write
 from denskit.models.prediction import Predictor, predict_each
 from denskit.reading.arrays import read_npz
 from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import Metrics
+from denskit.training.trained_on import Reading
 
 Pair = tuple[np.ndarray, np.ndarray]  # reference, predicted
 
@@ -190,6 +192,21 @@ def judge(
         of=np.array(len(source)),
         part=np.array(part),
     )
+
+
+def predictions_of(
+    model: Models,
+    file: str | Path | None = None,
+    *,
+    checkpoint: Kept | None = None,
+    device: str = "auto",
+    data: Reading = None,
+) -> Judged:
+    """Predict at most 1000 structures of ``file``, else of a run's test split; ``data`` as :func:`evaluate` takes it.
+
+    Raises FileNotFoundError where there is no model, ValueError where a run has no test split.
+    """
+    return judge(load_predictor(model, checkpoint, device), source_of(model, file, "test", data))
 
 
 def _baseline(force_field: Predictor, systems: Sequence[System]) -> np.ndarray:
