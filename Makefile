@@ -29,7 +29,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-threads test-portable test-minimum fuzz demo docs dist bench lint format types imports structure check clean
+.PHONY: help setup test test-threads test-portable test-minimum fuzz mutations demo docs dist bench lint format types imports structure check clean
 
 help:
 	@echo "make test            all tests, one thread a process"
@@ -37,6 +37,7 @@ help:
 	@echo "make test-portable   tests of models and simulation without a processor's vector instructions"
 	@echo "make test-minimum    tests of the package with the oldest dependencies, in .venv-minimum"
 	@echo "make fuzz            read damaged files for half an hour (FUZZ=seconds); what fails is kept in fuzz-found"
+	@echo "make mutations       break the training objectives on purpose and see the tests fail, a few minutes"
 	@echo "make check           lint, types, import rules, sizes, as CI does before the tests"
 	@echo "make format          rewrite layout"
 	@echo "make demo            train, evaluate and plot with and without DeNS"
@@ -86,6 +87,9 @@ test: $(VENV)/.dev
 
 fuzz: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 DENSKIT_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/fuzz $(ARGS)
+
+mutations: $(VENV)/.dev
+	@OMP_NUM_THREADS=1 $(BIN)/python scripts/check_mutations.py $(ARGS)
 
 # Threads that wait sleep: the processes have more of them than there are cores.
 test-threads: $(VENV)/.dev

@@ -59,8 +59,8 @@ MUTATIONS = [
     Mutation(
         mistake="forces scored on corrupted atoms",
         file=DENS,
-        before="forces_scored=~prepared.noise_mask,",
-        after="forces_scored=torch.ones_like(prepared.noise_mask),",
+        before="forces_scored=~prepared.noise_mask & (untouched",
+        after="forces_scored=(untouched",
         test=_T + "test_forces_of_corrupted_atoms_are_not_scored",
     ),
     Mutation(
@@ -97,7 +97,14 @@ MUTATIONS = [
         file=DENS,
         before="energy_scored=untouched | self.config.energy_on_corrupted,",
         after="energy_scored=torch.ones_like(untouched),",
-        test=_T + "test_energy_of_corrupted_structures_is_not_scored_when_switched_off",
+        test=_T + "test_labels_of_corrupted_structures_are_not_scored_when_switched_off",
+    ),
+    Mutation(
+        mistake="the switch for forces ignored",
+        file=DENS,
+        before=" & (untouched | self.config.forces_on_corrupted)[batch.system_index],",
+        after=",",
+        test=_T + "test_labels_of_corrupted_structures_are_not_scored_when_switched_off",
     ),
     Mutation(
         mistake="the force encoding switch ignored",
@@ -124,7 +131,7 @@ MUTATIONS = [
         mistake="fixed atoms corrupted",
         file=DENS,
         before="        drawn = batch.free_atoms\n",
-        after="        drawn = batch.atom_mask\n",
+        after="        drawn = torch.ones_like(batch.fixed)\n",
         test=_T + "test_probability_one_and_ratio_one_corrupt_every_free_atom",
     ),
     Mutation(
@@ -137,8 +144,8 @@ MUTATIONS = [
     Mutation(
         mistake="draws depend on the place in the batch",
         file=CORRUPTION,
-        before="    return torch.arange(batch.num_atoms, device=first.device) - first\n",
-        after="    return torch.arange(batch.num_atoms, device=first.device)\n",
+        before="batch.number_in_system[:, None]\n",
+        after="torch.arange(batch.num_atoms, device=keys.device)[:, None]\n",
         test=_T + "test_a_structure_draws_the_same_in_any_batch",
     ),
     Mutation(
@@ -158,8 +165,8 @@ MUTATIONS = [
     Mutation(
         mistake="the coefficient does not decay",
         file=CORRUPTION,
-        before='(1.0 - progress if self.coefficient_decay == "linear" else 1.0)',
-        after="1.0",
+        before='return 1.0 - progress if self.coefficient_decay == "linear" else 1.0\n',
+        after="return 1.0\n",
         test=_T + "test_the_coefficient_falls_to_zero_or_stays",
     ),
     Mutation(
@@ -236,7 +243,7 @@ MUTATIONS = [
         mistake="Noisy Nodes: fixed atoms displaced",
         file=NOISY_NODES,
         before="noise_mask = batch.free_atoms &",
-        after="noise_mask = batch.atom_mask &",
+        after="noise_mask = torch.ones_like(batch.fixed) &",
         test=_N + "test_every_free_atom_is_displaced_and_no_force_is_shown",
     ),
     Mutation(

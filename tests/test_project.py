@@ -1,8 +1,9 @@
-"""The project itself: one version, sizes that CI really checks, everything in the wheel that the code reads."""
+"""The project itself: one version, sizes that CI really checks, mutations that still fit the code."""
 
 from __future__ import annotations
 
 import importlib.util
+import runpy
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -57,3 +58,14 @@ def test_long_function_fails_the_structure_check(checker: ModuleType, tmp_path: 
 def test_long_file_fails_the_structure_check(checker: ModuleType, tmp_path: Path, lines: int, status: int) -> None:
     (tmp_path / "src" / "long.py").write_text("x = 1\n" * lines)
     assert checker.main() == status
+
+
+def test_every_mutation_finds_its_text_and_its_test() -> None:
+    """`make mutations` takes minutes and runs seldom: what it names must still be there."""
+    lost = []
+    for mutation in runpy.run_path(str(ROOT / "scripts" / "check_mutations.py"))["MUTATIONS"]:
+        source = (ROOT / "src" / "denskit" / mutation.file).read_text("utf-8")
+        file, _, test = mutation.test.partition("::")
+        if source.count(mutation.before) != 1 or f"\ndef {test}(" not in (ROOT / file).read_text("utf-8"):
+            lost.append(mutation.mistake)
+    assert lost == []

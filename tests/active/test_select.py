@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from denskit.active import label, select
 from denskit.active.frames import look_at, read_frames
-from denskit.active.selection import _usual_nearest, write_selection
+from denskit.active.selection import write_selection
 from denskit.cli import app
 from denskit.models import ForceField
 from denskit.models.model_file import save_model
@@ -195,11 +195,3 @@ def test_the_program(committee: list[ForceField], tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "compared with 20 training frames" in done.output
     assert len(ase.io.read(out, index=":")) == 2
-
-
-def test_equivalent_atoms_are_no_neighbours() -> None:
-    """Atoms of a crystal whose features differ by rounding give the score no unit."""
-    places = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)[:, None].repeat_interleave(4, 0)
-    noisy = places + 1e-12 * torch.randn(12, 1, dtype=torch.float64)
-    assert _usual_nearest(noisy, noisy) == pytest.approx(1.0)
-    assert _usual_nearest(places[:1], places[:1]) == 1.0 and _usual_nearest(places[:0], places[:0]) == 1.0

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from denskit.analysis.judged import Judged
-from denskit.analysis.novelty import novelty
 from denskit.analysis.report.committee import shared
 from denskit.analysis.report.elements import by_element, by_group
-from denskit.analysis.report.page import html_of
+from denskit.analysis.report.errors import trends
+from denskit.analysis.report.page import Picture, html_of
 from denskit.analysis.report.run import run_sections
 from denskit.analysis.report.summary import outliers
 from denskit.analysis.run_results import PREDICTIONS, RunResults
-from denskit.batch import System
 from denskit.evaluation.evaluate import evaluate
 
 NAMED = ("summary", "parity", "errors", "trends", "structures")
@@ -85,25 +84,14 @@ def test_every_section_stands_labels_that_leave_nothing_to_draw(runs: list[Path]
     assert ("no labels to compare with" in told) == (labels == "absent")
 
 
-def test_novelty_is_zero_in_training_and_knows_no_orientation(systems: dict[str, System]) -> None:
-    ethanol = systems["ethanol"]
-    rng = np.random.default_rng(0)
-
-    def moved(by: float) -> System:
-        return replace(ethanol, positions=ethanol.positions + rng.normal(scale=by, size=ethanol.positions.shape))
-
-    trained = [ethanol, moved(0.02), moved(0.02)]
-    turned, _ = np.linalg.qr(rng.normal(size=(3, 3)))
-    order = rng.permutation(len(ethanol))
-    other = replace(
-        ethanol, positions=(ethanol.positions @ turned)[order] + 1.0, atomic_numbers=ethanol.atomic_numbers[order]
-    )
-    np.testing.assert_allclose(novelty([ethanol], trained), 0.0, atol=1e-6)
-    np.testing.assert_allclose(novelty([other], trained), 0.0, atol=1e-6)
-    near, far = novelty([moved(0.02)], trained), novelty([moved(0.3)], trained)
-    assert 0.3 < np.median(near) < 3.0
-    assert np.median(far) > 4 * np.median(near)
-    assert np.isnan(novelty([systems["copper"]], trained)).all()  # no copper in training
+def test_atoms_of_new_elements_are_not_drawn_against_novelty(judged: Judged) -> None:
+    """They are infinitely new."""
+    some = replace(judged, novelty=np.where(judged.numbers == 1, np.inf, judged.novelty))
+    (picture,) = trends(some).parts
+    assert isinstance(picture, Picture)
+    forces, novelty = picture.figure.axes
+    assert len(novelty.collections[0].get_offsets()) == (judged.numbers != 1).sum()
+    assert len(forces.collections[0].get_offsets()) == len(judged.numbers)
 
 
 def test_committees_share_structures(judged: Judged) -> None:

@@ -16,19 +16,14 @@ import pytest
 import torch
 import typer
 from ase.build import molecule
-from click.testing import Result
-from typer.testing import CliRunner
 
+from cli_calls import denskit
 from contract.variants import build
 from denskit import predict
 from denskit.cli import app
 from denskit.models.model_file import save_model
 
 ESCAPE = "\x1b["
-
-
-def denskit(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")

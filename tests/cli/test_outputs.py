@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 import torch
 from ase.build import molecule
-from typer.testing import CliRunner
 
+from cli_calls import denskit
 from contract.variants import build
 from denskit import files
-from denskit.cli import app
 from denskit.models.model_file import save_model
 
 
 def said(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = denskit(*arguments)
     return result.exit_code, " ".join(result.output.split())
 
 
@@ -43,31 +42,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-COMMANDS = {
-    "predict": ("predict", "model.safetensors", "mine.extxyz", "-o", "other.extxyz"),
-    "submission": ("predict", "model.safetensors", "mine.extxyz", "--format", "evalai", "-o", "other.npz"),
-    "merge": ("submission", "merge", "id=id.npz", "-o", "other.npz"),
-    "export": ("export", "model.safetensors", "-o", "other.pt2"),
-    "import": ("import", "published.pt", "-o", "other.safetensors"),
-    "generate": ("data", "generate", "ethanol", "--frames", "1", "-o", "other.extxyz"),
-    "convert": ("data", "convert", "mine.extxyz", "-o", "other.extxyz"),
-    "relax": ("relax", "model.safetensors", "mine.extxyz", "-o", "other.extxyz"),
-    "evaluate": ("evaluate", "model.safetensors", "mine.extxyz", "-o", "."),
-    "md": ("md", "model.safetensors", "mine.extxyz", "--steps", "1", "-o", "."),
-}
-
-
-REFUSALS = {
-    "predict": "other.extxyz exists already",
-    "submission": "other.npz exists already",
-    "merge": "other.npz exists already",
-    "export": "other.pt2 exists already",
-    "import": "other.safetensors exists already",
-    "generate": "other.extxyz exists already",
-    "convert": "other.extxyz is a file, wanted a folder",
-    "relax": "other.extxyz is a file, wanted a folder",
-    "evaluate": "test.json exists already",
-    "md": ". is not empty and holds no simulation to continue",
+COMMANDS = {  # and what each says of what is there
+    "predict": ("predict model.safetensors mine.extxyz -o other.extxyz", "other.extxyz exists already"),
+    "submission": ("predict model.safetensors mine.extxyz --format evalai -o other.npz", "other.npz exists already"),
+    "merge": ("submission merge id=id.npz -o other.npz", "other.npz exists already"),
+    "export": ("export model.safetensors -o other.pt2", "other.pt2 exists already"),
+    "import": ("import published.pt -o other.safetensors", "other.safetensors exists already"),
+    "generate": ("data generate ethanol --frames 1 -o other.extxyz", "other.extxyz exists already"),
+    "convert": ("data convert mine.extxyz -o other.extxyz", "other.extxyz is a file, wanted a folder"),
+    "relax": ("relax model.safetensors mine.extxyz -o other.extxyz", "other.extxyz is a file, wanted a folder"),
+    "evaluate": ("evaluate model.safetensors mine.extxyz -o .", "test.json exists already"),
+    "md": ("md model.safetensors mine.extxyz --steps 1 -o .", ". is not empty and holds no simulation to continue"),
 }
 
 
@@ -75,16 +60,17 @@ REFUSALS = {
 def test_existing_files_are_refused(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    code, output = said(*COMMANDS[name])
+    command, refusal = COMMANDS[name]
+    code, output = said(*command.split())
     assert code == 1, output
-    assert f"Error: {REFUSALS[name]}" in output and "(nothing changed)" in output
+    assert f"Error: {refusal}" in output and "(nothing changed)" in output
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_force_replaces(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     for name in ("predict", "merge"):
-        code, output = said(*COMMANDS[name], "--force")
+        code, output = said(*COMMANDS[name][0].split(), "--force")
         assert code == 0, output
     assert len(ase.io.read("other.extxyz", ":")) == 1
     assert np.load("other.npz")["id_ids"].tolist() == ["1_0"]

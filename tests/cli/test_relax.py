@@ -14,20 +14,14 @@ import ase.io
 import numpy as np
 import pytest
 import torch
-from click.testing import Result
-from typer.testing import CliRunner
 
+from cli_calls import denskit
 from denskit.batch import System
-from denskit.cli import app
 from denskit.data.base import collate
 from denskit.simulation.relaxation.folder import RelaxationFolder
 from denskit.simulation.structures import atoms_of
 
 from trained import TRAINED
-
-
-def relax(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["relax", *map(str, arguments)])
 
 
 def atoms_named(systems: dict[str, System], *names: str) -> list[ase.Atoms]:
@@ -38,7 +32,9 @@ def test_structures_of_all_kinds(systems: dict[str, System], tmp_path: Path) -> 
     file, output = tmp_path / "mixed.extxyz", tmp_path / "out"
     mixed = [*atoms_named(systems, "ethanol", "slab", "copper"), ase.Atoms("Xe")]
     ase.io.write(file, mixed)
-    done = relax(TRAINED, file, "-o", output, "--steps", 3, "--fmax", 0, "--optimizer", "fire", "--trajectory")
+    done = denskit(
+        "relax", TRAINED, file, "-o", output, "--steps", 3, "--fmax", 0, "--optimizer", "fire", "--trajectory"
+    )
     assert done.exit_code == 0, done.output
     assert "4 structures: 3 not converged, 1 unknown element; 9 moves" in done.output
     assert "3: unknown element: the structure has Xe" in done.output
@@ -56,7 +52,7 @@ def test_structures_of_all_kinds(systems: dict[str, System], tmp_path: Path) -> 
 def test_protocol_and_cells_reach_the_settings(systems: dict[str, System], tmp_path: Path) -> None:
     ase.io.write(tmp_path / "copper.extxyz", atoms_named(systems, "copper"))
     options = ("--protocol", "oc20-2024", "--steps", 1, "--cell", "xx,yy", "--pressure", 2, "--dtype", "float64")
-    done = relax(TRAINED, tmp_path / "copper.extxyz", "-o", tmp_path / "out", *options)
+    done = denskit("relax", TRAINED, tmp_path / "copper.extxyz", "-o", tmp_path / "out", *options)
     assert done.exit_code == 0, done.output
     settings = json.loads((tmp_path / "out" / "summary.json").read_text())["settings"]
     assert settings["optimizer"] == {"name": "lbfgs", "maxstep": 0.2, "memory": 50, "damping": 1.2, "alpha": 80.0}
@@ -76,7 +72,7 @@ def test_options_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
         (("--pressure", 1), "give --cell full as well"),
         (("--cell", "volume"), "no strain is called 'volume'"),
     ):
-        done = relax(TRAINED, tmp_path / "one.extxyz", "-o", tmp_path / "out", *options)
+        done = denskit("relax", TRAINED, tmp_path / "one.extxyz", "-o", tmp_path / "out", *options)
         assert done.exit_code == 1
         assert said in " ".join(done.output.split())
         assert not (tmp_path / "out").exists()
@@ -99,7 +95,7 @@ def test_relaxed_energies_of_whole_relaxations(systems: dict[str, System], tmp_p
         fid=np.array([0, 5, 0]),
     )
     options = ("--first-frames", "--is2re", "--steps", 1)
-    done = relax(TRAINED, tmp_path / "relaxations.npz", "-o", tmp_path / "out", *options)
+    done = denskit("relax", TRAINED, tmp_path / "relaxations.npz", "-o", tmp_path / "out", *options)
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "out" / "is2re.json").read_text())
     results = list(RelaxationFolder(tmp_path / "out").results())
@@ -142,10 +138,10 @@ def test_ctrl_c_saves_and_resume_goes_on(systems: dict[str, System], tmp_path: P
     assert not (output / "relaxed.extxyz").exists()
     content = file.read_text()
     ase.io.write(file, atoms_named(systems, "water", "ethanol"))
-    other = relax(TRAINED, file, *options, "-o", output, "--resume")
+    other = denskit("relax", TRAINED, file, *options, "-o", output, "--resume")
     assert other.exit_code == 1 and "file_sha256" in other.stderr and "nothing changed" in other.stderr
     file.write_text(content)
-    assert relax(TRAINED, file, *options, "-o", output, "--resume").exit_code == 0
-    assert relax(TRAINED, file, *options, "-o", tmp_path / "whole").exit_code == 0
+    assert denskit("relax", TRAINED, file, *options, "-o", output, "--resume").exit_code == 0
+    assert denskit("relax", TRAINED, file, *options, "-o", tmp_path / "whole").exit_code == 0
     assert (output / "relaxed.extxyz").read_text() == (tmp_path / "whole" / "relaxed.extxyz").read_text()
     assert trajectory.read_text() == (tmp_path / "whole" / "trajectories" / "000001.extxyz").read_text()

@@ -6,15 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
-from denskit.cli import app
+from cli_calls import denskit
 from denskit.files import locked
-
-
-def denskit(*arguments: object, answer: str = "") -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=answer)
 
 
 @pytest.fixture

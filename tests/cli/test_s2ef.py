@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from click.testing import Result
-from typer.testing import CliRunner
 
+from cli_calls import denskit
 from data.published import new_object, pickled, write_lmdb
-from denskit.cli import app
 from denskit.data.readers.lmdb import LmdbFile
 from denskit.data.readers.unpickle import load_attributes
 from denskit.models.model_file import read_header
@@ -31,10 +29,6 @@ SETTINGS = (
     "ema_decay: 0.999, ema_warmup: false, clip_norm: 100, amp: bf16, log_every: 2, evaluate_every: 4 steps, "
     "evaluate_structures: 3}",
 )
-
-
-def denskit(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")

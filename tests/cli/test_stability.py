@@ -11,17 +11,11 @@ import numpy as np
 import pytest
 import torch
 from ase.build import molecule
-from click.testing import Result
-from typer.testing import CliRunner
 
-from denskit.cli import app
+from cli_calls import denskit
 from denskit.models.model_file import save_model
 
 from trained import nearly_free
-
-
-def denskit(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")

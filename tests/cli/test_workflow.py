@@ -13,17 +13,11 @@ import torch
 import yaml
 from ase.build import molecule
 from ase.calculators.emt import EMT
-from click.testing import Result
-from typer.testing import CliRunner
 
-from denskit.cli import app
+from cli_calls import denskit
 from denskit.models.model_file import read_header
 
 FRAMES = 40
-
-
-def denskit(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")

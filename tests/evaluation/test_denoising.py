@@ -13,11 +13,10 @@ import pytest
 import torch
 from ase.build import bulk
 from ase.calculators.emt import EMT
-from typer.testing import CliRunner
 
+from cli_calls import denskit
 from denskit.analysis.denoising_plot import plot_denoising
 from denskit.batch import Prepared
-from denskit.cli import app
 from denskit.data import load_data
 from denskit.data.base import collate
 from denskit.evaluation.denoising import Recovery, corrupt, denoise, guessed_noise, noise_error, noise_of
@@ -185,21 +184,16 @@ def test_what_cannot_be_denoised_says_why(run: Path, tmp_path: Path) -> None:
         denoise(run, ratios=[1e-6])
 
 
-def said(*arguments: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
-    return done.exit_code, done.output
-
-
 def test_the_program_writes_table_file_and_plot(run: Path, tmp_path: Path) -> None:
     grid = ("--denoise", "--sigma", "0.05", "--sigma", "0.2", "--ratio", "0.5", "-o", tmp_path / "out")
-    code, output = said(run, *grid)
-    assert code == 0, output
+    done = denskit("evaluate", run, *grid)
+    assert done.exit_code == 0, done.output
     cells = json.loads((tmp_path / "out" / "denoising.json").read_text())
     assert [(cell["sigma"], cell["corruption_ratio"]) for cell in cells] == [(0.05, 0.5), (0.2, 0.5)]
     for cell in cells:
-        assert f"{cell['with_forces']:.3f}" in output and f"{cell['without_forces']:.3f}" in output
+        assert f"{cell['with_forces']:.3f}" in done.output and f"{cell['without_forces']:.3f}" in done.output
     assert (tmp_path / "out" / "denoising.png").read_bytes().startswith(b"\x89PNG")
-    assert said(run, *grid)[0] == 1  # the files are there
+    assert denskit("evaluate", run, *grid).exit_code == 1  # the files are there
     assert not (run / "test.json").exists()
 
 
@@ -212,8 +206,8 @@ def test_the_program_refuses_what_it_would_ignore(run: Path) -> None:
         (("a.extxyz", "data.split.train=3"), "data.split does not say how a file is read"),
         (("a.extxyz", "data.unit=eV"), "units"),
     ):
-        code, output = said(run, *arguments)
-        assert code == 1 and why in output, output
+        done = denskit("evaluate", run, *arguments)
+        assert done.exit_code == 1 and why in done.output, done.output
 
 
 def test_the_plot_leaves_out_what_was_not_measured(tmp_path: Path) -> None:

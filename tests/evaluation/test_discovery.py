@@ -14,9 +14,8 @@ import pytest
 from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.phasediagram import PhaseDiagram
-from typer.testing import CliRunner
 
-from denskit.cli import app
+from cli_calls import denskit
 from denskit.data.frames import structures_of
 from denskit.evaluation.convex_hull import ConvexHull
 from denskit.evaluation.stability_metrics import stability_metrics
@@ -124,7 +123,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 def _run(*arguments: str | Path) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["evaluate", str(TRAINED), *map(str, arguments)])
+    result = denskit("evaluate", TRAINED, *arguments)
     return result.exit_code, result.stdout, result.stderr
 
 

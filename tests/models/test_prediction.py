@@ -16,8 +16,8 @@ from denskit.testing import batch_of
 def test_large_structures_come_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction, "MOST_ATOMS", 10)
     systems = [list(range(size)) for size in (3, 3, 3, 3, 12, 2, 8, 1)]
-    groups = [[len(system) for system in group] for group in prediction._groups(systems, 3)]  # type: ignore[arg-type]
-    assert groups == [[3, 3, 3], [3], [12], [2, 8], [1]]
+    found = prediction.groups(systems, 3, len)
+    assert [[len(system) for system in group] for group in found] == [[3, 3, 3], [3], [12], [2, 8], [1]]
 
 
 def test_predictions_free_the_graph_as_they_go(monkeypatch: pytest.MonkeyPatch, systems: dict[str, System]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,42 +224,6 @@ def test_settings_may_be_given(reference_dir: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert load_model(tmp_path / "m.safetensors").config == config
-
-
-class RunsCode:
-    """Unpickling this runs a shell command."""
-
-    def __init__(self, proof: Path) -> None:
-        self.proof = proof
-
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.system, (f"touch {self.proof}",)
-
-
-@pytest.mark.parametrize("place", ["config", "val_metrics", "normalizers", "optimizer", "ema"])
-def test_code_anywhere_in_a_file_does_not_run(reference_dir: Path, tmp_path: Path, place: str) -> None:
-    state, model = published(reference_dir, "escn_dens_L3M2")
-    proof = tmp_path / "proof"
-    content = checkpoint(state, model)
-    content[place] = {"trap": RunsCode(proof)}
-    with pytest.raises(ValueError, match=r"a\.pt: the pickle asks for posix\.system.*nothing of it was run"):
-        import_checkpoint(saved(tmp_path / "a.pt", content))
-    assert not proof.exists()
-    pickle.loads(pickle.dumps(RunsCode(proof)))  # the trap does work
-    assert proof.exists()
-
-
-def test_numbers_of_numpy_do_not_open_a_way_to_code(tmp_path: Path) -> None:
-    """The scalar's constructor takes objects for a dtype of objects; what they are made of is refused all the same."""
-    proof = tmp_path / "proof"
-
-    class Scalar:
-        def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-            return np._core.multiarray.scalar, (np.dtype("O"), RunsCode(proof))  # type: ignore[attr-defined]
-
-    with pytest.raises(ValueError, match=r"a\.pt is damaged.*numpy dtype that is no number's"):
-        read_checkpoint(saved(tmp_path / "a.pt", {"state_dict": {"weight": torch.zeros(1)}, "x": Scalar()}))
-    assert not proof.exists()
 
 
 def drop(name: str) -> Callable[[State, dict[str, Any]], None]:

@@ -102,6 +102,15 @@ def test_code_is_refused_by_name(function: Any, tmp_path: Path) -> None:
         read_torch(path)
 
 
+def test_numbers_of_numpy_do_not_open_a_way_to_code(tmp_path: Path) -> None:
+    """The scalar's constructor takes objects for a dtype of objects; what they are made of is refused all the same."""
+    proof = tmp_path / "proof"
+    scalar = Call(np._core.multiarray.scalar, np.dtype("O"), Call(os.mkdir, str(proof)))  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=r"a\.pt is damaged.*numpy dtype that is no number's"):
+        read_torch(_saved(tmp_path / "a.pt", {"x": scalar}))
+    assert not proof.exists()
+
+
 def _without(path: Path, ending: str, content: bytes | None = None) -> Path:
     """The file with a member changed or gone."""
     with zipfile.ZipFile(path) as archive:

@@ -37,11 +37,7 @@ class Morse:
             raise ValueError(f"{ase.data.chemical_symbols[system.atomic_numbers.max()]} is not known")
 
     def broken(self, batch: Batch) -> Tensor:
-        try:
-            build_neighbors(batch, CUTOFF)
-        except ValueError:
-            return unusable(batch, CUTOFF)
-        return torch.zeros(batch.num_systems, dtype=torch.bool)
+        return unusable(batch, CUTOFF)
 
     def __call__(self, batch: Batch) -> Evaluation:
         self.calls.append(batch.num_atoms)

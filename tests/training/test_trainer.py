@@ -21,6 +21,7 @@ from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
 from torch import Tensor
 
+from data.readers.test_unpickle import Call
 from denskit.analysis.report.summary import training_in_words
 from denskit.analysis.run_results import RunResults
 from denskit.batch import Batch, Prepared
@@ -199,20 +200,10 @@ def test_damaged_checkpoints_are_refused(tiny: Tiny, damage: str, tmp_path: Path
     elif damage == "foreign":
         torch.save({"state_dict": {}}, last)
     else:
-        torch.save({"format_version": _Evil(tmp_path / "ran")}, last)
+        torch.save({"format_version": Call(os.mkdir, str(tmp_path / "ran"))}, last)
     with pytest.raises(ValueError, match=r"last\.pt(: the pickle asks for posix.mkdir| is damaged| is no checkpoint)"):
         train(config, resume=True)
     assert not (tmp_path / "ran").exists()
-
-
-class _Evil:
-    """Runs a command where it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.path),)
 
 
 @contextlib.contextmanager

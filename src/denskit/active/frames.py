@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,18 +17,14 @@ from denskit.data.frames import bare
 from denskit.data.readers.ase_files import frames_in
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.writing import Originals, plain
-from denskit.geometry.neighbors import build_neighbors
+from denskit.evaluation.novelty import CUTOFF, Surroundings, radial_features
 from denskit.models.base import ForceField
-from denskit.models.prediction import MOST_ATOMS
-from denskit.nn.radial import ExponentialNormalBasis
+from denskit.models.prediction import groups
 from denskit.reading.budget import naming
 from denskit.simulation.dynamics.committee import largest_spread
 from denskit.simulation.neighbor_list import unusable
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
-
-CUTOFF = 5.0  # Å, of the radial fingerprint
-RADIAL = 16  # functions of the distance in it
 
 
 def read_frames(path: str | Path) -> list[ase.Atoms]:
@@ -53,12 +49,9 @@ def read_frames(path: str | Path) -> list[ase.Atoms]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Look(Surroundings):
     """Features of all atoms of usable frames, and the spread of a committee on each frame."""
 
-    features: Tensor  # [A, C] float64
-    numbers: Tensor  # [A] int64, atomic numbers
-    frame: Tensor  # [A] int64, frame of each atom
     usable: Tensor  # [P] bool: False where atoms lie on each other, have flown apart or are not finite
     spread: Tensor | None  # [P] eV/Å, NaN where not usable; None: fewer than two models
 
@@ -84,9 +77,9 @@ def look_at(
     spread = torch.full((len(frames),), torch.nan, dtype=torch.float64)
     features, numbers, owner = [], [], []
     cutoff = CUTOFF if potential is None else potential.cutoff
-    for rows in _groups(frames, batch_size):
+    for rows in groups(range(len(frames)), batch_size, lambda row: len(frames[row])):
         batch = batch_of([_bare(frames[row]) for row in rows])
-        bad = _broken(batch, cutoff)
+        bad = unusable(batch, cutoff)
         usable[rows] = ~bad
         rows = [row for row, wrong in zip(rows, bad.tolist(), strict=True) if not wrong]
         if not rows:
@@ -94,7 +87,7 @@ def look_at(
         if bool(bad.any()):
             batch = batch_of([_bare(frames[row]) for row in rows])
         if potential is None:
-            found = _radial_features(batch, elements)
+            found = radial_features(batch, elements)
         else:
             found = _last_layer(potential.models[0], batch)
             if len(potential.models) > 1:
@@ -122,38 +115,5 @@ def _last_layer(model: ForceField, batch: Batch) -> Tensor:
         return model.backbone(ready, l_out=0, execution=model.execution).nodes[0][:, 0]
 
 
-def _radial_features(batch: Batch, elements: Tensor) -> Tensor:
-    """Sums of radial functions [N, E * RADIAL] over the neighbours of each element."""
-    near = build_neighbors(batch, CUTOFF)
-    source, target = near.built_edges.index
-    basis = ExponentialNormalBasis(RADIAL, CUTOFF).double()(near.edge_vectors().norm(dim=1))
-    place = target * len(elements) + torch.searchsorted(elements, batch.atomic_numbers[source])
-    sums = basis.new_zeros(batch.num_atoms * len(elements), RADIAL).index_add_(0, place, basis)
-    return sums.reshape(batch.num_atoms, -1)
-
-
-def _broken(batch: Batch, cutoff: float) -> Tensor:
-    """Systems [B] without a neighbour list, or with two atoms at one place."""
-    try:
-        build_neighbors(batch, cutoff)
-    except ValueError:
-        return unusable(batch, cutoff)
-    return torch.zeros(batch.num_systems, dtype=torch.bool)
-
-
 def _bare(frame: ase.Atoms | System) -> ase.Atoms:
     return bare(plain(frame) if isinstance(frame, System) else frame)
-
-
-def _groups(frames: Sequence[ase.Atoms] | Sequence[System], size: int) -> Iterator[list[int]]:
-    """Numbers of consecutive frames, ``size`` at most, with ``MOST_ATOMS`` atoms at most unless one has more."""
-    group: list[int] = []
-    atoms = 0
-    for row in range(len(frames)):
-        if group and (len(group) == size or atoms + len(frames[row]) > MOST_ATOMS):
-            yield group
-            group, atoms = [], 0
-        group.append(row)
-        atoms += len(frames[row])
-    if group:
-        yield group

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denskit.active.frames import Look, look_at, read_frames
+from denskit.active.frames import look_at, read_frames
 from denskit.batch import System
 from denskit.data.base import evenly
 from denskit.evaluation.evaluate import run_data
+from denskit.evaluation.novelty import nearest_distance, novelty
 from denskit.files import atomic_write, new_frames_file
 from denskit.models.base import ForceField
 from denskit.runtime.device import choose_device
@@ -29,11 +30,10 @@ By = Literal["spread", "farthest", "distance"]
 MEANING = {
     "spread": "largest spread of the force on an atom over the models, eV/Å",
     "farthest": "distance to the nearest training or chosen frame, 1: typical distance of two frames",
-    "distance": "largest distance of an atom to the nearest training atom, 1: typical nearest distance in training",
+    "distance": "largest distance of an atom to the nearest training atom, 1: typical from training frame to frame",
 }
 MOST_TRAINING = 2000  # structures of a larger training set that are compared with, evenly spaced
-SAMPLE = 500  # frames or atoms of which typical distances are measured
-SAME = 1e-3  # of the usual distance: two atoms are equivalent
+SAMPLE = 500  # frames of which the typical distance is measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ def select(
     found = look.fingerprints(elements)
     taken = found[:0] if reference is None else reference.fingerprints(elements)[reference.usable]
     unit = _typical(taken if len(taken) > 1 else found[look.usable])
-    apart = _nearest(found, taken) / unit  # [P], infinite without training frames
+    apart = nearest_distance(found, taken) / unit  # [P], infinite without training frames
     wild = torch.zeros_like(look.usable)
     if look.spread is not None and most_spread is not None:
         wild = look.spread > most_spread
@@ -108,7 +108,8 @@ def select(
         score = look.spread
     elif by == "distance":
         assert reference is not None
-        score = _atoms_beyond(look, reference)
+        new = novelty(look, reference)
+        score = torch.zeros(len(frames), dtype=torch.float64).scatter_reduce(0, look.frame, new, "amax")
     chosen, scores, nearest = _pick(found / unit, apart, allowed, score, count, duplicate)
     return Selection(
         chosen=chosen, scores=scores, nearest=nearest, by=by, pool=len(frames), training=len(known),
@@ -197,39 +198,7 @@ def _alike(places: Tensor, chosen: list[int], allowed: Tensor, threshold: float)
         return 0
     left = allowed.clone()
     left[chosen] = False
-    return int((_nearest(places[left], places[chosen]) < threshold).sum())
-
-
-def _atoms_beyond(look: Look, reference: Look) -> Tensor:
-    """For each frame [P], the largest distance of an atom to the nearest training atom of its element.
-
-    In units of the median nearest distance between different training atoms of an element; infinite for a new element.
-    """
-    beyond = torch.zeros(len(look.features), dtype=torch.float64)
-    for element in look.numbers.unique():
-        own, theirs = look.numbers == element, reference.features[reference.numbers == element]
-        sample = theirs[:: max(1, len(theirs) // SAMPLE)]
-        beyond[own] = _nearest(look.features[own], theirs) / _usual_nearest(sample, theirs)
-    return torch.zeros(len(look.usable), dtype=torch.float64).scatter_reduce(0, look.frame, beyond, "amax")
-
-
-def _usual_nearest(sample: Tensor, points: Tensor) -> float:
-    """Median distance of a point of the sample to the nearest other one; 1 where all are equal.
-
-    Equivalent atoms of a crystal are equal but for rounding: a distance below a thousandth of the usual one is none.
-    """
-    apart = torch.cdist(sample, points)
-    apart[apart <= SAME * apart.median()] = torch.inf
-    nearest = apart.amin(1) if len(sample) else apart.new_empty(0)
-    nearest = nearest[nearest.isfinite()]
-    return float(nearest.median()) if len(nearest) else 1.0
-
-
-def _nearest(points: Tensor, others: Tensor) -> Tensor:
-    """Distance [P] of each point to the nearest of the others; infinite where there is none."""
-    if not len(others):
-        return points.new_full((len(points),), torch.inf)
-    return torch.cat([torch.cdist(part, others).amin(1) for part in points.split(1000)])
+    return int((nearest_distance(places[left], places[chosen]) < threshold).sum())
 
 
 def _typical(places: Tensor) -> float:

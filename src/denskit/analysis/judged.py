@@ -12,14 +12,16 @@ import ase
 import numpy as np
 import torch
 
-from denskit.analysis.novelty import novelty
 from denskit.batch import System
 from denskit.data.base import Source, collate, evenly
+from denskit.evaluation.evaluate import Kept, Models, load_predictor, source_of
+from denskit.evaluation.novelty import radial_novelty
 from denskit.files import atomic_write
 from denskit.models.prediction import Predictor, predict_each
 from denskit.reading.arrays import read_npz
 from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import Metrics
+from denskit.training.reading_settings import Reading
 
 Pair = tuple[np.ndarray, np.ndarray]  # reference, predicted
 
@@ -41,7 +43,7 @@ class Judged:
     energies: np.ndarray  # [2, B] eV: reference, predicted
     all_forces: np.ndarray  # [2, N, 3] eV/Å: reference, predicted
     stresses: np.ndarray  # [2, B, 3, 3] eV/Å^3: reference, predicted
-    novelty: np.ndarray  # [N], see denskit.analysis.novelty; NaN where it was not asked for
+    novelty: np.ndarray  # [N], see denskit.evaluation.novelty; NaN where it was not asked for
     of: np.ndarray  # [] structures of the source, of which these are an even sample
     part: np.ndarray  # [] text: "test" or "validation", the split of the source
 
@@ -170,7 +172,7 @@ def judge(
         forces.append((label, found["forces"]))
         stresses.append((absent if system.stress is None else system.stress, found.get("stress", absent)))
     new = (
-        novelty(systems, list(evenly(trained, KNOWN)))
+        radial_novelty(systems, list(evenly(trained, KNOWN)))
         if trained is not None
         else np.full(sum(map(len, systems)), np.nan)
     )
@@ -190,6 +192,21 @@ def judge(
         of=np.array(len(source)),
         part=np.array(part),
     )
+
+
+def predictions_of(
+    model: Models,
+    file: str | Path | None = None,
+    *,
+    checkpoint: Kept | None = None,
+    device: str = "auto",
+    data: Reading = None,
+) -> Judged:
+    """Predict at most 1000 structures of ``file``, else of a run's test split; ``data`` as :func:`evaluate` takes it.
+
+    Raises FileNotFoundError where there is no model, ValueError where a run has no test split.
+    """
+    return judge(load_predictor(model, checkpoint, device), source_of(model, file, "test", data))
 
 
 def _baseline(force_field: Predictor, systems: Sequence[System]) -> np.ndarray:

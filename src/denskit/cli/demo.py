@@ -72,8 +72,8 @@ def _continues(source: Path, study: StudyConfig, *, finished: bool) -> bool:
 
 def _judge(study: StudyConfig, folder: StudyFolder) -> None:
     """Plot both runs on one page, print the comparison, and exit with 1 where a run learnt nothing."""
+    from denskit.analysis.judged import predictions_of
     from denskit.analysis.plots import plot_overview
-    from denskit.analysis.predictions import predictions_of
     from denskit.evaluation.study.config import runs_of
 
     runs = {run.variant: run for run in runs_of(study)}

@@ -232,8 +232,8 @@ def _write(
     found = results if names[0].startswith(Path(SETS).stem) else next(iter(results.values()))
     write_json(folder / names[0], found)
     for name in names[1:]:
+        from denskit.analysis.judged import predictions_of
         from denskit.analysis.plots import parity_figure, save_figure
-        from denskit.analysis.predictions import predictions_of
         from denskit.analysis.report.errors import parity_panels
 
         title = " and ".join(model.name for model in models)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,6 +13,7 @@ from denskit.models.base import ForceField
 from denskit.models.committee import Committee
 
 Predictor = ForceField | Committee
+T = TypeVar("T")
 MOST_ATOMS = 1000  # in a batch of several structures: the gradient of about 50,000 edges takes 2 GB
 
 
@@ -27,7 +28,7 @@ def batches(
         ValueError: An element that the model does not know, or a structure without a neighbour list.
     """
     parameter = next(force_field.parameters())
-    for systems in _groups((source[index] for index in range(first, len(source), step)), size):
+    for systems in groups((source[index] for index in range(first, len(source), step)), size, len):
         for system in systems:
             force_field.scaling.check_elements(system.atomic_numbers, f"{source.name}, frame {system.index},")
         batch, targets = collate(systems, parameter.dtype)
@@ -40,15 +41,16 @@ def batches(
         yield systems, batch.to(parameter.device), targets.to(parameter.device)
 
 
-def _groups(systems: Iterable[System], size: int) -> Iterator[list[System]]:
-    group: list[System] = []
-    atoms = 0
-    for system in systems:
-        if group and (len(group) == size or atoms + len(system) > MOST_ATOMS):
+def groups(items: Iterable[T], size: int, atoms: Callable[[T], int]) -> Iterator[list[T]]:
+    """Consecutive items, ``size`` at most, with ``MOST_ATOMS`` atoms at most unless one has more."""
+    group: list[T] = []
+    total = 0
+    for item in items:
+        if group and (len(group) == size or total + atoms(item) > MOST_ATOMS):
             yield group
-            group, atoms = [], 0
-        group.append(system)
-        atoms += len(system)
+            group, total = [], 0
+        group.append(item)
+        total += atoms(item)
     if group:
         yield group
 

@@ -95,13 +95,15 @@ class Candidates:
 
 def unusable(batch: Batch, cutoff: float) -> Tensor:
     """Systems [B] without a neighbour list: positions not finite, flown apart, or two atoms at one place."""
-    bad = torch.zeros(batch.num_systems, dtype=torch.bool)
-    for system in range(batch.num_systems):
-        try:
-            build_neighbors(select(batch, torch.arange(batch.num_systems, device=bad.device) == system), cutoff)
-        except ValueError:
-            bad[system] = True
-    return bad.to(batch.positions.device)
+    device = batch.positions.device
+    try:
+        build_neighbors(batch, cutoff)
+    except ValueError:
+        if batch.num_systems == 1:
+            return torch.ones(1, dtype=torch.bool, device=device)
+        systems = torch.arange(batch.num_systems)
+        return torch.cat([unusable(select(batch, systems == system), cutoff) for system in systems])
+    return torch.zeros(batch.num_systems, dtype=torch.bool, device=device)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -8,7 +8,7 @@ from functools import reduce
 import numpy as np
 from scipy.stats import spearmanr
 
-from denskit.analysis.committee_plots import calibration_figure
+from denskit.analysis.error_plots import calibration_figure
 from denskit.analysis.judged import Judged
 from denskit.analysis.plots import MEV
 from denskit.analysis.report.page import Picture, Section, paragraph

@@ -98,7 +98,7 @@ def trends(judged: Judged) -> Section:
         "reference force on the atom (eV/Å)": size,
         "novelty of the atom's surroundings": judged.novelty,
     }.items():
-        shown = judged.scored & (quantity > 0) & (judged.force_error > 0)
+        shown = judged.scored & (quantity > 0) & np.isfinite(quantity) & (judged.force_error > 0)
         if shown.sum() > 1:
             panels[name] = quantity[shown], judged.force_error[shown]
     if not panels:

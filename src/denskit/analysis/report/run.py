@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from denskit.analysis.judged import Judged
+from denskit.analysis.plots import curves_figure
 from denskit.analysis.report.committee import committee
-from denskit.analysis.report.curves import curves
 from denskit.analysis.report.dens import dens
 from denskit.analysis.report.errors import parity, shares, trends
 from denskit.analysis.report.page import Part, Picture, Section, folded, html_of, paragraph, table
@@ -22,10 +22,14 @@ from denskit.evaluation.study.running import StudyFolder
 from denskit.evaluation.study.tables import as_cells, note
 
 MOST_RUNS = 6  # with all their sections in a page of several runs
+_CURVES = (
+    "Mean absolute errors over the training: validation with dots, training as thin lines. With DeNS part of the "
+    "training structures are corrupted, which makes the training errors larger, that of the energy above all."
+)
 
 SECTIONS: dict[str, Callable[[RunResults], Section]] = {
     "summary": summary,
-    "curves": lambda run: curves([run]),
+    "curves": lambda run: _curves([run]),
     "parity": lambda run: _judged(run, parity),
     "errors": lambda run: _judged(run, lambda judged: shares(judged, run.groups)),
     "trends": lambda run: _judged(run, trends),
@@ -47,9 +51,17 @@ def _judged(run: RunResults, section: Callable[[Judged], Section]) -> Section:
     return section(run.judged) if isinstance(run.judged, Judged) else Section("", [])
 
 
+def _curves(runs: Sequence[RunResults]) -> Section:
+    """Errors of one or several runs over the training."""
+    logged = {run.name: run.columns for run in runs if len(run.columns["step"])}
+    if not logged:
+        return Section("Learning curves", [paragraph("No step is logged yet.")])
+    return Section("Learning curves", [Picture("learning_curves", curves_figure(logged), _CURVES)])
+
+
 def several_sections(runs: Sequence[RunResults]) -> list[Section]:
     """Several runs: errors side by side, learning curves, the runs as a committee, each run folded."""
-    found = [_side_by_side(runs), curves(runs), committee(runs), _each(runs)]
+    found = [_side_by_side(runs), _curves(runs), committee(runs), _each(runs)]
     return [section for section in found if section.parts]
 
 
