@@ -183,9 +183,10 @@ def _kept(finished: dict[str, dict[str, float]], sets: dict[str, str], file: Pat
             if file is not None:
                 write_json(file, finished)
             rest = [shlex.quote(f"{name}={path}") for name, path in sets.items() if name not in finished]
+            place, output = (f"in {file}", ", with -o ANOTHER_FOLDER") if file else ("above", "")
             complain(
-                f"Not all sets were judged; errors of {', '.join(finished)} are {f'in {file}' if file else 'above'}. To "
-                f"go on, judge the others alone{', with -o ANOTHER_FOLDER' if file else ''}: {' '.join(rest)}"
+                f"Not all sets were judged; errors of {', '.join(finished)} are {place}. To go on, judge the others "
+                f"alone{output}: {' '.join(rest)}"
             )
         raise
 

@@ -62,8 +62,10 @@ def write_submission(
 
     Energies are of the kind that the model was trained on, element references included: adsorption energies for OC20,
     totals for OC22.  Where a split fails, those before it are written to files of their own, which
-    :func:`merge_submissions` takes, and a warning names them.  Raises ValueError for a structure without sid or fid, for another file type, and where ``output``
-    exists (see :func:`denskit.files.new_file`).
+    :func:`merge_submissions` takes, and a warning names them.
+
+    Raises ValueError for a structure without sid or fid, for another file type, and where ``output`` exists (see
+    :func:`denskit.files.new_file`).
     """
     named = splits if isinstance(splits, Mapping) else {"": splits}
     read = [source for source in named.values() if isinstance(source, str | Path)]

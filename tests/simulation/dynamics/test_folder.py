@@ -248,7 +248,7 @@ def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--time", "0.0001"], "less than a time step"),
         (["--time", "-1"], "--time is -1 ps; give a finite number above 0"),
         (["--time", "nan"], "--time is nan ps; give a finite number above 0"),
-        (["--steps", "3", "--temperature", "-5"], "Error: temperature: -5.0: Input should be greater than 0"),
+        (["--steps", "3", "--temperature", "-5"], "Error: --temperature: -5.0: wanted a number above 0"),
         (["--steps", "3", "--index", "7"], "has no frames 7"),
     ):
         result = CliRunner().invoke(app, [*common, *wrong])
