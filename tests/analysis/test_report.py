@@ -15,6 +15,7 @@ from ase.build import molecule
 from denskit.analysis.judged import Judged
 from denskit.analysis.report import plot, report, sections_of
 from denskit.analysis.report.page import Section, paragraph, table, write_page
+from denskit.analysis.report.settings import _changed, _nearest_preset
 from denskit.analysis.report.structures import worst
 from denskit.analysis.report.summary import NAMES, headline, two_digits
 from denskit.analysis.run_results import RunResults
@@ -28,6 +29,7 @@ from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
 from denskit.simulation.relaxation.settings import RelaxationSettings
 from denskit.tasks.metrics import Metrics
+from denskit.training.load_config import load_config
 
 from trained import TRAINED
 
@@ -52,6 +54,20 @@ def test_summary_says_the_errors_in_words(runs: list[Path]) -> None:
     for heading in ("Learning curves", "Errors by element and group", "Where the errors are", "Denoising", "Settings"):
         assert heading in said
     assert "config_type" in said
+
+
+def test_only_given_settings_are_counted() -> None:
+    """Not the size of the model by the number of frames, averages and noise that are measured, or a task's defaults."""
+    given = ["data.path=a.extxyz", "task=dens", "model.cutoff=4.0", "training.max_steps=7"]
+    asked = load_config("equiformer", given)
+    decided = {**asked.sizes[0].model, "average_degree": 12.5, "average_atoms": 9.0}
+    sized = type(asked.model).model_validate(asked.model.model_dump() | decided)
+    trained = asked.model_copy(update={"model": sized, "sizes": ()})
+    name, preset = _nearest_preset(trained)
+    assert name == "equiformer"
+    assert set(_changed(trained, preset)) == {"data.path", "task.name", "model.cutoff", "training.max_steps"}
+    other = trained.model_copy(update={"model": sized.model_copy(update={"num_layers": 5})})
+    assert "model.num_layers" in _changed(other, preset)
 
 
 def test_shares_are_short_numbers() -> None:

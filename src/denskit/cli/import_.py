@@ -107,8 +107,8 @@ def _write(output: Path, force_field: ForceField, checkpoint: Path) -> None:
 def _settings(name: str) -> ModelConfig | dict[str, Any]:
     """The model's settings, ours or published, of a YAML file (of its section ``model``, if any) or of a preset."""
     from denskit.models import MODELS
-    from denskit.reading.budget import naming
     from denskit.presets import preset_text
+    from denskit.reading.budget import naming
     from denskit.reading.documents import parse_yaml, read_yaml
 
     values = read_yaml(Path(name)) if Path(name).is_file() else parse_yaml(preset_text(name), f"preset {name}")
