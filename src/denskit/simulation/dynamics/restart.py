@@ -72,7 +72,7 @@ class Restart:
 
 
 def origin_of(batch: Batch, potential: Potential) -> dict[str, str]:
-    """SHA-256 of each property of the initial structures, and of the models."""
+    """SHA-256 of each property of the initial structures, and of the models; the models' precision, which is in it."""
     names = ("n_atoms", "atomic_numbers", "positions", "cell", "pbc", "fixed")
     found = {name: hashlib.sha256(getattr(batch, name).cpu().numpy().tobytes()).hexdigest() for name in names}
-    return found | {"models": potential.weights_sha256()}
+    return found | {"models": potential.weights_sha256(), "dtype": str(potential.dtype).removeprefix("torch.")}
