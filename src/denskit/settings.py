@@ -8,7 +8,7 @@ Marks on fields say when a setting may differ::
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
@@ -53,13 +53,110 @@ def dotted(mapping: Mapping[Any, Any], prefix: str = "", *, lists: bool = False)
             yield f"{prefix}{key}", value
 
 
+_KINDS = ("str", "int", "float", "bool", "constrained-", "function-", "literal[", "tuple[", "dict[", "[key]")
+_WANTED = {
+    "int_type": "a whole number", "int_parsing": "a whole number", "int_from_float": "a whole number",
+    "float_type": "a number", "float_parsing": "a number", "finite_number": "a finite number",
+    "bool_type": "true or false", "bool_parsing": "true or false", "string_type": "a text",
+    "tuple_type": "a list [VALUE, ...]", "dict_type": "a table {KEY: VALUE, ...}",
+    "extra_forbidden": "no setting of this name",
+}  # fmt: skip
+_BOUNDS = {
+    "greater_than": ("gt", "{} above {:g}"), "greater_than_equal": ("ge", "{} of {:g} or more"),
+    "less_than": ("lt", "{} below {:g}"), "less_than_equal": ("le", "{} of {:g} or less"),
+    "too_short": ("min_length", "{} of {:g} values or more"), "too_long": ("max_length", "{} of {:g} values or fewer"),
+}  # fmt: skip
+
+
+class Problem(NamedTuple):
+    """Something wrong with one setting."""
+
+    path: tuple[int | str, ...]  # keys, and places in lists counted from 0
+    text: str
+    unknown: bool  # there is no such setting
+
+    def key(self, prefix: str = "") -> str:
+        """The setting as users write it: ``data.train (entry 1).path``; ``prefix``: the key of the section."""
+        written = prefix
+        for part in self.path:
+            written += f" (entry {part + 1})" if isinstance(part, int) else f".{part}" if written else part
+        return written
+
+
+def problems_of(error: ValidationError) -> list[Problem]:
+    """All problems that pydantic found, one for each setting.
+
+    Of a setting that may be of several kinds pydantic tells for each kind what is wrong, with the kind in the key.
+    Where the value is a list or table as one kind wants it, the problem is inside; else all kinds are named.
+    """
+    groups: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
+    for found in error.errors():
+        first = next((place for place, part in enumerate(found["loc"]) if _is_kind(part)), None)
+        groups.setdefault(found["loc"][:first], []).append(found)
+    return [problem for path, group in groups.items() for problem in _problems_at(path, group)]
+
+
+def _problems_at(path: tuple[int | str, ...], group: list[ErrorDetails]) -> list[Problem]:
+    inside = [found for found in group if len(_without_kinds(found["loc"])) > len(path)]
+    if inside:
+        return [
+            Problem(_without_kinds(found["loc"]), _text([found]), found["type"] == "extra_forbidden")
+            for found in inside
+        ]
+    own = [found for found in group if found["type"] == "value_error"]  # says it in our words
+    return [Problem(path, _text(own[:1] or group), group[0]["type"] == "extra_forbidden")]
+
+
+def _is_kind(part: int | str) -> bool:
+    """Whether a part of pydantic's key is one of the kinds that a value may have, and no setting."""
+    return isinstance(part, str) and (part.startswith(_KINDS[4:]) or part in _KINDS or part in _classes())
+
+
+def _classes() -> dict[str, type[Settings]]:
+    """All classes of settings by their names, which pydantic puts into keys."""
+    found: dict[str, type[Settings]] = {}
+    rest = [Settings]
+    while rest:
+        below = rest.pop().__subclasses__()
+        found |= {cls.__name__: cls for cls in below}
+        rest += below
+    return found
+
+
+def _without_kinds(loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    return tuple(part for part in loc if not _is_kind(part))
+
+
+def _text(group: list[ErrorDetails]) -> str:
+    """``value: what is wanted``, of one of the kinds; or the words of our own check."""
+    value, kind, own = group[0]["input"], group[0]["type"], group[0]["msg"].removeprefix("Value error, ")
+    if kind == "missing":
+        return "is missing"
+    if kind == "value_error":
+        return own if isinstance(value, dict | BaseModel) or str(value) in own else f"{value!r:.99}: {own}"
+    wanted = dict.fromkeys(map(_wanted, group))
+    if "a number" in wanted:
+        wanted.pop("a whole number", None)
+    return f"{value!r:.99}: wanted {', or '.join(wanted)}"
+
+
+def _wanted(found: ErrorDetails) -> str:
+    kind, values = found["type"], found.get("ctx", {})
+    if kind in _WANTED:
+        return _WANTED[kind]
+    if kind == "literal_error":
+        return str(values["expected"]).replace("'", "")
+    if kind in _BOUNDS:
+        name, words = _BOUNDS[kind]
+        whole = "constrained-int" in found["loc"]
+        start = "a list" if name.endswith("length") else "a whole number" if whole else "a number"
+        return words.format(start, values[name])
+    if kind == "model_type":
+        fields = ", ".join(_classes()[values["class_name"]].model_fields)
+        return f"a table {{KEY: VALUE, ...}} with the keys {fields}"
+    return found["msg"]
+
+
 def problems_in(error: ValidationError) -> str:
     """All problems that pydantic found, in one line: ``key: value: what is wrong; ...``."""
-    return "; ".join(problem_text(found) for found in error.errors())
-
-
-def problem_text(found: ErrorDetails, prefix: str = "") -> str:
-    """One of them; ``prefix``: the key of the section that was validated."""
-    key = ".".join(map(str, (*([prefix] if prefix else []), *found["loc"])))
-    value = "" if isinstance(found["input"], dict | BaseModel) else f"{found['input']!r}: "
-    return (f"{key}: {value}" if key else "") + found["msg"].removeprefix("Value error, ")
+    return "; ".join(f"{key}: {found.text}" if (key := found.key()) else found.text for found in problems_of(error))

@@ -6,11 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from denskit.analysis.error_plots import trend_figure
 from denskit.analysis.plots import curves_figure, parity_figure, plot_overview, png_of, save_figure
 from denskit.analysis.report.page import Picture
 from denskit.analysis.report.simulation import dynamics
-from denskit.analysis.simulation_plots import dynamics_figure
+from denskit.analysis.simulation_plots import dynamics_figure, relaxation_figure, stability_figure
+from denskit.simulation.distributions import DistanceHistogram
+from denskit.simulation.stability.protocol import StudySettings
+from denskit.simulation.stability.results import Series, Study
 from denskit.training.overview import metrics_of
 from denskit.training.run_folder import RunFolder
 
@@ -28,6 +33,37 @@ def test_parity_draws_one_panel_a_label(tmp_path: Path) -> None:
     assert widths[0] == 2 * widths[1]
     with pytest.raises(ValueError, match="nothing to draw"):
         parity_figure({})
+
+
+@pytest.mark.filterwarnings("error")
+def test_zeros_alone_are_drawn_on_a_linear_axis() -> None:
+    """As forces that vanish by symmetry, or labels of zero; a logarithm of them has no picture, and warned."""
+    zero, steps = np.zeros(3), np.arange(3.0)
+    relaxed = relaxation_figure({"a": steps}, {"a": zero})
+    columns = {"step": steps, "train_forces_mae_meV_per_A": zero, "valid_forces_mae_meV_per_A": zero}
+    curves = curves_figure({"a": columns | {"train_energy_mae_meV": steps + 1, "valid_energy_mae_meV": steps + 1}})
+    trend = trend_figure({"force (eV/Å)": (np.ones(3), np.ones(3))})
+    assert [axes.get_yscale() for axes in (*relaxed.axes, *curves.axes)] == ["linear", "linear", "log", "linear"]
+    for figure in (relaxed, curves, trend):
+        assert png_of(figure).startswith(PNG)
+
+
+def test_the_legend_of_h_of_r_is_beside_the_curves() -> None:
+    histogram = DistanceHistogram(1, torch.device("cpu"))
+    histogram.counts += 1
+    settings = StudySettings(seeds=1)
+    series = Series(settings=settings, histogram=histogram, time=[0.0], temperature=[[500.0]], energy=[[-1.0]])
+    study = Study(
+        settings=settings, simulated=1.0, failures=(), series=series, reference=histogram, interrupted=False,
+        conservation=None,
+    )  # fmt: skip
+    figure = stability_figure(study)
+    assert all(axes.get_legend() is None for axes in figure.axes)
+    assert png_of(figure).startswith(PNG)
+    (legend,) = figure.legends
+    shown = legend.get_window_extent()
+    assert not any(shown.overlaps(axes.get_window_extent()) for axes in figure.axes)
+    assert "reference" in [text.get_text() for text in legend.get_texts()]
 
 
 def test_learning_curves_of_runs_with_other_columns(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from ase.build import molecule
 from denskit.analysis.judged import Judged
 from denskit.analysis.report import plot, report, sections_of
 from denskit.analysis.report.page import Section, paragraph, table, write_page
+from denskit.analysis.report.settings import _changed, _nearest_preset
 from denskit.analysis.report.structures import worst
 from denskit.analysis.report.summary import NAMES, headline, two_digits
 from denskit.analysis.run_results import RunResults
@@ -28,6 +29,7 @@ from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
 from denskit.simulation.relaxation.settings import RelaxationSettings
 from denskit.tasks.metrics import Metrics
+from denskit.training.load_config import load_config
 
 from trained import TRAINED
 
@@ -52,6 +54,20 @@ def test_summary_says_the_errors_in_words(runs: list[Path]) -> None:
     for heading in ("Learning curves", "Errors by element and group", "Where the errors are", "Denoising", "Settings"):
         assert heading in said
     assert "config_type" in said
+
+
+def test_only_given_settings_are_counted() -> None:
+    """Not the size of the model by the number of frames, averages and noise that are measured, or a task's defaults."""
+    given = ["data.path=a.extxyz", "task=dens", "model.cutoff=4.0", "training.max_steps=7"]
+    asked = load_config("equiformer", given)
+    decided = {**asked.sizes[0].model, "average_degree": 12.5, "average_atoms": 9.0}
+    sized = type(asked.model).model_validate(asked.model.model_dump() | decided)
+    trained = asked.model_copy(update={"model": sized, "sizes": ()})
+    name, preset = _nearest_preset(trained)
+    assert name == "equiformer"
+    assert set(_changed(trained, preset)) == {"data.path", "task.name", "model.cutoff", "training.max_steps"}
+    other = trained.model_copy(update={"model": sized.model_copy(update={"num_layers": 5})})
+    assert "model.num_layers" in _changed(other, preset)
 
 
 def test_shares_are_short_numbers() -> None:
@@ -157,9 +173,11 @@ def test_simulations_and_relaxations_have_reports(tmp_path: Path) -> None:
     said = words(report([tmp_path / "md"]))
     assert "0.01 ps in 20 steps; 1 of 1 runs are stable" in said
     assert "trajectory_00.extxyz: 5 of 5 frames" in said
+    assert "temperature 100.0 K, of the initial momenta" in said
     said = words(report([tmp_path / "relaxed"]))
     assert "2 structures:" in said
     assert "000000.extxyz" in said
+    assert "optimizer.name lbfgs" in said and "fmax 0.05" in said
     ase.io.write(file, [molecule("H2O"), molecule("SiH4")])
     relax_into(RelaxationFolder(tmp_path / "refused"), potential, read(file), RelaxationSettings(steps=5))
     assert "1 unknown element" in words(report([tmp_path / "refused"]))  # a structure without an energy

@@ -148,6 +148,30 @@ def test_bad_files_are_refused_by_name(
     assert not (tmp_path / "attacked").exists()
 
 
+def test_finished_sets_outlast_a_damaged_one(run: Path, lmdb: Path, tmp_path: Path) -> None:
+    """Records are read when they are needed, so a damaged one is found after the sets before it."""
+    whole = write_lmdb(tmp_path / "whole.lmdb", [pickled(new_object(_attributes(lmdb)))])
+    sets = [f"id={whole}", f"ood={_bad(lmdb, tmp_path)['flat']}"]
+    result = denskit("evaluate", run, *sets, "-o", tmp_path / "errors", "--device", "cpu")
+    said = " ".join(result.output.split())
+    assert result.exit_code == 1
+    assert "flat.lmdb, record 1: periodic along directions" in said
+    assert "errors of id are in" in said and f"judge the others alone, with -o ANOTHER_FOLDER: {sets[1]}" in said
+    kept = json.loads((tmp_path / "errors" / "sets.json").read_text(encoding="utf-8"))
+    assert list(kept) == ["id"] and "forces_mae_meV_per_A" in kept["id"]
+
+    output = tmp_path / "both.npz"
+    result = denskit("predict", run, *sets, "--format", "evalai", "-o", output, "--device", "cpu")
+    assert result.exit_code == 1 and not output.exists()
+    assert f"merge id={tmp_path / 'both_finished_id.npz'} ood=ood.npz -o {output}" in result.output
+    rest = denskit("predict", run, whole, "--format", "evalai", "-o", tmp_path / "ood.npz", "--device", "cpu")
+    assert rest.exit_code == 0, rest.output
+    merged = [f"id={tmp_path / 'both_finished_id.npz'}", f"ood={tmp_path / 'ood.npz'}"]
+    assert denskit("submission", "merge", *merged, "-o", output).exit_code == 0
+    with np.load(output) as both:
+        assert np.array_equal(both["id_forces"], both["ood_forces"])
+
+
 def test_one_bad_structure_does_not_stop_a_relaxation(
     run: Path, lmdb: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -273,6 +273,20 @@ FAULTS: list[tuple[str, Callable[[], list[ase.Atoms]], Spoil, str, str]] = [
 NOTES = {"drift", "twin", "atoms", "squeezed", "free atoms"}
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [scaled(energy=1 / HARTREE, forces=BOHR / HARTREE), scaled(forces=1 / KCAL_PER_MOL)],
+    ids=["atomic", "kcal"],
+)
+def test_one_mistake_in_units_has_one_remedy(spoil: Spoil, tmp_path: Path) -> None:
+    """The comparison with the energies names it, and the stiffness of bonds would name it again."""
+    frames = ethanol()
+    spoil(frames)
+    problems = [finding for finding in inspected(tmp_path, frames) if finding.severity == "problem"]
+    assert len(problems) == 1
+    assert "Multiply the forces" in str(problems[0])
+
+
 def test_perfect_strained_crystals_are_sound(tmp_path: Path) -> None:
     """Their forces, which are rounding, neither."""
     assert not [f for f in inspected(tmp_path, strained_copper()) if f.severity == "problem"]

@@ -226,6 +226,28 @@ def test_settings_may_be_given(reference_dir: Path, tmp_path: Path) -> None:
     assert load_model(tmp_path / "m.safetensors").config == config
 
 
+def test_settings_of_a_larger_model_are_named(reference_dir: Path, tmp_path: Path) -> None:
+    """Not the memory that it would take.  Presets of molecules need none named, their model is one."""
+    state, model = published(reference_dir, "v2_dens_L3M2")
+    whole = saved(tmp_path / "whole.pt", checkpoint(state, model))
+    bare = saved(tmp_path / "bare.pt", checkpoint(state, model, config={}))
+    for file, preset, said in (
+        (
+            whole,
+            "oc20/equiformer_v2_2m_dens",
+            "whole.pt does not fit the settings given: cutoff=12.0 (6.0 in the file)",
+        ),
+        (whole, "oc20/equiformer_v2_2m_dens", "num_layers=12 (2 in the file)"),
+        (bare, "oc20/equiformer_v2_2m_dens", "bare.pt does not fit its settings: it has 155 tensors of"),
+        (whole, "md17/equiformer_l2_dens", "holds equiformer_v2; the settings given are those of equiformer"),
+    ):
+        result = CliRunner().invoke(
+            app, ["import", str(file), "-o", str(tmp_path / "m.safetensors"), "--model", preset]
+        )
+        assert result.exit_code == 1
+        assert said in result.output
+
+
 def drop(name: str) -> Callable[[State, dict[str, Any]], None]:
     def change(state: State, _: dict[str, Any]) -> None:
         del state[next(key for key in state if key.endswith(name))]

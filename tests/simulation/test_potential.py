@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import ase
 import pytest
@@ -14,11 +17,14 @@ from denskit.batch import Batch, System
 from denskit.data.base import collate
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models import ForceField, build_force_field
+from denskit.models.committee import Committee
 from denskit.models.model_file import save_model
+from denskit.models.scaling import Scaling
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import atoms_of, batch_of
 
 from tolerances import EXACT64, ORACLE64
+from trained import nearly_free
 
 NAMES = ("ethanol", "copper", "slab", "triclinic")
 
@@ -120,6 +126,28 @@ def test_stress_is_that_of_predict_and_refused_without_a_volume(systems: dict[st
         Potential(model, stress=True)(collate([systems["slab"]], torch.float64)[0])
     with pytest.raises(ValueError, match="forces=direct"):
         Potential(build("direct", torch.float64), stress=True)
+
+
+@pytest.mark.parametrize("made", [Potential, Committee])
+@pytest.mark.parametrize(
+    ("other", "differ"),
+    [({"references": {"H": -16.0}}, "2.4"), ({"energy_shift": -400.0}, "400"), ({"energy_shift": -1.0}, "")],
+)
+def test_members_of_other_methods_are_warned_of(
+    made: Callable[[list[ForceField]], object], other: dict[str, Any], differ: str
+) -> None:
+    """References of the elements, or mean energies, tell; means of other structures of one method are near."""
+    own = {"references": {"H": -13.6}} if "references" in other else {}
+    models = [nearly_free(), nearly_free()]
+    for model, values in zip(models, (own, other), strict=True):
+        model.scaling = Scaling(elements=[1, 6, 8], **values)
+    if differ:
+        with pytest.warns(UserWarning, match=f"differ by up to {differ} eV: perhaps .* different methods"):
+            made(models)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            made(models)
 
 
 def test_a_committee_gives_mean_and_deviation(batch: Batch) -> None:

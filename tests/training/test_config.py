@@ -99,6 +99,34 @@ def test_errors_name_the_key_and_the_cure(tiny: Callable[..., RunConfig], overri
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [  # kinds of values that pydantic writes into its keys: unions, tuples, tables, classes
+        ("data.train=3", "data.train: 3: wanted a text, or a list [VALUE, ...]"),
+        ("data.train=[a.xyz, {path: 3}]", "data.train (entry 2).path: 3: wanted a text"),
+        ("data.train=[{pth: b.xyz}]", "unknown key data.train (entry 1).pth; did you mean data.train (entry 1).path?"),
+        ("data.split=0.9", "data.split: 0.9: wanted a table {KEY: VALUE, ...} with the keys mode, train, valid"),
+        ("data.split.train=-1", "data.split.train: -1: wanted a whole number of 0 or more, or a number above 0"),
+        ("data.split.mode=wrong", "data.split.mode: 'wrong': wanted random, blocks, group or published"),
+        ("data.references={H: low}", "data.references.H: 'low': wanted a number"),
+        ("data.references={Q: 1}", "data.references: Q given; wanted element symbols"),
+        ("training.scale={energy_scale: 0}", "training.scale.energy_scale: 0: wanted a number above 0"),
+        ("training.scale={energy_scale: 1}", "training.scale.force_scale: is missing"),
+        ("training.betas=[0.9, 2]", "training.betas (entry 2): 2: wanted a number below 1"),
+        ("training.betas=[0.9]", "training.betas (entry 2): is missing"),
+        ("model.cutoff={a: 1}", "model.cutoff: {'a': 1}: wanted a number"),
+        ("model.name=[esen]", "no model ['esen']; did you mean esen?"),
+    ],
+)
+def test_errors_name_settings_as_users_write_them(override: str, said: str) -> None:
+    with pytest.raises(ValueError, match=".") as caught:
+        load_config("equiformer", ["data.train=a.xyz", override])
+    message = str(caught.value)
+    assert said in message
+    assert not any(word in message for word in ("tuple[", "literal[", "dict[", "constrained", "FixedScale", "Part"))
+    assert message.count("\n") <= message.count("missing")  # one problem a setting
+
+
 def test_a_key_of_another_task_is_pointed_out(tiny: Callable[..., RunConfig]) -> None:
     with pytest.raises(ValueError, match=r"task\.sigma belongs to task=dens or .*, which is not chosen here"):
         tiny("task=energy_forces", "task.sigma=0.1")

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from denskit.analysis.plots import COLOURS, COLUMNS, draw_column, plain_ticks, row_of_axes, save_figure
+from denskit.analysis.plots import COLOURS, COLUMNS, draw_column, log_errors, row_of_axes, save_figure
 from denskit.evaluation.denoising import Recovery
 
 
@@ -44,11 +44,11 @@ def terms_figure(columns: Mapping[str, np.ndarray]) -> Figure:
     figure, (terms, energy) = row_of_axes(2, width=4.8)
     for name, colour in zip(("noise", "energy", "forces"), COLOURS, strict=False):
         draw_column(terms, columns, f"train_loss_{name}", color=colour, label=name, marker=".")
-    terms.set(xlabel="training step", ylabel="loss term, without its weight", yscale="log")
+    terms.set(xlabel="training step", ylabel="loss term, without its weight")
     draw_column(energy, columns, f"train_{COLUMNS['energy']}", color=COLOURS[1], label="training, part of it corrupted")
     draw_column(energy, columns, f"valid_{COLUMNS['energy']}", color=COLOURS[0], label="validation", marker="o")
-    energy.set(xlabel="training step", ylabel="energy error, MAE (meV)", yscale="log")
+    energy.set(xlabel="training step", ylabel="energy error, MAE (meV)")
     for axes in (terms, energy):
-        plain_ticks(axes.yaxis)
+        log_errors(axes)
         axes.legend(frameon=False, fontsize=9)
     return figure

@@ -81,8 +81,9 @@ def _draw_trend(axes: Axes, quantity: np.ndarray, error: np.ndarray) -> None:
     groups = [group for group in np.array_split(order, min(_BINS, len(order))) if len(group)]
     x = [np.median(quantity[group]) for group in groups]
     low, high = np.array([np.quantile(error[group], [0.1, 0.9]) for group in groups]).T
-    rank = f"rank correlation {spearmanr(quantity, error).statistic:.2f}"
+    varies = bool(np.ptp(quantity) and np.ptp(error))
+    rank = f"; rank correlation {spearmanr(quantity, error).statistic:.2f}" if varies else ""
     axes.fill_between(x, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="10 to 90 %")
     means = [error[group].mean() for group in groups]
-    axes.plot(x, means, color=COLOURS[0], marker="o", markersize=3.5, label=f"mean; {rank}")
+    axes.plot(x, means, color=COLOURS[0], marker="o", markersize=3.5, label=f"mean{rank}")
     axes.set_ylim(np.quantile(error, 0.002), error.max() * 1.3)

@@ -110,6 +110,13 @@ def plain_ticks(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def log_errors(axes: Axes) -> None:
+    """A logarithmic y axis with plain ticks, where something drawn is above zero: zeros alone have none."""
+    if any((np.asarray(line.get_ydata()) > 0).any() for line in axes.lines):
+        axes.set_yscale("log")
+        plain_ticks(axes.yaxis)
+
+
 def png_of(figure: Figure) -> bytes:
     """A figure as the bytes of a PNG file."""
     stream = io.BytesIO()
@@ -135,8 +142,8 @@ def _draw_curves(row: Sequence[Axes], names: Sequence[str], runs: Mapping[str, M
             draw_column(axes, columns, f"valid_{COLUMNS[name]}", label=valid, marker="o", markersize=3.5, **style)
         if len(runs) > 1:
             axes.plot([], [], color="0.5", linewidth=0.7, label="thin: training")
-        axes.set(xlabel="training step", ylabel=f"{name} error, MAE ({UNITS[name]})", yscale="log")
-        plain_ticks(axes.yaxis)
+        axes.set(xlabel="training step", ylabel=f"{name} error, MAE ({UNITS[name]})")
+        log_errors(axes)
         axes.legend(frameon=False, fontsize=9)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from denskit.analysis.plots import COLOURS, row_of_axes, save_figure, series_style
+from denskit.analysis.plots import COLOURS, log_errors, row_of_axes, save_figure, series_style
 from denskit.simulation.distributions import EDGES
 
 if TYPE_CHECKING:
@@ -20,7 +20,12 @@ _NAMED = 18  # replicas; of more the legend would cover the panel
 
 
 def plot_study(study: Study, output: Path, *, title: str = "") -> Path:
-    """h(r), temperature (K) and potential energy (eV, from the first frame's) of all simulations of a study, as PNG."""
+    """:func:`stability_figure` as PNG."""
+    return save_figure(stability_figure(study, title=title), output)
+
+
+def stability_figure(study: Study, *, title: str = "") -> Figure:
+    """h(r), temperature (K) and potential energy (eV, from the first frame's) of all simulations of a study."""
     figure, (structure, temperature, energy) = row_of_axes(3, width=4.4, height=4.0, title=title)
     _draw_h_of_r(structure, study)
     records = study.series
@@ -29,8 +34,9 @@ def plot_study(study: Study, output: Path, *, title: str = "") -> Path:
     temperature.set(ylabel="temperature (K; dashed: thermostat)")
     potential = np.array(records.energy)
     _draw_series(energy, records.time, potential - potential[:1], study)
-    energy.set(ylabel="potential energy less that of the first frame (eV)")
-    return save_figure(figure, output)
+    energy.set(ylabel="potential energy, from the first (eV)")
+    figure.legend(*structure.get_legend_handles_labels(), loc="outside lower left", frameon=False, ncols=2)
+    return figure
 
 
 def dynamics_figure(replicas: Mapping[int, Mapping[str, np.ndarray]]) -> Figure:
@@ -62,7 +68,8 @@ def relaxation_figure(energies: Mapping[str, np.ndarray], forces: Mapping[str, n
         left.plot(energies[label] - energies[label][-1], marker=".", label=label, **series_style(place))
         right.plot(forces[label], marker=".", **series_style(place))
     left.set(xlabel="move", ylabel="energy, from the last (eV)")
-    right.set(xlabel="move", ylabel="largest force (eV/Å)", yscale="log")
+    right.set(xlabel="move", ylabel="largest force (eV/Å)")
+    log_errors(right)
     left.legend(frameon=False, fontsize=8)
     return figure
 
@@ -77,7 +84,6 @@ def _draw_h_of_r(axes: Axes, study: Study) -> None:
     axes.plot(r, found, color=COLOURS[0], linewidth=1.0, label=label)
     filled = r[(wanted > 0) | (found > 0)]
     axes.set(xlabel="distance (Å)", ylabel="h(r) (1/Å)", xlim=(0.5, filled.max() + 0.3), ylim=(0, None))
-    axes.legend(frameon=False, fontsize=9)
 
 
 def _draw_series(axes: Axes, time: list[float], values: np.ndarray, study: Study) -> None:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from denskit.analysis.plots import plain_ticks, row_of_axes, save_figure, series_style
+from denskit.analysis.plots import log_errors, row_of_axes, save_figure, series_style
 from denskit.evaluation.study.config import FORCES, METRICS
 from denskit.evaluation.study.results import Column, Found, Results, describe
 from denskit.training.overview import metrics_of
@@ -55,8 +55,7 @@ def _axis_figure(results: Results, axis: str) -> Figure:
         title = column.title(results.several_tests)
         axes.set(xlabel=_name(axis), ylabel=f"MAE, {title}" if mae else title, xscale=scale)
         if mae:
-            axes.set_yscale("log")
-            plain_ticks(axes.yaxis)
+            log_errors(axes)
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.xaxis.set_minor_locator(NullLocator())
     _legends(figure, row)
@@ -100,8 +99,8 @@ def _curves_figure(results: Results) -> Figure:
             runs = [run for run in results.found if run.point == point and run.variant == variant]
             _draw_curve(axes, runs, variant, place)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(xlabel="training step", ylabel=f"validation MAE, {METRICS[FORCES]}", yscale="log", title=point)
-        plain_ticks(axes.yaxis)
+        axes.set(xlabel="training step", ylabel=f"validation MAE, {METRICS[FORCES]}", title=point)
+        log_errors(axes)
     _legends(figure, row)
     return figure
 

@@ -81,10 +81,10 @@ def _in_words(error: Exception) -> str:
     if type(error).__name__ == "ValidationError":  # pydantic is not imported for commands without settings
         from pydantic import ValidationError
 
-        from denskit.settings import problems_in
+        from denskit.settings import problems_of
 
-        if isinstance(error, ValidationError):
-            return problems_in(error)
+        if isinstance(error, ValidationError):  # of settings that are options
+            return "; ".join(f"--{found.key().replace('_', '-')}: {found.text}" for found in problems_of(error))
     if isinstance(error, typer.Abort):
         return "not confirmed, so nothing was done; --force does not ask"
     return str(error)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +14,7 @@ import typer
 from denskit.cli.denoising import show_denoising
 from denskit.cli.discovery import show_discovery
 from denskit.cli.options import Committee, Deterministic, Device, Force, refuse
-from denskit.cli.output import give
+from denskit.cli.output import complain, give
 from denskit.cli.sets import named_sets, print_table, with_reading
 from denskit.files import write_json
 from denskit.units import GPA
@@ -141,8 +144,12 @@ def _judge(
     settings: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
     settings["processes"] = join_processes(device)
     sources = _read(models, sets or ({} if file is None else {file: file}), data)
+    own = models[0] if file is None and len(models) == 1 and models[0].is_dir() else None
+    folder = output or own
     if sets:
-        results = evaluate_splits(models, sources, **settings)
+        finished: dict[str, dict[str, float]] = {}
+        with _kept(finished, sets, folder and folder / written[0]):
+            results = evaluate_splits(models, sources, keep=finished.update, **settings)
     else:
         given = sources.get(file or "")
         results = {Path(file).stem if file else split: evaluate_model(models, given, split=split, **settings)}
@@ -159,10 +166,29 @@ def _judge(
     for name, hint in hints.items():
         if hint:
             typer.echo(f"hint: {name}: {hint}" if len(hints) > 1 else f"hint: {hint}")
-    if output is None and (file is not None or len(models) > 1 or not models[0].is_dir()):
-        return
-    parity = {"file": file, "checkpoint": checkpoint, "device": device, "data": data}
-    _write(results, output or models[0], written, models, parity)
+    if folder is not None:
+        parity = {"file": file, "checkpoint": checkpoint, "device": device, "data": data}
+        _write(results, folder, written, models, parity)
+
+
+@contextmanager
+def _kept(finished: dict[str, dict[str, float]], sets: dict[str, str], file: Path | None) -> Iterator[None]:
+    """Where the block fails, the errors of finished sets are printed and written, and it is said how to go on."""
+    try:
+        yield
+    except BaseException:  # Ctrl-C, too
+        if finished and os.environ.get("RANK", "0") == "0":
+            give(errors=finished)
+            print_table(finished, title=f"finished: {', '.join(finished)}")
+            if file is not None:
+                write_json(file, finished)
+            rest = [shlex.quote(f"{name}={path}") for name, path in sets.items() if name not in finished]
+            place, output = (f"in {file}", ", with -o ANOTHER_FOLDER") if file else ("above", "")
+            complain(
+                f"Not all sets were judged; errors of {', '.join(finished)} are {place}. To go on, judge the others "
+                f"alone{output}: {' '.join(rest)}"
+            )
+        raise
 
 
 def _read(models: list[Path], sets: dict[str, str], data: dict[str, Any]) -> dict[str, Any]:

@@ -107,14 +107,11 @@ def _write(output: Path, force_field: ForceField, checkpoint: Path) -> None:
 def _settings(name: str) -> ModelConfig | dict[str, Any]:
     """The model's settings, ours or published, of a YAML file (of its section ``model``, if any) or of a preset."""
     from denskit.models import MODELS
+    from denskit.presets import preset_text
     from denskit.reading.budget import naming
-    from denskit.reading.documents import read_yaml
-    from denskit.training.load_config import load_config
+    from denskit.reading.documents import parse_yaml, read_yaml
 
-    path = Path(name)
-    if not path.is_file():
-        return load_config(name).model
-    values = read_yaml(path)
+    values = read_yaml(Path(name)) if Path(name).is_file() else parse_yaml(preset_text(name), f"preset {name}")
     values = values.get("model", values) if isinstance(values, dict) else values
     if isinstance(values, dict) and "irreps_node_embedding" in values:
         return values

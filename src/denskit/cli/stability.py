@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from denskit.cli.options import Device, Kernels, Processes
+from denskit.cli.options import Device, Kernels, Processes, refuse
 from denskit.cli.output import give
 from denskit.cli.stopping import stoppable
 from denskit.files import atomic_write, write_json
@@ -72,6 +72,7 @@ def stability(
 
     if output is None and not model.is_dir():
         raise ValueError(f"{model} is a model file: say with --output where the results go")
+    refuse((not time > 0, f"--time: {time:g}: wanted a number of ps above 0"))
     settings = StudySettings(
         length=time, seeds=replicas, seed=seed, temperature=temperature, timestep=timestep, nve=nve
     )

@@ -135,7 +135,7 @@ class DataConfig(Settings):
         if isinstance(value, dict):
             unknown = sorted(set(value) - set(atomic_numbers) | set(value) & {"X"})
             if unknown or not value:
-                raise ValueError(f"references: {unknown or 'nothing'} given; wanted element symbols like H or O")
+                raise ValueError(f"{', '.join(unknown) or 'nothing'} given; wanted element symbols like H or O")
         elif value is not None and value not in _REFERENCES and not value.endswith((".npz", ".json")):
             raise ValueError(f"references={value}: wanted {', '.join(_REFERENCES)}, energies, or a .npz or .json file")
         return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -103,20 +103,24 @@ def evaluate_splits(
     batch_size: int = 32,
     processes: Processes | None = None,
     data: Reading = None,
+    keep: Callable[[dict[str, dict[str, float]]], None] | None = None,
 ) -> dict[str, dict[str, float]]:
     """Errors of a model on several sets of structures by name; where there are several, "mean" comes last.
 
     The mean over the sets is that of papers on OC20 and OC22 (validation ID, OOD adsorbates, OOD catalysts, OOD
-    both): each set counts once, whatever its size.  It has the metrics that all sets have.  Arguments and errors as
+    both): each set counts once, whatever its size.  It has the metrics that all sets have.  ``keep`` is called with the
+    errors of the finished sets after each set, since a later one may fail.  Other arguments and errors as
     :func:`evaluate`.
     """
     if "mean" in splits:
         raise ValueError("a split named 'mean' would hide the mean of the splits; give it another name")
     predictor = load_predictor(model, checkpoint, str(processes.device) if processes else device)
-    results = {
-        name: _errors(predictor, source_of(model, source, name, data), batch_size, processes)
-        for name, source in splits.items()
-    }
+    sources = {name: source_of(model, source, name, data) for name, source in splits.items()}  # all, before the work
+    results: dict[str, dict[str, float]] = {}
+    for name, source in sources.items():
+        results[name] = _errors(predictor, source, batch_size, processes)
+        if keep is not None:
+            keep(dict(results))
     if len(results) < 2:
         return results
     shared = [name for name in next(iter(results.values())) if all(name in result for result in results.values())]

@@ -8,6 +8,9 @@ leaderboard's those of all atoms, zero on fixed ones.
 
 from __future__ import annotations
 
+import os
+import shlex
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -58,17 +61,25 @@ def write_submission(
         force: replace an existing ``output``.
 
     Energies are of the kind that the model was trained on, element references included: adsorption energies for OC20,
-    totals for OC22.  Raises ValueError for a structure without sid or fid, for another file type, and where ``output``
-    exists (see :func:`denskit.files.new_file`).
+    totals for OC22.  Where a split fails, those before it are written to files of their own, which
+    :func:`merge_submissions` takes, and a warning names them.
+
+    Raises ValueError for a structure without sid or fid, for another file type, and where ``output`` exists (see
+    :func:`denskit.files.new_file`).
     """
     named = splits if isinstance(splits, Mapping) else {"": splits}
     read = [source for source in named.values() if isinstance(source, str | Path)]
     output = new_file(_npz(output), inputs=read, force=force)
     force_field = load_predictor(model, None, str(processes.device) if processes else device)
-    predicted = {
-        name: _predict(force_field, source_of(model, source, name, data), layout, batch_size, processes)
-        for name, source in named.items()
-    }
+    sources = {name: source_of(model, source, name, data) for name, source in named.items()}  # all, before the work
+    predicted: dict[str, Arrays] = {}
+    try:
+        for name, source in sources.items():
+            predicted[name] = _predict(force_field, source, layout, batch_size, processes)
+    except BaseException:  # Ctrl-C, too
+        if predicted and (processes is None or processes.is_first):
+            _keep(output, predicted, [name for name in named if name not in predicted])
+        raise
     if processes is None or processes.is_first:
         _write(output, predicted)
     return sum(len(arrays["ids"]) for arrays in predicted.values())
@@ -143,6 +154,22 @@ def _write(path: Path, splits: Mapping[str, Arrays]) -> None:
     }
     with atomic_write(path) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, **named)  # type: ignore[arg-type]
+
+
+def _keep(output: Path, finished: Mapping[str, Arrays], rest: list[str]) -> None:
+    """Write finished splits to files of their own, and say how these and the other splits become one file."""
+    parts = []
+    for name, arrays in finished.items():
+        path = output.with_name(f"{output.stem}_finished_{name.replace(os.sep, '-')}.npz")
+        _write(path, {"": arrays})
+        parts.append(shlex.quote(f"{name}={path}"))
+    parts += [shlex.quote(f"{name}={name}.npz") for name in rest]
+    warnings.warn(
+        f"not all splits were predicted; {', '.join(finished)} are kept. Predict the others each alone "
+        f"({', '.join(f'{name}.npz' for name in rest)}), and make one file of all: "
+        f"denskit submission merge {' '.join(parts)} -o {shlex.quote(str(output))}",
+        stacklevel=3,
+    )
 
 
 def _read(path: Path) -> Arrays:

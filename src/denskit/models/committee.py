@@ -12,16 +12,25 @@ from denskit.batch import Batch
 from denskit.models.base import ForceField
 
 OTHER_REFERENCES = 1.0  # eV, of an element; fits to different structures of one method differ by less
+_SPREADS = 5.0  # energy scales: means over different structures of one method differ by less
 _NEIGHBOURS = ("cutoff", "max_neighbors", "strict_neighbors")
 
 
-def _warn_of_references(members: Sequence[ForceField]) -> None:
-    first, *others = (member.scaling.references for member in members)
-    gaps = [float(((first - other) * ((first != 0) & (other != 0))).abs().max()) for other in others]
-    if max(gaps) > OTHER_REFERENCES:
+def warn_of_references(members: Sequence[ForceField]) -> None:
+    """Warn where the energies of members have other zeros: of elements, or (``data.references=mean``) of structures."""
+    first, *others = (member.scaling for member in members)
+    gap = 0.0
+    for other in others:
+        both = (first.references != 0) & (other.references != 0)
+        gap = max(gap, float(((first.references - other.references) * both).abs().max()))
+        shift = float((first.energy_shift - other.energy_shift).abs())
+        spread = _SPREADS * max(float(first.energy_scale), float(other.energy_scale))
+        if not (first.references.any() or other.references.any()) and shift > spread:
+            gap = max(gap, shift)
+    if gap > OTHER_REFERENCES:
         warnings.warn(
-            f"members of the committee have energies of the elements that differ by up to {max(gaps):.3g} eV: perhaps "
-            "they were trained on labels of different methods, whose mean means nothing",
+            f"members of the committee have energies of elements or mean energies that differ by up to {gap:.3g} eV: "
+            "perhaps they were trained on labels of different methods, whose mean and spread mean nothing",
             stacklevel=4,
         )
 
@@ -43,7 +52,7 @@ class Committee:
         neighbours = {", ".join(f"{name} {getattr(member.config, name)}" for name in _NEIGHBOURS) for member in members}
         if len(neighbours) > 1:
             raise ValueError(f"members must have the same neighbours; found {'; '.join(sorted(neighbours))}")
-        _warn_of_references(members)
+        warn_of_references(members)
         self.members = tuple(members)
         self.config = members[0].config
         self.scaling = members[0].scaling

@@ -12,7 +12,7 @@ from ase.data import atomic_numbers, chemical_symbols
 from denskit.models import MODELS
 from denskit.models.base import ForceField
 from denskit.models.config import ModelConfig
-from denskit.models.published_checkpoint import PublishedCheckpoint, read_checkpoint
+from denskit.models.published_checkpoint import Importer, PublishedCheckpoint, read_checkpoint
 from denskit.models.scaling import Scaling
 from denskit.models.weights import with_weights
 from denskit.reading.budget import naming
@@ -26,6 +26,7 @@ OC20_ELEMENTS = tuple(
     ).split()
 )
 OC20_DEVIATION = 2.887317180633545  # eV: the published deviation of OC20's referenced energies
+_TOLD = 12  # settings in an error
 LARGEST_REFERENCE = 1000.0  # eV: published tables hold numbers up to 5.8e10 for elements that their data did not have
 
 
@@ -64,15 +65,32 @@ def import_checkpoint(
         raise ValueError(missing)
     if isinstance(config, Mapping):
         checkpoint, config = replace(checkpoint, model=dict(config)), None
+    given = config
     with naming(path, "does not say its settings as published"):
         config = importer.config(checkpoint) if config is None else config
     if config.name != name:
         raise ValueError(f"{path} holds {name}; the settings given are those of {config.name}")
     config = config.model_copy(update={"force_input_scale": importer.force_input_scale})
-    with naming(path, "does not fit its settings"):
-        scaling = scaling_of(checkpoint, config.num_elements) if scaling is None else scaling
-        weights, heads = importer.convert(checkpoint.state, config)
-    return with_weights(weights, config=config, heads=heads, scaling=scaling, path=path)
+    try:
+        with naming(path, "does not fit its settings"):
+            scaling = scaling_of(checkpoint, config.num_elements) if scaling is None else scaling
+            weights, heads = importer.convert(checkpoint.state, config)
+        return with_weights(weights, config=config, heads=heads, scaling=scaling, path=path)
+    except ValueError as error:
+        if given is not None and (others := _other_settings(config, importer, checkpoint)):
+            raise ValueError(f"{path} does not fit the settings given: {others}") from error
+        raise
+
+
+def _other_settings(given: ModelConfig, importer: Importer, checkpoint: PublishedCheckpoint) -> str:
+    """``num_layers=12 (2 in the file), ...``: where settings differ from the file's own; empty where it has none."""
+    try:
+        own = importer.config(checkpoint)
+    except ValueError:
+        return ""
+    differ = {name: value for name, value in given if name != "force_input_scale" and value != getattr(own, name)}
+    told = [f"{name}={value} ({getattr(own, name)} in the file)" for name, value in differ.items()]
+    return ", ".join(told[:_TOLD]) + (f" and {len(told) - _TOLD} more" if len(told) > _TOLD else "")
 
 
 def scaling_of(checkpoint: PublishedCheckpoint, num_elements: int) -> Scaling:

@@ -14,7 +14,7 @@ from denskit.models import build_force_field
 from denskit.models.base import ForceField
 from denskit.models.config import ModelConfig
 from denskit.models.scaling import Scaling
-from denskit.reading.budget import naming, require_allowed
+from denskit.reading.budget import Unreadable, naming, require_allowed
 
 
 def with_weights(
@@ -36,8 +36,15 @@ def with_weights(
         layers: int = getattr(config, "num_layers", 1)
         if layers > len(weights):
             raise ValueError(f"{layers} layers from {len(weights)} tensors")
-        with _Bounded(path):
-            force_field = build_force_field(config, heads=heads, scaling=scaling)
+        try:
+            with _Bounded(path):
+                force_field = build_force_field(config, heads=heads, scaling=scaling)
+        except Unreadable as error:
+            numbers = sum(tensor.numel() for tensor in weights.values())
+            raise Unreadable(
+                f"{path} does not fit its settings: it has {len(weights)} tensors of {numbers:,} numbers, and a model "
+                f"of these settings has far more. {error}"
+            ) from None
         wanted = {name for name in force_field.state_dict() if not name.startswith("scaling.")}
         if wanted != weights.keys():
             missing, surplus = sorted(wanted - weights.keys()), sorted(weights.keys() - wanted)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from denskit.batch import Batch, Edges, System
 from denskit.models.base import ForceField
+from denskit.models.committee import warn_of_references
 from denskit.models.execution import Execution, KernelName
 from denskit.models.model_file import load_model, read_header
 from denskit.runtime.device import choose_device
@@ -120,6 +121,8 @@ class Potential:
         if len(kinds) != 1:
             raise ValueError(f"models must share one dtype and one device; found {sorted(map(str, kinds))}")
         self.dtype, self.device = kinds.pop()
+        if len(self.models) > 1:
+            warn_of_references(self.models)
         for model in self.models:
             model.backbone.choose_kernels(execution, self.device)  # raises for unavailable kernels
         self.cutoff = max(model.cutoff for model in self.models)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,7 +22,7 @@ from denskit.models.config import ModelConfig
 from denskit.models.model_file import read_header
 from denskit.presets import preset_text
 from denskit.reading.documents import parse_yaml, read_yaml
-from denskit.settings import ON_FINE_TUNING, dotted, marked, problem_text
+from denskit.settings import ON_FINE_TUNING, dotted, marked, problems_of
 from denskit.tasks import TaskConfig
 from denskit.training.run_folder import RunFolder, model_file
 from denskit.training.settings import RunConfig, TrainingConfig
@@ -73,7 +73,8 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     changed_length = [name for name in _LENGTHS if (changes.get("training") or {}).get(name) is not None]
     if len(changed_length) == 1:
         base["training"] = {k: v for k, v in (base.get("training") or {}).items() if k not in _LENGTHS}
-    if ((changes.get("data") or {}).get("split") or {}).get("file") is not None:  # it determines the whole split
+    split = (changes.get("data") or {}).get("split")
+    if isinstance(split, Mapping) and split.get("file") is not None:  # it determines the whole split
         base["data"] = {key: value for key, value in (base.get("data") or {}).items() if key != "split"}
     is_own_file = not (origin.startswith("preset ") or Path(name).is_dir())
     merged = _merge(_of_trained_model(base, changes, wishes=is_own_file), changes)
@@ -247,7 +248,7 @@ def _switch(
     old = base.get("name", _DEFAULT_NAMES[section])
     new = changes.get("name", old)
     for name, place in ((old, origin), (new, "override")):
-        if name not in classes:
+        if not isinstance(name, str) or name not in classes:
             raise ValueError(f"{place}: no {section} {name!r}{nearest(str(name), classes)}")
     if new == old:
         return {**base, "name": old}
@@ -348,14 +349,13 @@ class _Checker:
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            for problem in error.errors():
-                path = [prefix, *(str(part) for part in problem["loc"])] if prefix else [str(p) for p in problem["loc"]]
-                key = ".".join(path)
-                if problem["type"] == "extra_forbidden":
-                    owner = _owner(cls, [str(part) for part in problem["loc"]])
+            for problem in problems_of(error):
+                key = problem.key(prefix)
+                if problem.unknown:
+                    owner = _owner(cls, problem.path)
                     self.problems.append(self._unknown(key, owner, key.rpartition(".")[0]))
                 else:
-                    self.problems.append(f"{self._place(key)}: {problem_text(problem, prefix)}")
+                    self.problems.append(f"{self._place(key)}: " + (f"{key}: {problem.text}" if key else problem.text))
             return None
 
     def _unknown(self, key: str, owner: type[BaseModel], prefix: str) -> str:
@@ -380,14 +380,22 @@ class _Checker:
         return f"{self._place(key)}: unknown key {key}; {valid}"
 
     def _place(self, key: str) -> str:
+        key = key.partition(" ")[0]  # without the place in a list
         changed = any(leaf == key or leaf.startswith(f"{key}.") or key.startswith(f"{leaf}.") for leaf in self.changed)
         return "override" if changed and key else self.origin
 
 
-def _owner(cls: type[BaseModel], loc: Sequence[str]) -> type[BaseModel]:
-    """The class in whose mapping the last key of ``loc`` stands."""
-    for part in loc[:-1]:
-        field = cls.model_fields.get(part)
-        if field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            cls = field.annotation
+def _owner(cls: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel]:
+    """The class in whose mapping the last key of ``path`` stands."""
+    for part in path[:-1]:
+        field = cls.model_fields.get(str(part))
+        cls = cls if field is None else next(_classes_in(field.annotation), cls)
     return cls
+
+
+def _classes_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The classes of settings that a value may have, alone or in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inside in get_args(annotation):
+        yield from _classes_in(inside)

@@ -153,6 +153,9 @@ def test_what_cannot_be_resumed_is_refused(potential: Potential, tmp_path: Path)
     other = Potential(build("envelope_no_attention", torch.float64))
     with pytest.raises(ValueError, match="another simulation:\n  models: sha256 "):
         molecular_dynamics(other, STRUCTURES, plan(tmp_path, 9), resume=True)
+    half = Potential(potential.models, dtype=torch.float32)
+    with pytest.raises(ValueError, match="holds another simulation:\n  dtype: float64 then, float32 now"):
+        molecular_dynamics(half, STRUCTURES, plan(tmp_path, 9), resume=True)
     for name, change in (
         ("atomic_numbers", lambda atoms: atoms.numbers.__setitem__(0, 7)),
         ("positions", lambda atoms: atoms.positions.__setitem__((2, 0), 0.9)),
@@ -248,7 +251,7 @@ def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--time", "0.0001"], "less than a time step"),
         (["--time", "-1"], "--time is -1 ps; give a finite number above 0"),
         (["--time", "nan"], "--time is nan ps; give a finite number above 0"),
-        (["--steps", "3", "--temperature", "-5"], "Error: temperature: -5.0: Input should be greater than 0"),
+        (["--steps", "3", "--temperature", "-5"], "Error: --temperature: -5.0: wanted a number above 0"),
         (["--steps", "3", "--index", "7"], "has no frames 7"),
     ):
         result = CliRunner().invoke(app, [*common, *wrong])

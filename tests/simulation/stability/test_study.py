@@ -140,6 +140,8 @@ def test_another_study_in_the_folder_is_refused(potential: Potential, reference:
     run_study(potential, reference, short, folder=tmp_path, resume=True)
     with pytest.raises(ValueError, match="holds another study:\n  protocol.seed: 0 then, 1 now"):
         run_study(potential, reference, short.model_copy(update={"seed": 1}), folder=tmp_path, resume=True)
+    with pytest.raises(ValueError, match="holds another study:\n  dtype: float64 then, float32 now"):
+        run_study(Potential(potential.models, dtype=torch.float32), reference, short, folder=tmp_path, resume=True)
     with pytest.raises(ValueError, match="holds a study; continue it with --resume"):
         run_study(potential, reference, short, folder=tmp_path)
     (tmp_path / STATE_FILE).write_bytes(b"no state")

@@ -13,6 +13,7 @@ from denskit.presets import preset_names
 from denskit.reading.documents import read_json
 from denskit.runtime.progress import duration
 from denskit.settings import dotted
+from denskit.tasks import FOR_CRYSTALS
 from denskit.training.load_config import load_config
 from denskit.training.settings import RunConfig
 
@@ -47,34 +48,62 @@ def cost(run: RunResults) -> Section:
 
 def settings(run: RunResults) -> Section:
     """Settings that differ from the nearest preset, and all of them folded."""
-    own = _flat(run.config)
     name, preset = _nearest_preset(run.config)
-    changed = [
-        (key, str(value), str(preset[key]) if key in preset else "not there")
-        for key, value in own.items()
-        if key not in _OF_EVERY_RUN and preset.get(key) != value and not (key not in preset and value is None)
+    theirs, seed = _flat(preset), run.config.seed
+    rows = [
+        (key, str(value), str(theirs[key]) if key in theirs else "not there")
+        for key, value in _changed(run.config, preset).items()
     ]
+    told = "1 setting" if len(rows) == 1 else f"{len(rows)} settings"
     parts = [
-        paragraph(f"The run differs from the preset {name} in {len(changed)} settings; the seed is {own['seed']}."),
-        table(["setting", "this run", name], changed),
+        paragraph(
+            f"The run differs from the preset {name} in {told}, besides those that the data decide; the seed is {seed}."
+        ),
+        table(["setting", "this run", name], rows),
         folded("All settings (YAML)", verbatim(run.yaml)),
     ]
     return Section("Settings", parts)
+
+
+def _changed(run: RunConfig, preset: RunConfig) -> dict[str, Any]:
+    """Settings of the run that its user gave and the preset does not."""
+    theirs = _flat(preset)
+    return {
+        key: value
+        for key, value in _flat(run).items()
+        if key not in _OF_EVERY_RUN and theirs.get(key) != value and not _is_decided(key, value, run, preset, theirs)
+    }
+
+
+def _is_decided(key: str, value: Any, run: RunConfig, preset: RunConfig, theirs: dict[str, Any]) -> bool:
+    """Whether a default, the training data or the starting model gave a setting (``fitted_settings.py``)."""
+    section, _, name = key.partition(".")
+    field = getattr(type(getattr(run, section)), "model_fields", {}).get(name.partition(".")[0])
+    usual = None if field is None else field.get_default()
+    if key not in theirs and value in (None, usual):
+        return True
+    if run.training.init_from is not None and (section == "model" or value == "trained"):
+        return True
+    if section == "model":
+        sized = any(row.model.get(name) == value for row in preset.sizes)
+        return sized or (name in ("average_degree", "average_atoms") and theirs.get(key, 0) is None)
+    measured = name.partition(".")[0] == "sigma" and isinstance(theirs.get("task.sigma", usual), str)
+    return key == "sizes" or (section == "task" and (measured or FOR_CRYSTALS.get(name) == value))
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
     return dict(dotted(config.document()))
 
 
-def _nearest_preset(run: RunConfig) -> tuple[str, dict[str, Any]]:
-    """The preset of the same model with the fewest other settings, and its settings."""
+def _nearest_preset(run: RunConfig) -> tuple[str, RunConfig]:
+    """The preset of the same model from which the fewest settings differ."""
     own, molecule = _flat(run), [f"data.molecule={run.data.molecule}"] if run.data.molecule else []
     found = {}
     for name in preset_names():
         with suppress(ValueError):  # a preset of molecules, which this run has not
-            found[name] = _flat(load_config(name, molecule))
-    alike = {name: preset for name, preset in found.items() if preset["model.name"] == run.model.name} or found
-    best = min(alike, key=lambda name: sum(own.get(key) != value for key, value in alike[name].items()))
+            found[name] = load_config(name, molecule)
+    alike = {name: preset for name, preset in found.items() if preset.model.name == run.model.name} or found
+    best = min(alike, key=lambda name: len(_changed(run, alike[name])) + len(_flat(alike[name]).keys() - own.keys()))
     return best, alike[best]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,12 @@ from denskit.analysis.report.page import Part, Picture, Section, paragraph, tabl
 from denskit.analysis.scenes import MOST_ATOMS, MOST_FRAMES, Frame, Scene, cell_of
 from denskit.analysis.simulation_plots import dynamics_figure, relaxation_figure
 from denskit.reading.documents import read_json
+from denskit.settings import Settings, dotted, fields_of
 from denskit.simulation.dynamics.folder import RESTART, STATISTICS, SUMMARY
 from denskit.simulation.dynamics.loop import ends_in_words
+from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.relaxation.folder import RelaxationFolder
+from denskit.simulation.relaxation.settings import RelaxationSettings
 
 _SHOWN = 3  # trajectories
 
@@ -50,7 +53,15 @@ def dynamics(path: Path) -> list[Section]:
         )
     trajectories = sorted(path.glob("trajectory_*.extxyz"))
     scenes = [scene for file in trajectories[:_SHOWN] if (scene := _trajectory(file, "time_ps", "ps")) is not None]
-    return [Section("Simulation", parts), Section("Trajectories", scenes)]
+    given = read_json(path / SUMMARY)["settings"] if (path / SUMMARY).is_file() else {}
+    return [Section("Simulation", parts), Section("Trajectories", scenes), _settings(given, DynamicsSettings)]
+
+
+def _settings(values: Mapping[str, Any], cls: type[Settings]) -> Section:
+    """Settings of the run and their meanings, with units."""
+    meanings = {key: field.description or "" for key, field in fields_of(cls)}
+    rows = [(key, str(value), meanings.get(key, "")) for key, value in dotted(values) if value is not None]
+    return Section("Settings", [table(["setting", "value", "meaning"], rows)] if rows else [])
 
 
 def _dynamics_in_words(summary: dict[str, Any]) -> str:
@@ -103,7 +114,8 @@ def relaxation(path: Path) -> list[Section]:
         scenes += [scene for file in trajectories if (scene := _trajectory(file, "moves", "moves")) is not None]
     elif folder.structures.is_file() and (scene := _trajectory(folder.structures, "moves", "moves")) is not None:
         scenes.append(scene)
-    return [Section("Relaxation", parts), Section("Structures", scenes)]
+    given = read_json(folder.marker)["settings"]
+    return [Section("Relaxation", parts), Section("Structures", scenes), _settings(given, RelaxationSettings)]
 
 
 def _moves(files: Sequence[Path]) -> Picture:

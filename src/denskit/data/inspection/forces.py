@@ -9,6 +9,7 @@ import torch
 
 from denskit.data.base import collate, spaced
 from denskit.data.config import ENERGY_UNITS
+from denskit.data.inspection.energy_consistency import with_forces
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.geometry import squeezed
 from denskit.data.inspection.pairs import lattices, wrapped
@@ -30,6 +31,7 @@ FEWEST = 20  # bonds, whose lengths deviate by more than
 SPREAD = 0.003  # Å, and go with the force, correlation below
 TREND = -0.5
 FINE = 1.7  # times stiffer or softer than STIFFNESS: bonds as they are
+SAME = 1.3  # factors that differ by less have one cause
 FAR_OFF = 2.2  # times stiffer or softer than any unit explains; kcal/mol and kJ/mol are 4.2 apart
 _UNITS = {  # unit of the energies: that of the forces, and the remedy
     "eV": ("eV/Å", "Say data.units=eV"),
@@ -124,8 +126,22 @@ def unit(sample: Sample) -> Iterator[Finding]:
     if misfits[likely] > np.log(FAR_OFF):
         advice = "Compare forces and lengths of a frame with the calculation"
         yield sample.finding("problem", found, "no known unit explains it", advice)
-    elif likely != read_as:
+    elif likely != read_as and not _told_by_energies(sample, likely, _FACTORS[likely] / _FACTORS[read_as]):
         yield sample.finding("problem", found, f"forces are in {_UNITS[likely][0]}", _UNITS[likely][1])
+
+
+def _told_by_energies(sample: Sample, likely: str, forces_off: float) -> bool:
+    """Whether the comparison with the energies names the same mistake, and a remedy that is complete.
+
+    That is so where the energies are right and the forces off by ``forces_off``, and where energies are in Hartree and
+    forces in Hartree/Bohr.
+    """
+    compared = with_forces(sample)
+    if compared is None or not compared.clear or compared.fine or compared.factor < 0:
+        return False
+    energies_off = compared.factor * forces_off
+    wanted = HARTREE if likely == "Hartree/Bohr" and sample.structures.unit == "eV" else 1.0
+    return min(abs(np.log(energies_off)), abs(np.log(energies_off / wanted))) < np.log(SAME)
 
 
 def _unit_by_size(sample: Sample, has: np.ndarray, read_as: str) -> Iterator[Finding]:

@@ -253,7 +253,8 @@ def _appended(folder: Path) -> list[Path]:
 def _resumed(work: WorkFolder, plan: DynamicsPlan, origin: dict[str, str], device: torch.device) -> Restart:
     """The restart file, after a comparison with the plan; other files are cut back to its step."""
     restart = Restart.load(work.marker, device)
-    work.require_same(restart.record, replace(restart, settings=plan.settings, origin=origin).record)
+    now = replace(restart, settings=plan.settings, origin=origin).record
+    work.require_same({"dtype": now["dtype"]} | restart.record, now)  # earlier versions wrote no dtype
     work.cut(_appended(work.path), restart.files)
     return restart
 

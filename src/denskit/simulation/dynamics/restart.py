@@ -73,9 +73,10 @@ class Restart:
 
 
 def origin_of(batch: Batch, masses: Tensor, potential: Potential) -> dict[str, str]:
-    """SHA-256 of each property of the initial structures, of masses unlike the standard ones, and of the models."""
+    """SHA-256 of each property of the initial structures, of masses unlike the standard ones, and of the models;
+    and the precision of the models, which is in theirs."""
     names = ("n_atoms", "atomic_numbers", "positions", "cell", "pbc", "fixed")
     found = {name: hashlib.sha256(getattr(batch, name).cpu().numpy().tobytes()).hexdigest() for name in names}
     if not torch.equal(masses, masses_of(batch).cpu()):
         found["masses"] = hashlib.sha256(masses.numpy().tobytes()).hexdigest()
-    return found | {"models": potential.weights_sha256()}
+    return found | {"models": potential.weights_sha256(), "dtype": str(potential.dtype).removeprefix("torch.")}

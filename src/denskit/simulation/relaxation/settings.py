@@ -14,7 +14,7 @@ class RelaxationSettings(Settings):
 
     optimizer: Optimizer = Field(default_factory=LBFGS)
     fmax: float = Field(0.05, ge=0)
-    """EV/Å: converged when the forces on all atoms are smaller; 0: never."""
+    """Converged when the forces on all atoms are smaller than this, in eV/Å; 0: never."""
     steps: int = Field(500, ge=0)
     """Maximum number of moves of a structure."""
     cell: CellRelaxation | None = None

@@ -152,7 +152,8 @@ class _Simulations:
         """Continue from the state file."""
         assert self.work is not None
         state, notes, extra = load_state(self.work.marker, self.potential.device)
-        self.work.require_same(notes["record"], self._work_record)
+        now = self._work_record
+        self.work.require_same({"dtype": now["dtype"]} | notes["record"], now)  # earlier versions wrote no dtype
         self.series = Series.restored(self.settings, notes, extra["counts"])
         self.conservation = notes["conservation"] and Conservation(**notes["conservation"])
         present = torch.isin(torch.arange(self.settings.seeds, device=state.replicas.device), state.replicas)
@@ -185,4 +186,5 @@ class _Simulations:
             "protocol": self.settings.model_dump(exclude={"length"}),
             "reference": hashlib.sha256(reference).hexdigest(),
             "models": self.potential.weights_sha256(),
+            "dtype": str(self.potential.dtype).removeprefix("torch."),
         }
