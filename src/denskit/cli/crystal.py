@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 
+from denskit.cli.opening import open_potential, open_structures
 from denskit.cli.options import Device, HowRead, Kernels
 from denskit.cli.output import complain, give
 from denskit.cli.sets import origin_of_file, reading_settings
@@ -68,22 +69,14 @@ def crystal(
     from rich.console import Console
 
     from denskit.analysis.crystal_plots import plot_crystals
-    from denskit.data.readers.formats import open_unchecked
-    from denskit.evaluation.evaluate import reading
-    from denskit.runtime.device import choose_device
-    from denskit.simulation.calculator import DTYPES
     from denskit.simulation.crystals import CrystalSettings
     from denskit.simulation.crystals.folder import measure_into
-    from denskit.simulation.potential import Potential
-    from denskit.training.run_folder import model_file
 
     if reference and not conductivity:
         raise ValueError("--reference belongs to --conductivity; without it it would be ignored")
-    weights = model_file(model)
     settings = CrystalSettings(fmax=fmax, strain=strain, volumes=volumes, supercell=supercell, mesh=mesh)
-    potential = Potential(weights, device=choose_device(device), dtype=DTYPES[dtype], stress=True, kernels=kernels)
-    source, said = open_unchecked(file, reading(model, file, reading_settings(how or [])))
-    typer.echo("\n".join(said), err=True)
+    potential = open_potential([model], device, dtype, stress=True, kernels=kernels)
+    source = open_structures(model, file, reading_settings(how or []))
     origin = {"model": potential.weights_sha256(), **origin_of_file(file), "dtype": dtype}
     with stoppable(Console(stderr=True)) as work:
         found = measure_into(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from denskit.cli.opening import open_potential
 from denskit.cli.options import Committee, Device, Kernels, Processes
 from denskit.cli.output import give
 from denskit.cli.stopping import stoppable
@@ -111,7 +112,7 @@ def md(
         stop_uncertain=stop_uncertain, uncertain_every=uncertain_every, uncertain_frames=uncertain_frames,
     )  # fmt: skip
     structures = [atoms.copy() for atoms in _read(model, file, index) for _ in range(replicas)]
-    potential = _potential(
+    potential = open_potential(
         [model, *(committee or [])], device, dtype, stress=ensemble == "npt", skin=skin, compile=compile,
         edge_chunk=edge_chunk, kernels=kernels, processes=min(processes, len(structures)),
     )  # fmt: skip
@@ -190,17 +191,6 @@ def _read_records(model: Path, file: Path, index: str) -> list[Atoms]:
     if not places:
         raise ValueError(f"{file}: no frames {index}; it has {len(source)}, counted from 0 (as in -1, 5, :3 or ::10)")
     return [plain(source[place]) for place in places]
-
-
-def _potential(models: list[Path], device: str, dtype: str | None, **made: Any) -> DividedPotential:
-    from denskit.runtime.device import choose_device
-    from denskit.simulation.calculator import DTYPES
-    from denskit.simulation.divided import DividedPotential
-    from denskit.training.run_folder import model_file
-
-    precision = None if dtype is None else DTYPES[dtype]
-    files = [model_file(model) for model in models]
-    return DividedPotential(files, device=choose_device(device), dtype=precision, **made)
 
 
 def _announce_cost(

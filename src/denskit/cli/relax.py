@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from denskit.cli.opening import open_potential, open_structures
 from denskit.cli.options import Deterministic, Device, HowRead, Kernels, Processes
 from denskit.cli.output import complain, give
 from denskit.cli.sets import origin_of_file, reading_settings
@@ -67,25 +68,14 @@ def relax(
 
       denskit relax runs/oc20 is2re/val_id -o is2re_val_id --protocol oc20-2024 --is2re
     """
-    import torch
-
     from denskit.runtime.determinism import use_deterministic_algorithms
-    from denskit.runtime.device import choose_device
-    from denskit.simulation.divided import DividedPotential
     from denskit.simulation.relaxation.folder import RelaxationFolder
-    from denskit.training.run_folder import model_file
 
     if deterministic:
         use_deterministic_algorithms()
     settings = _settings(protocol, optimizer, fmax, steps, cell, pressure)
-    potential = DividedPotential(
-        model_file(model),
-        device=choose_device(device),
-        dtype=None if dtype is None else getattr(torch, dtype),
-        stress=settings.cell is not None,
-        kernels=kernels,
-        processes=processes,
-    )
+    stress = settings.cell is not None
+    potential = open_potential([model], device, dtype, stress=stress, kernels=kernels, processes=processes)
     data = reading_settings(how or [])
     source, original = _structures(model, file, data, first_frames=first_frames, named=is2re)
     origin = {"model": potential.weights_sha256(), **origin_of_file(file), "first_frames": first_frames}
@@ -105,14 +95,11 @@ def _structures(
     model: Path, file: Path, data: dict[str, Any], *, first_frames: bool, named: bool
 ) -> tuple[Structures, Originals]:
     """The structures to relax, and the fields of the file; ``named``: each must have a sid of its own."""
-    from denskit.data.readers.formats import open_unchecked
     from denskit.data.writing import Originals
-    from denskit.evaluation.evaluate import reading
     from denskit.simulation.relaxation.is2re import first_frames as first_of
     from denskit.simulation.relaxation.is2re import require_sids
 
-    source, said = open_unchecked(file, reading(model, file, data))
-    typer.echo("\n".join(said), err=True)
+    source = open_structures(model, file, data)
     original = Originals(file, source)
     chosen: Structures = first_of(source) if first_frames else source
     if named:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from denskit.cli.opening import open_potential
 from denskit.cli.options import Device, Kernels, Processes, refuse
 from denskit.cli.output import give
 from denskit.cli.stopping import stoppable
@@ -67,7 +68,6 @@ def stability(
       denskit stability runs/mine rmd17_ethanol.extxyz --time 300 -o stability
     """
     from denskit.evaluation.evaluate import source_of
-    from denskit.simulation.calculator import DTYPES
     from denskit.simulation.stability.protocol import StudySettings
 
     if output is None and not model.is_dir():
@@ -78,8 +78,7 @@ def stability(
     )
     reference = source_of(model, file, "test")
     title = f"simulations with {model}" + (f" by {file}" if file else "")
-    made: dict[str, Any] = {"device": device, "dtype": dtype and DTYPES[dtype], "skin": skin, "kernels": kernels}
-    made["processes"] = min(processes, replicas)
+    made = {"device": device, "dtype": dtype, "skin": skin, "kernels": kernels, "processes": min(processes, replicas)}
     _simulate(model, reference, settings, output or model / "stability", title, resume=resume, **made)
 
 
@@ -91,17 +90,13 @@ def _simulate(
     title: str,
     *,
     resume: bool,
-    device: str,
     **made: Any,
 ) -> None:
     """Run the study with its progress bar, print the table and write the files."""
-    from denskit.runtime.device import choose_device
-    from denskit.simulation.divided import DividedPotential
     from denskit.simulation.stability.protocol import Reference
     from denskit.simulation.stability.study import run_study
-    from denskit.training.run_folder import model_file
 
-    potential = DividedPotential(model_file(model), device=choose_device(device), **made)
+    potential = open_potential([model], **made)
     truth = Reference.of(reference)
     with stoppable(Console()) as work:
         study = run_study(

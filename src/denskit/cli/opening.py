@@ -1,0 +1,41 @@
+"""The models and structures of a command, as its options say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from denskit.data.base import Source
+    from denskit.simulation.divided import DividedPotential
+
+
+def open_potential(
+    models: Sequence[Path], device: str, dtype: str | None, *, processes: int = 1, **settings: Any
+) -> DividedPotential:
+    """One potential of model files or runs, in the precision of ``--dtype`` (None: that of the models).
+
+    ``settings``: further arguments of :class:`denskit.simulation.potential.Potential`.
+    """
+    from denskit.runtime.device import choose_device
+    from denskit.simulation.calculator import DTYPES
+    from denskit.simulation.divided import DividedPotential
+    from denskit.training.run_folder import model_file
+
+    precision = None if dtype is None else DTYPES[dtype]
+    files = [model_file(model) for model in models]
+    where = choose_device(device)
+    return DividedPotential(files, processes=processes, device=where, dtype=precision, **settings)
+
+
+def open_structures(model: Path, file: Path, data: dict[str, Any]) -> Source:
+    """The structures of a file, read as the model's training data but for ``data``; what was read is printed."""
+    from denskit.data.readers.formats import open_unchecked
+    from denskit.evaluation.evaluate import reading
+
+    source, said = open_unchecked(file, reading(model, file, data))
+    typer.echo("\n".join(said), err=True)
+    return source
