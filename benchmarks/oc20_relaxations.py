@@ -41,7 +41,7 @@ def relaxed_and_not(
 ) -> tuple[list[System], list[Relaxed], list[Relaxed]]:
     """Held-out systems of a run, what its model makes of them, and the same without moving."""
     source = source_of(run, None, "test")
-    systems = first_frames(source[index] for index in range(len(source)))
+    systems = first_frames(source)
     potential = Potential(model_file(run), device=device)
     folder = RelaxationFolder(run / "relaxed")
     relax_into(folder, potential, systems, settings, origin={"systems": [s.sid for s in systems]}, resume=True)

@@ -59,12 +59,12 @@ _WANTED = {
     "float_type": "a number", "float_parsing": "a number", "finite_number": "a finite number",
     "bool_type": "true or false", "bool_parsing": "true or false", "string_type": "a text",
     "tuple_type": "a list [VALUE, ...]", "dict_type": "a table {KEY: VALUE, ...}",
-    "extra_forbidden": "no setting of this name",
+    "model_attributes_type": "a table {KEY: VALUE, ...}", "union_tag_not_found": "a table with a name",
 }  # fmt: skip
 _BOUNDS = {
     "greater_than": ("gt", "{} above {:g}"), "greater_than_equal": ("ge", "{} of {:g} or more"),
     "less_than": ("lt", "{} below {:g}"), "less_than_equal": ("le", "{} of {:g} or less"),
-    "too_short": ("min_length", "{} of {:g} values or more"), "too_long": ("max_length", "{} of {:g} values or fewer"),
+    "too_short": ("min_length", "{} with {:g} or more"), "too_long": ("max_length", "{} with {:g} or fewer"),
 }  # fmt: skip
 
 
@@ -91,6 +91,8 @@ def problems_of(error: ValidationError) -> list[Problem]:
     """
     groups: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for found in error.errors():
+        if found["loc"][-1:] == ("[key]",):  # a key of a table that is no text is no place in a list
+            found["loc"] = (*found["loc"][:-2], str(found["loc"][-2]))
         first = next((place for place, part in enumerate(found["loc"]) if _is_kind(part)), None)
         groups.setdefault(found["loc"][:first], []).append(found)
     return [problem for path, group in groups.items() for problem in _problems_at(path, group)]
@@ -132,6 +134,8 @@ def _text(group: list[ErrorDetails]) -> str:
     value, kind, own = group[0]["input"], group[0]["type"], group[0]["msg"].removeprefix("Value error, ")
     if kind == "missing":
         return "is missing"
+    if kind == "extra_forbidden":
+        return "no such setting"
     if kind == "value_error":
         return own if isinstance(value, dict | BaseModel) or str(value) in own else f"{value!r:.99}: {own}"
     wanted = dict.fromkeys(map(_wanted, group))
@@ -144,12 +148,14 @@ def _wanted(found: ErrorDetails) -> str:
     kind, values = found["type"], found.get("ctx", {})
     if kind in _WANTED:
         return _WANTED[kind]
-    if kind == "literal_error":
-        return str(values["expected"]).replace("'", "")
+    if kind in ("literal_error", "union_tag_invalid"):
+        return str(values.get("expected", values.get("expected_tags"))).replace("'", "")
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
         whole = "constrained-int" in found["loc"]
-        start = "a list" if name.endswith("length") else "a whole number" if whole else "a number"
+        start = "a whole number" if whole else "a number"
+        if name.endswith("length"):
+            start = "a table" if isinstance(found["input"], dict) else "a list"
         return words.format(start, values[name])
     if kind == "model_type":
         fields = ", ".join(_classes()[values["class_name"]].model_fields)

@@ -166,8 +166,8 @@ class TestFiles:
             ({"axes": {FRAMES: {5: 7}}}, "5: found 7; wanted settings that go with this value"),
             ({"axes": {FRAMES: 5}}, "found 5; wanted a list of values"),
             ({"published": {"plian": {}}}, "did you mean plain"),
-            ({"variants": {}}, "at least 1"),
-            ({"axis": {}}, "Extra inputs"),
+            ({"variants": {}}, "variants: {}: wanted a table with 1 or more"),
+            ({"axis": {}}, "axis: no such setting; did you mean axes"),
         ],
     )
     def test_a_file_that_makes_no_sense_is_refused(self, change: dict, message: str, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ class TestFiles:
         file.write_text("title: t\nvariants: {plain: , DeNS: {task: dens}}\n")
         assert load_study(file).variants == {"plain": {}, "DeNS": {"task": "dens"}}
         file.write_text("title: t\nvariant: {plain: {}}\n")
-        with pytest.raises(ValueError, match="variant: no such entry; did you mean variants"):
+        with pytest.raises(ValueError, match="variant: no such setting; did you mean variants"):
             load_study(file)
 
     def test_written_studies_load_as_they_were(self, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 from collections.abc import Iterator
@@ -61,6 +62,14 @@ def test_results_of_one_process(divided: DividedPotential, batch: Batch) -> None
     for count in (2, 1):
         few = select(batch, torch.arange(batch.num_systems) < count)
         assert_same(divided(few), alone(few))
+
+
+def test_copies_evaluate_in_one_process(divided: DividedPotential, batch: Batch) -> None:
+    for copied in (copy.deepcopy(divided), copy.copy(divided)):
+        assert copied.processes == 1 and divided.processes > 1
+        assert_same(copied(batch), divided(batch))
+        copied.close()
+    assert_same(divided(batch), Potential(divided.models, skin=0.5)(batch))
 
 
 def test_stress(divided: DividedPotential, systems: dict[str, System]) -> None:

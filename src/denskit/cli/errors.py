@@ -84,7 +84,8 @@ def _in_words(error: Exception) -> str:
         from denskit.settings import problems_of
 
         if isinstance(error, ValidationError):  # of settings that are options
-            return "; ".join(f"--{found.key().replace('_', '-')}: {found.text}" for found in problems_of(error))
+            found = [(problem.key().replace("_", "-"), problem.text) for problem in problems_of(error)]
+            return "; ".join(f"--{key}: {text}" if key else text for key, text in found)
     if isinstance(error, typer.Abort):
         return "not confirmed, so nothing was done; --force does not ask"
     return str(error)

@@ -57,7 +57,7 @@ class Scaling(nn.Module):
         self.elements = sorted(set(elements))
         if composition is not None and not all(s in atomic_numbers and n > 0 for s, n in composition.items()):
             raise ValueError(f"composition is {composition}; wanted numbers of atoms by element")
-        self.composition = composition
+        self.composition = composition if composition is None else _checked(composition)
         self._has_warned = False
         table = torch.zeros(MAX_ATOMIC_NUMBER + 1, dtype=torch.float64)
         for symbol, energy in (references or {}).items():
@@ -192,6 +192,7 @@ def fit_scaling(
     if not len(data.energies) and references != "none":
         raise ValueError(f"no training structure has an energy; references={references!r} cannot be fitted")
     messages: list[str] = []
+    more = list(more_elements)
     table = data.references(references, messages)
     residuals = data.residuals(table)
     shift = 0.0
@@ -207,12 +208,12 @@ def fit_scaling(
         energy_scale = data.energy_scale(scale, residuals, messages)
         force_scale = energy_scale if gradient_forces else data.force_rms or energy_scale
     scaling = Scaling(
-        elements=[*data.elements, *more_elements],
+        elements=[*data.elements, *more],
         references=table,
         energy_shift=shift,
         energy_scale=energy_scale,
         force_scale=force_scale,
-        composition=data.composition if shift else None,
+        composition=data.composition if shift and set(more) <= set(data.elements) else None,
     )
     return scaling, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
 
@@ -326,6 +327,14 @@ class Statistics:
                 return scales[name]
         messages.append("warning: training energies and forces do not vary or are absent; nothing is scaled")
         return 1.0
+
+
+def _checked(composition: dict[str, int]) -> dict[str, int]:
+    """A composition from a model file.  Raises ValueError where it is none."""
+    known = isinstance(composition, dict) and all(symbol in chemical_symbols[1:] for symbol in composition)
+    if not (known and composition and all(type(atoms) is int and atoms > 0 for atoms in composition.values())):
+        raise ValueError(f"composition is {composition!r}; a table of elements and their numbers of atoms is wanted")
+    return composition
 
 
 def _formula(counts: Tensor) -> str:

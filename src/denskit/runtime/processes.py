@@ -10,6 +10,7 @@ import atexit
 import os
 import socket
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -125,6 +126,8 @@ def join_processes(device: str) -> Processes:
         # once for all trainings of this job: a second group would wait forever at the addresses of the first
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
         atexit.register(dist.destroy_process_group)
+    if dist.get_rank():
+        warnings.simplefilter("ignore", UserWarning)  # the first process says the same
     peers: list[tuple[str, int]] = [("", 0)] * count
     dist.all_gather_object(peers, (socket.gethostname(), os.getpid()))
     return Processes(rank=dist.get_rank(), count=count, device=chosen, peers=tuple(peers))

@@ -32,8 +32,8 @@ class DividedPotential(Potential):
     """A :class:`Potential` that evaluates a share of the systems in each of several processes.
 
     Results are those of one process to rounding.  This process evaluates the first share; the others are started with
-    the potential, keep their neighbour lists, and end with it.  Unless OMP_NUM_THREADS is set, torch gets a process's
-    part of the cores as its threads, in this process too.
+    the potential, keep their neighbour lists, and end with it; a copy or pickle evaluates in one process.  Unless
+    OMP_NUM_THREADS is set, torch gets a process's part of the cores as its threads, in this process too.
 
     Args:
         models: see :class:`Potential`.
@@ -91,14 +91,24 @@ class DividedPotential(Potential):
 
     def forget(self) -> None:
         """Search for neighbours at the next call, in all processes."""
-        super().forget()
-        for helper in self._helpers:
-            helper.send(None)
+        with self.lock:
+            super().forget()
+            for helper in self._helpers:
+                helper.send(None)
 
     def close(self) -> None:
         """End the other processes; further calls are evaluated in this one."""
-        self._end()
-        self._helpers = []
+        with self.lock:
+            self._end()
+            self._helpers = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the other processes: a copy evaluates in its own."""
+        return {**super().__getstate__(), "_helpers": [], "_shares": None, "_end": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._end = weakref.finalize(self, _end_all, self._helpers)
 
 
 @dataclass(frozen=True)

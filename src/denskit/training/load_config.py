@@ -131,7 +131,9 @@ def _require_sections(place: str, content: Mapping[str, Any]) -> None:
         if value is not None and not isinstance(value, Mapping):
             raise ValueError(f"{place}: {section}={value!r}: settings are wanted, such as {section}.name=...")
     rows = content.get("sizes") or []
-    if not isinstance(rows, list) or any(not isinstance(r, Mapping) or "model" not in r for r in rows):
+    if not isinstance(rows, list) or any(
+        not isinstance(r, Mapping) or not isinstance(r.get("model"), Mapping) for r in rows
+    ):
         raise ValueError(f"{place}: sizes={rows!r}: a list of rows is wanted, each with up_to and model")
 
 

@@ -241,8 +241,7 @@ def load_study(name: str | Path) -> StudyConfig:
         return StudyConfig.model_validate(values)
     except ValidationError as error:
         found = [found["loc"] for found in error.errors() if found["type"] == "extra_forbidden"]
-        unknown = [str(place[0]) for place in found if len(place) == 1]
-        told = "".join(f"; {key}: no such entry{nearest(key, StudyConfig.model_fields)}" for key in unknown)
+        told = "".join(nearest(str(place[0]), StudyConfig.model_fields) for place in found if len(place) == 1)
         raise ValueError(f"{name}: {problems_in(error)}{told}") from None
 
 

@@ -11,6 +11,7 @@ from typing import cast
 import ase
 import numpy as np
 import torch
+from ase.data import atomic_masses
 from torch import Tensor
 
 from denskit.batch import Batch, select
@@ -104,7 +105,7 @@ def molecular_dynamics(
             restart = _resumed(work, plan, origin, batch.positions.device)
             say(f"continuing from step {restart.state.step} of {folder}")
         else:
-            for message in [*_not_used(structures), *warnings_of(potential, batch, settings)]:
+            for message in [*_notes(structures), *warnings_of(potential, batch, settings)]:
                 say(message)
             restart = Restart(state=dynamics.start(batch, masses=masses), settings=settings, origin=origin)
             for message in _about_pressure(potential, restart.state):
@@ -192,15 +193,19 @@ def _masses(structures: Sequence[ase.Atoms]) -> Tensor:
     return torch.from_numpy(np.concatenate([atoms.get_masses() for atoms in structures])) * AMU
 
 
-def _not_used(structures: Sequence[ase.Atoms]) -> list[str]:
-    """A note about velocities, which structures may have and dynamics ignore."""
+def _notes(structures: Sequence[ase.Atoms]) -> list[str]:
+    """Notes about masses unlike the standard ones, which are used, and about velocities, which are not."""
+    heavy = sum(not np.allclose(atoms.get_masses(), atomic_masses[atoms.numbers]) for atoms in structures)
     moving = sum(bool(np.any(atoms.get_momenta())) for atoms in structures)
-    if not moving:
-        return []
-    return [
-        f"note: velocities of {moving} structures are not used; momenta are drawn at the temperature. ASE's dynamics "
-        "with DenskitCalculator use those of the structure"
-    ]
+    said = []
+    if heavy:
+        said.append(f"note: {heavy} structures have masses of their own, as of isotopes; they are used")
+    if moving:
+        said.append(
+            f"note: velocities of {moving} structures are not used; momenta are drawn at the temperature. ASE's "
+            "dynamics with DenskitCalculator use those of the structure"
+        )
+    return said
 
 
 def _about_pressure(potential: Potential, state: State) -> list[str]:
@@ -254,7 +259,7 @@ def _resumed(work: WorkFolder, plan: DynamicsPlan, origin: dict[str, str], devic
     """The restart file, after a comparison with the plan; other files are cut back to its step."""
     restart = Restart.load(work.marker, device)
     now = replace(restart, settings=plan.settings, origin=origin).record
-    work.require_same({"dtype": now["dtype"]} | restart.record, now)  # earlier versions wrote no dtype
+    work.require_same(restart.record, now)
     work.cut(_appended(work.path), restart.files)
     return restart
 

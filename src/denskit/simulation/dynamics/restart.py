@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,11 @@ def save_state(path: Path, state: State, notes: dict[str, Any], extra: dict[str,
 def load_state(path: Path, device: torch.device | str = "cpu") -> tuple[State, dict[str, Any], dict[str, Tensor]]:
     """State, JSON and further tensors of :func:`save_state`.  Raises FileNotFoundError, and ValueError."""
     tensors, header = read_state(path, device, "give another folder, or remove this one")
+    if other := below(tensors, "batch.").keys() - {part.name for part in fields(Batch)}:
+        raise ValueError(
+            f"{path} is of another version of Denskit (it holds {', '.join(sorted(other))}): finish the simulation "
+            "with that one, or begin it anew in another folder"
+        )
     with naming(path, "is no saved simulation"):
         batch = Batch(**below(tensors, "batch."))
         state = State(batch=batch, step=int(header["step"]), **below(tensors, "state."))

@@ -21,7 +21,7 @@ from denskit.simulation.dynamics import DynamicsSettings
 class StudySettings(Settings):
     """The protocol; the defaults are those of Fu et al. (2023) for MD17."""
 
-    length: float = Field(300.0, gt=0)
+    length: float = Field(300.0, gt=0, allow_inf_nan=False)
     """ps."""
     seeds: int = Field(5, ge=1)
     """Simulations in one batch, with different initial momenta."""
@@ -29,13 +29,13 @@ class StudySettings(Settings):
     """Of all momenta."""
     temperature: float = Field(500.0, gt=0)
     """K."""
-    timestep: float = Field(0.5, gt=0)
+    timestep: float = Field(0.5, gt=0, allow_inf_nan=False)
     """fs."""
     every: int = Field(100, ge=1)
     """Steps between two snapshots."""
     relaxation_time: float = Field(10.0, gt=0)
     """fs, of the thermostat; published: 20 steps."""
-    nve: float = Field(5.0, ge=0)
+    nve: float = Field(5.0, ge=0, allow_inf_nan=False)
     """ps without a thermostat for the energy drift, at most `length`; 0: none."""
 
     @model_validator(mode="after")

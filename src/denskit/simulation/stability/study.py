@@ -152,8 +152,7 @@ class _Simulations:
         """Continue from the state file."""
         assert self.work is not None
         state, notes, extra = load_state(self.work.marker, self.potential.device)
-        now = self._work_record
-        self.work.require_same({"dtype": now["dtype"]} | notes["record"], now)  # earlier versions wrote no dtype
+        self.work.require_same(notes["record"], self._work_record)
         self.series = Series.restored(self.settings, notes, extra["counts"])
         self.conservation = notes["conservation"] and Conservation(**notes["conservation"])
         present = torch.isin(torch.arange(self.settings.seeds, device=state.replicas.device), state.replicas)
