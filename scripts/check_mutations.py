@@ -59,8 +59,8 @@ MUTATIONS = [
     Mutation(
         mistake="forces scored on corrupted atoms",
         file=DENS,
-        before="forces_scored=~prepared.noise_mask & (untouched",
-        after="forces_scored=(untouched",
+        before="self.config.energy_on_corrupted, ~prepared.noise_mask & whole",
+        after="self.config.energy_on_corrupted, whole",
         test=_T + "test_forces_of_corrupted_atoms_are_not_scored",
     ),
     Mutation(
@@ -95,15 +95,15 @@ MUTATIONS = [
     Mutation(
         mistake="the energy switch ignored",
         file=DENS,
-        before="energy_scored=untouched | self.config.energy_on_corrupted,",
-        after="energy_scored=torch.ones_like(untouched),",
+        before="return untouched | self.config.energy_on_corrupted,",
+        after="return torch.ones_like(untouched),",
         test=_T + "test_labels_of_corrupted_structures_are_not_scored_when_switched_off",
     ),
     Mutation(
         mistake="the switch for forces ignored",
         file=DENS,
-        before=" & (untouched | self.config.forces_on_corrupted)[batch.system_index],",
-        after=",",
+        before="whole = (untouched | self.config.forces_on_corrupted)",
+        after="whole = torch.ones_like(untouched)",
         test=_T + "test_labels_of_corrupted_structures_are_not_scored_when_switched_off",
     ),
     Mutation(
@@ -151,8 +151,8 @@ MUTATIONS = [
     Mutation(
         mistake="stress scored on corrupted structures",
         file=DENS,
-        before="stress_scored=untouched,",
-        after="stress_scored=torch.ones_like(untouched),",
+        before="stress_scored=self._untouched(prepared),",
+        after="stress_scored=torch.ones_like(energy),",
         test=_L + "test_published_loss_of_the_worked_example",
     ),
     Mutation(

@@ -192,7 +192,7 @@ def test_missing_labels_count_nowhere() -> None:
     targets = replace(
         prepared.targets,
         energy_mask=torch.tensor([True, False]),
-        forces_mask=torch.tensor([True, True, True, True, False, False]),
+        forces_mask=torch.tensor([True, True, True, True, False]),
     )
     hidden = replace(prepared, targets=targets)
     published = numbers(DeNS(DeNSConfig(loss="published")).losses(prediction, hidden, progress=0.0))

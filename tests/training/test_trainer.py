@@ -73,6 +73,15 @@ def test_the_loss_in_the_log_is_the_weighted_sum_of_its_terms(tiny: Tiny) -> Non
         assert float(row["train_loss"]) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("scored", [True, False])
+def test_training_errors_are_those_of_what_is_scored(tiny: Tiny, scored: bool) -> None:
+    """Every structure is corrupted: its energy counts where it is scored, no force ever does."""
+    switches = [f"task.energy_on_corrupted={scored}", f"task.forces_on_corrupted={scored}"]
+    run = train(tiny("training.max_steps=1", "task=dens", "task.probability=1", "task.partial=false", *switches))
+    (row,) = _rows(run)
+    assert bool(row.get("train_energy_mae_meV")) == scored and not row.get("train_forces_mae_meV_per_A")
+
+
 def test_training_learns(tiny: Tiny) -> None:
     overrides = ["training.max_steps=150", "training.lr=2e-2", "training.log_every=30", "task=energy_forces"]
     rows = _rows(train(tiny(*overrides, "data.split.train=4", "training.evaluate_every=150 steps")))

@@ -111,17 +111,23 @@ class DeNS:
         Forces are scored on uncorrupted atoms, noise on corrupted atoms.  The stress of a corrupted structure is not
         scored: it has no label.
         """
-        batch, untouched = prepared.batch, self._untouched(prepared)
+        energy, forces = self.scored(prepared)
         terms = label_terms(
             self.config,
             prediction,
             prepared,
-            energy_scored=untouched | self.config.energy_on_corrupted,
-            forces_scored=~prepared.noise_mask & (untouched | self.config.forces_on_corrupted)[batch.system_index],
-            stress_scored=untouched,
+            energy_scored=energy,
+            forces_scored=forces,
+            stress_scored=self._untouched(prepared),
         )
         terms["noise"] = noise_term(self.config, prediction["noise"], prepared, progress)
         return terms
+
+    def scored(self, prepared: Prepared) -> tuple[Tensor, Tensor]:
+        """Structures [B] bool whose energy, and atoms [N] bool whose force is scored, where they have the label."""
+        untouched = self._untouched(prepared)
+        whole = (untouched | self.config.forces_on_corrupted)[prepared.batch.system_index]
+        return untouched | self.config.energy_on_corrupted, ~prepared.noise_mask & whole
 
     def _untouched(self, prepared: Prepared) -> Tensor:
         """Structures [B] bool without any corruption."""

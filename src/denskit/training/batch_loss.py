@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from denskit.batch import Batch, Prepared
+from denskit.batch import Batch, Prepared, Targets
 from denskit.models.base import ForceField
-from denskit.tasks import LearnedTask, Task, total_loss
+from denskit.tasks import DeNS, LearnedTask, Task, total_loss
 from denskit.tasks.metrics import Metrics
 
 ENCODES = "noise"  # the head with which a model encodes forces
@@ -22,7 +22,7 @@ class BatchLoss:
 
     loss: Tensor  # [], divided by the counts of the whole step
     sums: Tensor  # [number of terms] float64, of the loss terms
-    metrics: Metrics  # of the predictions, on atoms that were not corrupted
+    metrics: Metrics  # of the predictions, where labels are scored; forces never on corrupted atoms
 
 
 def batch_loss(
@@ -48,11 +48,17 @@ def batch_loss(
         prediction = force_field(part.batch, part.force_input if ENCODES in task.heads else None)
     terms = task.losses(prediction, scaled, progress)
     physical = scaling.unscale(part.batch, {name: prediction[name].detach() for name in ("energy", "forces")})
-    untouched = replace(part.targets, forces_mask=part.targets.forces_mask & ~part.noise_mask)
     metrics = Metrics(part.batch.positions.device)
-    metrics.update(physical, part.batch, untouched, scaling.reference_energy(part.batch))
+    metrics.update(physical, part.batch, _judged(task, part), scaling.reference_energy(part.batch))
     sums = torch.stack([term.sum.detach().double() for term in terms.values()])
     return BatchLoss(loss=total_loss(terms, counts), sums=sums, metrics=metrics)
+
+
+def _judged(task: Task, part: Prepared) -> Targets:
+    """The labels that training errors are of: no forces of corrupted atoms, nothing that DeNS does not score."""
+    targets = part.targets
+    energy, forces = task.scored(part) if isinstance(task, DeNS) else (targets.energy_mask, ~part.noise_mask)
+    return replace(targets, energy_mask=targets.energy_mask & energy, forces_mask=targets.forces_mask & forces)
 
 
 def counts_of(task: Task, part: Prepared, progress: float) -> Tensor:
