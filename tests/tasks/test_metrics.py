@@ -147,8 +147,8 @@ def test_absent_labels_count_nowhere() -> None:
         targets,
         energy=torch.tensor([torch.nan, 7.0]).double(),
         energy_mask=torch.tensor([False, True]),
-        forces=torch.where(torch.arange(7)[:, None] == 1, torch.nan, targets.forces),
-        forces_mask=targets.forces_mask & (torch.arange(7) != 1),
+        forces=torch.where(torch.arange(6)[:, None] == 1, torch.nan, targets.forces),
+        forces_mask=targets.forces_mask & (torch.arange(6) != 1),
         stress_mask=torch.tensor([False, False]),
     )
     metrics = Metrics()

@@ -181,6 +181,7 @@ class _Recorded(Balloon):
     """With what a folder asks of a potential besides."""
 
     direct_forces, smooth, learned_stress = False, True, False
+    dtype = torch.float64
     models: tuple[()] = ()
 
     def weights_sha256(self) -> str:
