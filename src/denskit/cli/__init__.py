@@ -51,7 +51,7 @@ app = typer.Typer(
 
   denskit info mine.extxyz
 
-  denskit train equiformer data.path=mine.extxyz task=dens output=runs/mine
+  denskit train equiformer data.path=mine.extxyz training.budget="2 hours" output=runs/mine
 
   denskit evaluate runs/mine
 

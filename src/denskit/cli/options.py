@@ -27,7 +27,7 @@ Committee = Annotated[
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="The same bits at every call on a GPU.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output file.")]
 Processes = Annotated[
-    int, typer.Option(help="Processes on this machine that share the structures and its cores.", min=1)
+    int, typer.Option(help="Processes on this machine; structures and cores are divided among them.", min=1)
 ]
 
 

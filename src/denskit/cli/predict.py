@@ -28,7 +28,7 @@ def predict(
     committee: Committee = None,
     layout: Annotated[
         Literal["extxyz", "evalai", "leaderboard"],
-        typer.Option("--format", help="extxyz, or a submission file (npz) with forces of free or of all atoms."),
+        typer.Option("--format", help="extxyz; as npz: evalai (forces of free atoms), leaderboard (of all)."),
     ] = "extxyz",
     device: Device = "auto",
     batch_size: Annotated[int, typer.Option(help="Structures at a time; of large ones fewer.", min=1)] = 32,

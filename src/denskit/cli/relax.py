@@ -29,9 +29,11 @@ def relax(
     how: HowRead = None,
     protocol: Annotated[
         Literal["oc20-2021", "oc20-2024", "matbench-discovery"] | None,
-        typer.Option(help="A published protocol; other options change it."),
+        typer.Option(help="A published protocol, with its optimizer; other options change it."),
     ] = None,
-    optimizer: Annotated[Literal["lbfgs", "fire"] | None, typer.Option(help="With ASE's parameters.")] = None,
+    optimizer: Annotated[
+        Literal["lbfgs", "fire"] | None, typer.Option(help="Default: lbfgs. Parameters as in ASE.")
+    ] = None,
     fmax: Annotated[float | None, typer.Option(help="eV/Å, converged below; default 0.05.", min=0)] = None,
     steps: Annotated[int | None, typer.Option(help="Most moves of a structure; default 500.", min=0)] = None,
     cell: Annotated[

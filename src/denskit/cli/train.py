@@ -34,7 +34,7 @@ def train(
         bool, typer.Option("--dry-run", help="Print the resolved settings, time and memory, and stop.")
     ] = False,
     processes: Annotated[
-        int, typer.Option(help="Processes on this machine that share each batch and its cores.", min=1)
+        int, typer.Option(help="Processes on this machine; each batch and the cores are divided among them.", min=1)
     ] = 1,
     slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for the training, and stop.")] = False,
 ) -> None:
@@ -43,6 +43,8 @@ def train(
     Ctrl-C saves a checkpoint. Fails where the errors are far above those of predicting zero.
 
     Examples:
+
+      denskit train equiformer data.path=mine.extxyz training.budget="2 hours" output=runs/mine
 
       denskit train equiformer data.path=mine.extxyz task=dens training.max_steps=20000 output=runs/mine
 
