@@ -15,15 +15,15 @@ from torch import Tensor
 
 from denskit.batch import Batch
 from denskit.geometry.neighbors import build_neighbors
-from denskit.models import ForceField, build_force_field
+from denskit.models import ForceField
 from denskit.models.equiformer.published import convert_equiformer
 from denskit.models.equiformer.published_settings import config_of_equiformer
-from denskit.models.scaling import Scaling
 
 from tolerances import ORACLE64
 
 pytest.importorskip("e3nn", reason="the oracle needs e3nn: pip install denskit[test]")
 
+from reference.open_catalyst import assert_gradients, assert_near, model_of
 from reference.oracle_equiformer import Oracle
 
 SETTINGS: dict[str, Any] = {
@@ -73,11 +73,7 @@ def imported(oracle: Oracle, settings: dict[str, Any]) -> ForceField:
     """Our model with the oracle's weights."""
     state = oracle.state()
     config = config_of_equiformer(settings, state).model_copy(update={"force_input_scale": 1.0})
-    weights, heads = convert_equiformer(state, config)
-    force_field = build_force_field(config, heads=heads, scaling=Scaling(elements=range(1, 19))).double()
-    missing, unexpected = force_field.load_state_dict(weights, strict=False)
-    assert all(name.startswith("scaling.") for name in missing) and not unexpected
-    return force_field
+    return model_of(config, *convert_equiformer(state, config))
 
 
 def dens_loss(out: dict[str, Tensor], corrupted: Tensor) -> Tensor:
@@ -89,12 +85,6 @@ def dens_loss(out: dict[str, Tensor], corrupted: Tensor) -> Tensor:
     if "noise" in out:
         loss = loss + 5 * (out["noise"] - labels["noise"])[corrupted].norm(dim=1).mean()
     return loss
-
-
-def assert_near(actual: Tensor, expected: Tensor, floor: float = 0.0, name: str = "") -> None:
-    scale = max(float(expected.detach().square().mean().sqrt()), floor)
-    difference = float((actual - expected).detach().abs().max())
-    assert difference <= ORACLE64 * scale, f"{name} differs by {difference:.1e} where rms is {scale:.1e}"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +104,7 @@ def test_is_the_published_function(attention: str, option: str, dens: bool, sett
     actual = force_field(batch, force_input if dens else None)
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        assert_near(actual[name], value, name=name)
+        assert_near(actual[name], value, ORACLE64)
 
     dens_loss(expected, corrupted).backward()
     dens_loss(actual, corrupted).backward()
@@ -131,12 +121,7 @@ def compare_gradients(force_field: ForceField, oracle: Oracle) -> None:
     if "force_embed.bias.0" in gradients:
         gradients["force_embed.bias.0"] = torch.zeros_like(gradients["force_embed.bias.0"])
     expected, _ = convert_equiformer(gradients, force_field.config)  # type: ignore[arg-type]
-    names = dict(force_field.named_parameters())
-    overall = float(torch.cat([expected[name].flatten() for name in names]).square().mean().sqrt())
-    for name, parameter in names.items():
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        if parameter.numel():
-            assert_near(gradient, expected[name], 1e-3 * overall, name)
+    assert_gradients(force_field, expected, ORACLE64)
 
 
 def test_degree_is_the_number_of_edges_into_an_atom() -> None:
