@@ -7,8 +7,10 @@ configuration comes from the published settings, as in an import.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
+import ase
 import pytest
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from denskit.geometry.neighbors import build_neighbors
 from denskit.models import ForceField
 from denskit.models.equiformer.published import convert_equiformer
 from denskit.models.equiformer.published_settings import config_of_equiformer
+from denskit.simulation.structures import batch_of
 
 from tolerances import ORACLE64
 
@@ -51,22 +54,10 @@ CASES += [("nonlinear", "L3", True, SETTINGS | L3), ("dot_product", "L3", True, 
 
 def molecules() -> Batch:
     """Two clusters, whose atoms have from 1 to 8 neighbours, and a lone atom."""
+    batch = batch_of([ase.Atoms(numbers=numbers) for numbers in ([1, 6, 7, 8, 1, 6, 7, 8, 1], [6, 7, 8, 1, 6, 7], [8])])
     generator = torch.Generator().manual_seed(4)
-    sizes = torch.tensor([9, 6, 1])
-    index = torch.repeat_interleave(torch.arange(3), sizes)
-    n = len(index)
-    batch = Batch(
-        positions=4.0 * torch.rand(n, 3, generator=generator, dtype=torch.float64),
-        atomic_numbers=torch.tensor([1, 6, 7, 8] * 4),
-        cell=torch.zeros(3, 3, 3, dtype=torch.float64),
-        pbc=torch.zeros(3, 3, dtype=torch.bool),
-        system_index=index,
-        n_atoms=sizes,
-        fixed=torch.zeros(n, dtype=torch.bool),
-        tags=torch.zeros(n, dtype=torch.int64),
-        denoise=torch.ones(3, dtype=torch.bool),
-    )
-    return build_neighbors(batch, SETTINGS["max_radius"])
+    positions = 4.0 * torch.rand(batch.num_atoms, 3, generator=generator, dtype=torch.float64)
+    return build_neighbors(replace(batch, positions=positions), SETTINGS["max_radius"])
 
 
 def imported(oracle: Oracle, settings: dict[str, Any]) -> ForceField:
