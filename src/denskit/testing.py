@@ -133,18 +133,15 @@ def check_smoothness(force_field: ForceField) -> None:
     assert jump < JUMP, f"energy or forces jump by {jump:.1e} of their rms where an atom crosses the cutoff"
 
 
-def jump_at_cutoff(force_field: ForceField, gap: float = GAP) -> float:
-    """The largest change of energy or forces, over their rms, when an atom leaves the cutoff of another.
-
-    gap: Å, from the cutoff to the atom on either side.
-    """
+def jump_at_cutoff(force_field: ForceField) -> float:
+    """The largest change of energy or forces, over their rms, when an atom leaves the cutoff of another."""
     first, second = _elements(force_field, 2)
     water = np.array([[0.0, 0.0, 0.1], [0.76, 0.0, -0.47], [-0.76, 0.0, -0.47]])
     changes = []
     for atom in water:
         out = []
         for side in (-1, 1):
-            probe = atom + (force_field.cutoff + side * gap) * np.array([0.36, 0.48, 0.8])
+            probe = atom + (force_field.cutoff + side * GAP) * np.array([0.36, 0.48, 0.8])
             system = molecule([*water.tolist(), probe.tolist()], [first, second, second, second])
             out.append(force_field(batch_of([system], force_field), None, ("energy", "forces")))
         inside, outside = out

@@ -80,9 +80,9 @@ class Run(os.PathLike[str]):
 
     def report(self) -> Path:
         """Write report.html into the folder, and return its path."""
-        from denskit.analysis.report import report_run
+        from denskit.analysis.report import report
 
-        return report_run(self.path)
+        return report(self.path)
 
     def __fspath__(self) -> str:
         return str(self.path)

@@ -18,7 +18,7 @@ from torch import Tensor
 from contract.variants import ELEMENTS, VARIANTS, build
 from denskit.batch import Batch, System
 from denskit.data.base import collate
-from denskit.geometry.edge_frame import edge_frames, edge_rotation, m_major, wigner_d
+from denskit.geometry.edge_frame import edge_frames
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models import MODELS, ForceField
 from denskit.models.model_file import load_model, save_model
@@ -41,6 +41,7 @@ from denskit.testing import (
     moved,
     random_rotation,
 )  # fmt: skip
+from models.test_escn import turned_frames
 
 from tolerances import ENERGY_ROUND_TRIP_EV, EQUIVARIANCE32, EQUIVARIANCE64, FINITE_DIFFERENCE64
 
@@ -151,12 +152,7 @@ class TestSymmetry:
         if not force_field.backbone.gauge_exact:
             pytest.skip("not promised")
         batch = batch_of([systems["triclinic"]], force_field)
-        own = edge_frames(batch.edge_vectors(), 3)
-        angle = 6.28 * torch.rand(len(own.length), dtype=torch.float64)
-        cos, sin, zero, one = angle.cos(), angle.sin(), torch.zeros_like(angle), torch.ones_like(angle)
-        rows = [torch.stack(row, -1) for row in ((cos, zero, sin), (zero, one, zero), (-sin, zero, cos))]
-        blocks = wigner_d(torch.stack(rows, -2) @ edge_rotation(own.direction), 3)
-        other = replace(own, wigner=tuple(block[:, list(m_major(l))] for l, block in enumerate(blocks)))
+        own, other = edge_frames(batch.edge_vectors(), 3), turned_frames(batch, 3)
         assert not torch.allclose(own.wigner[1], other.wigner[1])
         wanted = ("energy", *(head for head in force_field.heads if head != "energy"))
         expected = force_field(batch, None, wanted)

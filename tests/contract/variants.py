@@ -28,98 +28,46 @@ class Variant:
     gain: float = 1.0  # of all parameters: eSCN's initial vectors are so small that only sampling errors would be left
 
 
+EQUIFORMER: dict[str, object] = {  # the cutoff leaves about 70 edges in the test systems
+    "cutoff": 4.0, "num_layers": 2, "channels": (8, 4, 2), "feature_channels": (8, 4, 3), "head_channels": (4, 2, 2),
+    "num_heads": 2, "ffn_channels": (8, 4, 2), "num_basis": 8, "radial_hidden": (8,),
+}  # fmt: skip
+PACKED: dict[str, object] = {
+    "cutoff": 4.0, "max_neighbors": None, "l_max": 2, "m_max": 1, "channels": 8, "edge_channels": 8, "num_basis": 16,
+}  # fmt: skip
+ATTENTION: dict[str, object] = PACKED | {
+    "num_layers": 1, "hidden_channels": 4, "num_heads": 2, "alpha_channels": 4, "value_channels": 2,
+    "ffn_channels": 8, "attention_dropout": 0.0, "stochastic_depth": 0.0,
+}  # fmt: skip
+ESEN = PACKED | {"num_layers": 2, "hidden_channels": 6}
+ESCN = PACKED | {
+    "num_layers": 2, "channels": 6, "hidden_channels": 5, "edge_channels": 4, "num_sphere_samples": 128,
+}  # fmt: skip
+
+
 def equiformer(**changes: object) -> EquiformerConfig:
-    """Equiformer with everything small; the cutoff leaves about 70 edges in the test systems."""
-    small: dict[str, object] = {
-        "cutoff": 4.0,
-        "num_layers": 2,
-        "channels": (8, 4, 2),
-        "feature_channels": (8, 4, 3),
-        "head_channels": (4, 2, 2),
-        "num_heads": 2,
-        "ffn_channels": (8, 4, 2),
-        "num_basis": 8,
-        "radial_hidden": (8,),
-    }
-    return EquiformerConfig.model_validate(small | changes)
+    """Equiformer with everything small."""
+    return EquiformerConfig.model_validate(EQUIFORMER | changes)
 
 
 def equiformer_v2(**changes: object) -> EquiformerV2Config:
     """EquiformerV2 with everything small."""
-    small: dict[str, object] = {
-        "cutoff": 4.0,
-        "max_neighbors": None,
-        "num_layers": 1,
-        "l_max": 2,
-        "m_max": 1,
-        "channels": 8,
-        "hidden_channels": 4,
-        "num_heads": 2,
-        "alpha_channels": 4,
-        "value_channels": 2,
-        "ffn_channels": 8,
-        "edge_channels": 8,
-        "num_basis": 16,
-        "grid_resolution": 10,
-        "attention_dropout": 0.0,
-        "stochastic_depth": 0.0,
-    }
-    return EquiformerV2Config.model_validate(small | changes)
+    return EquiformerV2Config.model_validate(ATTENTION | {"grid_resolution": 10} | changes)
 
 
 def equiformer_v3(**changes: object) -> EquiformerV3Config:
     """EquiformerV3 with everything small."""
-    small: dict[str, object] = {
-        "cutoff": 4.0,
-        "max_neighbors": None,
-        "num_layers": 1,
-        "l_max": 2,
-        "m_max": 1,
-        "channels": 8,
-        "hidden_channels": 4,
-        "num_heads": 2,
-        "alpha_channels": 4,
-        "value_channels": 2,
-        "ffn_channels": 8,
-        "edge_channels": 8,
-        "num_basis": 16,
-        "attention_dropout": 0.0,
-        "stochastic_depth": 0.0,
-    }
-    return EquiformerV3Config.model_validate(small | changes)
+    return EquiformerV3Config.model_validate(ATTENTION | changes)
 
 
 def esen(**changes: object) -> ESENConfig:
     """ESEN with everything small."""
-    small: dict[str, object] = {
-        "cutoff": 4.0,
-        "max_neighbors": None,
-        "num_layers": 2,
-        "l_max": 2,
-        "m_max": 1,
-        "channels": 8,
-        "hidden_channels": 6,
-        "edge_channels": 8,
-        "num_basis": 16,
-    }
-    return ESENConfig.model_validate(small | changes)
+    return ESENConfig.model_validate(ESEN | changes)
 
 
 def escn(**changes: object) -> ESCNConfig:
     """ESCN with everything small."""
-    small: dict[str, object] = {
-        "cutoff": 4.0,
-        "max_neighbors": None,
-        "num_layers": 2,
-        "l_max": 2,
-        "m_max": 1,
-        "channels": 6,
-        "hidden_channels": 5,
-        "edge_channels": 4,
-        "num_basis": 16,
-        "num_sphere_samples": 128,
-    }
-    return ESCNConfig.model_validate(small | changes)
+    return ESCNConfig.model_validate(ESCN | changes)
 
 
 VARIANTS: dict[str, Variant] = {

@@ -15,7 +15,8 @@ from ase.build import bulk
 from ase.calculators.emt import EMT
 
 from cli_calls import denskit
-from denskit.analysis.denoising_plot import plot_denoising
+from denskit.analysis.denoising_plot import denoising_figure
+from denskit.analysis.plots import save_figure
 from denskit.batch import Prepared
 from denskit.data import load_data
 from denskit.data.base import collate
@@ -216,5 +217,5 @@ def test_the_plot_leaves_out_what_was_not_measured(tmp_path: Path) -> None:
         for sigma, informed in ((0.1, 0.4), (0.05, 0.5))
     ]
     bare = [Recovery(sigma=0.1, corruption_ratio=0.5, atoms=9, with_forces=None, without_forces=0.9)]
-    both, one = (plot_denoising(found, tmp_path / "plot.png").read_bytes() for found in (cells, bare))
+    both, one = (save_figure(denoising_figure(found), tmp_path / "plot.png").read_bytes() for found in (cells, bare))
     assert both.startswith(b"\x89PNG") and both != one

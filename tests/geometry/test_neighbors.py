@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from denskit.batch import Batch, System
 from denskit.geometry.neighbors import build_neighbors
+from denskit.simulation.structures import batch_of
 
 from tolerances import EXACT64, ORACLE64
 
@@ -22,20 +23,7 @@ Edge = tuple[int, ...]  # source, target, shift
 
 def make_batch(*structures: ase.Atoms, dtype: torch.dtype = torch.float64) -> Batch:
     """The structures one after the other."""
-    sizes = [len(atoms) for atoms in structures]
-    n = sum(sizes)
-    positions = np.concatenate([atoms.positions for atoms in structures])
-    return Batch(
-        positions=torch.tensor(positions, dtype=dtype),
-        atomic_numbers=torch.ones(n, dtype=torch.int64),
-        cell=torch.tensor(np.array([atoms.cell.array for atoms in structures]), dtype=dtype),
-        pbc=torch.tensor(np.array([atoms.pbc for atoms in structures])),
-        system_index=torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)),
-        n_atoms=torch.tensor(sizes),
-        fixed=torch.zeros(n, dtype=torch.bool),
-        tags=torch.zeros(n, dtype=torch.int64),
-        denoise=torch.ones(len(sizes), dtype=torch.bool),
-    )
+    return batch_of(structures).to(dtype=dtype)
 
 
 def as_atoms(system: System) -> ase.Atoms:

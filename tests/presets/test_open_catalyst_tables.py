@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from denskit.models import build_force_field
+from denskit.models.equiformer_v2 import EquiformerV2Config
+from denskit.models.escn import ESCNConfig
 from denskit.models.scaling import Scaling
 from denskit.presets import preset_names
 from denskit.tasks import build_task
@@ -148,3 +150,9 @@ def test_parameter_counts_are_the_published(preset: str, dens: bool) -> None:
     counted = count + (128 if dens else 0) + (SPHERE if preset == ESCN else 0)
     print(f"{preset}{'_dens' if dens else ''}: {count:,} parameters, published {PARAMETERS[preset][dens]:,}")
     assert counted == PARAMETERS[preset][dens]
+
+
+@pytest.mark.parametrize("model", [EquiformerV2Config, ESCNConfig])
+def test_defaults_are_the_papers_models(model: type[EquiformerV2Config] | type[ESCNConfig]) -> None:
+    default = model(force_input_scale=1.0)
+    assert load(f"oc20/{default.name}_2m", dens=False).model == default

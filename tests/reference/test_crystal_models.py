@@ -20,7 +20,7 @@ from denskit.models.published_checkpoint import PublishedCheckpoint
 from denskit.models.scaling import Scaling
 from denskit.tasks import build_task
 from denskit.training.load_config import load_config
-from reference.open_catalyst import Case, assert_near, cases
+from reference.open_catalyst import Case, assert_gradients, assert_near, cases, model_of
 
 from tolerances import REFERENCE64, REFERENCE_GRADIENT32
 
@@ -78,11 +78,7 @@ def load(folder: Path, name: str) -> CrystalCase:
     config = importer.config(PublishedCheckpoint(state, given, None, None))
     ours, heads = importer.convert(state, config)
     heads = {key: value for key, value in heads.items() if key != "stress"}  # that one belongs to the configuration
-    scaling = Scaling(elements=range(1, config.num_elements))
-    force_field = build_force_field(config, heads=heads, scaling=scaling).double()
-    missing, unexpected = force_field.load_state_dict(ours, strict=False)
-    assert all(key.startswith("scaling.") for key in missing) and not unexpected
-    return CrystalCase(arrays, about, importer, force_field.eval())
+    return CrystalCase(arrays, about, importer, model_of(config, ours, heads))
 
 
 @pytest.fixture(scope="module", params=[*cases("v3_"), *cases("esen_")] or [None])
@@ -131,13 +127,7 @@ def test_training_loss_and_its_gradient(case: CrystalCase) -> None:
     if case.force_field.config.name == "esen" and "force_embedding.bias" in published:
         published["force_embedding.bias"] = torch.zeros_like(published["force_embedding.bias"])  # folded
     expected, _ = case.importer.convert(published, case.force_field.config)
-    parameters = dict(case.force_field.named_parameters())
-    scale = float(torch.cat([expected[key].flatten() for key in parameters]).square().mean().sqrt())
-    for key, parameter in parameters.items():
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        own = float(expected[key].square().mean().sqrt())
-        difference = float((gradient - expected[key]).abs().max())
-        assert difference <= REFERENCE_GRADIENT32 * max(own, 1e-3 * scale), f"{key}: {difference:.1e}, rms {own:.1e}"
+    assert_gradients(case.force_field, expected, REFERENCE_GRADIENT32)
 
 
 def _published_loss(case: CrystalCase, name: str) -> Tensor:

@@ -7,7 +7,6 @@ its gradient in every parameter.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +19,15 @@ from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
 from denskit.geometry.neighbors import build_neighbors
-from denskit.models import ForceField, build_force_field
+from denskit.models import ForceField
 from denskit.models.equiformer import EquiformerConfig
 from denskit.models.equiformer.published import convert_equiformer
-from denskit.models.equiformer.published_settings import MD17_CONFIGS, config_of_equiformer
-from denskit.models.scaling import Scaling
+from denskit.models.equiformer.published_settings import config_of_equiformer
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, total_loss
+from reference.open_catalyst import FOLDER, assert_gradients, assert_near, model_of
 
 from tolerances import REFERENCE64
 
-FOLDER = Path(os.environ.get("DENSKIT_REFERENCE", Path(__file__).resolve().parents[3] / "shared" / "reference"))
 CASES = sorted(path.stem for path in FOLDER.glob("v1_*.npz"))
 
 
@@ -84,17 +82,7 @@ def case(request: pytest.FixtureRequest, reference_dir: Path) -> Case:
         arrays = {name: torch.from_numpy(stored[name]) for name in stored.files}
     state = {key.removeprefix("param/"): value for key, value in arrays.items() if key.startswith("param/")}
     config = config_of(about, state)
-    ours, heads = convert_equiformer(state, config)
-    force_field = build_force_field(config, heads=heads, scaling=Scaling(elements=range(1, 19))).double()
-    missing, unexpected = force_field.load_state_dict(ours, strict=False)
-    assert all(name.startswith("scaling.") for name in missing) and not unexpected
-    return Case(arrays, about, force_field.eval())
-
-
-def assert_near(actual: Tensor, expected: Tensor) -> None:
-    scale = float(expected.square().mean().sqrt())
-    difference = float((actual.detach() - expected).abs().max())
-    assert difference <= REFERENCE64 * scale, f"differs by {difference:.1e} where rms is {scale:.1e}"
+    return Case(arrays, about, model_of(config, *convert_equiformer(state, config)))
 
 
 def test_energy_and_forces(case: Case) -> None:
@@ -176,29 +164,7 @@ def check_gradients(case: Case, published: dict[str, Tensor]) -> None:
         assert_near(bias, published["atom_embed.atom_type_lin.bias.0"])
         published["force_embed.bias.0"] = torch.zeros_like(bias)
     expected, _ = convert_equiformer(published, case.force_field.config)  # type: ignore[arg-type]
-    compared = 0
-    scale = float(
-        torch.cat([expected[key].flatten() for key, _ in case.force_field.named_parameters()]).square().mean().sqrt()
-    )
-    for key, parameter in case.force_field.named_parameters():
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        own = float(expected[key].square().mean().sqrt()) if parameter.numel() else 0.0
-        difference = float((gradient - expected[key]).abs().max()) if parameter.numel() else 0.0
-        assert difference <= REFERENCE64 * max(own, 1e-3 * scale), f"{key}: {difference:.1e} where rms is {own:.1e}"
-        compared += bool(own)
-    assert compared > 50
-
-
-@pytest.mark.parametrize(
-    ("l_max", "heads", "published"),
-    [(2, {}, 3_496_001), (2, {"noise": "1"}, 4_000_577), (3, {}, 5_500_865), (3, {"noise": "1"}, 6_354_241)],
-)
-def test_number_of_parameters(l_max: int, heads: dict[str, str], published: int) -> None:
-    """The paper's models; with DeNS ours has no bias in the force embedding: 128 fewer."""
-    force_field = build_force_field(MD17_CONFIGS[l_max], heads=heads, scaling=Scaling(elements=[1, 6, 8]))
-    count = sum(parameter.numel() for parameter in force_field.parameters())
-    print(f"L={l_max} {'DeNS' if heads else 'plain'}: {count:,} parameters, published {published:,}")
-    assert count == published - (128 if heads else 0)
+    assert_gradients(case.force_field, expected, REFERENCE64)
 
 
 def test_number_of_parameters_of_the_cases(case: Case) -> None:

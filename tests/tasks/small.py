@@ -6,30 +6,22 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TypeVar
 
+import ase
 import torch
 from torch import Tensor, nn
 
 from denskit.batch import Batch, Prepared, Targets
+from denskit.simulation.structures import batch_of
 
 Container = TypeVar("Container", Batch, Targets, Prepared)
 
 
 def make_batch(sizes: Sequence[int], *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
     """Molecules with random positions."""
+    batch = batch_of([ase.Atoms(numbers=[6] * size) for size in sizes])
     generator = torch.Generator().manual_seed(seed)
-    n_atoms = torch.tensor(sizes)
-    total, systems = int(n_atoms.sum()), len(sizes)
-    return Batch(
-        positions=3.0 * torch.randn(total, 3, generator=generator, dtype=torch.float64).to(dtype),
-        atomic_numbers=torch.full((total,), 6),
-        cell=torch.zeros(systems, 3, 3, dtype=dtype),
-        pbc=torch.zeros(systems, 3, dtype=torch.bool),
-        system_index=torch.repeat_interleave(torch.arange(systems), n_atoms),
-        n_atoms=n_atoms,
-        fixed=torch.zeros(total, dtype=torch.bool),
-        tags=torch.zeros(total, dtype=torch.int64),
-        denoise=torch.ones(systems, dtype=torch.bool),
-    )
+    positions = 3.0 * torch.randn(batch.num_atoms, 3, generator=generator, dtype=torch.float64)
+    return replace(batch, positions=positions).to(dtype=dtype)
 
 
 def make_targets(batch: Batch, *, seed: int = 1) -> Targets:

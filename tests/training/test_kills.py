@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from denskit.models.model_file import load_model
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.load_config import RunConfig
 from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
-from killing import command, leftovers, posix, run, spread
+from killing import command, posix, run, spread
+from training.same_runs import assert_same_runs, rows_of
 
-TIMINGS = {"step_ms", "samples_per_s", "seconds", "memory_MiB"}
 SETTINGS = (
     "device=cpu", "training.checkpoint_every=7 steps", "training.evaluate_every=2 steps", "training.ema_decay=0.9",
 )  # fmt: skip
 POINTS = 5
-
-
-def _rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open(newline="") as stream:
-        return [{key: value for key, value in row.items() if key not in TIMINGS} for row in csv.DictReader(stream)]
-
-
-def _assert_same(one: Path, other: Path) -> None:
-    """Rows, weights, optimizer, average and model files are the same, bit for bit."""
-    assert _rows(one) == _rows(other)
-    a, b = (load_checkpoint(RunFolder(folder).last) for folder in (one, other))
-    assert (a.step, a.best) == (b.step, b.best)
-    assert all(torch.equal(value, b.weights[name]) for name, value in a.weights.items())
-    for key, state in a.optimizer["state"].items():
-        assert all(torch.equal(value, b.optimizer["state"][key][name]) for name, value in state.items())
-    assert all(torch.equal(x, y) for x, y in zip(a.average or [], b.average or [], strict=True))
-    for name in ("best_model", "last_model", "model"):
-        x, y = (load_model(getattr(RunFolder(folder), name)).state_dict() for folder in (one, other))
-        assert all(torch.equal(value, y[key]) for key, value in x.items()), name
-    assert sorted(path.name for path in one.iterdir()) == sorted(path.name for path in other.iterdir())
-    assert not leftovers(other)
 
 
 @posix
@@ -58,7 +34,7 @@ def test_a_killed_training_ends_as_one_that_was_not(tiny_file: Path, tmp_path: P
         if number % 2:
             run(folder, command, *order, "--resume", kill_at=20)
         run(folder, command, *order, "--resume")
-        _assert_same(whole, folder)
+        assert_same_runs(whole, folder)
 
 
 @posix
@@ -107,4 +83,4 @@ def test_a_row_that_a_full_disk_cut_is_forgotten(tiny: Callable[..., RunConfig])
     whole = (folder / "metrics.csv").read_text()
     (folder / "metrics.csv").write_text(whole + "1,0,0.3")  # of step 1000 or so
     train(tiny("training.max_steps=4"), resume=True)
-    assert [row["step"] for row in _rows(folder)] == ["2", "4"]
+    assert [row["step"] for row in rows_of(folder)] == ["2", "4"]

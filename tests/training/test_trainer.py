@@ -36,6 +36,7 @@ from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
 from denskit.training.trainer import Trainer
+from training.same_runs import assert_same_runs
 
 Tiny = Callable[..., RunConfig]
 
@@ -137,14 +138,8 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tiny: Tiny, case: str) -> None:
     _stop_after(config, 7)
     assert load_checkpoint(RunFolder(Path(config.output)).last).step == 7
     parts = train(config, resume=True)
-    _assert_same_state(whole, parts)
-    assert [int(row["step"]) for row in _rows(whole)] == [2, 4, 5, 6, 8, 10]
-    assert _rows_without_timings(parts) == _rows_without_timings(whole)  # step 7 counts in the row of step 8
-
-
-def _rows_without_timings(run: Path) -> list[dict[str, str]]:
-    timings = {"step_ms", "samples_per_s", "seconds", "memory_MiB"}
-    return [{key: value for key, value in row.items() if key not in timings} for row in _rows(run)]
+    assert_same_runs(whole, parts)
+    assert [int(row["step"]) for row in _rows(whole)] == [2, 4, 5, 6, 8, 10]  # step 7 counts in the row of step 8
 
 
 def _stop_after(config: RunConfig, steps: int) -> None:
@@ -161,21 +156,6 @@ def _stop_after(config: RunConfig, steps: int) -> None:
         with pytest.raises(SystemExit) as stopped:
             train(config)
     assert stopped.value.code == 130
-
-
-def _assert_same_state(one: Path, other: Path) -> None:
-    a, b = (load_checkpoint(RunFolder(run).last) for run in (one, other))
-    assert (a.step, a.best) == (b.step, b.best)
-    for name, value in a.weights.items():
-        assert torch.equal(value, b.weights[name]), name
-    for key, state in a.optimizer["state"].items():
-        for name, value in state.items():
-            assert torch.equal(value, b.optimizer["state"][key][name]), (key, name)
-    for x, y in zip(a.average or [], b.average or [], strict=True):
-        assert torch.equal(x, y)
-    for name in ("best_model", "model"):
-        x_model, y_model = (load_model(getattr(RunFolder(run), name)).state_dict() for run in (one, other))
-        assert all(torch.equal(value, y_model[key]) for key, value in x_model.items()), name
 
 
 def test_rows_after_the_checkpoint_are_forgotten_on_resume(tiny: Tiny) -> None:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from denskit.analysis.plots import COLOURS, COLUMNS, draw_column, log_errors, row_of_axes, save_figure
+from denskit.analysis.plots import COLOURS, COLUMNS, draw_column, log_errors, row_of_axes
 from denskit.evaluation.denoising import Recovery
-
-
-def plot_denoising(found: Sequence[Recovery], output: Path, *, title: str = "") -> Path:
-    """Write :func:`denoising_figure` as PNG; returns its path."""
-    return save_figure(denoising_figure(found, title=title), output)
 
 
 def denoising_figure(found: Sequence[Recovery], *, title: str = "") -> Figure:

@@ -154,18 +154,16 @@ def judge(
     trained: Source | None = None,
     *,
     part: Literal["test", "validation"] = "test",
-    most: int = MOST,
-    batch_size: int = 32,
 ) -> Judged:
-    """Predict at most ``most`` structures of a source, evenly spaced; their novelty is relative to ``trained``.
+    """Predict at most ``MOST`` structures of a source, evenly spaced; their novelty is relative to ``trained``.
 
     Raises ValueError as :func:`denskit.models.prediction.predict_each`.
     """
-    sample = evenly(source, most).in_file_order()
+    sample = evenly(source, MOST).in_file_order()
     systems: list[System] = []
     energies, forces, stresses = [], [], []
     absent = np.full((3, 3), np.nan)
-    for system, found in predict_each(force_field, sample, batch_size):
+    for system, found in predict_each(force_field, sample, size=32):
         systems.append(system)
         energies.append((np.nan if system.energy is None else system.energy, found["energy"]))
         label = np.full_like(system.positions, np.nan) if system.forces is None else system.forces

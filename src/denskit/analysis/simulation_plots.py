@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from denskit.analysis.plots import COLOURS, log_errors, row_of_axes, save_figure, series_style
+from denskit.analysis.plots import COLOURS, log_errors, row_of_axes, series_style
 from denskit.simulation.distributions import EDGES
 
 if TYPE_CHECKING:
     from denskit.simulation.stability.results import Study
 
 _NAMED = 18  # replicas; of more the legend would cover the panel
-
-
-def plot_study(study: Study, output: Path, *, title: str = "") -> Path:
-    """:func:`stability_figure` as PNG."""
-    return save_figure(stability_figure(study, title=title), output)
 
 
 def stability_figure(study: Study, *, title: str = "") -> Figure:

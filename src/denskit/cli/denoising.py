@@ -27,7 +27,8 @@ def show_denoising(run: Path, source: str | None, output: Path | None, *, force:
     Files go into ``output``, or into the run folder where the structures are the run's own (``source`` None).
     ``settings`` are those of :func:`denskit.evaluation.denoising.denoise`.
     """
-    from denskit.analysis.denoising_plot import plot_denoising
+    from denskit.analysis.denoising_plot import denoising_figure
+    from denskit.analysis.plots import save_figure
     from denskit.evaluation.denoising import denoise, guessed_noise, own_noise
 
     if output is not None:
@@ -43,7 +44,7 @@ def show_denoising(run: Path, source: str | None, output: Path | None, *, force:
         return
     folder = output or run
     write_json(folder / FILES[0], [asdict(cell) for cell in found])
-    plot_denoising(found, folder / FILES[1], title=run.name)
+    save_figure(denoising_figure(found, title=run.name), folder / FILES[1])
     typer.echo(f"Wrote {' and '.join(FILES)} to {folder}")
 
 

@@ -134,11 +134,12 @@ def _cell(value: float | None, form: str, factor: float) -> str:
 
 
 def _write(study: Study, folder: Path, title: str) -> None:
-    from denskit.analysis.simulation_plots import plot_study
+    from denskit.analysis.plots import save_figure
+    from denskit.analysis.simulation_plots import stability_figure
     from denskit.simulation.distributions import EDGES
 
     write_json(folder / FILES[0], study.summary())
-    plot_study(study, folder / FILES[1], title=title)
+    save_figure(stability_figure(study, title=title), folder / FILES[1])
     records, seeds = study.series, range(study.settings.seeds)
     series = [f"{name}_{seed}" for name in ("temperature_K", "energy_eV") for seed in seeds]
     rows = zip(records.time, records.temperature, records.energy, strict=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
+from ase.stress import voigt_6_to_full_3x3_stress
 from torch import Tensor
 
 from denskit.batch import Batch, System, Targets
@@ -161,6 +162,12 @@ class Lazy(Source):
 
     def __getitem__(self, index: int) -> System:
         return self._source[index]
+
+
+def full_stress(values: Any) -> np.ndarray:
+    """A stress [3, 3] from nine numbers, or from the six xx, yy, zz, yz, xz, xy."""
+    found = np.asarray(values, dtype=np.float64)
+    return voigt_6_to_full_3x3_stress(found.reshape(6)) if found.size == 6 else found.reshape(3, 3)
 
 
 def collate(systems: Sequence[System], dtype: torch.dtype = torch.float32) -> tuple[Batch, Targets]:

@@ -138,8 +138,10 @@ def _name(address: str) -> str:
 
 
 def _replace(folder: Path, copy: Path, remote: _Remote, origin: dict[str, Any]) -> None:
-    for old in (copy, folder / ORIGIN):
-        (shutil.rmtree if old.is_dir() else _unlink)(old)
+    if copy.is_dir():
+        shutil.rmtree(copy)
+    copy.unlink(missing_ok=True)
+    (folder / ORIGIN).unlink(missing_ok=True)
     fetch: Callable[[str, str], None] = remote.system.get_file
     _LOG.info("copying %s to %s", remote.address, copy)
     with _naming(remote.address):
@@ -152,10 +154,6 @@ def _replace(folder: Path, copy: Path, remote: _Remote, origin: dict[str, Any]) 
                 with atomic_write(copy / name) as temporary:
                     fetch(f"{remote.path.rstrip('/')}/{name}", str(temporary))
     write_json(folder / ORIGIN, origin)
-
-
-def _unlink(path: Path) -> None:
-    path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -33,7 +33,8 @@ def report(folders: Folders, output: str | Path | None = None, *, device: str = 
         file = new_file(output or PAGE, force=force)
         if file.suffix not in (".html", ".htm"):
             raise ValueError(f"{file}: the report is an HTML page; name the file {file.with_suffix('.html')}")
-    text = write_page(_title(paths), sections_of(paths, device=device))
+    title = " · ".join(path.resolve().name for path in paths)
+    text = write_page(title, sections_of(paths, device=device))
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -42,11 +43,6 @@ def report(folders: Folders, output: str | Path | None = None, *, device: str = 
 
 def _paths(folders: Folders) -> list[Path]:
     return [Path(folder) for folder in ([folders] if isinstance(folders, str | os.PathLike) else folders)]
-
-
-def report_run(run: str | os.PathLike[str]) -> Path:
-    """Write ``report.html`` into a run folder and return its path.  Raises FileNotFoundError where it is none."""
-    return report(run)
 
 
 def plot(
@@ -98,10 +94,6 @@ def sections_of(paths: Sequence[Path], what: Sequence[str] = (), *, device: str 
         f"{first}: no config.yaml, study.yaml, restart.safetensors or finished.jsonl in it; give a folder made by "
         "`denskit train`, `study`, `md` or `relax`"
     )
-
-
-def _title(paths: Sequence[Path]) -> str:
-    return " · ".join(path.resolve().name for path in paths)
 
 
 def _pictures(sections: Sequence[Section]) -> Iterator[tuple[str, Picture | Scene]]:

@@ -21,9 +21,9 @@ import numpy as np
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms, FixCartesian
 from ase.io.extxyz import key_val_str_to_dict
-from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
+from denskit.data.base import full_stress
 from denskit.data.config import ENERGY_UNITS, STRESS_UNITS, DataConfig
 from denskit.data.readers.npz import SPELLINGS
 from denskit.data.structure_arrays import StructureArrays, numbered
@@ -247,7 +247,7 @@ class _Reader:
         value = self._label("stress", fields, index, 9, 6)
         if key is None or value is None:
             return None
-        value = voigt_6_to_full_3x3_stress(value.reshape(6)) if value.size == 6 else value.reshape(3, 3)
+        value = full_stress(value)
         return value * (-1.0 / atoms.cell.volume) if "virial" in key.lower() and atoms.cell.volume else value
 
     def _fixed(self, atoms: ase.Atoms) -> np.ndarray:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
-from denskit.data.base import Shard
+from denskit.data.base import Shard, full_stress
 from denskit.data.readers.lmdb import LmdbFile
 from denskit.reading.budget import naming
 from denskit.reading.documents import inflate_json
@@ -78,9 +77,6 @@ def _system(row: dict[str, Any]) -> System:
     n = len(positions)
     named = _fields(row)
     energy, forces, stress, fid = row.get("energy"), row.get("forces"), row.get("stress"), named.get("fid")
-    if stress is not None:
-        stress = np.asarray(stress, dtype=np.float64)
-        stress = voigt_6_to_full_3x3_stress(stress) if stress.size == 6 else stress.reshape(3, 3)
     sid = str(named.get("sid", ""))
     return System(
         positions=positions,
@@ -91,7 +87,7 @@ def _system(row: dict[str, Any]) -> System:
         tags=np.asarray(row.get("tags", np.zeros(n)), dtype=np.int64),
         energy=None if energy is None else float(np.asarray(energy).reshape(())),
         forces=None if forces is None else np.asarray(forces, dtype=np.float64).reshape(n, 3),
-        stress=stress,
+        stress=None if stress is None else full_stress(stress),
         sid=sid,
         group=sid,
         fid=None if fid is None else int(fid),

@@ -10,9 +10,9 @@ from typing import Any, TextIO
 
 import numpy as np
 from ase.data import atomic_numbers
-from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
+from denskit.data.base import full_stress
 from denskit.data.config import STRESS_UNITS, DataConfig
 from denskit.data.structure_arrays import StructureArrays
 from denskit.reading.budget import Text
@@ -77,10 +77,6 @@ def system_of(
         raise ValueError("a site is shared by several elements, or partly empty")
     cell = np.array(structure["lattice"]["matrix"], dtype=np.float64)
     n = len(sites)
-    if stress is not None:
-        stress = np.array(stress, dtype=np.float64)
-        stress = voigt_6_to_full_3x3_stress(stress) if stress.size == 6 else stress.reshape(3, 3)
-        stress = -STRESS_UNITS["kbar"] * stress
     return System(
         positions=np.array([site["abc"] for site in sites], dtype=np.float64).reshape(n, 3) @ cell,
         atomic_numbers=np.array([atomic_numbers[kinds[0]["element"]] for kinds in species], dtype=np.int64),
@@ -90,7 +86,7 @@ def system_of(
         tags=np.zeros(n, dtype=np.int64),
         energy=None if energy is None else float(energy),
         forces=None if forces is None else np.array(forces, dtype=np.float64).reshape(n, 3),
-        stress=stress,
+        stress=None if stress is None else -STRESS_UNITS["kbar"] * full_stress(stress),
         index=index,
         group=group,
         sid=sid,
