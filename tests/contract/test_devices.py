@@ -6,6 +6,7 @@ The device is that of $DENSKIT_DEVICE, or a CUDA device where there is one; with
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from denskit.data.base import collate
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
+from denskit.simulation.neighbor_list import unusable
 
 from tolerances import REFERENCE64, SAME_GRADIENT64
 
@@ -64,3 +66,10 @@ def test_a_device_computes_what_the_cpu_does(name: str, way: str, batch: Batch) 
         size = value.square().mean().sqrt().clamp(min=1e-12)
         tolerance = REFERENCE64 if key == "gradient" else SAME_GRADIENT64
         assert (found[key] - value).abs().max() < tolerance * size, key
+
+
+def test_broken_systems_are_found_on_a_device(batch: Batch) -> None:
+    positions = batch.positions.clone()
+    positions[1] = positions[0]
+    broken = unusable(replace(batch, positions=positions, edges=None).to(DEVICE), 4.0)
+    assert broken.tolist() == [True, False, False]

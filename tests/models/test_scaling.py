@@ -296,8 +296,9 @@ def test_a_shift_fitted_to_one_composition_warns_of_others_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         scaling.check(collate([*ethanol, _system("OH6C2")], torch.float64)[0])  # isomers have one composition
-    with pytest.raises(ValueError, match="wanted numbers of atoms by element"):
-        Scaling.from_dict({**fitted.to_dict(), "composition": {"Q": 1}})
+    for damaged in ({"Q": 1}, {"C": "2"}, ["C"], {"C": 0}):
+        with pytest.raises(ValueError, match="a table of elements and their numbers of atoms is wanted"):
+            Scaling.from_dict({**fitted.to_dict(), "composition": damaged})
     smaller, _ = collate([ethanol[0], _system("CH4O")], torch.float64)
     with pytest.warns(UserWarning, match=r"constant of -4209.5000 eV .* right for C2H6O, .* not for CH4O\. Forces"):
         scaling.check(smaller)

@@ -309,6 +309,8 @@ def test_last_weights_hold_the_errors_of_the_last_evaluation(tiny: Tiny) -> None
     run = train(tiny("training.max_steps=2", "training.final=last"))
     kept = read_header(run / "model.safetensors")["metadata"]["validation"]
     assert kept["forces_mae_meV_per_A"] == pytest.approx(float(_rows(run)[-1]["valid_forces_mae_meV_per_A"]))
+    train(load_config(run), resume=True)  # has nothing left to do
+    assert read_header(run / "model.safetensors")["metadata"]["validation"] == kept
 
 
 def test_model_files_hold_the_average(tiny: Tiny) -> None:

@@ -55,8 +55,6 @@ class Scaling(nn.Module):
     ) -> None:
         super().__init__()
         self.elements = sorted(set(elements))
-        if composition is not None and not all(s in atomic_numbers and n > 0 for s, n in composition.items()):
-            raise ValueError(f"composition is {composition}; wanted numbers of atoms by element")
         self.composition = composition if composition is None else _checked(composition)
         self._has_warned = False
         table = torch.zeros(MAX_ATOMIC_NUMBER + 1, dtype=torch.float64)

@@ -101,7 +101,7 @@ def unusable(batch: Batch, cutoff: float) -> Tensor:
     except ValueError:
         if batch.num_systems == 1:
             return torch.ones(1, dtype=torch.bool, device=device)
-        systems = torch.arange(batch.num_systems)
+        systems = torch.arange(batch.num_systems, device=device)
         return torch.cat([unusable(select(batch, systems == system), cutoff) for system in systems])
     return torch.zeros(batch.num_systems, dtype=torch.bool, device=device)
 

@@ -90,6 +90,11 @@ class RunFolder(WorkFolder):
                 with atomic_write(self.model) as temporary:
                     temporary.write_bytes(self.best_model.read_bytes())
 
+    def last_judged(self, step: int) -> tuple[int, dict[str, float]]:
+        """The step and the validation errors of the last model, where it is of that step; else no errors."""
+        about = read_header(self.last_model)["metadata"] if self.last_model.is_file() else {}
+        return step, about["validation"] if about.get("step") == step else {}
+
     def require_same_data(self, sha256: str) -> None:
         """Raise ValueError if the run began with data of another checksum."""
         before = self.divided()

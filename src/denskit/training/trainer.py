@@ -156,6 +156,7 @@ class Trainer:
         self.step, self.best, self.seconds = checkpoint.step, checkpoint.best, checkpoint.seconds
         self.totals.load_state(checkpoint.window)
         self.failure = checkpoint.failure
+        self.judged = self.folder.last_judged(self.step)
         if "training.evaluate_structures" in changes:
             self.best = None  # it was an error of other structures
         if self.step > self.schedule.total_steps:
