@@ -145,3 +145,15 @@ def test_ctrl_c_saves_and_resume_goes_on(systems: dict[str, System], tmp_path: P
     assert denskit("relax", TRAINED, file, *options, "-o", tmp_path / "whole").exit_code == 0
     assert (output / "relaxed.extxyz").read_text() == (tmp_path / "whole" / "relaxed.extxyz").read_text()
     assert trajectory.read_text() == (tmp_path / "whole" / "trajectories" / "000001.extxyz").read_text()
+
+
+def test_a_large_change_of_the_volume_is_told(systems: dict[str, System], tmp_path: Path) -> None:
+    """A converged cell may have expanded until its atoms no longer meet."""
+    ase.io.write(tmp_path / "copper.extxyz", atoms_named(systems, "copper", "copper"))
+    options = ("--cell", "full", "--steps", 8, "--fmax", 0)
+    for pressure, told in ((0, False), (300, True)):  # GPa
+        output = tmp_path / f"out{pressure}"
+        done = denskit("relax", TRAINED, tmp_path / "copper.extxyz", "-o", output, *options, "--pressure", pressure)
+        assert done.exit_code == 0, done.output
+        assert ("2 of them changed the volume by more than 25 %" in done.output) == told, done.output
+        assert json.loads((output / "summary.json").read_text())["large_volume_changes"] == 2 * told

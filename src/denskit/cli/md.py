@@ -54,7 +54,9 @@ def md(
     steps: Annotated[int | None, typer.Option(help="Steps in all; this or --time.", min=1)] = None,
     time: Annotated[float | None, typer.Option(help="ps in all; this or --steps.")] = None,
     replicas: Annotated[int, typer.Option(help="Simulations of each structure, with different momenta.", min=1)] = 1,
-    index: Annotated[str, typer.Option(help="Which frames of the file, in ASE's notation.")] = "-1",
+    index: Annotated[
+        str | None, typer.Option(help="Which frames of the file, in ASE's notation; default: the last one.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of momenta and noise.", min=0)] = 0,
     relaxation_time: Annotated[float | None, typer.Option(help="fs, of the Nosé-Hoover chain; default: 50.")] = None,
     friction: Annotated[float | None, typer.Option(help="1/fs, of langevin and npt; default: 0.01.")] = None,
@@ -146,8 +148,20 @@ def _steps(steps: int | None, time: float | None, timestep: float) -> int:
     return round(1000 * time / timestep)
 
 
-def _read(model: Path, file: Path, index: str) -> list[Atoms]:
-    """Frames of a file."""
+def _read(model: Path, file: Path, index: str | None) -> list[Atoms]:
+    """Frames of a file; without ``index`` its last one, which is said where the file has others."""
+    if index is not None:
+        return _frames(model, file, index)
+    try:
+        found = _frames(model, file, "-2:")
+    except ValueError:  # formats of one frame know no slices, and a bad file is an error again
+        return _frames(model, file, "-1")
+    if len(found) > 1:
+        typer.echo(f"{file}: only its last frame is simulated; --index chooses others, --index : all")
+    return found[-1:]
+
+
+def _frames(model: Path, file: Path, index: str) -> list[Atoms]:
     from denskit.data.readers.formats import is_read_by_ase
 
     extxyz = {".xyz", ".extxyz"} & set(file.suffixes)  # also packed, and beside a .txt that makes it data of OC20

@@ -158,6 +158,7 @@ def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSe
 
 def _report(folder: Any, summary: dict[str, Any]) -> None:
     from denskit.runtime.progress import duration
+    from denskit.simulation.relaxation.folder import LARGE_CHANGE
 
     give(folder=folder.path, **summary)
     parts = [f"{count} {status.replace('_', ' ')}" for status, count in summary["status"].items()]
@@ -172,6 +173,11 @@ def _report(folder: Any, summary: dict[str, Any]) -> None:
         typer.echo(f"  {relaxed.index}: {relaxed.status.replace('_', ' ')}: {relaxed.message}")
     if len(troubles) > 10:
         typer.echo(f"  and {len(troubles) - 10} more, in {folder.table}")
+    if changed := summary["large_volume_changes"]:
+        typer.echo(
+            f"{changed} of them changed the volume by more than {LARGE_CHANGE:g} % (volume_change_percent in "
+            f"{folder.table.name}): the model may not know them, or the given cells were far from their own"
+        )
     typer.echo(f"Wrote {folder.structures} and {folder.table}")
 
 

@@ -274,6 +274,18 @@ def test_the_program_takes_frames_of_training_files(tmp_path: Path, index: str, 
         np.testing.assert_allclose(atoms.positions, positions[frame], atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "frames", "told"), [("a.extxyz", 3, True), ("a.extxyz", 1, False), ("POSCAR", 1, False)]
+)
+def test_the_program_says_that_it_takes_the_last_frame(tmp_path: Path, name: str, frames: int, told: bool) -> None:
+    water = molecule("H2O", vacuum=5.0)
+    ase.io.write(tmp_path / name, [water] * frames if frames > 1 else water)
+    command = ["md", str(TRAINED), str(tmp_path / name), "--steps", "1", "--no-bonds", "-o", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert ("only its last frame is simulated" in " ".join(result.output.split())) == told
+
+
 def test_the_program_takes_packed_extxyz_and_notes_beside_it(tmp_path: Path) -> None:
     """Which for trainings are raw data of OC20."""
     ase.io.write(tmp_path / "water.extxyz.xz", molecule("H2O"), format="extxyz")

@@ -216,3 +216,19 @@ def test_cells_need_a_stress() -> None:
 
 def test_nothing_to_do() -> None:
     assert relax(Morse(), [], SETTINGS) == []
+
+
+@pytest.mark.parametrize(("cell", "told"), [("full", 1), ("hydrostatic", 1), ("xx,yy,xy", 0), (None, 0)])
+def test_a_whole_cell_with_vacuum_is_told_once(cell: str | None, told: int) -> None:
+    """Its relaxation may close the vacuum; strains within the slab do not."""
+    slab = bulk("Cu", cubic=True)
+    slab.cell[2, 2] += 12.0
+    said: list[str] = []
+    how = RelaxationSettings(steps=1, cell=None if cell is None else CellRelaxation.from_name(cell))
+    relaxer = Relaxer(
+        Morse(stress=True), [system_of(bulk("Cu")), system_of(slab), system_of(slab)], how, say=said.append
+    )
+    while not relaxer.done:
+        relaxer.step()
+    assert [text for text in said if "it has vacuum" in text] == [text for text in said if "structure 1: " in text]
+    assert len(said) == told

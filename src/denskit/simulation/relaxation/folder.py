@@ -33,6 +33,7 @@ from denskit.simulation.relaxation.settings import RelaxationSettings
 from denskit.simulation.state import Structures
 
 SAVE_EVERY = 60.0  # s
+LARGE_CHANGE = 25.0  # % of the volume: more than a relaxation of a crystal does
 Original = Callable[[System], ase.Atoms]
 COLUMNS = (
     "index", "sid", "formula", "atoms", "status", "moves", "energy_eV", "fmax_eV_per_A", "moved_A",
@@ -117,6 +118,7 @@ class RelaxationFolder(WorkFolder):
         """Write relaxed.extxyz, summary.csv and summary.json; returns the summary.  original: see relax_into."""
         counts: Counter[str] = Counter()
         total_moves = 0
+        changed = 0  # structures with a large change of the volume
         with (
             atomic_write(self.structures) as structures,
             atomic_write(self.table) as table,
@@ -134,12 +136,15 @@ class RelaxationFolder(WorkFolder):
                 system = source[relaxed.index]
                 atoms = _relaxed_atoms(original(system), relaxed)
                 ase.io.write(frames, atoms, format="extxyz")
-                writer.writerow(_row(system, relaxed, atoms.get_chemical_formula()))
+                change = _volume_change(system, relaxed)
+                changed += relaxed.sound and abs(change or 0.0) > LARGE_CHANGE
+                writer.writerow(_row(system, relaxed, atoms.get_chemical_formula(), change))
         summary = {
             "structures": counts.total(),
             "status": dict(counts),
             "moves": total_moves,
             "seconds_of_last_run": round(seconds, 3),
+            "large_volume_changes": changed,
             **read_json(self.marker),
         }
         write_json(self.summary, summary)
@@ -224,11 +229,16 @@ def _relaxed_atoms(original: ase.Atoms, relaxed: Relaxed) -> ase.Atoms:
     return atoms
 
 
-def _row(system: System, relaxed: Relaxed, formula: str) -> list[Any]:
+def _volume_change(system: System, relaxed: Relaxed) -> float | None:
+    """In %; None where the cell did not relax."""
+    if not system.pbc.all() or np.array_equal(relaxed.cell, system.cell):
+        return None
+    return 100 * abs(float(np.linalg.det(relaxed.cell) / np.linalg.det(system.cell))) - 100
+
+
+def _row(system: System, relaxed: Relaxed, formula: str, change: float | None) -> list[Any]:
     energy = "" if relaxed.energy is None else f"{relaxed.energy:.8f}"
     fmax = "" if relaxed.fmax is None else f"{relaxed.fmax:.6f}"
     names = [relaxed.index, system.sid, formula, len(system), relaxed.status, relaxed.moves]
-    change = ""  # where the cell did not relax
-    if system.pbc.all() and not np.array_equal(relaxed.cell, system.cell):
-        change = f"{100 * abs(np.linalg.det(relaxed.cell) / np.linalg.det(system.cell)) - 100:.3f}"
-    return [*names, energy, fmax, f"{relaxed.moved:.4f}", change, relaxed.message]
+    volume = "" if change is None else f"{change:.3f}"
+    return [*names, energy, fmax, f"{relaxed.moved:.4f}", volume, relaxed.message]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from denskit.batch import Batch, select
 from denskit.data.crowding import crowding
-from denskit.data.periodicity import not_a_crystal
+from denskit.data.periodicity import has_vacuum, not_a_crystal
 from denskit.runtime.memory import out_of_memory
 from denskit.simulation.potential import EnergyAndForces, Evaluation, Model, potential_of
 from denskit.simulation.relaxation.results import Relaxed, Snapshot, exploded, refused, to_numpy, unevaluated
@@ -28,6 +28,10 @@ from denskit.simulation.state import Structures
 from denskit.simulation.structures import system_of
 
 MOST_VOLUME = 4.0  # times the first volume, or as much smaller: such a cell has left all that was meant
+VACUUM = (
+    "it has vacuum, like a slab or a molecule in a box, and its whole cell relaxes: the vacuum may close. Leave --cell "
+    "out, or relax the strains within a slab, as --cell xx,yy,xy; not said again for others"
+)
 
 
 class Relaxer:
@@ -66,6 +70,7 @@ class Relaxer:
         self.batch_atoms = batch_atoms
         self.say = say
         self.observe = observe
+        self._vacuum_told = False
         self.running: Running | None = None
         self.suspended: deque[Running] = deque()  # one structure each, on the CPU
         self.waiting: deque[int] = deque(range(len(source)))
@@ -119,8 +124,8 @@ class Relaxer:
                 if atoms > self.batch_atoms and (self.running is not None or entering):
                     break
                 entering.append(candidate)
-                if not self.suspended and (cost := crowding(self.source[self.waiting[0]])):
-                    self.say(f"structure {self.waiting[0]}: {cost}")
+                if not self.suspended:
+                    self._tell(self.waiting[0])
             else:
                 turned_away.append(candidate)
             (self.suspended or self.waiting).popleft()
@@ -143,6 +148,17 @@ class Relaxer:
         except ValueError as error:
             return refused(index, system, "unknown_element", str(error))
         return Running.begin(system, index, self.settings.optimizer, with_cell=with_cell)
+
+    def _tell(self, index: int) -> None:
+        """Say what is doubtful about a structure that begins."""
+        system = self.source[index]
+        if cost := crowding(system):
+            self.say(f"structure {index}: {cost}")
+        cell = self.settings.cell
+        whole = cell is not None and (cell.hydrostatic or {"xx", "yy", "zz"} <= set(cell.strains))
+        if whole and not self._vacuum_told and has_vacuum(system):
+            self._vacuum_told = True
+            self.say(f"structure {index}: {VACUUM}")
 
     def _advance(self, running: Running) -> list[Relaxed]:
         batch = running.batch()
