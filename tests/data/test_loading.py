@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +222,15 @@ def test_a_file_with_a_similar_name_is_suggested(tmp_path: Path) -> None:
         read_file(tmp_path / "frames.xyz")
     with pytest.raises(FileNotFoundError, match=r"no file .*nowhere/a.xyz$"):
         read_file(tmp_path / "nowhere" / "a.xyz")
+
+
+def test_references_that_a_reader_did_not_resolve_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(config: DataConfig, seed: int, required: Any) -> Any:
+        return replace(load_data(DataConfig(name="embedded"), seed, required), references=config.references)
+
+    monkeypatch.setitem(DATASETS, "careless", careless)
+    with pytest.raises(ValueError, match="data.references=isolated is not understood by data.name=careless"):
+        load_data(DataConfig(name="careless", references="isolated"), seed=0)
+    with pytest.raises(ValueError, match="data.references=None"):
+        load_data(DataConfig(name="careless"), seed=0)
+    assert load_data(DataConfig(name="careless", references="fit"), seed=0).references == "fit"

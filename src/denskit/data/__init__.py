@@ -27,11 +27,12 @@ DATASETS: dict[str, Callable[[DataConfig, int, Sequence[str]], LoadedData]] = {
     "oc22": load_oc22,
 }
 
-
 _BELONG = (  # keys, the datasets that read them
     (("molecule",), ("md17", "rmd17", "embedded")),
     (("fixed", "energies", "oc20_ref"), ("oc20", "oc22")),
 )
+
+_RESOLVED = ("fit", "mean", "none", "trained")  # beside energies; anything else would be taken for none, unsaid
 
 
 def load_data(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED) -> LoadedData:
@@ -49,4 +50,10 @@ def load_data(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED)
             default = DataConfig.model_fields[key].default  # a saved configuration names every key
             if getattr(config, key) != default and config.name not in names:
                 raise ValueError(f"data.{key}={getattr(config, key)} needs data.name={' or '.join(names)}")
-    return DATASETS[config.name](config, seed, required)
+    data = DATASETS[config.name](config, seed, required)
+    if not isinstance(data.references, dict) and data.references not in _RESOLVED:
+        raise ValueError(
+            f"data.references={data.references} is not understood by data.name={config.name}; use one of "
+            f"{', '.join(_RESOLVED)}, or energies as data.references={{H: ..., ...}}"
+        )
+    return data

@@ -33,7 +33,7 @@ def preset_text(name: str) -> str:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise ValueError(f"no preset {name!r}{hint} `denskit presets` lists all {len(known)}")
+        raise ValueError(f"no preset {name!r}{hint or ';'} `denskit presets` lists all {len(known)}")
     return known[name].read_text(encoding="utf-8")
 
 
