@@ -96,8 +96,8 @@ def denoising_pays(planned: PlannedTraining) -> str | None:
         f"{planned.epochs:,.0f} epochs of {size} structures: at such lengths task=dens training.lr=1e-3 lowered the "
         "force error of 50 and 100 structures of ethanol and 50 of aspirin by 6 to 9 % (a step takes a fifth longer), "
         "and of 100 of ethanol by 13 % after 1,667 epochs (means of three seeds). Structures unlike these may lose: "
-        "3BPA of 300 K gained up to 6 % there and lost 3 to 10 % at 600 K (three trainings), but gained 4 and 2 % with "
-        "task.energy_on_corrupted=false task.forces_on_corrupted=false (two seeds). On your data: denskit study FILE "
+        "3BPA of 300 K gained 2 % there and lost 5 % at 600 K, but gained 3 and 2 % with "
+        "task.energy_on_corrupted=false task.forces_on_corrupted=false (three seeds). On your data: denskit study FILE "
         "--question dens, with tests.hot=FILE for such structures"
     )
 
