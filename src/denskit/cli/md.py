@@ -54,9 +54,7 @@ def md(
     steps: Annotated[int | None, typer.Option(help="Steps in all; this or --time.", min=1)] = None,
     time: Annotated[float | None, typer.Option(help="ps in all; this or --steps.")] = None,
     replicas: Annotated[int, typer.Option(help="Simulations of each structure, with different momenta.", min=1)] = 1,
-    index: Annotated[
-        str | None, typer.Option(help="Which frames of the file, in ASE's notation; default: the last one.")
-    ] = None,
+    index: Annotated[str | None, typer.Option(help="Frames of the file, in ASE's notation; default: the last.")] = None,
     seed: Annotated[int, typer.Option(help="Of momenta and noise.", min=0)] = 0,
     relaxation_time: Annotated[float | None, typer.Option(help="fs, of the Nosé-Hoover chain; default: 50.")] = None,
     friction: Annotated[float | None, typer.Option(help="1/fs, of langevin and npt; default: 0.01.")] = None,
