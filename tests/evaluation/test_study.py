@@ -63,7 +63,7 @@ from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich
 from denskit.evaluation.study.timing import cell_of, runs_to_try, seconds_of, trial
 from denskit.files import locked, write_json
 from denskit.presets import study_names
-from denskit.tasks import DeNSConfig
+from denskit.tasks import DeNSConfig, EnergyForcesConfig
 from denskit.training.cost import Cost
 from denskit.training.load_config import load_config
 from denskit.training.overview import overview_of
@@ -338,6 +338,22 @@ class TestQuestion:
         plain, dens = (run.config(tmp_path).task for run in runs_of(study) if run.seed == 0)
         assert isinstance(dens, DeNSConfig) and dens.sigma == 0.1
         assert plain.forces_weight == dens.forces_weight == 9
+
+    def test_other_test_files_add_a_variant_of_the_noise_alone(self, tmp_path: Path) -> None:
+        file = tmp_path / "water.extxyz"
+        ase.io.write(file, labelled(molecule("H2O"), 20))
+        asked = [f"tests.hot={file}", "task.sigma=0.1"]
+        study, (said,) = adapted(changed(dens_question(file), asked))
+        assert "a third variant learns only the noise" in said
+        plain, dens, noise = (run.config(tmp_path).task for run in runs_of(study) if run.seed == 0)
+        assert isinstance(plain, EnergyForcesConfig) and isinstance(dens, DeNSConfig) and isinstance(noise, DeNSConfig)
+        assert dens.forces_on_corrupted and dens.energy_on_corrupted
+        assert not noise.forces_on_corrupted and not noise.energy_on_corrupted
+        assert dens.sigma == noise.sigma == 0.1
+        given = ["task.forces_on_corrupted=false", "model.forces=direct"]
+        for chosen in given:  # decided, or not measured
+            study, said_ = adapted(changed(dens_question(file), [*asked, chosen]))
+            assert len(study.variants) == 2 and not said_
 
     def test_short_trainings_are_told_that_dens_pays_late(self) -> None:
         (line,) = advice(dens_question(Path("x.extxyz"), None, steps=1000), self.COSTS)

@@ -23,6 +23,7 @@ from denskit.training.fitted_settings import fit_dens_to_crystals
 from denskit.training.loader import steps_per_epoch
 
 _VARIANTS = {"without DeNS": {"task": "energy_forces"}, "with DeNS": {"task": "dens"}}
+_ONLY_NOISE = {"task.energy_on_corrupted": False, "task.forces_on_corrupted": False}  # of corrupted structures
 
 
 def dens_question(file: Path, frames: int | None = None, steps: int = 10_000) -> StudyConfig:
@@ -38,10 +39,11 @@ def dens_question(file: Path, frames: int | None = None, steps: int = 10_000) ->
 
 
 def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
-    """The question with ``task`` settings that DeNS alone has at its variant; and with what crystals need, in words.
+    """The question with ``task`` settings that DeNS alone has at its variant; and what the data make of it, in words.
 
-    Crystals get their stress, where they have one and the study gives no settings of it.  Raises as
-    :func:`denskit.data.load_data`.
+    Crystals get their stress, where they have one and the study gives no settings of it.  Further test files, which may
+    lie beyond the training structures, get a variant that learns only the noise of corrupted structures: there DeNS can
+    lose by their labels.  Raises as :func:`denskit.data.load_data`.
     """
     plain = {f"task.{name}" for name in EnergyForcesConfig.model_fields}
     settings = {key: value for key, value in study.settings.items() if not key.startswith("task.") or key in plain}
@@ -58,6 +60,12 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
         elif free and any(system.stress is not None for system in sample):
             said.append("crystals of which some have no stress: not trained on it")
     variants = {name: {**own, **given} if own.get("task") == "dens" else own for name, own in study.variants.items()}
+    if study.tests and config.model.forces == "gradient" and not _ONLY_NOISE.keys() & given.keys():
+        variants["only the noise"] = {"task": "dens", **given, **_ONLY_NOISE}
+        said.append(
+            "test files of their own: a third variant learns only the noise of corrupted structures "
+            f"({' '.join(f'{key}=false' for key in _ONLY_NOISE)}), which lost nothing beyond the training structures"
+        )
     study = study.model_copy(update={"settings": settings, "variants": variants})
     denoising = (run.config(Path("unused")) for run in runs_of(study) if run.settings.get("task") == "dens")
     return study, said + fit_dens_to_crystals(next(denoising), train)[1]
@@ -110,6 +118,8 @@ def advice(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
     lines = []
     for run in runs_of(study):
         if run.seed != study.seeds[0] or run.settings.get("task", run.settings.get("task.name")) != "dens":
+            continue
+        if "task.forces_on_corrupted" in run.settings:  # only the noise: pays earlier
             continue
         config = run.config(Path("unused"))
         training, cost = config.training, costs[cell_of(run)]
