@@ -18,7 +18,8 @@ from denskit.training.load_config import RunConfig
 from denskit.training.optimizer import Precision
 from denskit.training.run import train
 from denskit.training.trainer import Trainer
-from training.test_trainer import _assert_same_state, _stop_after
+from training.same_runs import assert_same_runs
+from training.test_trainer import _stop_after
 
 Tiny = Callable[..., RunConfig]
 DIRECT = "model.forces=direct"
@@ -96,7 +97,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tiny: Tiny, amp: str) -> None:
     whole = train(tiny(*settings, name="whole"))
     config = tiny(*settings, name="parts")
     _stop_after(config, 7)
-    _assert_same_state(whole, train(config, resume=True))
+    assert_same_runs(whole, train(config, resume=True))
 
 
 @pytest.mark.parametrize(
