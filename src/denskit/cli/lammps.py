@@ -59,7 +59,11 @@ def lammps(
     from denskit.simulation.lammps import LammpsForces, open_lammps, run_script
 
     before, name, after = _divided(script)
-    _check_order(script, before)
+    _check_fixes(script, before)
+    if re.search(r"^[^#\n]*\brun_style[\s&]+respa\b", before + after, re.MULTILINE):
+        raise ValueError(
+            f"{script}: run_style respa asks fix external for no forces; remove the line (run_style verlet)"
+        )
     potential = open_potential([model, *(committee or [])], device, dtype, kernels=kernels)
     if (found := _BAROSTAT.search(before + after)) and not potential.learned_stress:
         complain(f"warning: {found[2]} in {script} follows a pressure on which this model was not trained")
@@ -100,7 +104,7 @@ def _divided(script: Path) -> tuple[str, str, str]:
     return text[: places[0].start()], places[0][1], text[places[0].end() :]
 
 
-def _check_order(script: Path, before: str) -> None:
+def _check_fixes(script: Path, before: str) -> None:
     """Refuse fixes before the model's line that would act on the forces as they are without the model."""
     for found in _OVERRIDING.finditer(before):
         if not re.search(rf"\bunfix\s+{re.escape(found[1])}\s", before[found.end() :]):

@@ -52,6 +52,7 @@ def open_lammps(*arguments: str) -> Any:
 
 def run_script(lmp: Any, commands: str) -> None:
     """Commands of LAMMPS, as lines of an input script.  Raises ValueError with LAMMPS's message."""
+    threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "in.lammps")  # a file, since loops jump within one
         script.write_text(commands, encoding="utf-8")
@@ -59,6 +60,8 @@ def run_script(lmp: Any, commands: str) -> None:
             lmp.file(str(script))
         except Exception as error:  # the class that the module raises
             raise ValueError(f"LAMMPS: {error}") from None
+        finally:
+            torch.set_num_threads(threads)  # clear sets LAMMPS's own
 
 
 class LammpsForces:
