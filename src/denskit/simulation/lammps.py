@@ -52,6 +52,7 @@ def open_lammps(*arguments: str) -> Any:
 
 def run_script(lmp: Any, commands: str) -> None:
     """Commands of LAMMPS, as lines of an input script.  Raises ValueError with LAMMPS's message."""
+    threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "in.lammps")  # a file, since loops jump within one
         script.write_text(commands, encoding="utf-8")
@@ -59,14 +60,18 @@ def run_script(lmp: Any, commands: str) -> None:
             lmp.file(str(script))
         except Exception as error:  # the class that the module raises
             raise ValueError(f"LAMMPS: {error}") from None
+        finally:
+            torch.set_num_threads(threads)  # clear sets LAMMPS's own
 
 
 class LammpsForces:
     """Energy, energies of atoms, forces and virial of a potential in every step and minimization of a LAMMPS.
 
-    It adds ``fix NAME all external``, which counts in LAMMPS's potential energy and pressure.  The pressure lacks the
-    part of the force field where models with direct forces have no stress; a warning says so.  An error at a step ends
-    the run: LAMMPS then has NaN forces, :attr:`failure` is the error, and :meth:`run` raises it.
+    It adds ``fix NAME all external``, which counts in LAMMPS's potential energy and pressure.  Fixes that change
+    forces, such as setforce and shake, come after it: LAMMPS applies fixes in their order.  The pressure lacks the part
+    of the force field where models with direct forces have no stress; a warning says so.  An error at a step ends the
+    run: LAMMPS then has NaN forces and positions, with which it refuses to go on, :attr:`failure` is the error, and
+    :meth:`run` raises it.
 
     Args:
         lmp: a ``lammps.lammps`` with a box, in units metal or real.
@@ -115,12 +120,19 @@ class LammpsForces:
     def _answer(self, lmp: Any, step: int, count: int, tags: np.ndarray, x: np.ndarray, forces: np.ndarray) -> None:
         """LAMMPS's callback: fills ``forces`` [count, 3].  Exceptions cannot pass LAMMPS, which would go on."""
         try:
-            self._evaluate(lmp, tags[:count], x[:count], forces[:count])
+            if count:
+                self._evaluate(lmp, tags[:count], x[:count], forces[:count])
+            else:  # an empty box: LAMMPS would keep the energy of the atoms that were there
+                lmp.fix_external_set_energy_global(self._name, 0.0)
+                lmp.fix_external_set_virial_global(self._name, [0.0] * 6)
+            self.evaluations += 1
             if self._stop():
                 lmp.force_timeout()
         except BaseException as error:
+            if isinstance(error, ValueError):
+                error = ValueError(f"step {step} of LAMMPS: {error}")
             self.failure = self.failure or error
-            forces[:] = np.nan
+            forces[:] = x[:] = np.nan  # LAMMPS refuses such positions, so no command after the run writes them
             lmp.force_timeout()
 
     def _evaluate(self, lmp: Any, tags: np.ndarray, x: np.ndarray, forces: np.ndarray) -> None:
@@ -128,7 +140,6 @@ class LammpsForces:
         types = lmp.numpy.extract_atom("type")[: len(tags)][order]
         batch = self._batch_of(self._numbers[types - 1], x[order], lmp.extract_box())
         found = self._potential(batch, stress=self._potential.gives_stress)
-        self.evaluations += 1
         forces[order] = found.forces.cpu().numpy() / self._energy
         energies = np.empty(len(tags))
         energies[order] = found.energies.cpu().numpy() / self._energy
