@@ -358,6 +358,23 @@ def test_sound_files_have_no_problems(tmp_path: Path, frames: Callable[[], list[
     assert [str(finding) for finding in inspected(tmp_path, frames()) if finding.severity == "problem"] == []
 
 
+@pytest.mark.parametrize("start", [0, 360, 840])
+def test_few_frames_of_a_trajectory_are_no_evidence_of_other_units(start: int) -> None:
+    source, _ = read_file(FOLDER / "ethanol.npz")
+    few = Subset(source, np.arange(start, start + 16), "train")
+    assert not [finding for finding in findings_of(few) if finding.severity == "problem"]
+
+
+def test_few_frames_show_forces_of_the_wrong_sign(tmp_path: Path) -> None:
+    source, _ = read_file(FOLDER / "ethanol.npz")
+    frames = []
+    for system in (source[index] for index in range(16)):
+        atoms = ase.Atoms(system.atomic_numbers, system.positions)
+        atoms.calc = SinglePointCalculator(atoms, energy=system.energy, forces=-system.forces)
+        frames.append(atoms)
+    assert any("wrong sign" in finding.means for finding in inspected(tmp_path, frames))
+
+
 @pytest.mark.parametrize(("name", "vacuum"), [("C6H6", 3.0), ("CH3CH2OH", 2.5), ("CH4", 2.0)])
 def test_molecules_in_boxes_are_no_crystals(tmp_path: Path, name: str, vacuum: float) -> None:
     frames = [molecule(name) for _ in range(5)]

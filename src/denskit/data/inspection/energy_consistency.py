@@ -25,6 +25,7 @@ SAME_CAUSE = 1.2  # two factors that differ by less have one cause
 SHARE = 0.7  # of the pairs agree where one factor explains them
 CORRELATED = 0.7
 FINE, ROUGHLY = (0.72, 1.38), (0.3, 3.0)  # predicted over found in sound data: near structures, others
+ERRORS = 3.0  # standard errors, within which a few structures may differ from many
 NEAR = 0.4  # Å, of half of the pairs
 
 
@@ -44,9 +45,21 @@ class Comparison:
 
     @property
     def fine(self) -> bool:
-        """That factor is 1, within the accuracy of pairs at this distance."""
+        """That factor is 1, within the accuracy of pairs at this distance and of so few structures."""
         lowest, highest = FINE if self.near else ROUGHLY
-        return self.clear and lowest < self.factor < highest
+        beyond = np.exp(ERRORS * np.sqrt(1 / self.correlation**2 - 1) / np.sqrt(self.independent))  # of a fitted slope
+        return self.clear and lowest / beyond < self.factor < highest * beyond
+
+    @property
+    def independent(self) -> int:
+        """Pairs that no others follow from: of few structures there are many pairs, but they tell no more."""
+        return max(len(np.union1d(self.pairs.first, self.pairs.second)) - 3, 1)
+
+    @property
+    def contradicted(self) -> bool:
+        """No factor explains the pairs, and this is no accident of few near structures (Fisher's z)."""
+        likely = np.tanh(np.arctanh(min(abs(self.correlation), 1 - 1e-9)) + ERRORS / np.sqrt(self.independent))
+        return self.near and not self.clear and bool(likely < CORRELATED or self.agree.mean() < SHARE)
 
     @property
     def near(self) -> bool:
@@ -132,7 +145,7 @@ def energies_and_forces(sample: Sample) -> Iterator[Finding]:
     found = with_forces(sample)
     if found is None:
         return
-    if not found.clear and found.near:
+    if found.contradicted:
         off = np.median(np.abs(found.pairs.rise - found.pairs.by_forces)[~found.agree])
         yield sample.finding(
             "problem",
