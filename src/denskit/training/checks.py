@@ -237,15 +237,12 @@ def denoising_few_crystals(planned: PlannedTraining) -> str | None:
     config, size = planned.config, len(planned.source)
     if not (isinstance(config.task, DeNSConfig) and planned.fresh and size <= FEW_STRUCTURES):
         return None
-    if not config.task.forces_on_corrupted:  # there it did none
-        return None
     if not mostly_crystals(planned.systems):
         return None
     return (
         f"task={config.task.name} for {size} crystals: with 50 structures of Mo-Nb and Ta-W alloys and 400 epochs it "
         "raised the error of gradient forces from 4.2 to 4.8 meV/Å with the settings for crystals, to 7.2 "
-        "with those for molecules, and did no harm with task.energy_on_corrupted=false task.forces_on_corrupted=false "
-        "(one seed); compare with task=energy_forces: denskit study FILE --question dens"
+        "with those for molecules (one seed); compare with task=energy_forces: denskit study FILE --question dens"
     )
 
 

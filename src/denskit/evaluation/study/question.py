@@ -64,7 +64,7 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
         variants["only the noise"] = {"task": "dens", **given, **_ONLY_NOISE}
         said.append(
             "test files of their own: a third variant learns only the noise of corrupted structures "
-            f"({' '.join(f'{key}=false' for key in _ONLY_NOISE)}), which lost nothing beyond the training structures"
+            f"({' '.join(f'{key}=false' for key in _ONLY_NOISE)}), which lost nothing at 600 K on 3BPA"
         )
     study = study.model_copy(update={"settings": settings, "variants": variants})
     denoising = (run.config(Path("unused")) for run in runs_of(study) if run.settings.get("task") == "dens")
