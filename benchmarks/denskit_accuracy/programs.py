@@ -129,17 +129,17 @@ class Nequip(Program):
 
 
 class Denskit(Program):
-    """Denskit by its command line: the preset, with nothing changed but its length."""
+    """Denskit by its command line: the preset for few molecules, with nothing changed but its length."""
 
     kind, package, unit, batch_size = "denskit", "denskit", "step", 8
     line, first = r"step (\d+)/\d+ .*valid MAE .*?forces ([\d.]+) meV", 0
     environment: ClassVar[dict[str, str]] = {}
-    task: ClassVar[str] = "energy_forces"
+    settings: ClassVar[tuple[str, ...]] = ("equiformer", "task=energy_forces")
 
     def command(self, training: Training) -> list[str]:
-        """``denskit train equiformer``."""
+        """``denskit train``."""
         return [
-            self.python, "-m", "denskit", "train", "equiformer", f"task={self.task}", "--resume",
+            self.python, "-m", "denskit", "train", *self.settings, "--resume",
             f"data.train={training.frames}/train.extxyz", f"data.valid={training.frames}/valid.extxyz",
             "seed=0", f"training.max_steps={training.length}",
             f"training.evaluate_every={training.interval} steps", f"output={training.folder}/run",
@@ -153,7 +153,15 @@ class Denskit(Program):
 class DenskitDens(Denskit):
     """The same with DeNS."""
 
-    task = "dens"
+    settings = ("equiformer", "task=dens")
+
+
+class DenskitEsen(Denskit):
+    """A narrow eSEN, as docs/crystals.md recommends for few crystals, in batches of 4."""
+
+    settings = (
+        "esen", "model.channels=32", "model.hidden_channels=32", "model.edge_channels=32", "training.batch_size=4"
+    )  # fmt: skip
 
 
 PROGRAMS: dict[str, type[Program]] = {
@@ -161,6 +169,7 @@ PROGRAMS: dict[str, type[Program]] = {
     "nequip": Nequip,
     "denskit": Denskit,
     "denskit-dens": DenskitDens,
+    "denskit-esen": DenskitEsen,
 }
 
 

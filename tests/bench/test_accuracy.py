@@ -148,11 +148,11 @@ def test_every_set_has_settings_and_every_program_its_steps() -> None:
     for name in ("mace", "nequip"):
         file = Path(sys.modules["denskit_accuracy"].__path__[0]) / "settings" / f"{name}.yaml"
         assert yaml.safe_load(file.read_text())["sets"].keys() == {one.settings for one in SETS.values()}
-    assert [steps_per_epoch(program, 52) for program in PROGRAMS.values()] == [11, 11, 1, 1]
+    assert [steps_per_epoch(program, 52) for program in PROGRAMS.values()] == [11, 11, 1, 1, 1]
 
 
 def test_unknown_programs_and_missing_environments_are_named() -> None:
-    with pytest.raises(ValueError, match="no program 'gap'; there are mace, nequip, denskit, denskit-dens"):
+    with pytest.raises(ValueError, match="no program 'gap'; there are mace, nequip, denskit, denskit-dens, denskit-e"):
         with_pythons(["gap"], {})
     with pytest.raises(ValueError, match="--mace-python PATH"):
         with_pythons(["mace"], {"nequip": "python"})
