@@ -199,3 +199,14 @@ def test_interval() -> None:
 def test_every_training_setting_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
     assert [name for name in TrainingConfig.model_fields if f"`training.{name}`" not in page] == []
+
+
+def test_a_folder_without_a_run_does_not_hide_a_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "esen").mkdir()
+    assert load_config("esen").model.name == "esen"
+    (tmp_path / "esen" / "config.yaml").write_text("model: {name: escn}\ndata: {name: embedded}\ntraining: {max_steps: 5}\n")
+    assert load_config("esen").model.name == "escn"  # a run
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"mine/config\.yaml: no such file"):
+        load_config("mine")

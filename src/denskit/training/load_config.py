@@ -20,7 +20,7 @@ from denskit.data.splits import PARTS
 from denskit.models import MODELS, ModelEntry
 from denskit.models.config import ModelConfig
 from denskit.models.model_file import read_header
-from denskit.presets import preset_text
+from denskit.presets import preset_names, preset_text
 from denskit.reading.documents import parse_yaml, read_yaml
 from denskit.settings import ON_FINE_TUNING, dotted, marked, problems_of
 from denskit.tasks import TaskConfig
@@ -76,7 +76,7 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     split = (changes.get("data") or {}).get("split")
     if isinstance(split, Mapping) and split.get("file") is not None:  # it determines the whole split
         base["data"] = {key: value for key, value in (base.get("data") or {}).items() if key != "split"}
-    is_own_file = not (origin.startswith("preset ") or Path(name).is_dir())
+    is_own_file = not (origin.startswith("preset ") or _is_folder(name))
     merged = _merge(_of_trained_model(base, changes, wishes=is_own_file), changes)
     merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
     merged.setdefault("output", _default_output(name, merged))
@@ -144,10 +144,15 @@ def _preset(name: str) -> str:
         raise ValueError(f"{error}; there is no run folder or YAML file of that name either") from None
 
 
+def _is_folder(name: str) -> bool:
+    """Whether a run folder is meant: any folder, but with the name of a preset only one that holds a run."""
+    return Path(name).is_dir() and (name not in preset_names() or (Path(name) / "config.yaml").exists())
+
+
 def _read(name: str) -> tuple[str, dict[str, Any]]:
     """Name for error messages, and content."""
     path = Path(name)
-    if path.is_dir():
+    if _is_folder(name):
         path = path / "config.yaml"
     is_file = path.suffix in (".yaml", ".yml") or path.is_file()
     if path.is_file() and path.suffix not in (".yaml", ".yml"):
@@ -163,7 +168,7 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
     content = read_yaml(path) if is_file else parse_yaml(_preset(name), origin)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ValueError(f"{origin}: a mapping with model, data, task, training is wanted, found {content!r:.99}")
-    if Path(name).is_dir():  # which may have been moved
+    if _is_folder(name):  # which may have been moved
         content["output"] = name
         for part in PARTS:
             own = RunFolder(name).frames(part).resolve()
