@@ -49,6 +49,14 @@ def test_equals_published(reference_dir: Path) -> None:
     assert {ExponentialNormalBasis, GaussianBasis} <= seen
 
 
+def test_a_shift_moves_the_functions_to_larger_distances() -> None:
+    basis, moved = ExponentialNormalBasis(8, CUTOFF), ExponentialNormalBasis(8, CUTOFF, shift=1.5)
+    distance = torch.linspace(0.1, 3.4, 12)
+    expected = basis(distance) / basis.cutoff_function(distance)[:, None]
+    found = moved(distance + 1.5) / moved.cutoff_function(distance + 1.5)[:, None]
+    torch.testing.assert_close(found, expected)
+
+
 def test_exponential_normal_starts_as_published(reference_dir: Path) -> None:
     """Buffers of the constructor equal the stored ones."""
     case = np.load(reference_dir / "v1_dens_L2.npz", allow_pickle=False)

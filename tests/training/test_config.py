@@ -205,7 +205,9 @@ def test_a_folder_without_a_run_does_not_hide_a_preset(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "esen").mkdir()
     assert load_config("esen").model.name == "esen"
-    (tmp_path / "esen" / "config.yaml").write_text("model: {name: escn}\ndata: {name: embedded}\ntraining: {max_steps: 5}\n")
+    (tmp_path / "esen" / "config.yaml").write_text(
+        "model: {name: escn}\ndata: {name: embedded}\ntraining: {max_steps: 5}\n"
+    )
     assert load_config("esen").model.name == "escn"  # a run
     (tmp_path / "mine").mkdir()
     with pytest.raises(FileNotFoundError, match=r"mine/config\.yaml: no such file"):

@@ -125,8 +125,10 @@ def _planned(config: RunConfig) -> tuple[RunConfig, list[str]]:
 
 
 def _sizes(forecast: Forecast) -> dict[str, Any]:
-    """Settings of the model, but for averages of the structures."""
-    return forecast.planned.config.model.model_dump(exclude={"average_degree", "average_atoms"})
+    """Settings of the model, but for those that are measured on the structures."""
+    from denskit.models.config import MEASURED
+
+    return forecast.planned.config.model.model_dump(exclude=set(MEASURED))
 
 
 def _in_words(forecast: Forecast) -> str:

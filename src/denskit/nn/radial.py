@@ -19,19 +19,23 @@ PUBLISHED_PI = 3.14159  # the normalisation of Graphormer's Gaussian basis and o
 
 
 class ExponentialNormalBasis(NoWeightDecay):
-    """f(d) exp(-beta_k (exp(-5 d / cutoff) - mu_k)^2), with f the cosine cutoff (PhysNet, arXiv 1902.08408, eq. 7).
+    """f(d) exp(-beta_k (exp(-5 (d - shift) / cutoff) - mu_k)^2), with f the cosine cutoff (PhysNet, arXiv 1902.08408,
+    eq. 7, without the shift).
 
     The means mu lie evenly between exp(-cutoff) and 1; beta = (2 (1 - exp(-cutoff)) / num_basis)^-2.  As in the
     published Equiformer the first mean is exp(-cutoff) with the cutoff in Å, although exp(-5 d / cutoff) ends at
     exp(-5): both agree at the published cutoff of 5 Å.  No parameter is trained.
+
+    ``shift`` (Å) is ours: the functions are narrow from it to about 2 Å beyond.  Without it that is right for
+    molecules, but all distances in a metal, from 2.5 Å on, lie within the width of one function.
     """
 
     means: Tensor  # [num_basis]
     betas: Tensor  # [num_basis]
 
-    def __init__(self, num_basis: int, cutoff: float) -> None:
+    def __init__(self, num_basis: int, cutoff: float, shift: float = 0.0) -> None:
         super().__init__()
-        self.decay = 5.0 / cutoff
+        self.decay, self.shift = 5.0 / cutoff, shift
         self.cutoff_function = CosineCutoff(cutoff)
         start = math.exp(-cutoff)
         beta = (2.0 / num_basis * (1.0 - start)) ** -2
@@ -41,7 +45,7 @@ class ExponentialNormalBasis(NoWeightDecay):
     def forward(self, distance: Tensor) -> Tensor:
         """Distances [E] (Å) to [E, num_basis]."""
         distance = distance.unsqueeze(-1)
-        exponent = -self.betas * (torch.exp(-self.decay * distance) - self.means) ** 2
+        exponent = -self.betas * (torch.exp(-self.decay * (distance - self.shift)) - self.means) ** 2
         value: Tensor = self.cutoff_function(distance)
         return value * torch.exp(exponent)
 

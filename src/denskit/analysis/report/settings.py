@@ -9,6 +9,7 @@ import numpy as np
 
 from denskit.analysis.report.page import Section, folded, paragraph, table, verbatim
 from denskit.analysis.run_results import RunResults
+from denskit.models.config import MEASURED
 from denskit.presets import preset_names
 from denskit.reading.documents import read_json
 from denskit.runtime.progress import duration
@@ -86,7 +87,7 @@ def _is_decided(key: str, value: Any, run: RunConfig, preset: RunConfig, theirs:
         return True
     if section == "model":
         sized = any(row.model.get(name) == value for row in preset.sizes)
-        return sized or (name in ("average_degree", "average_atoms") and theirs.get(key, 0) is None)
+        return sized or (name in MEASURED and theirs.get(key, 0) is None)
     measured = name.partition(".")[0] == "sigma" and isinstance(theirs.get("task.sigma", usual), str)
     return key == "sizes" or (section == "task" and (measured or FOR_CRYSTALS.get(name) == value))
 

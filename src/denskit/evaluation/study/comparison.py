@@ -13,6 +13,7 @@ from denskit.evaluation.study.config import short
 from denskit.evaluation.study.results import Found, Results, tabulate
 from denskit.evaluation.study.running import seconds_of_run
 from denskit.files import sha256_of, short_names
+from denskit.models.config import MEASURED
 from denskit.models.model_file import read_header
 from denskit.settings import dotted
 from denskit.training.load_config import load_config
@@ -21,7 +22,7 @@ from denskit.training.run_folder import FRAMES, RunFolder, model_file
 
 _NOT_COMPARED = (  # settings that do not change what is learned
     "seed", "output", "device", "deterministic", "data.split.seed", "data.split.file",
-    "model.average_degree", "model.average_atoms",  # measured
+    *(f"model.{name}" for name in MEASURED),
     *(f"training.{name}" for name in (
         "activation_checkpointing", "checkpoint_every", "edge_chunk", "evaluate_batch_size", "kernels",
         "loader_threads", "log_every", "prefetch", "shard",

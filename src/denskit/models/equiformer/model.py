@@ -19,6 +19,7 @@ from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
 from denskit.geometry.edge_pairs import edge_pairs, pair_of_edge
 from denskit.models.base import Backbone, Features
+from denskit.models.config import MEASURED
 from denskit.models.edge_chunks import at_edges, at_targets, chunks_of
 from denskit.models.equiformer.config import EquiformerConfig
 from denskit.models.equiformer.graph import EquiformerGraph
@@ -140,14 +141,15 @@ class Equiformer(Backbone):
 
     def __init__(self, config: EquiformerConfig, heads: dict[str, str], force_input_scale: float) -> None:
         super().__init__(config)
-        if config.average_degree is None or config.average_atoms is None:
-            raise ValueError("average_degree and average_atoms are measured when training starts; give numbers here")
+        if None in (config.average_degree, config.average_atoms, config.basis_shift):
+            raise ValueError(f"{', '.join(MEASURED)} are measured when training starts; give numbers here")
         channels, init = config.channels, config.initialisation
         # without norms in the blocks the final one remains; gradient forces see only its scalars
         self.symmetric_sites = config.norm == "merged" or (config.norm == "none" and config.forces == "gradient")
         self.atom_embedding = nn.Parameter(torch.randn(config.num_elements, channels[0]))
         self.atom_bias = nn.Parameter(torch.zeros(channels[0]))
-        self.basis = RADIAL_BASES[config.radial_basis](config.num_basis, config.cutoff)
+        shift = {"shift": config.basis_shift} if config.basis_shift else {}
+        self.basis = RADIAL_BASES[config.radial_basis](config.num_basis, config.cutoff, **shift)
         self.envelope = PolynomialEnvelope(config.cutoff) if config.envelope else None
         self.edge_degree = EdgeDegreeEmbedding(config)
         self.force_encoding = None
