@@ -394,9 +394,13 @@ class TestWholeStudies:
         sizes = compare_runs([str(folder.run(run)) for run in (runs_of(study)[0], runs_of(study)[2])])
         assert [row.variant for row in sizes.rows] == ["data.split.train=8", "data.split.train=16"], "not pooled"
         assert "different structures" not in sizes.title
+        assert sizes.title == "2 runs", "the curves below it are of the validation"
+        assert "| variant |" in as_markdown(sizes) and "Errors are MAE (test);" in as_markdown(sizes), "no empty column"
+        assert r"\begin{tabular}{lr" in as_latex(sizes) and r"\begin{tabular}{llr" in as_latex(results)
         splits = folder.run(runs_of(study)[2]) / "splits.json"
         splits.write_text(json.dumps(json.loads(splits.read_text()) | {"test": [0, 1]}))
-        assert "on different structures" in compare_runs([run.folder.as_posix() for run in sizes.found]).title
+        found = compare_runs([run.folder.as_posix() for run in sizes.found])
+        assert "tested on different structures" in found.title
 
     def test_runs_that_differ_in_much_are_called_by_their_folders(self, tmp_path: Path) -> None:
         """And those that were validated on other files are said to be."""
@@ -412,7 +416,7 @@ class TestWholeStudies:
             runs.append(train(load_config("equiformer", model | own)))
         found = compare_runs([str(run) for run in runs])
         assert [row.variant for row in found.rows] == ["first", "second"]
-        assert "on different structures" in found.title
+        assert found.title.startswith("2 runs, validated on different structures")
         with pytest.raises(ValueError, match=r"a\.png: a folder is wanted.* give .*a$"):
             write_plots(runs, tmp_path / "a.png")
 

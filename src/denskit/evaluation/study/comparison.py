@@ -28,6 +28,7 @@ _NOT_COMPARED = (  # settings that do not change what is learned
     )),
 )  # fmt: skip
 _PARTS = ("data.train", "data.valid", "data.test")
+_JUDGED = {"test": "tested", "valid": "validated"}  # by part of the data
 _LONGEST = 60  # letters of a name made of settings
 
 
@@ -65,8 +66,7 @@ def compare_runs(runs: Sequence[str]) -> Results:
                 parameters=header["parameters"], folder=folder,
             )
         )  # fmt: skip
-    title = f"{len(runs)} runs, {'test' if tested else 'validation'} errors"
-    title += _of_other_structures(found, settings, "test" if tested else "valid")
+    title = f"{len(runs)} runs{_of_other_structures(found, settings, 'test' if tested else 'valid')}"
     return tabulate(title, found, list(dict.fromkeys(names)))
 
 
@@ -88,7 +88,7 @@ def _of_other_structures(found: Sequence[Found], settings: Sequence[Mapping[str,
         common = one.keys() & other.keys()
         unlike = any(one[seed] != other[seed] for seed in common)
         if unlike or (not common and not set(one.values()) & set(other.values())):
-            return " (on different structures: their differences say little)"
+            return f", {_JUDGED[part]} on different structures: their differences say little"
     return ""
 
 
