@@ -32,7 +32,7 @@ from denskit.runtime.processes import Processes
 from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import measure
 from denskit.training.load_config import load_config
-from denskit.training.reading_settings import Reading, reading_as_trained, reading_of
+from denskit.training.reading_settings import Reading, reading_as_trained, reading_of, require_keys
 from denskit.training.run_folder import RunFolder, model_file
 
 _LOG = logging.getLogger(__name__)
@@ -277,9 +277,11 @@ def read_structures(
     model = members[0]
     if isinstance(source, str | os.PathLike):
         found, messages = read_file(Path(source), reading(model, source, data))
+        require_keys(data, found)
         return found, messages + warnings_for_file(members, Path(source), len(found))
     config = reading(model, "frames.extxyz", data)
     arrays, messages = structures_of(source, config)
+    require_keys(data, arrays)
     checked, masked = arrays.checked(missing=config.missing)
     return checked, messages + masked
 
