@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from denskit.models.model_file import load_model
 from denskit.models.prediction import Predictor, predict_each
 from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes
+from denskit.runtime.warning import warn
 from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import measure
 from denskit.training.load_config import load_config
@@ -76,7 +76,7 @@ def evaluate(
     if source is None and split != "train":
         require_unseen(members_of(model), split)
         for said in warnings_for_split(members_of(model), split) if processes is None or processes.is_first else ():
-            warnings.warn(said.removeprefix("warning: "), stacklevel=2)
+            warn(said.removeprefix("warning: "))
     return _errors(predictor, structures, batch_size, processes)
 
 
@@ -90,7 +90,7 @@ def _errors(
         raise ValueError(f"{structures.name}: no energies, forces or stresses to compare with{_fields_of(structures)}")
     if processes is None or processes.is_first:
         for message in _partly_labelled(structures, result):
-            warnings.warn(message, stacklevel=2)
+            warn(message)
     return result
 
 
