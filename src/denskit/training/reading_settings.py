@@ -62,6 +62,6 @@ def require_keys(data: Reading, source: Source) -> None:
         if isinstance(source, StructureArrays) and name in _KEYS and key is not None and key not in source.keys:
             near = "".join(f"; did you mean {near}?" for near in get_close_matches(key, source.keys, 1))
             raise ValueError(
-                f"{source.name}: no frame has {key} (data.{name}){near}. Fields that frames have: "
-                f"{', '.join(source.keys) or 'none'}"
+                f"{source.name}: no frame has {key} (data.{name}). Fields that frames have: "
+                f"{', '.join(source.keys) or 'none'}{near}"
             )
