@@ -114,7 +114,7 @@ def _problems_at(path: tuple[int | str, ...], group: list[ErrorDetails]) -> list
 
 
 def _keys_before_kinds(loc: tuple[int | str, ...], cls: Any) -> int:
-    """How many first parts of pydantic's key are keys for sure, whatever they are called: a kind comes after a union."""
+    """How many first parts of pydantic's key are keys for sure, whatever they are called: kinds come after unions."""
     for place, part in enumerate(loc):
         while get_origin(cls) is Annotated or (get_origin(cls) in (Union, UnionType) and get_args(cls)[1:] == (_NONE,)):
             cls = get_args(cls)[0]

@@ -45,6 +45,7 @@ from denskit.evaluation.study.config import (
     load_study,
     overrides,
     runs_of,
+    write_study,
 )
 from denskit.evaluation.study.judges import judge
 from denskit.evaluation.study.question import (
@@ -53,7 +54,6 @@ from denskit.evaluation.study.question import (
     dens_question,
     noise_recovered,
     within_budget,
-    write_study,
 )
 from denskit.evaluation.study.results import Column, Found, as_csv, collect, tabulate
 from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_and_judge

@@ -77,8 +77,8 @@ def _cells(results: Results, row: Row, bold: tuple[str, str]) -> list[str]:
 
 
 _NOTE = (
-    "Errors are MAE ({tests}); mean ± standard error over seeds. Δ: to '{reference}', paired by the seeds that both have, with "
-    "its 95 % confidence interval (of two seeds or more)."
+    "Errors are MAE ({tests}); mean ± standard error over seeds. Δ: to '{reference}', paired by the seeds that both "
+    "have, with its 95 % confidence interval (of two seeds or more)."
 )
 
 _OF_COMMITTEES = (
