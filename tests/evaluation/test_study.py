@@ -681,9 +681,14 @@ class TestWholeStudies:
             )
 
     def test_a_queue_script_has_one_job_a_run(self, tmp_path: Path) -> None:
+        """Its paths may have spaces; work that would be ignored beside it is refused."""
         write_study(tiny_study(), tmp_path / "tiny.yaml")
-        script = denskit("study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "out"), "--slurm").stdout
-        assert "--array=0-3" in script and "--task $SLURM_ARRAY_TASK_ID" in script
+        command = ["study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "my out"), "--slurm"]
+        script = CliRunner().invoke(app, command).stdout
+        assert "--array=0-3" in script and f"--output '{tmp_path}/my out' --task $SLURM_ARRAY_TASK_ID" in script
+        assert f"#SBATCH --output='{tmp_path}/my out/logs/%a.log'" in script
+        for more in (["--dry-run"], ["--task", "0"]):
+            assert "are different work" in CliRunner().invoke(app, [*command, *more]).output
 
 
 def test_runs_do_not_share_a_folder() -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from denskit.cli.errors import HINT
+from denskit.cli.options import refuse
 from denskit.cli.output import complain, give
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def study(
         raise typer.BadParameter("give a study file, the name of a shipped study, or structures with --question dens")
     if (hours is not None or frames is not None) and question is None:
         raise ValueError("--hours and --frames shape the study that --question writes; a study file says its own steps")
+    refuse(((task is not None) + slurm + dry_run > 1, "--task, --slurm and --dry-run are different work; give one"))
     from denskit.evaluation.study.committees import require_one_split
     from denskit.evaluation.study.config import changed, load_study, runs_of
     from denskit.evaluation.study.running import StudyFolder, train_and_judge
@@ -268,18 +270,20 @@ def _question(
 
 def _slurm_script(source: Path, folder: StudyFolder, count: int) -> str:
     (folder.path / "logs").mkdir(parents=True, exist_ok=True)  # SLURM opens its logs there before the jobs
+    logs, command = shlex.quote(f"{folder.path.resolve()}/logs/%a.log"), ["denskit", "study", str(source.resolve())]
+    command += ["--output", str(folder.path.resolve())]
     return f"""#!/bin/bash
 #SBATCH --job-name=denskit-study
 #SBATCH --array=0-{count - 1}
 #SBATCH --ntasks=1
 #SBATCH --cpus-per-task=1
 #SBATCH --time=24:00:00
-#SBATCH --output={folder.path.resolve()}/logs/%a.log
+#SBATCH --output={logs}
 cd {shlex.quote(str(Path.cwd()))} || exit 1
 # Runs that are finished return at once, so the same script continues a study.
-# When all are done:  denskit study {source.resolve()} -o {folder.path.resolve()}
+# When all are done:  {shlex.join(command)}
 export OMP_NUM_THREADS=1
-denskit study {source.resolve()} --output {folder.path.resolve()} --task $SLURM_ARRAY_TASK_ID"""
+{shlex.join(command)} --task $SLURM_ARRAY_TASK_ID"""
 
 
 def _list() -> None:

@@ -50,8 +50,8 @@ def compare_runs(runs: Sequence[str]) -> Results:
     tested = all(measured)
     found: list[Found] = []
     for name, own, folder, test_errors in zip(names, settings, folders, measured, strict=True):
-        other = next((run.folder for run in found if (run.variant, run.seed) == (name, own["seed"])), folder)
-        if other != folder:
+        other = next((run.folder for run in found if (run.variant, run.seed) == (name, own["seed"])), None)
+        if other is not None:
             raise ValueError(f"{other} and {folder} have the same settings and seed; give names: NAME=FOLDER")
         header = read_header(model_file(folder))
         errors = test_errors if tested else {"validation": header["metadata"]["validation"]}
