@@ -26,6 +26,13 @@ def test_nested_entries_have_dotted_keys() -> None:
             {"title": "t", "variants": {"a": {}}, "simulation": {"foo": 1}},
             "simulation.foo: no such setting",
         ),
+        (StudyConfig, {"title": "t", "variants": {"float": 3}}, "variants.float: 3: wanted a table"),
+        (StudyConfig, {"title": "t", "variants": {"a": {}}, "simulation": {"int": 1}}, "simulation.int: no such"),
+        (
+            StudyConfig,
+            {"title": "t", "variants": {"a": {}}, "published": {"float": {"": "y"}}},
+            "published.float.: 'y': wanted a number, or a table {KEY: VALUE, ...}",
+        ),
         (RelaxationSettings, {"optimizer": {"name": "foo"}}, "optimizer: {'name': 'foo'}: wanted lbfgs, fire"),
         (RelaxationSettings, {"optimizer": 3}, "optimizer: 3: wanted a table {KEY: VALUE, ...}"),
         (RelaxationSettings, {"optimizer": {"max_step": 1}}, "optimizer: {'max_step': 1}: wanted a table with a name"),

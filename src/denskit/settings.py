@@ -8,7 +8,8 @@ Marks on fields say when a setting may differ::
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, NamedTuple, TypeVar
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
@@ -54,6 +55,7 @@ def dotted(mapping: Mapping[Any, Any], prefix: str = "", *, lists: bool = False)
 
 
 _KINDS = ("str", "int", "float", "bool", "constrained-", "function-", "literal[", "tuple[", "dict[", "[key]")
+_NONE = type(None)
 _WANTED = {
     "int_type": "a whole number", "int_parsing": "a whole number", "int_from_float": "a whole number",
     "float_type": "a number", "float_parsing": "a number", "finite_number": "a finite number",
@@ -90,23 +92,41 @@ def problems_of(error: ValidationError) -> list[Problem]:
     Where the value is a list or table as one kind wants it, the problem is inside; else all kinds are named.
     """
     groups: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
+    root = _classes().get(error.title)
     for found in error.errors():
         if found["loc"][-1:] == ("[key]",):  # a key of a table that is no text is no place in a list
             found["loc"] = (*found["loc"][:-2], str(found["loc"][-2]))
-        first = next((place for place, part in enumerate(found["loc"]) if _is_kind(part)), None)
+        keys = _keys_before_kinds(found["loc"], root)
+        first = next((place for place in range(keys, len(found["loc"])) if _is_kind(found["loc"][place])), None)
         groups.setdefault(found["loc"][:first], []).append(found)
     return [problem for path, group in groups.items() for problem in _problems_at(path, group)]
 
 
 def _problems_at(path: tuple[int | str, ...], group: list[ErrorDetails]) -> list[Problem]:
-    inside = [found for found in group if len(_without_kinds(found["loc"])) > len(path)]
+    below = [(tuple(part for part in found["loc"][len(path) :] if not _is_kind(part)), found) for found in group]
+    inside = [
+        Problem((*path, *keys), _text([found]), found["type"] == "extra_forbidden") for keys, found in below if keys
+    ]
     if inside:
-        return [
-            Problem(_without_kinds(found["loc"]), _text([found]), found["type"] == "extra_forbidden")
-            for found in inside
-        ]
+        return inside
     own = [found for found in group if found["type"] == "value_error"]  # says it in our words
     return [Problem(path, _text(own[:1] or group), group[0]["type"] == "extra_forbidden")]
+
+
+def _keys_before_kinds(loc: tuple[int | str, ...], cls: Any) -> int:
+    """How many first parts of pydantic's key are keys for sure, whatever they are called: kinds come after unions."""
+    for place, part in enumerate(loc):
+        while get_origin(cls) is Annotated or (get_origin(cls) in (Union, UnionType) and get_args(cls)[1:] == (_NONE,)):
+            cls = get_args(cls)[0]
+        if isinstance(cls, type) and issubclass(cls, BaseModel):
+            if part not in cls.model_fields:
+                return place + 1  # no such setting
+            cls = cls.model_fields[str(part)].annotation
+        elif get_origin(cls) in (dict, tuple):
+            cls = get_args(cls)[get_origin(cls) is dict]
+        else:
+            return place
+    return len(loc)
 
 
 def _is_kind(part: int | str) -> bool:
@@ -123,10 +143,6 @@ def _classes() -> dict[str, type[Settings]]:
         found |= {cls.__name__: cls for cls in below}
         rest += below
     return found
-
-
-def _without_kinds(loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    return tuple(part for part in loc if not _is_kind(part))
 
 
 def _text(group: list[ErrorDetails]) -> str:

@@ -49,6 +49,7 @@ COMMANDS = {  # and what each says of what is there
     "export": ("export model.safetensors -o other.pt2", "other.pt2 exists already"),
     "import": ("import published.pt -o other.safetensors", "other.safetensors exists already"),
     "generate": ("data generate ethanol --frames 1 -o other.extxyz", "other.extxyz exists already"),
+    "compare": ("compare a b -o other.extxyz", "other.extxyz is a file, wanted a folder"),
     "convert": ("data convert mine.extxyz -o other.extxyz", "other.extxyz is a file, wanted a folder"),
     "relax": ("relax model.safetensors mine.extxyz -o other.extxyz", "other.extxyz is a file, wanted a folder"),
     "evaluate": ("evaluate model.safetensors mine.extxyz -o .", "test.json exists already"),
@@ -104,3 +105,21 @@ def test_files_inside_an_input_folder_and_folders_are_refused(tmp_path: Path) ->
     with pytest.raises(ValueError, match="is a folder"):
         files.new_file(tmp_path / "shards", force=True)
     assert files.new_file(tmp_path / "new.lmdb", inputs=[tmp_path / "shards"]) == tmp_path / "new.lmdb"
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("data generate ethanol --frames 1 -o new.txt", "name the file .extxyz"),
+        ("train demo --slurm --dry-run", "both print and stop"),
+        ("train demo --slurm --processes 2", "--processes is not for --slurm"),
+        ("evaluate model.safetensors --discovery mine.extxyz --force -o new", "--discovery takes no --split, and no"),
+        ("stability model.safetensors mine.extxyz --time inf -o new", "--time: inf: wanted a number of ps above 0"),
+    ],
+)
+def test_what_would_be_lost_or_ignored_is_refused(
+    folder: Path, command: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    code, text = said(*command.split())
+    assert code == 1 and why in text

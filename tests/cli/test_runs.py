@@ -37,6 +37,8 @@ def test_runs_are_listed_and_deleted(folder: Path) -> None:
     refused = denskit(*compare)
     assert refused.exit_code == 1 and "table.md exists already" in refused.stderr
     assert denskit(*compare, "--force").exit_code == 0
+    twice = denskit("compare", "runs/first", "runs/first")
+    assert twice.exit_code == 1 and "have the same settings and seed" in twice.stderr
     shown = denskit("runs", "runs").output
     assert "runs/first" in shown and "finished" in shown and "notes" not in shown
     with locked(Path("runs/first")):

@@ -147,8 +147,9 @@ def test_frames_without_a_label_are_counted(tiny: Tiny, tmp_path: Path) -> None:
         atoms.calc = SinglePointCalculator(atoms, **labels if number != 4 else {"energy": 1.0})
         frames.append(atoms)
     ase.io.write(tmp_path / "some.extxyz", frames)
-    with pytest.warns(UserWarning, match=r"2 of 5 frames have no forces that can be used \(frames 2, 4"):
+    with pytest.warns(UserWarning, match=r"2 of 5 frames have no forces that can be used \(frames 2, 4") as warned:
         found = evaluate(run, tmp_path / "some.extxyz")
+    assert warned[0].filename == __file__, "the user's line"
     assert np.isfinite(found["forces_mae_meV_per_A"])
 
 

@@ -108,6 +108,8 @@ def test_settings_of_reading_that_cannot_act_are_refused(tmp_path: Path) -> None
     for source, data, message in (
         (file, {"group_key": "system"}, r"data.group_key does not say how a file is read; .*energy_key"),
         (file, {"fixed": "none"}, r"mine.extxyz: data.fixed is for OC20's and OC22's files; here it would be ignored"),
+        (file, {"stress_key": "strs"}, r"mine.extxyz: no frame has strs \(data.stress_key\)\. Fields that .*: energy"),
+        (frames, {"energy_key": "energy_of_df"}, r"did you mean energy_of_dft\?"),
         (file, {"units": "furlong"}, r"data.units: .*'furlong'"),
         (None, {"units": "eV"}, "would be ignored for the run's own data"),
         (read_structures(file), {"units": "eV"}, "would be ignored for structures that were read already"),

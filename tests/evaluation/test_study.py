@@ -45,6 +45,7 @@ from denskit.evaluation.study.config import (
     load_study,
     overrides,
     runs_of,
+    write_study,
 )
 from denskit.evaluation.study.judges import judge
 from denskit.evaluation.study.question import (
@@ -53,7 +54,6 @@ from denskit.evaluation.study.question import (
     dens_question,
     noise_recovered,
     within_budget,
-    write_study,
 )
 from denskit.evaluation.study.results import Column, Found, as_csv, collect, tabulate
 from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_and_judge
@@ -394,9 +394,13 @@ class TestWholeStudies:
         sizes = compare_runs([str(folder.run(run)) for run in (runs_of(study)[0], runs_of(study)[2])])
         assert [row.variant for row in sizes.rows] == ["data.split.train=8", "data.split.train=16"], "not pooled"
         assert "different structures" not in sizes.title
+        assert sizes.title == "2 runs", "the curves below it are of the validation"
+        assert "| variant |" in as_markdown(sizes) and "Errors are MAE (test);" in as_markdown(sizes), "no empty column"
+        assert r"\begin{tabular}{lr" in as_latex(sizes) and r"\begin{tabular}{llr" in as_latex(results)
         splits = folder.run(runs_of(study)[2]) / "splits.json"
         splits.write_text(json.dumps(json.loads(splits.read_text()) | {"test": [0, 1]}))
-        assert "on different structures" in compare_runs([run.folder.as_posix() for run in sizes.found]).title
+        found = compare_runs([run.folder.as_posix() for run in sizes.found])
+        assert "tested on different structures" in found.title
 
     def test_runs_that_differ_in_much_are_called_by_their_folders(self, tmp_path: Path) -> None:
         """And those that were validated on other files are said to be."""
@@ -412,7 +416,7 @@ class TestWholeStudies:
             runs.append(train(load_config("equiformer", model | own)))
         found = compare_runs([str(run) for run in runs])
         assert [row.variant for row in found.rows] == ["first", "second"]
-        assert "on different structures" in found.title
+        assert found.title.startswith("2 runs, validated on different structures")
         with pytest.raises(ValueError, match=r"a\.png: a folder is wanted.* give .*a$"):
             write_plots(runs, tmp_path / "a.png")
 
@@ -677,9 +681,14 @@ class TestWholeStudies:
             )
 
     def test_a_queue_script_has_one_job_a_run(self, tmp_path: Path) -> None:
+        """Its paths may have spaces; work that would be ignored beside it is refused."""
         write_study(tiny_study(), tmp_path / "tiny.yaml")
-        script = denskit("study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "out"), "--slurm").stdout
-        assert "--array=0-3" in script and "--task $SLURM_ARRAY_TASK_ID" in script
+        command = ["study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "my out"), "--slurm"]
+        script = CliRunner().invoke(app, command).stdout
+        assert "--array=0-3" in script and f"--output '{tmp_path}/my out' --task $SLURM_ARRAY_TASK_ID" in script
+        assert f"#SBATCH --output='{tmp_path}/my out/logs/%a.log'" in script
+        for more in (["--dry-run"], ["--task", "0"]):
+            assert "are different work" in CliRunner().invoke(app, [*command, *more]).output
 
 
 def test_runs_do_not_share_a_folder() -> None:

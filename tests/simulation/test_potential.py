@@ -142,8 +142,9 @@ def test_members_of_other_methods_are_warned_of(
     for model, values in zip(models, (own, other), strict=True):
         model.scaling = Scaling(elements=[1, 6, 8], **values)
     if differ:
-        with pytest.warns(UserWarning, match=f"differ by up to {differ} eV: perhaps .* different methods"):
+        with pytest.warns(UserWarning, match=f"differ by up to {differ} eV: perhaps .* different methods") as warned:
             made(models)
+        assert warned[0].filename == __file__, "the user's line"
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

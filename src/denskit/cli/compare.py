@@ -37,11 +37,11 @@ def compare(
     from denskit.analysis.study_plots import plot_study_results
     from denskit.evaluation.study.comparison import compare_runs
     from denskit.evaluation.study.tables import as_rich, write_tables
-    from denskit.files import new_file
+    from denskit.files import new_file, output_folder
 
     if output is not None:
         for name in FILES:
-            new_file(output / name, force=force)
+            new_file(output_folder(output) / name, force=force)
     results = compare_runs(runs)
     give(title=results.title, runs=[asdict(run) for run in results.found])
     Console().print(*as_rich(results), sep="\n")

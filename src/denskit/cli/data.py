@@ -57,9 +57,9 @@ def generate(
     Example:  denskit data generate ethanol --frames 2000 -o ethanol.npz
     """
     from denskit.data.datasets import generate as generation
-    from denskit.files import new_file
+    from denskit.files import new_file, new_frames_file
 
-    new_file(output, inputs=[molecule], force=force)
+    (new_file if output.suffix == ".npz" else new_frames_file)(output, inputs=[molecule], force=force)
     trajectory = generation.generate(
         molecule,
         frames=frames,

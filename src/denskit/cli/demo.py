@@ -37,8 +37,7 @@ def demo(
     Example:  denskit demo --output runs/demo
     """
     from denskit.cli.study import train_and_report
-    from denskit.evaluation.study.config import load_study, runs_of
-    from denskit.evaluation.study.question import write_study
+    from denskit.evaluation.study.config import load_study, runs_of, write_study
     from denskit.evaluation.study.running import StudyFolder
     from denskit.runtime.threads import cores
 
@@ -46,7 +45,7 @@ def demo(
     settings = study.settings if steps is None else {**study.settings, "training.max_steps": steps}
     study = study.model_copy(update={"settings": settings, "seeds": study.seeds[:1]})
     folder = StudyFolder(output)
-    source = folder.path / "study.yaml"
+    source = folder.study
     finished = all(folder.finished(study, run) for run in runs_of(study))
     if source.is_file() and not _continues(source, study, finished=finished):
         if not force:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from denskit.cli.output import give
-from denskit.files import new_file, write_json
+from denskit.files import new_file, output_folder, write_json
 
 if TYPE_CHECKING:
     from denskit.evaluation.denoising import Recovery
@@ -33,7 +33,7 @@ def show_denoising(run: Path, source: str | None, output: Path | None, *, force:
 
     if output is not None:
         for name in FILES:
-            new_file(output / name, force=force)
+            new_file(output_folder(output) / name, force=force)
     found = denoise(run, source, **settings)
     give(recovery=[asdict(cell) for cell in found])
     _print(found, f"{run}: noise error / error of predicting zero (1: nothing learnt)")

@@ -100,6 +100,7 @@ def evaluate(
         ((hull or relaxed or resume) and not discovery, "--hull, --relaxed and --resume belong to --discovery"),
         (committee and (discovery or denoise), "--committee goes with neither --discovery nor --denoise"),
         (discovery and (sets or denoise or data), "--discovery takes its own file, no data.KEY=VALUE, no --denoise"),
+        (discovery and (force or split != "test"), "--discovery takes no --split, and no --force; --resume continues"),
         (denoise and (len(sets) > 1 or data), "--denoise takes one file of structures at most, no data.KEY=VALUE"),
         (data and not sets, "data.KEY=VALUE says how a file is read; give the file, or leave it out"),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from denskit.cli.output import give
@@ -61,9 +62,9 @@ def _show_model(path: Path) -> None:
 
     header = read_header(model_file(path))
     give(**header)
-    table = Table("field", "value", title=str(path))
+    table = Table("field", "value", title=escape(str(path)))
     for name, value in dotted(header):
-        table.add_row(name, str(value))
+        table.add_row(name, escape(str(value)))
     Console().print(table)
 
 
@@ -79,7 +80,7 @@ def _show_structures(path: Path, settings: list[str]) -> None:
 
 
 def _print(found: Inspection) -> None:
-    table = Table("quantity", "value", title=found.file, title_justify="left")
+    table = Table("quantity", "value", title=escape(found.file), title_justify="left")
     for row in _rows(found).items():
         table.add_row(*row)
     console = Console()

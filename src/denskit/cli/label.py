@@ -43,7 +43,7 @@ def label(
 
     from denskit.active import label as compute
 
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     with stoppable(console) as work:
         done = compute(
             file, output, method=method, processes=processes, force=force, progress=work.progress, stop=work.stop,
@@ -52,7 +52,7 @@ def label(
     if done.taken:
         console.print(f"{done.taken} labels are of an earlier call")
     for frame, reason in list(done.failures.items())[:SHOWN]:
-        console.print(f"frame {frame} is left out: {reason}", markup=False)
+        console.print(f"frame {frame} is left out: {reason}")
     if len(done.failures) > SHOWN:
         console.print(f"... and {len(done.failures) - SHOWN} more frames are left out")
     if not done.finished:

@@ -246,7 +246,7 @@ def _simulate(
     from denskit.simulation.dynamics.folder import molecular_dynamics
     from denskit.simulation.dynamics.loop import ends_in_words
 
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     _suggest_processes(potential, len(structures))
     if compiled:
         console.print(

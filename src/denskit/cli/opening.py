@@ -35,7 +35,9 @@ def open_structures(model: Path, file: Path, data: dict[str, Any]) -> Source:
     """The structures of a file, read as the model's training data but for ``data``; what was read is printed."""
     from denskit.data.readers.formats import open_unchecked
     from denskit.evaluation.evaluate import reading
+    from denskit.training.reading_settings import require_keys
 
     source, said = open_unchecked(file, reading(model, file, data))
+    require_keys(data, source)
     typer.echo("\n".join(said), err=True)
     return source

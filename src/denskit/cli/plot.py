@@ -37,5 +37,6 @@ def plot(
     written = write_plots(folders, output, what or (), device=device, force=force)
     give(files=written)
     if not written:
-        raise ValueError(f"nothing to draw of {', '.join(what or ())} in {', '.join(map(str, folders))}")
+        chosen = f" of {', '.join(what)}" if what else ""
+        raise ValueError(f"nothing to draw{chosen} in {', '.join(map(str, folders))}")
     typer.echo(f"Wrote {', '.join(path.name for path in written)} to {output}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 _OF_A_RUN = ("data.path=", "data.valid=", "data.test=")  # name the files of a training, not how one is read
@@ -71,9 +72,9 @@ def origin_of_file(file: str | Path) -> dict[str, str]:
 
 def print_table(results: Mapping[str, Mapping[str, float]], *, title: str) -> None:
     """Errors by quantity (rows) and set (columns)."""
-    table = Table("quantity", title=title)
+    table = Table("quantity", title=escape(title))
     for name in results:
-        table.add_column(name, justify="right")
+        table.add_column(escape(name), justify="right")
     for quantity in dict.fromkeys(quantity for result in results.values() for quantity in result):
         table.add_row(quantity, *(f"{r[quantity]:.4g}" if quantity in r else "" for r in results.values()))
     Console().print(table)

@@ -72,7 +72,7 @@ def stability(
 
     if output is None and not model.is_dir():
         raise ValueError(f"{model} is a model file: say with --output where the results go")
-    refuse((not time > 0, f"--time: {time:g}: wanted a number of ps above 0"))
+    refuse((not 0 < time < float("inf"), f"--time: {time:g}: wanted a number of ps above 0"))
     settings = StudySettings(
         length=time, seeds=replicas, seed=seed, temperature=temperature, timestep=timestep, nve=nve
     )

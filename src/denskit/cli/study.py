@@ -11,27 +11,18 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from denskit.cli.errors import HINT
+from denskit.cli.options import refuse
 from denskit.cli.output import complain, give
 
 if TYPE_CHECKING:
     from denskit.evaluation.study.config import StudyConfig
     from denskit.evaluation.study.running import StudyFolder
     from denskit.training.cost import Cost
-
-_MAY_CHANGE = {
-    "seeds",
-    "title",
-    "published",
-    "tests",
-    "committees",
-    "simulation",
-    "relaxation",
-}  # trained runs stay what they are
 
 Overrides = Annotated[
     list[str] | None,
@@ -91,13 +82,14 @@ def study(
         raise typer.BadParameter("give a study file, the name of a shipped study, or structures with --question dens")
     if (hours is not None or frames is not None) and question is None:
         raise ValueError("--hours and --frames shape the study that --question writes; a study file says its own steps")
+    refuse(((task is not None) + slurm + dry_run > 1, "--task, --slurm and --dry-run are different work; give one"))
     from denskit.evaluation.study.committees import require_one_split
     from denskit.evaluation.study.config import changed, load_study, runs_of
     from denskit.evaluation.study.running import StudyFolder, train_and_judge
     from denskit.runtime.threads import cores
 
     folder = StudyFolder(output or Path("runs") / f"study-{Path(file).stem.replace('/', '-')}")
-    source = folder.path / "study.yaml"
+    source = folder.study
     processes = processes or cores()
     if question is not None:
         source, chosen = _question(Path(file), folder, frames, hours, processes, overrides or [])
@@ -105,7 +97,7 @@ def study(
         chosen = changed(load_study(file), overrides or [])
         require_one_split(chosen)
         if not trial:
-            _keep(chosen, source)
+            folder.keep(chosen)
     runs = runs_of(chosen)
     if task is not None and task >= len(runs):
         raise ValueError(f"--task {task}: this study has runs 0 to {len(runs) - 1}")
@@ -131,6 +123,7 @@ def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, proc
     from denskit.analysis.study_plots import plot_study_results
     from denskit.cli.study_progress import StudyProgress
     from denskit.evaluation.study.committees import committees_of
+    from denskit.evaluation.study.inputs import problems_of
     from denskit.evaluation.study.question import advice, noise_recovered
     from denskit.evaluation.study.results import collect
     from denskit.evaluation.study.running import run_all
@@ -138,7 +131,7 @@ def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, proc
     from denskit.files import locked
 
     folder.require_inputs(study)
-    for problem in _problems(study):
+    for problem in problems_of(study):
         typer.echo(problem, err=True)
     costs = _costs(study, source, folder)
     for line in [*_announce(study, folder, costs, processes), *advice(study, costs)]:
@@ -175,24 +168,6 @@ def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, proc
     typer.echo(f"Wrote {', '.join(path.name for path in written)} to {folder.path}")
     if failed:
         raise typer.Exit(1)
-
-
-def _problems(study: StudyConfig) -> list[str]:
-    """What ``denskit info`` calls problems in the training structures of the study."""
-    from denskit.data import load_data
-    from denskit.data.inspection import findings_of
-    from denskit.evaluation.study.config import runs_of
-
-    found: list[str] = []
-    read: list[Any] = []
-    for run in runs_of(study):
-        config = run.config(Path("unused"))
-        if (data := config.data.model_copy(update={"split": type(config.data.split)()})) not in read:
-            read.append(data)
-            train = load_data(config.data, config.seed, config.required_labels).train
-            findings = findings_of(train, config.data.missing)
-            found += [f"{train.name}: {finding}" for finding in findings if finding.severity == "problem"]
-    return list(dict.fromkeys(found))
 
 
 def _command(source: Path, folder: StudyFolder, number: int, *more: str) -> list[str]:
@@ -266,10 +241,10 @@ def _question(
     file: Path, folder: StudyFolder, frames: int | None, hours: float | None, processes: int, overrides: list[str]
 ) -> tuple[Path, StudyConfig]:
     """The study file in the folder; written where it is absent, when the length of its trainings is known."""
-    from denskit.evaluation.study.config import changed, load_study
-    from denskit.evaluation.study.question import adapted, dens_question, same_question, within_budget, write_study
+    from denskit.evaluation.study.config import changed, load_study, write_study
+    from denskit.evaluation.study.question import adapted, dens_question, same_question, within_budget
 
-    source, draft = folder.path / "study.yaml", folder.path / "draft.yaml"
+    source, draft = folder.study, folder.path / "draft.yaml"
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file of structures")
     study, said = adapted(changed(dens_question(file, frames), overrides))
@@ -279,7 +254,7 @@ def _question(
             steps = "; its trainings keep their length, --hours sizes a new study" if hours is not None else ""
             typer.echo(f"{source} is there: continuing that study{steps}")
             return source, kept
-        _forget(folder.path, "has trainings on other data or settings; give another --output, or remove it")
+        folder.forget("has trainings on other data or settings; give another --output, or remove it")
     for line in said:
         typer.echo(line)
     if hours is not None:
@@ -293,44 +268,22 @@ def _question(
     return source, study
 
 
-def _keep(study: StudyConfig, path: Path) -> None:
-    """The study beside its results, so that a later call cannot mix them with those of another.
-
-    A study that has trained nothing yet, as after a dry run or a mistake, is replaced, with its trials and splits.
-    """
-    from denskit.evaluation.study.config import load_study
-    from denskit.evaluation.study.question import write_study
-
-    before = load_study(path) if path.is_file() else study
-    if before.model_dump(exclude=_MAY_CHANGE) != study.model_dump(exclude=_MAY_CHANGE):
-        _forget(path.parent, f"holds the results of another study ({path}); give another --output, or remove it")
-    write_study(study, path)
-
-
-def _forget(folder: Path, otherwise: str) -> None:
-    """Remove what a study that has trained nothing yet has prepared.  Raises ValueError where it has, or is at work."""
-    from denskit.files import is_locked
-
-    if any((folder / "runs").glob("*")) or any(map(is_locked, (folder, *(folder / "locks").glob("*")))):
-        raise ValueError(f"{folder} {otherwise}")
-    for prepared in ("trials", "splits", "inputs"):
-        shutil.rmtree(folder / prepared, ignore_errors=True)
-
-
 def _slurm_script(source: Path, folder: StudyFolder, count: int) -> str:
     (folder.path / "logs").mkdir(parents=True, exist_ok=True)  # SLURM opens its logs there before the jobs
+    logs, command = shlex.quote(f"{folder.path.resolve()}/logs/%a.log"), ["denskit", "study", str(source.resolve())]
+    command += ["--output", str(folder.path.resolve())]
     return f"""#!/bin/bash
 #SBATCH --job-name=denskit-study
 #SBATCH --array=0-{count - 1}
 #SBATCH --ntasks=1
 #SBATCH --cpus-per-task=1
 #SBATCH --time=24:00:00
-#SBATCH --output={folder.path.resolve()}/logs/%a.log
+#SBATCH --output={logs}
 cd {shlex.quote(str(Path.cwd()))} || exit 1
 # Runs that are finished return at once, so the same script continues a study.
-# When all are done:  denskit study {source.resolve()} -o {folder.path.resolve()}
+# When all are done:  {shlex.join(command)}
 export OMP_NUM_THREADS=1
-denskit study {source.resolve()} --output {folder.path.resolve()} --task $SLURM_ARRAY_TASK_ID"""
+{shlex.join(command)} --task $SLURM_ARRAY_TASK_ID"""
 
 
 def _list() -> None:

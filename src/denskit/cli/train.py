@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from denskit.cli.options import refuse
 from denskit.cli.output import give
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ def train(
 
     from denskit.training.load_config import load_config
 
+    refuse(
+        (slurm and dry_run, "--slurm and --dry-run both print and stop; give one"),
+        (slurm and processes > 1, "--processes is not for --slurm, whose script divides the work by its own lines"),
+    )
     config = load_config(preset, overrides or [])
     given = [preset, *(overrides or [])]
     if slurm:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +28,11 @@ from denskit.models.model_file import load_model
 from denskit.models.prediction import Predictor, predict_each
 from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes
+from denskit.runtime.warning import warn
 from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import measure
 from denskit.training.load_config import load_config
-from denskit.training.reading_settings import Reading, reading_as_trained, reading_of
+from denskit.training.reading_settings import Reading, reading_as_trained, reading_of, require_keys
 from denskit.training.run_folder import RunFolder, model_file
 
 _LOG = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def evaluate(
     if source is None and split != "train":
         require_unseen(members_of(model), split)
         for said in warnings_for_split(members_of(model), split) if processes is None or processes.is_first else ():
-            warnings.warn(said.removeprefix("warning: "), stacklevel=2)
+            warn(said.removeprefix("warning: "))
     return _errors(predictor, structures, batch_size, processes)
 
 
@@ -90,7 +90,7 @@ def _errors(
         raise ValueError(f"{structures.name}: no energies, forces or stresses to compare with{_fields_of(structures)}")
     if processes is None or processes.is_first:
         for message in _partly_labelled(structures, result):
-            warnings.warn(message, stacklevel=2)
+            warn(message)
     return result
 
 
@@ -277,9 +277,11 @@ def read_structures(
     model = members[0]
     if isinstance(source, str | os.PathLike):
         found, messages = read_file(Path(source), reading(model, source, data))
+        require_keys(data, found)
         return found, messages + warnings_for_file(members, Path(source), len(found))
     config = reading(model, "frames.extxyz", data)
     arrays, messages = structures_of(source, config)
+    require_keys(data, arrays)
     checked, masked = arrays.checked(missing=config.missing)
     return checked, messages + masked
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -26,6 +25,7 @@ from denskit.models.prediction import Predictor, batches
 from denskit.reading.arrays import read_npz
 from denskit.runtime.memory import memory_named
 from denskit.runtime.processes import Processes
+from denskit.runtime.warning import warn
 from denskit.training.reading_settings import Reading
 
 Layout = Literal["evalai", "leaderboard"]
@@ -164,11 +164,10 @@ def _keep(output: Path, finished: Mapping[str, Arrays], rest: list[str]) -> None
         _write(path, {"": arrays})
         parts.append(shlex.quote(f"{name}={path}"))
     parts += [shlex.quote(f"{name}={name}.npz") for name in rest]
-    warnings.warn(
+    warn(
         f"not all splits were predicted; {', '.join(finished)} are kept. Predict the others each alone "
         f"({', '.join(f'{name}.npz' for name in rest)}), and make one file of all: "
         f"denskit submission merge {' '.join(parts)} -o {shlex.quote(str(output))}",
-        stacklevel=3,
     )
 
 

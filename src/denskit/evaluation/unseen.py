@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from denskit.data.splits import PARTS, identity_of
 from denskit.models.base import ForceField
 from denskit.models.model_file import read_header, run_settings
+from denskit.runtime.warning import warn
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import folder_of, model_file
 from denskit.training.seen import seen_before
@@ -38,7 +38,7 @@ def require_unseen(members: Sequence[Member], split: str) -> None:
         if judged is None or own is None:
             if judged is not None and not isinstance(member, ForceField) and _files(member) & _files(members[0], False):
                 raise ValueError(f"{name} was trained on the whole file that {first.path} divides. {advice}")
-            warnings.warn(f"whether {name} has trained on the structures judged is not known", stacklevel=3)
+            warn(f"whether {name} has trained on the structures judged is not known")
         elif own.sha256 == judged.sha256:
             numbers = getattr(judged, split)
             seen = np.isin(numbers, np.concatenate([getattr(own, part) for part in _SEEN[split]])).sum()

@@ -91,7 +91,7 @@ def _check_numbers(positions: np.ndarray, cell: np.ndarray, name: str) -> None:
     if len(wrong):
         raise ValueError(
             f"{name}: atom {wrong[0]} is at {positions[wrong[0]].tolist()} Å; finite positions within "
-            f"{OUTERMOST:.0e} Å of the origin are wanted."
+            f"{OUTERMOST:.0e} Å of the origin are wanted. Atoms are counted from 0."
         )
     if not (np.abs(cell) < OUTERMOST).all():
         raise ValueError(

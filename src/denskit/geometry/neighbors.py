@@ -97,7 +97,7 @@ def _system_edges(rule: _Rule, positions: np.ndarray, cell: np.ndarray, pbc: np.
         if len(too_near):
             i, j, d = edges.target[too_near[0]], edges.source[too_near[0]], edges.distance[too_near[0]]
             raise ValueError(
-                f"{name}: atoms {i} and {j} are at one place ({d:.1e} Å apart, images included); "
+                f"{name}: atoms {i} and {j} are at one place ({d:.1e} Å apart, images included; counted from 0); "
                 f"at least {SAME_PLACE} Å is wanted. Remove the double atom or correct the cell."
             )
         kept = rule.nearest(edges, len(positions), radius)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from denskit.batch import Batch
 from denskit.models.base import ForceField
+from denskit.runtime.warning import warn
 
 OTHER_REFERENCES = 1.0  # eV, of an element; fits to different structures of one method differ by less
 _SPREADS = 5.0  # energy scales: means over different structures of one method differ by less
@@ -28,10 +28,9 @@ def warn_of_references(members: Sequence[ForceField]) -> None:
         if not (first.references.any() or other.references.any()) and shift > spread:
             gap = max(gap, shift)
     if gap > OTHER_REFERENCES:
-        warnings.warn(
+        warn(
             f"members of the committee have energies of elements or mean energies that differ by up to {gap:.3g} eV: "
             "perhaps they were trained on labels of different methods, whose mean and spread mean nothing",
-            stacklevel=4,
         )
 
 

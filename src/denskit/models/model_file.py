@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from denskit.models.scaling import Scaling
 from denskit.models.weights import with_weights
 from denskit.reading.budget import naming
 from denskit.reading.documents import check_extent
+from denskit.runtime.warning import warn
 from denskit.zoo import file_of
 
 FORMAT_VERSION = 1
@@ -139,5 +139,5 @@ def load_model(
                 "or the file is damaged. Use another checkpoint"
             )
     if not force_field.backbone.symmetric_sites:
-        warnings.warn(f"{path}: {SYMMETRIC_SITES}", stacklevel=2)
+        warn(f"{path}: {SYMMETRIC_SITES}")
     return force_field.to(device)

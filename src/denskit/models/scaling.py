@@ -9,7 +9,6 @@ per atom and stored in the references, so that cells of any size agree; only ``m
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, Self
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from denskit.batch import MAX_ATOMIC_NUMBER, Batch, System, Targets
 from denskit.data.config import References
 from denskit.models.reference_fit import fit_references
+from denskit.runtime.warning import warn
 
 Scale = Literal["energy_std", "force_rms"]
 APART = 6.0  # Å between periodic images of one atom beyond which it counts as isolated
@@ -137,12 +137,11 @@ class Scaling(nn.Module):
         if not len(others):
             return
         self._has_warned = True
-        warnings.warn(
+        warn(
             f"energies will be wrong: this model adds one constant of {float(self.energy_shift):.4f} eV to every "
             f"structure, right for {_formula(trained)}, the only composition that it was trained on, and not for "
             f"{_formula(counts[others[0, 0]])}. Forces, and differences between structures of one composition, do not "
             "depend on it. Energies of other sizes need a training on several compositions with data.references=fit",
-            stacklevel=3,
         )
 
     def to_dict(self) -> dict[str, Any]:

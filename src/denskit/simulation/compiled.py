@@ -7,7 +7,6 @@ same while neighbours change.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
@@ -20,6 +19,7 @@ from denskit.batch import Batch, Edges
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
 from denskit.models.flat_graph import fold
+from denskit.runtime.warning import warn
 from denskit.simulation.compiled_library import library_of
 
 SPARE = 1.05  # capacity relative to the present number of edges
@@ -89,7 +89,7 @@ class CompiledModel:
         except Exception as error:  # compilers raise exceptions of any type, some at the first call
             if self.backend == "eager":
                 raise
-            warnings.warn(f"not compiled, and so slower: {type(error).__name__}: {_first_line(error)}", stacklevel=5)
+            warn(f"not compiled, and so slower: {type(error).__name__}: {_first_line(error)}")
             self.backend = "eager"
             self._graph = self._compiled(inputs)
             return self._graph(*inputs)

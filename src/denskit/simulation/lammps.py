@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ import torch
 from ase.data import atomic_masses, atomic_numbers, chemical_symbols
 
 from denskit.batch import Batch
+from denskit.runtime.warning import warn
 from denskit.simulation.potential import DIRECT, Potential
 from denskit.simulation.structures import batch_of
 from denskit.units import KCAL_PER_MOL
@@ -106,7 +106,7 @@ class LammpsForces:
         lmp.command(f"fix_modify {name} energy yes virial {'yes' if potential.gives_stress else 'no'}")
         lmp.set_fix_external_callback(name, self._answer, lmp)
         if not potential.gives_stress:
-            warnings.warn(f"LAMMPS's pressure has no part of the model: {DIRECT}", stacklevel=2)
+            warn(f"LAMMPS's pressure has no part of the model: {DIRECT}")
 
     def run(self, commands: str) -> None:
         """Commands of LAMMPS, as lines of an input script; raises as :func:`run_script`, and what ended a run."""

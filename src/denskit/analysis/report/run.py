@@ -94,9 +94,7 @@ def study_sections(path: Path, *, device: str = "auto") -> list[Section]:
     study = load_study(path / "study.yaml")
     results = collect(study, StudyFolder(path))
     header, rows = as_cells(results)
-    filled = [column for column in zip(header, *rows, strict=True) if any(column[1:])]
-    cells = list(zip(*filled, strict=True))
-    parts: list[Part] = [table(cells[0], cells[1:]), paragraph(note(results))]
+    parts: list[Part] = [table(header, rows), paragraph(note(results))]
     parts += [Picture(name, figure, _captions(name)) for name, figure in study_figures(results).items()]
     runs = {run.folder: RunResults(run.folder, device=device) for run in results.found}
     found = [Section("Results", parts), *_committees(results, runs), _each(list(runs.values()))]

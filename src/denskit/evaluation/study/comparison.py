@@ -29,6 +29,7 @@ _NOT_COMPARED = (  # settings that do not change what is learned
     )),
 )  # fmt: skip
 _PARTS = ("data.train", "data.valid", "data.test")
+_JUDGED = {"test": "tested", "valid": "validated"}  # by part of the data
 _LONGEST = 60  # letters of a name made of settings
 
 
@@ -50,8 +51,8 @@ def compare_runs(runs: Sequence[str]) -> Results:
     tested = all(measured)
     found: list[Found] = []
     for name, own, folder, test_errors in zip(names, settings, folders, measured, strict=True):
-        other = next((run.folder for run in found if (run.variant, run.seed) == (name, own["seed"])), folder)
-        if other != folder:
+        other = next((run.folder for run in found if (run.variant, run.seed) == (name, own["seed"])), None)
+        if other is not None:
             raise ValueError(f"{other} and {folder} have the same settings and seed; give names: NAME=FOLDER")
         header = read_header(model_file(folder))
         errors = test_errors if tested else {"validation": header["metadata"]["validation"]}
@@ -66,8 +67,7 @@ def compare_runs(runs: Sequence[str]) -> Results:
                 parameters=header["parameters"], folder=folder,
             )
         )  # fmt: skip
-    title = f"{len(runs)} runs, {'test' if tested else 'validation'} errors"
-    title += _of_other_structures(found, settings, "test" if tested else "valid")
+    title = f"{len(runs)} runs{_of_other_structures(found, settings, 'test' if tested else 'valid')}"
     return tabulate(title, found, list(dict.fromkeys(names)))
 
 
@@ -89,7 +89,7 @@ def _of_other_structures(found: Sequence[Found], settings: Sequence[Mapping[str,
         common = one.keys() & other.keys()
         unlike = any(one[seed] != other[seed] for seed in common)
         if unlike or (not common and not set(one.values()) & set(other.values())):
-            return " (on different structures: their differences say little)"
+            return f", {_JUDGED[part]} on different structures: their differences say little"
     return ""
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from denskit.files import atomic_write
 from denskit.presets import study_names, study_text
 from denskit.reading.documents import parse_yaml
 from denskit.settings import Settings, dotted, problems_in
@@ -243,6 +244,13 @@ def load_study(name: str | Path) -> StudyConfig:
         found = [found["loc"] for found in error.errors() if found["type"] == "extra_forbidden"]
         told = "".join(nearest(str(place[0]), StudyConfig.model_fields) for place in found if len(place) == 1)
         raise ValueError(f"{name}: {problems_in(error)}{told}") from None
+
+
+def write_study(study: StudyConfig, path: Path) -> None:
+    """Write a study file that :func:`load_study` reads."""
+    document = study.model_dump(exclude_defaults=True)  # with mode="json" numbers as keys become text
+    with atomic_write(path) as temporary:
+        temporary.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def runs_of(study: StudyConfig) -> list[StudyRun]:

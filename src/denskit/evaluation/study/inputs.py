@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from denskit.evaluation.study.config import StudyConfig
+from denskit.data import load_data
+from denskit.data.config import DataConfig
+from denskit.data.inspection import findings_of
+from denskit.evaluation.study.config import StudyConfig, runs_of
 from denskit.reading.remote import address_of
 from denskit.training.inputs import digest_of, files_of
 from denskit.training.settings import RunConfig
@@ -38,3 +41,17 @@ def require_same_inputs(begun: Iterable[Mapping[str, str]]) -> None:
             f"these files have changed: {told}. Runs on different data are no comparison: bring the files back, or "
             "give another folder with --output (nothing changed)"
         )
+
+
+def problems_of(study: StudyConfig) -> list[str]:
+    """What ``denskit info`` calls problems in the training structures of the study."""
+    found: list[str] = []
+    read: list[DataConfig] = []
+    for run in runs_of(study):
+        config = run.config(Path("unused"))
+        if (data := config.data.model_copy(update={"split": type(config.data.split)()})) not in read:
+            read.append(data)
+            train = load_data(config.data, config.seed, config.required_labels).train
+            findings = findings_of(train, config.data.missing)
+            found += [f"{train.name}: {finding}" for finding in findings if finding.severity == "problem"]
+    return list(dict.fromkeys(found))

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
 from denskit.data import load_data
 from denskit.data.base import spaced
 from denskit.data.periodicity import is_crystal
@@ -15,7 +13,6 @@ from denskit.evaluation.denoising import guessed_noise, noise_of
 from denskit.evaluation.study.config import FRAMES, StudyConfig, runs_of
 from denskit.evaluation.study.running import StudyFolder
 from denskit.evaluation.study.timing import cell_of
-from denskit.files import atomic_write
 from denskit.tasks import EnergyForcesConfig
 from denskit.training.checks import FEW_EPOCHS, SAMPLE
 from denskit.training.cost import Cost
@@ -79,13 +76,6 @@ def same_question(study: StudyConfig, other: StudyConfig, file: Path) -> bool:
         return {key: value for key, value in one.settings.items() if key not in length}, one.axes, one.variants
 
     return asked(study) == asked(other) and other.settings.get("data.path") == str(file.resolve())
-
-
-def write_study(study: StudyConfig, path: Path) -> None:
-    """Write a study file that :func:`load_study` reads."""
-    document = study.model_dump(exclude_defaults=True)  # with mode="json" numbers as keys become text
-    with atomic_write(path) as temporary:
-        temporary.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def within_budget(study: StudyConfig, costs: Mapping[str, Cost], hours: float, processes: int) -> StudyConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from denskit.evaluation.denoising import noise_error
-from denskit.evaluation.study.config import StudyConfig, StudyRun, runs_of
+from denskit.evaluation.study.config import StudyConfig, StudyRun, load_study, runs_of, write_study
 from denskit.evaluation.study.inputs import require_files, require_same_inputs, training_files
 from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split, require_judgeable
 from denskit.evaluation.study.splits import split_settings
@@ -29,6 +30,9 @@ from denskit.training.run_folder import RunFolder
 
 State = Literal["waiting", "running", "elsewhere", "done", "failed"]  # elsewhere: in a process of another command
 _POLL = 0.5  # s
+_MAY_CHANGE = {  # trained runs stay what they are
+    "seeds", "title", "published", "tests", "committees", "simulation", "relaxation",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,33 @@ class StudyFolder:
     """Paths of a study's results."""
 
     path: Path
+
+    @property
+    def study(self) -> Path:
+        """The study as it is here, with what was given on the command line."""
+        return self.path / "study.yaml"
+
+    def keep(self, study: StudyConfig) -> None:
+        """Write the study beside its results, so that a later call cannot mix them with those of another.
+
+        A study that has trained nothing yet, as after a dry run or a mistake, is replaced, with its trials and splits.
+        Raises ValueError for the folder of another study.
+        """
+        before = load_study(self.study) if self.study.is_file() else study
+        if before.model_dump(exclude=_MAY_CHANGE) != study.model_dump(exclude=_MAY_CHANGE):
+            self.forget(f"holds the results of another study ({self.study}); give another --output, or remove it")
+        write_study(study, self.study)
+
+    def forget(self, otherwise: str) -> None:
+        """Remove what a study that has trained nothing yet has prepared.
+
+        Raises ValueError, which says that the folder is ``otherwise``, where it has trained, or is at work.
+        """
+        locks = (self.path, *(self.path / "locks").glob("*"))
+        if any((self.path / "runs").glob("*")) or any(map(is_locked, locks)):
+            raise ValueError(f"{self.path} {otherwise}")
+        for prepared in ("trials", "splits", "inputs"):
+            shutil.rmtree(self.path / prepared, ignore_errors=True)
 
     def run(self, run: StudyRun) -> Path:
         """Run folder of one training."""

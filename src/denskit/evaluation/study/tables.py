@@ -77,8 +77,8 @@ def _cells(results: Results, row: Row, bold: tuple[str, str]) -> list[str]:
 
 
 _NOTE = (
-    "Errors are MAE; mean ± standard error over seeds. Δ: to '{reference}', paired by the seeds that both have, with "
-    "its 95 % confidence interval (of two seeds or more)."
+    "Errors are MAE ({tests}); mean ± standard error over seeds. Δ: to '{reference}', paired by the seeds that both "
+    "have, with its 95 % confidence interval (of two seeds or more)."
 )
 
 _OF_COMMITTEES = (
@@ -88,13 +88,18 @@ _OF_COMMITTEES = (
 
 
 def as_cells(results: Results, bold: tuple[str, str] = ("", "")) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the table as text; ``bold`` surrounds the best of each point."""
-    return _header(results), [_cells(results, row, bold) for row in (*results.rows, *results.committees)]
+    """Header and rows of the table as text, without empty columns; ``bold`` surrounds the best of each point."""
+    rows = [_cells(results, row, bold) for row in (*results.rows, *results.committees)]
+    filled = [column for column in zip(_header(results), *rows, strict=True) if any(column[1:])]
+    header, *cells = map(list, zip(*filled, strict=True))
+    return header, cells
 
 
 def note(results: Results) -> str:
     """How to read the table."""
-    return (_NOTE + (_OF_COMMITTEES if results.committees else "")).format(reference=results.reference)
+    tests = dict.fromkeys(column.test for column in results.columns if "_mae_" in column.metric)
+    words = _NOTE + (_OF_COMMITTEES if results.committees else "")
+    return words.format(reference=results.reference, tests=", ".join(tests))
 
 
 def as_markdown(results: Results) -> str:
@@ -113,7 +118,7 @@ def as_latex(results: Results) -> str:
 
     header, cells = as_cells(results, _BOLD)
     rows = [line(row) for row in cells]
-    begin = r"\begin{tabular}{ll" + "r" * (len(header) - 2) + "}"
+    begin = rf"\begin{{tabular}}{{{''.join('l' if name in ('', 'variant') else 'r' for name in header)}}}"
     return "\n".join([begin, r"\toprule", line(header), r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 
 

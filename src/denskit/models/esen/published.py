@@ -6,7 +6,6 @@ The bias of the published force embedding acts on every atom at every time, and 
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor
 from denskit.models.esen.config import ESENConfig
 from denskit.models.packed_published import rename
 from denskit.models.published_checkpoint import Importer, from_settings
+from denskit.runtime.warning import warn
 
 _HEADS = (
     (r"^output_heads\.\w+\.", ""),
@@ -47,10 +47,9 @@ def convert_esen(state: Mapping[str, Tensor], config: ESENConfig) -> tuple[dict[
     """
     left = {name: tensor for name, tensor in state.items() if not _STRESS.search(name)}
     if len(left) < len(state):
-        warnings.warn(
+        warn(
             "the checkpoint's head for the stress is left out: its linear layer with a bias and SiLU act on components "
             "of degree 2, so its stress does not turn with the crystal; train with model.stress=strain",
-            stacklevel=2,
         )
     out = rename(left, "eSEN", _HEADS, _LAYERS, bias_on_all=True)
     for head in ("forces", "noise"):  # published: one matrix for each degree and a bias, of which only degree 1 acts

@@ -188,7 +188,8 @@ def _masses(structures: Sequence[ase.Atoms]) -> Tensor:
         if len(wrong):
             raise ValueError(
                 f"structure {place}, atom {wrong[0]} ({atoms.symbols[wrong[0]]}) has a mass of {masses[wrong[0]]:g} "
-                "amu; wanted is a positive number. Correct the masses of the file, or leave them out"
+                "amu; wanted is a positive number. Correct the masses of the file, or leave them out "
+                "(both are counted from 0)"
             )
     return torch.from_numpy(np.concatenate([atoms.get_masses() for atoms in structures])) * AMU
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from denskit.batch import System
 from denskit.files import atomic_write
 from denskit.geometry.lattice import nearest_image
+from denskit.runtime.warning import warn
 from denskit.simulation.relaxation.results import Relaxed
 from denskit.simulation.state import Structures
 
@@ -46,11 +46,10 @@ def first_frames(frames: Structures) -> list[System]:
         raise unreadable[0]
     if unreadable:
         more = f"; and {len(unreadable) - LISTED} more" if len(unreadable) > LISTED else ""
-        warnings.warn(
+        warn(
             f"{len(unreadable)} of {len(frames)} frames cannot be read and are left out. Where one was the first or "
             "the last of its relaxation, the next or the one before takes its place: "
             f"{'; '.join(map(str, unreadable[:LISTED]))}{more}",
-            stacklevel=2,
         )
     return [
         replace(frame, relaxed_energy=last[sid].energy, relaxed_positions=last[sid].positions)

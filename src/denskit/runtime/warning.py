@@ -1,0 +1,16 @@
+"""Warnings that name the user's line, however deep in Denskit they arise."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+
+def warn(text: str) -> None:
+    """Warn at the line that called into this package, perhaps through torch or ASE."""
+    frame, level, outside = sys._getframe(1), 2, 2
+    while frame.f_back is not None:
+        inside = frame.f_globals.get("__name__", "").partition(".")[0] == "denskit"
+        frame, level = frame.f_back, level + 1
+        outside = level if inside else outside
+    warnings.warn(text, stacklevel=outside)
