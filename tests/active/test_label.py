@@ -22,11 +22,19 @@ LAB = '''
 import os
 import signal
 
+import numpy as np
 from ase.calculators.emt import EMT
 from ase.calculators.lj import LennardJones
 
 def emt():
     return EMT()
+
+def careless():
+    """Gives any frame a number."""
+    class Careless(EMT):
+        def calculate(self, atoms=None, *args, **kwargs):
+            self.results = {"energy": 1.0, "forces": np.zeros((len(atoms), 3)), "stress": np.zeros(6)}
+    return Careless()
 
 def fragile():
     """Fails on every frame of three atoms."""
@@ -137,6 +145,16 @@ def test_failures_are_named_and_left_out(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="none of 1 frames could be labelled by mylab:fragile; frame 0: RuntimeError"):
         label([odd], tmp_path / "none.extxyz", method="mylab:fragile")
     assert not list(tmp_path.glob("none*"))
+
+
+def test_a_frame_without_geometry_gets_no_label(tmp_path: Path) -> None:
+    """Some methods pass over an atom whose position is NaN, and give the energy of the others."""
+    frames = crystals(3)
+    frames[1].positions[0] = np.nan
+    frames[2].cell[0, 0] = np.inf
+    done = label(frames, tmp_path / "out.extxyz", method="mylab:careless")
+    assert done.failures == dict.fromkeys((1, 2), "positions or cell are NaN or infinite")
+    assert done.labels == 1
 
 
 def test_a_process_that_dies_takes_no_labels_along(tmp_path: Path) -> None:

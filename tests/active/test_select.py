@@ -68,6 +68,9 @@ def test_a_committee_chooses_where_it_disagrees(committee: list[ForceField]) -> 
     pool = rattled(12, 0.05)
     chosen = select(committee, pool, count=4, duplicate=0.0)
     expected = spreads(committee, pool)
+    seen: list[float] = []
+    select(committee, pool, count=4, batch_size=5, progress=lambda done, text, total: seen.append(done / total))
+    assert seen == [5 / 12, 10 / 12, 1.0]
     assert chosen.by == "spread"
     assert chosen.chosen == np.argsort(-expected)[:4].tolist()
     np.testing.assert_allclose(chosen.scores, np.sort(expected)[::-1][:4], rtol=1e-4)
@@ -139,8 +142,8 @@ def test_what_the_models_cannot_tell_is_refused(committee: list[ForceField]) -> 
     ):
         with pytest.raises(ValueError, match=message):
             select(committee[:1], pool, **({"count": 1} | wrong))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="Au"):
-        select(committee, [ase.Atoms("Au2", [[0, 0, 0], [0, 0, 2.5]])], count=1)
+    with pytest.raises(ValueError, match=r"the pool, frame 2, has Au"):
+        select(committee, [*pool, ase.Atoms("Au2", [[0, 0, 0], [0, 0, 2.5]])], count=1)
 
 
 def test_features_do_not_depend_on_the_batch() -> None:
@@ -180,16 +183,19 @@ def test_the_program(committee: list[ForceField], tmp_path: Path) -> None:
     for name, model in zip("ab", committee, strict=True):
         save_model(tmp_path / f"{name}.safetensors", model, {})
     ase.io.write(tmp_path / "pool.extxyz", [*rattled(8, 0.05), *rattled(8, 0.05)])
+    ase.io.write(tmp_path / "few.extxyz", rattled(3, 0.05))
     pool, out = str(tmp_path / "pool.extxyz"), str(tmp_path / "chosen.extxyz")
     models = [str(tmp_path / "a.safetensors"), str(tmp_path / "b.safetensors")]
     done = CliRunner().invoke(app, ["select", *models, pool, "--count", "12", "-o", out])
     assert done.exit_code == 0, done.output
     assert "largest spread of the force" in done.output
     assert "8 nearly equal to a chosen frame: nearer than 0.1" in done.output
-    assert "12 were asked for" in done.output
+    assert "12 were asked for: the other frames are left out for the reasons above" in done.output
     assert len(ase.io.read(out, index=":")) == 8
     again = CliRunner().invoke(app, ["select", *models, pool, "--count", "2", "-o", out])
     assert again.exit_code == 1 and "exists already" in again.output
+    few = CliRunner().invoke(app, ["select", str(tmp_path / "few.extxyz"), "--count", "12", "-o", out, "--force"])
+    assert "12 were asked for: the pool holds no more" in few.output
     run = ["select", str(tmp_path / "run"), pool, "--count", "2", "--by", "distance", "-o", out, "--force"]
     done = CliRunner().invoke(app, run)
     assert done.exit_code == 0, done.output

@@ -15,6 +15,8 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from pydantic import ValidationError
 
 from denskit.data import DATASETS, DataConfig, SplitConfig, Splits, load_data, read_file
+from denskit.data.base import elements_of
+from denskit.data.convert import convert
 from denskit.data.datasets.md17 import molecule_file
 
 
@@ -96,6 +98,15 @@ def test_groups_stay_together_by_default(tmp_path: Path) -> None:
     parts = [{system.group for system in part} for part in (loaded.train, loaded.valid, loaded.test)]  # type: ignore[union-attr]
     assert [len(part) for part in parts] == [4, 1, 1]
     assert len(set.union(*parts)) == 6
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_training_has_all_elements_also_of_files_on_disk(tmp_path: Path, seed: int) -> None:
+    path = _write(tmp_path / "few.extxyz", [*_frames(20), *_frames(1, "H2O"), *_frames(1, "NH3")])
+    convert([path], tmp_path / "shards")
+    for place in (path, str(tmp_path / "shards")):
+        loaded = load_data(DataConfig(path=place, split=SplitConfig(train=10, valid=6)), seed=seed)
+        assert elements_of(loaded.train) == {1, 6, 7, 8}
 
 
 def test_isolated_atoms_give_references_and_are_not_trained_on(tmp_path: Path) -> None:

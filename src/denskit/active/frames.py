@@ -21,6 +21,7 @@ from denskit.evaluation.novelty import CUTOFF, Surroundings, radial_features
 from denskit.models.base import ForceField
 from denskit.models.prediction import groups
 from denskit.reading.budget import naming
+from denskit.runtime.progress import Report, unreported
 from denskit.simulation.dynamics.committee import largest_spread
 from denskit.simulation.neighbor_list import unusable
 from denskit.simulation.potential import Potential
@@ -66,7 +67,11 @@ class Look(Surroundings):
 
 
 def look_at(
-    frames: Sequence[ase.Atoms] | Sequence[System], potential: Potential | None, batch_size: int, elements: Tensor
+    frames: Sequence[ase.Atoms] | Sequence[System],
+    potential: Potential | None,
+    batch_size: int,
+    elements: Tensor,
+    progress: Report = unreported,
 ) -> Look:
     """Features of frames: of the last layer of the first model, or radial ones without a model; spread of several.
 
@@ -81,6 +86,7 @@ def look_at(
         batch = batch_of([_bare(frames[row]) for row in rows])
         bad = unusable(batch, cutoff)
         usable[rows] = ~bad
+        progress(rows[-1] + 1, f"{rows[-1] + 1} of {len(frames)} frames", len(frames))
         rows = [row for row, wrong in zip(rows, bad.tolist(), strict=True) if not wrong]
         if not rows:
             continue

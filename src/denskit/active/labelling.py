@@ -198,6 +198,8 @@ def _begin(method: str) -> None:
 
 def _result(atoms: ase.Atoms) -> dict[str, Any]:
     """Energy, forces, perhaps stress as lists; or "error"."""
+    if not (np.isfinite(atoms.positions).all() and np.isfinite(atoms.cell.array).all()):
+        return {"error": "positions or cell are NaN or infinite"}  # some methods pass over such an atom in silence
     bare = ase.Atoms(
         atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc, info=dict(atoms.info),
         charges=atoms.get_initial_charges(), magmoms=atoms.get_initial_magnetic_moments(),

@@ -22,6 +22,7 @@ from denskit.evaluation.novelty import nearest_distance, novelty
 from denskit.files import atomic_write, new_frames_file
 from denskit.models.base import ForceField
 from denskit.runtime.device import choose_device
+from denskit.runtime.progress import Report, unreported
 from denskit.simulation.potential import Potential
 from denskit.training.run_folder import RunFolder, model_file
 
@@ -64,6 +65,7 @@ def select(
     most_spread: float | None = None,
     device: str = "auto",
     batch_size: int = 32,
+    progress: Report = unreported,
 ) -> Selection:
     """Choose frames of a pool for labelling; at most ``count``, fewer where the others are duplicates.
 
@@ -79,6 +81,7 @@ def select(
         most_spread: eV/Å; frames with more are left out as exploded.
         device: of the models.
         batch_size: frames evaluated at once.
+        progress: called after each batch.
 
     Raises:
         FileNotFoundError: No such file.
@@ -90,11 +93,14 @@ def select(
     known = _training(given, train)
     _check(by, len(given), count, most_spread, has_training=bool(known))
     potential = _potential(given, device)
-    every = np.concatenate([frame.numbers if isinstance(frame, ase.Atoms) else frame.atomic_numbers
-                            for frame in [*frames, *known]])  # fmt: skip
-    elements = torch.from_numpy(np.unique(every)).long()
-    look = look_at(frames, potential, batch_size, elements)
-    reference = look_at(known, potential, batch_size, elements) if known else None
+    numbers = [frame.numbers if isinstance(frame, ase.Atoms) else frame.atomic_numbers for frame in [*frames, *known]]
+    elements = torch.from_numpy(np.unique(np.concatenate(numbers))).long()
+    name = str(pool) if isinstance(pool, str | Path) else "the pool"
+    for model in potential.models if potential is not None else ():
+        for place in range(len(frames)):
+            model.scaling.check_elements(numbers[place], f"{name}, frame {place},")
+    look = look_at(frames, potential, batch_size, elements, progress)
+    reference = look_at(known, potential, batch_size, elements, progress) if known else None
     found = look.fingerprints(elements)
     taken = found[:0] if reference is None else reference.fingerprints(elements)[reference.usable]
     unit = _typical(taken if len(taken) > 1 else found[look.usable])

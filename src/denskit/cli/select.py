@@ -65,16 +65,20 @@ def select(
 
       denskit select pool.extxyz --count 200 -o diverse.extxyz
     """
+    from rich.console import Console
+
     from denskit.active.selection import select as choose
     from denskit.active.selection import write_selection
     from denskit.files import new_frames_file
+    from denskit.runtime.progress import progress_bar
 
     *models, pool = paths
     new_frames_file(output, inputs=[pool], force=force)
-    selection = choose(
-        models, pool, count=count, by=by, train=train, duplicate=duplicate, most_spread=most_spread, device=device,
-        batch_size=batch_size,
-    )  # fmt: skip
+    with progress_bar(Console()) as progress:
+        selection = choose(
+            models, pool, count=count, by=by, train=train, duplicate=duplicate, most_spread=most_spread, device=device,
+            batch_size=batch_size, progress=progress,
+        )  # fmt: skip
     if not selection.chosen:
         raise ValueError("\n".join([f"{pool}: no frame is left to choose", *_fates(selection)]))
     write_selection(selection, pool, output, force=force)
@@ -108,7 +112,9 @@ def _show(selection: Selection, count: int) -> None:
     for line in _fates(selection):
         typer.echo(line)
     if len(selection.chosen) < count:
-        typer.echo(f"{count} were asked for: the other frames are left out for the reasons above")
+        others = selection.pool > len(selection.chosen)
+        why = "the other frames are left out for the reasons above" if others else "the pool holds no more"
+        typer.echo(f"{count} were asked for: {why}")
 
 
 def _fates(selection: Selection) -> list[str]:

@@ -60,6 +60,10 @@ class Source(ABC):
         groups = tuple(system.group for system in self)
         return groups if any(groups) else ()
 
+    def elements_of_structures(self) -> list[frozenset[int]]:
+        """The atomic numbers that occur in each structure [B], for splits.  Reads all structures."""
+        return [frozenset(system.atomic_numbers.tolist()) for system in self]
+
     def fields(self, index: int) -> dict[str, Any]:
         """Fields of the file beside the structure and its labels."""
         return {}

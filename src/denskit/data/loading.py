@@ -22,6 +22,7 @@ from denskit.reading.remote import address_of
 
 WEIGHTED = ("energy", "forces")
 SAMPLE = 64  # structures of shards that are read before training
+FEW = 10_000  # structures of shards that are all read for a split that trains every element: some seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +144,7 @@ def _splits(config: DataConfig, source: Source, pool: np.ndarray, path: Path, se
     if split.mode is None:
         split = split.model_copy(update={"mode": "group" if source[0].group else "random"})
     groups = source.group_names() if split.mode == "group" else ()
-    elements = source.elements_of_structures() if isinstance(source, StructureArrays) else ()
+    elements = source.elements_of_structures() if source.in_memory or len(source) <= FEW else ()
     splits = divide(split, pool=pool, groups=groups, seed=seed, path=path, test=config.test is None, elements=elements)
     advice = "; frames of one trajectory resemble each other: data.split.mode=blocks or group judges more strictly"
     return splits, f"{path}: {splits.how}{advice if by_default and split.mode == 'random' else ''}"
