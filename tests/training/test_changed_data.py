@@ -44,12 +44,27 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
 
     _write(data, 1.0)
     longer = load_config("demo", [*settings, "training.max_steps=2"])
-    with pytest.raises(ValueError, match="the data file has changed since this run started"):
+    with pytest.raises(ValueError, match=r"the content of data\.path has changed since this run started"):
         train(longer, resume=True)
     assert (run / "splits.json").read_bytes() == splits
 
     _write(data, 0.0)
     train(longer, resume=True)
+
+
+def test_a_run_goes_on_with_its_split(tmp_path: Path) -> None:
+    """Also where a split of the same settings would be drawn otherwise today."""
+    data, run = tmp_path / "mine.extxyz", tmp_path / "run"
+    _write(data, 0.0)
+    settings = [f"data.path={data}", f"output={run}", "data.split.train=3", "data.split.valid=2", *SMALL]
+    train(load_config("demo", [*settings, "training.max_steps=1"]))
+    drawn = Splits.read(run / "splits.json")
+    other = replace(drawn, train=drawn.train[::-1].copy(), test=drawn.valid[:1], valid=drawn.valid[1:])
+    other.save(run / "splits.json")
+
+    train(load_config("demo", [*settings, "training.max_steps=2"]), resume=True)
+    kept = Splits.read(run / "splits.json")
+    assert [kept.train.tolist(), kept.valid.tolist()] == [other.train.tolist(), other.valid.tolist()]
 
 
 def test_a_run_does_not_go_on_backwards(tmp_path: Path) -> None:

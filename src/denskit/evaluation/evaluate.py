@@ -15,7 +15,7 @@ import numpy as np
 
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source
-from denskit.data.config import DataConfig, SplitConfig
+from denskit.data.config import DataConfig
 from denskit.data.frames import bare, structures_of
 from denskit.data.loading import read_file
 from denskit.data.structure_arrays import StructureArrays, numbered
@@ -305,8 +305,5 @@ def has_test(run: Path) -> bool:
 
 def run_data(run: Path) -> LoadedData:
     """The data of a run, with its split."""
-    config, splits = load_config(run), RunFolder(run).splits
-    data = config.data
-    if splits.is_file():
-        data = data.model_copy(update={"split": SplitConfig(file=str(splits))})
-    return load_data(data, config.seed, config.required_labels)
+    config = load_config(run)
+    return load_data(RunFolder(run).as_divided(config.data), config.seed, config.required_labels)

@@ -62,11 +62,10 @@ def _prepared(
 ) -> tuple[Trainer, dict[str, tuple[Any, Any]]]:
     """The training at its beginning or at its checkpoint, and the settings that changed since; nothing is written."""
     checkpoint = load_checkpoint(folder.last) if continues else None
-    data = load_data(config.data, config.seed, config.required_labels)
-    if checkpoint is not None and data.splits is not None:
-        folder.require_same_data(data.splits.sha256)
     if checkpoint is not None:
         require_same_contents(checkpoint.inputs, config, folder.path)
+    divided = config.data if checkpoint is None else folder.as_divided(config.data)
+    data = load_data(divided, config.seed, config.required_labels)
     config, decided = settled(config, data, group, checkpoint)
     trainer = Trainer(config, data, group, continued=checkpoint is not None)
     trainer.inputs = contents(config) if group.is_first else {}

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 import yaml
 
+from denskit.data.config import DataConfig, SplitConfig
 from denskit.data.splits import Splits
 from denskit.files import atomic_write, write_json
 from denskit.models.model_file import IN_RUNS, read_header
@@ -61,6 +62,12 @@ class RunFolder(WorkFolder):
         """
         return Splits.read(self.splits) if self.splits.is_file() else None
 
+    def as_divided(self, data: DataConfig) -> DataConfig:
+        """``data`` with the split of the run, which is not drawn again."""
+        if not self.splits.is_file():
+            return data
+        return data.model_copy(update={"split": SplitConfig(file=str(self.splits))})
+
     def continues(self, *, resume: bool, say: Callable[[str], None] = lambda text: None) -> bool:
         """Whether a checkpoint is there to continue from; False: the training begins.
 
@@ -94,15 +101,6 @@ class RunFolder(WorkFolder):
         """The step and the validation errors of the last model, where it is of that step; else no errors."""
         about = read_header(self.last_model)["metadata"] if self.last_model.is_file() else {}
         return step, about["validation"] if about.get("step") == step else {}
-
-    def require_same_data(self, sha256: str) -> None:
-        """Raise ValueError if the run began with data of another checksum."""
-        before = self.divided()
-        if before is not None and before.sha256 != sha256:
-            raise ValueError(
-                f"{self.path}: the data file has changed since this run started (sha256 {before.sha256[:12]}... then, "
-                f"{sha256[:12]}... now); bring it back, or start a new run (training.init_from takes the weights along)"
-            )
 
     def write_start(self, config: RunConfig) -> None:
         """Write config.yaml and environment.json."""
