@@ -60,7 +60,7 @@ def test_only_given_settings_are_counted() -> None:
     """Not the size of the model by the number of frames, averages and noise that are measured, or a task's defaults."""
     given = ["data.path=a.extxyz", "task=dens", "model.cutoff=4.0", "training.max_steps=7"]
     asked = load_config("equiformer", given)
-    decided = {**asked.sizes[0].model, "average_degree": 12.5, "average_atoms": 9.0, "basis_shift": 1.5}
+    decided = {**asked.sizes[0].model, "average_degree": 12.5, "average_atoms": 9.0}
     sized = type(asked.model).model_validate(asked.model.model_dump() | decided)
     trained = asked.model_copy(update={"model": sized, "sizes": ()})
     name, preset = _nearest_preset(trained)

@@ -48,7 +48,7 @@ def model(preset: str, dtype: torch.dtype) -> ForceField:
     """The preset's smallest model with two layers and random numbers in all parameters."""
     config = load_config(preset, ["task=dens"])
     sizes = config.sizes[0].model if config.sizes else {}
-    small = sizes | {"num_layers": 2, "average_degree": 20.0, "average_atoms": 5.0, "basis_shift": 0.5}
+    small = sizes | {"num_layers": 2, "average_degree": 20.0, "average_atoms": 5.0}
     small = {key: value for key, value in small.items() if key in type(config.model).model_fields}
     model_config = type(config.model).model_validate(config.model.model_dump() | small)
     with torch.random.fork_rng():

@@ -81,7 +81,7 @@ VARIANTS: dict[str, Variant] = {
         equiformer(forces="direct", messages="linear", attention="none", num_layers=1, message_channels="input"), NOISE
     ),
     "envelope": Variant(equiformer(envelope=True, stress="strain"), NOISE),
-    "merged": Variant(equiformer(envelope=True, norm="merged"), NOISE),
+    "merged": Variant(equiformer(envelope=True, norm="merged", basis_origin="covalent_radii"), NOISE),
     "merged_direct": Variant(equiformer(envelope=True, norm="merged", forces="direct", messages="linear"), NOISE),
     "envelope_dot_product": Variant(
         equiformer(

@@ -11,7 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from denskit.nn.radial import RADIAL_BASES, BesselBasis, ExponentialNormalBasis, GaussianBasis, GaussianSmearing
+from denskit.nn.covalent_origins import RADII, CovalentOrigins
+from denskit.nn.radial import (
+    RADIAL_BASES,
+    BesselBasis,
+    ExponentialNormalBasis,
+    GaussianBasis,
+    GaussianSmearing,
+)
 
 from tolerances import EXACT64
 
@@ -49,12 +56,18 @@ def test_equals_published(reference_dir: Path) -> None:
     assert {ExponentialNormalBasis, GaussianBasis} <= seen
 
 
-def test_a_shift_moves_the_functions_to_larger_distances() -> None:
-    basis, moved = ExponentialNormalBasis(8, CUTOFF), ExponentialNormalBasis(8, CUTOFF, shift=1.5)
-    distance = torch.linspace(0.1, 3.4, 12)
-    expected = basis(distance) / basis.cutoff_function(distance)[:, None]
-    found = moved(distance + 1.5) / moved.cutoff_function(distance + 1.5)[:, None]
-    torch.testing.assert_close(found, expected)
+def test_origins_move_the_functions_to_the_distances_of_large_atoms() -> None:
+    basis = ExponentialNormalBasis(8, CUTOFF)
+    numbers = torch.tensor([1, 6, 29, 29, 118])
+    origin = CovalentOrigins(119)(numbers, torch.tensor([[0, 2, 1, 3, 4], [1, 3, 2, 1, 2]]))
+    copper = 2 * 1.12 - 1.07
+    expected = [0.0, copper, 0.75 + 1.12 - 1.07, 0.75 + 1.12 - 1.07, 1.57 + 1.12 - 1.07]
+    assert len(RADII) == 118
+    torch.testing.assert_close(origin, torch.tensor(expected), rtol=0, atol=1e-6)  # Å
+    distance = torch.linspace(0.1, 3.4, 5)
+    of_hydrogen = basis(distance) / basis.cutoff_function(distance)[:, None]
+    moved = basis(distance + copper, torch.full_like(distance, copper))
+    torch.testing.assert_close(moved / basis.cutoff_function(distance + copper)[:, None], of_hydrogen)
 
 
 def test_exponential_normal_starts_as_published(reference_dir: Path) -> None:

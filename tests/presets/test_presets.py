@@ -41,7 +41,7 @@ def test_forces_by_gradient_are_smooth_at_every_size(name: str) -> None:
     assert config.model.cutoff <= 6
     for row in config.sizes or (SizeRow(model={}),):
         settings = config.model.model_dump() | row.model
-        settings |= {key: 1.5 if key == "basis_shift" else 20.0 for key in MEASURED if key in settings}
+        settings |= {key: 20.0 for key in MEASURED if key in settings}
         model = type(config.model).model_validate(settings)
         backbone = build_force_field(model, heads={"noise": "1"}, scaling=Scaling(elements=[1, 6, 8])).backbone
         assert backbone.smooth

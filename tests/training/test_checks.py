@@ -283,9 +283,3 @@ def test_warnings_come_before_the_first_step(tiny: Tiny) -> None:
     lines = _log(config).splitlines()
     (warning,) = [number for number, line in enumerate(lines) if "warning: task.sigma=0.4" in line]
     assert warning < next(number for number, line in enumerate(lines) if "step 1/1" in line)
-
-
-def test_atoms_before_the_first_radial_function(tiny: Tiny, systems: dict[str, System]) -> None:
-    few = [systems["ethanol"]] * 5
-    assert "the radial functions begin at 1.5 Å" in _warned(tiny(LONG, "model.basis_shift=1.5"), few)
-    assert "radial functions" not in _warned(tiny(LONG, "model.basis_shift=0.5"), few)

@@ -85,28 +85,6 @@ def test_neighbours_are_counted_through_the_cell(tmp_path: Path) -> None:
     assert np.isclose(fitted.model.average_atoms or 0, 4)
 
 
-def test_radial_functions_begin_below_the_shortest_distance(tmp_path: Path, water: Path) -> None:
-    copper = bulk("Cu", cubic=True)  # nearest neighbours at 2.55 Å
-    copper.calc = EMT()
-    copper.get_forces()
-    write(tmp_path / "copper.extxyz", [copper] * 4)
-
-    def fitted(data: Path, *settings: str) -> tuple[EquiformerConfig, str]:
-        config = load_config("equiformer", [f"data.path={data}", "training.max_steps=1", *settings])
-        found, said = fit_model_to_data(config, load_data(config.data, 0))
-        assert isinstance(found.model, EquiformerConfig)
-        return found.model, " ".join(said)
-
-    model, said = fitted(tmp_path / "copper.extxyz")
-    assert model.basis_shift == 1.55
-    assert "radial functions that begin at 1.55 Å" in said
-    assert fitted(tmp_path / "copper.extxyz", "model.basis_shift=0.5")[0].basis_shift == 0.5
-    assert fitted(tmp_path / "copper.extxyz", "model.radial_basis=bessel")[0].basis_shift == 0
-    model, said = fitted(water)  # O-H
-    assert model.basis_shift == 0
-    assert "begin" not in said
-
-
 def test_settings_that_do_not_go_together_are_named(tmp_path: Path, water: Path) -> None:
     config = _config(tmp_path, water, "model.channels=[8,4,2]", "model.feature_channels=[8,4,2]",
                      "model.head_channels=[4,2,2]", "model.ffn_channels=[8,4,2]", "data.split.train=6")  # fmt: skip

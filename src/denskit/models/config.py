@@ -10,7 +10,7 @@ from denskit.batch import MAX_ATOMIC_NUMBER, Batch
 from denskit.geometry.neighbors import build_neighbors
 from denskit.settings import OnFineTuning, Settings
 
-MEASURED = ("average_degree", "average_atoms", "basis_shift")  # settings that training measures where they are null
+MEASURED = ("average_degree", "average_atoms")  # settings that training measures where they are null
 
 
 class ModelConfig(Settings):

@@ -19,34 +19,33 @@ PUBLISHED_PI = 3.14159  # the normalisation of Graphormer's Gaussian basis and o
 
 
 class ExponentialNormalBasis(NoWeightDecay):
-    """f(d) exp(-beta_k (exp(-5 (d - shift) / cutoff) - mu_k)^2), with f the cosine cutoff (PhysNet, arXiv 1902.08408,
-    eq. 7, without the shift).
+    """f(d) exp(-beta_k (exp(-5 (d - origin) / cutoff) - mu_k)^2), with f the cosine cutoff (PhysNet, arXiv 1902.08408,
+    eq. 7, where all origins are 0).
 
     The means mu lie evenly between exp(-cutoff) and 1; beta = (2 (1 - exp(-cutoff)) / num_basis)^-2.  As in the
     published Equiformer the first mean is exp(-cutoff) with the cutoff in Å, although exp(-5 d / cutoff) ends at
     exp(-5): both agree at the published cutoff of 5 Å.  No parameter is trained.
 
-    ``shift`` (Å) is ours: the functions are narrow from it to about 2 Å beyond.  Without it that is right for
-    molecules, but all distances in a metal, from 2.5 Å on, lie within the width of one function.
+    Origins (Å) of edges are ours; see :class:`denskit.nn.covalent_origins.CovalentOrigins`.
     """
 
     means: Tensor  # [num_basis]
     betas: Tensor  # [num_basis]
 
-    def __init__(self, num_basis: int, cutoff: float, shift: float = 0.0) -> None:
+    def __init__(self, num_basis: int, cutoff: float) -> None:
         super().__init__()
-        self.decay, self.shift = 5.0 / cutoff, shift
+        self.decay = 5.0 / cutoff
         self.cutoff_function = CosineCutoff(cutoff)
         start = math.exp(-cutoff)
         beta = (2.0 / num_basis * (1.0 - start)) ** -2
         self.register_buffer("means", torch.linspace(start, 1.0, num_basis))
         self.register_buffer("betas", torch.full((num_basis,), beta))
 
-    def forward(self, distance: Tensor) -> Tensor:
-        """Distances [E] (Å) to [E, num_basis]."""
-        distance = distance.unsqueeze(-1)
-        exponent = -self.betas * (torch.exp(-self.decay * (distance - self.shift)) - self.means) ** 2
-        value: Tensor = self.cutoff_function(distance)
+    def forward(self, distance: Tensor, origin: Tensor | None = None) -> Tensor:
+        """Distances [E] and origins [E] (Å) to [E, num_basis]."""
+        beyond = distance if origin is None else distance - origin
+        exponent = -self.betas * (torch.exp(-self.decay * beyond.unsqueeze(-1)) - self.means) ** 2
+        value: Tensor = self.cutoff_function(distance.unsqueeze(-1))
         return value * torch.exp(exponent)
 
 

@@ -246,18 +246,6 @@ def denoising_few_crystals(planned: PlannedTraining) -> str | None:
     )
 
 
-def unresolved_distances(planned: PlannedTraining) -> str | None:
-    """Atoms nearer than where the radial functions begin, as in data unlike those of the starting model."""
-    begin = getattr(planned.config.model, "basis_shift", None) or 0.0
-    if planned.shortest_distance >= begin:
-        return None
-    origin = "" if planned.fresh else f", which {planned.config.training.init_from} has from its own structures,"
-    return (
-        f"training structures have atoms at {planned.shortest_distance:.2f} Å, and the radial functions begin at "
-        f"{begin:g} Å (model.basis_shift){origin} so nearer atoms are not told apart; train a fresh model"
-    )
-
-
 def _force_rms(planned: PlannedTraining) -> np.ndarray:
     """Root mean square force (eV/Å) over the free atoms of each structure of the sample."""
     forces = [np.zeros(3) if s.forces is None else s.forces[~s.fixed] for s in planned.systems]
@@ -333,7 +321,7 @@ def length(planned: PlannedTraining) -> str | None:
 
 
 CHECKS = (
-    learning_rate, unresolved_distances, noise, idle_denoising, nothing_to_strain, denoising_at_equilibrium,
+    learning_rate, noise, idle_denoising, nothing_to_strain, denoising_at_equilibrium,
     denoising_few_crystals, few_epochs, many_epochs, unused_stress, untrained_stress, slow_layers, length,
 )  # fmt: skip
 

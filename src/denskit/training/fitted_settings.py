@@ -1,4 +1,4 @@
-"""Settings that the training data decide: size of the model, averages and distances, noise of DeNS."""
+"""Settings that the training data decide: size of the model, average degree and number of atoms, noise of DeNS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from denskit.training.settings import RunConfig, SizeRow
 from denskit.training.starting_model import SAMPLE as LABELLED  # structures whose labels are read
 
 SAMPLE = 64  # training structures that are measured
-HYDROGEN = 1.0  # Å: the radial functions begin this much below the shortest distance, as those of molecules with C-H do
 SHARE = 0.045  # of the median distance to the nearest atom: 0.05 Å for organic molecules, as published for MD17
 MOLECULAR = 1.3  # Å: most atoms of molecules with hydrogen have a neighbour nearer than this
 RANGE = (0.025, 0.15)  # Å, smallest and largest sigma of the paper
@@ -43,8 +42,7 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
     unknown = [name for name in MEASURED if settings.get(name, 0) is None]
     if config.training.init_from is not None and unknown:  # asked for; load_config takes all others
         trained = read_header(model_file(config.training.init_from))["model"]
-        usual = type(config.model).model_fields  # of a setting that is younger than the trained model
-        settings |= {name: trained.get(name, usual[name].default) for name in unknown}
+        settings |= {name: trained[name] for name in unknown if name in trained}
         messages.append(f"averages of the training structures as in {config.training.init_from}")
     elif config.sizes:
         row = rows_for(config.sizes, len(data.train))[0]
@@ -54,7 +52,7 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
             messages.append(f"model sized for {len(data.train)} training structures: {listed}")
     unknown = [name for name in unknown if settings[name] is None]
     if unknown:
-        measured = _measured(data.train, config.model)
+        measured = _averages(data.train, config.model)
         settings |= {name: measured[name] for name in unknown}
         messages.append(f"measured on the training structures: {_words(unknown, measured)}")
     if not messages:
@@ -80,38 +78,24 @@ def rows_for(rows: Sequence[SizeRow], structures: int) -> list[SizeRow]:
     return found
 
 
-def _measured(source: Source, model: ModelConfig) -> dict[str, float]:
-    """Values of ``MEASURED``; all of a basis that has no shift is 0."""
+def _averages(source: Source, model: ModelConfig) -> dict[str, float]:
     chosen = spaced(len(source), SAMPLE)
     atoms = edges = 0
-    shortest = model.cutoff
     for index in chosen:  # one at a time: a few large cells must not fill the memory
         batch, _ = collate([source[int(index)]], torch.float64)
         atoms += batch.num_atoms
-        batch = model.with_neighbors(batch)
-        edges += batch.num_edges
-        if batch.num_edges:
-            shortest = min(shortest, float(batch.edge_vectors().norm(dim=1).min()))
+        edges += model.with_neighbors(batch).num_edges
     if not edges:
         raise ValueError(
             f"no atom of {len(chosen)} training structures of {source.name} has another one within "
             f"model.cutoff={model.cutoff:g} Å; usual are 4 to 6 Å (lengths of the file are taken to be in Å)"
         )
-    shifted = getattr(model, "radial_basis", None) == "exponential_normal"
-    return {
-        "average_degree": max(edges / atoms, 1.0),
-        "average_atoms": atoms / len(chosen),
-        "basis_shift": round(max(shortest - HYDROGEN, 0.0), 2) if shifted else 0.0,
-    }
+    return {"average_degree": max(edges / atoms, 1.0), "average_atoms": atoms / len(chosen)}
 
 
 def _words(names: Sequence[str], measured: dict[str, float]) -> str:
-    words = {
-        "average_degree": "{:.1f} neighbours an atom",
-        "average_atoms": "{:.1f} atoms a structure",
-        "basis_shift": "radial functions that begin at {:g} Å",
-    }
-    return ", ".join(words[name].format(measured[name]) for name in names if measured[name])
+    words = {"average_degree": "neighbours an atom", "average_atoms": "atoms a structure"}
+    return ", ".join(f"{measured[name]:.1f} {words[name]}" for name in names)
 
 
 def fit_dens_to_crystals(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:

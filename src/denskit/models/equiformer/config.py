@@ -32,9 +32,9 @@ class EquiformerConfig(ModelConfig):
     """Basis of distances."""
     num_basis: int = Field(32, ge=1)
     """Radial basis functions."""
-    basis_shift: float | None = Field(0.0, ge=0)
-    """Å, where the functions of radial_basis=exponential_normal begin: nearer atoms are not told apart; published: 0;
-    null: 1 Å less than the shortest distance between training atoms, so 0 for molecules with hydrogen."""
+    basis_origin: Literal["zero", "covalent_radii"] = Field("zero")
+    """Where the functions of radial_basis=exponential_normal begin: at 0, as published, or 1.07 Å (that of C-H) below
+    the sum of the covalent radii of both atoms, so that all pairs of elements are resolved alike."""
     radial_hidden: tuple[int, ...] = Field((64, 64))
     """Hidden layers of the radial functions."""
     attention: Literal["mlp", "dot_product", "none"] = Field("mlp")
@@ -90,8 +90,11 @@ class EquiformerConfig(ModelConfig):
             raise ValueError(f"message_channels is {self.message_channels}; at least 1 channel a degree is wanted")
         if self.attention == "dot_product" and self.messages == "nonlinear":
             raise ValueError("dot-product attention has linear messages; set messages=linear or attention=mlp")
-        if self.basis_shift and self.radial_basis != "exponential_normal":
-            raise ValueError(f"basis_shift acts on radial_basis=exponential_normal, found {self.radial_basis}")
+        if self.basis_origin != "zero" and self.radial_basis != "exponential_normal":
+            raise ValueError(
+                f"basis_origin={self.basis_origin} is for radial_basis=exponential_normal, found {self.radial_basis}; "
+                "set basis_origin=zero"
+            )
         if self.attention == "none" and self.attention_dropout > 0:
             raise ValueError("attention_dropout would be ignored with attention=none; set it to 0")
         if self.norm != "none" and min(self.channels) < 2:

@@ -29,6 +29,7 @@ from denskit.models.equiformer.norm import EquivariantLayerNorm, MergedLayerNorm
 from denskit.models.execution import DEFAULT, Execution
 from denskit.models.recompute import EdgeChunk
 from denskit.nn.activation import scaled_silu
+from denskit.nn.covalent_origins import CovalentOrigins
 from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import EquivariantDropout, StochasticDepth
 from denskit.nn.force_encoding import ForceEncoding
@@ -141,15 +142,15 @@ class Equiformer(Backbone):
 
     def __init__(self, config: EquiformerConfig, heads: dict[str, str], force_input_scale: float) -> None:
         super().__init__(config)
-        if None in (config.average_degree, config.average_atoms, config.basis_shift):
+        if None in (config.average_degree, config.average_atoms):
             raise ValueError(f"{', '.join(MEASURED)} are measured when training starts; give numbers here")
         channels, init = config.channels, config.initialisation
         # without norms in the blocks the final one remains; gradient forces see only its scalars
         self.symmetric_sites = config.norm == "merged" or (config.norm == "none" and config.forces == "gradient")
         self.atom_embedding = nn.Parameter(torch.randn(config.num_elements, channels[0]))
         self.atom_bias = nn.Parameter(torch.zeros(channels[0]))
-        shift = {"shift": config.basis_shift} if config.basis_shift else {}
-        self.basis = RADIAL_BASES[config.radial_basis](config.num_basis, config.cutoff, **shift)
+        self.basis = RADIAL_BASES[config.radial_basis](config.num_basis, config.cutoff)
+        self.origins = CovalentOrigins(config.num_elements) if config.basis_origin == "covalent_radii" else None
         self.envelope = PolynomialEnvelope(config.cutoff) if config.envelope else None
         self.edge_degree = EdgeDegreeEmbedding(config)
         self.force_encoding = None
@@ -205,7 +206,9 @@ class Equiformer(Backbone):
             frames, basis = self._edges_in_chunks(batch, chunks)
         else:
             frames = frames or self.frames_of(batch, self.config.l_max)
-            basis = self.basis(frames.length if pairs is None else frames.length.index_select(0, pairs[:, 0]))
+            edges = slice(None) if pairs is None else pairs[:, 0]
+            length = frames.length if pairs is None else frames.length.index_select(0, pairs[:, 0])
+            basis = self._basis(length, batch, edges)
         return EquiformerGraph(
             **self.edge_fields(batch, frames, basis, execution),
             chunks=chunks,
@@ -213,13 +216,19 @@ class Equiformer(Backbone):
             pair=None if pairs is None else pair_of_edge(pairs),
         )
 
+    def _basis(self, length: Tensor, batch: Batch, edges: Tensor | slice) -> Tensor:
+        """Radial basis [e, num_basis] of some edges of the batch, of ``length`` [e] Å."""
+        if self.origins is None:
+            return self.basis(length)  # type: ignore[no-any-return]
+        return self.basis(length, self.origins(batch.atomic_numbers, batch.built_edges.index[:, edges]))  # type: ignore[no-any-return]
+
     def _edges_in_chunks(self, batch: Batch, chunks: Sequence[EdgeChunk]) -> tuple[EdgeFrames, Tensor]:
         """Frames and radial basis, chunk by chunk: saves a few hundred activations per edge."""
 
-        def function(_: EdgeChunk, vectors: Tensor) -> list[Tensor]:
+        def function(chunk: EdgeChunk, vectors: Tensor) -> list[Tensor]:
             with torch.autocast(vectors.device.type, enabled=False):
                 frames = edge_frames(vectors, self.config.l_max)
-            return [frames.length, frames.direction, self.basis(frames.length), *frames.wigner]
+            return [frames.length, frames.direction, self._basis(frames.length, batch, chunk.edges), *frames.wigner]
 
         count = 3 + self.config.l_max + 1
         length, direction, basis, *wigner = at_edges(self.basis, function, self.edge_vectors(batch), chunks, count)
