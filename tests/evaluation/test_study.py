@@ -309,6 +309,10 @@ class TestQuestion:
         assert asked(mine, "--hours", "1", "--frames", "50").exit_code == 0
         steps = load_study(tmp_path / "out" / "study.yaml").settings["training.max_steps"]
         assert steps < 10_000
+        crowded = ["study", str(mine), "--question", "dens", "--dry-run", "-o", str(tmp_path / "crowded")]
+        CliRunner().invoke(app, [*crowded, "--hours", "1", "--frames", "50", "--processes", "1000"])
+        settings = load_study(tmp_path / "crowded" / "study.yaml").settings
+        assert settings["training.max_steps"] == steps, "processes that share cores are no gain"
         again = asked(mine, "--hours", "2", "--frames", "50")
         assert again.exit_code == 0 and "keep their length" in again.output
         assert asked(mine).exit_code == 0
@@ -632,6 +636,17 @@ class TestWholeStudies:
         alone = denskit("study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "out"), "--task", "1")
         assert alone.returncode == 0 and "DeNS, seed 0: finished, nothing to do" in alone.stdout
 
+    def test_more_processes_than_cores_take_no_less_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Sixteen runs of one kind on 2 cores take as long for 8 processes as for 2, and half as long as for 1."""
+        command = importlib.import_module("denskit.cli.study")
+        monkeypatch.setattr("denskit.runtime.threads.cores", lambda: 2)
+        study, cost = tiny_study(seeds=8), Cost(step=100.0, structure=0.0, train=40, valid=6, test=20)
+        costs = {cell: cost for cell in runs_to_try(study)}
+        said = {n: command._announce(study, StudyFolder(tmp_path), costs, n) for n in (1, 2, 8)}
+        assert "about 5h20m on 1 core " in said[1][0] and "about 2h40m on 2 cores " in said[2][0]
+        assert said[8] == [said[2][0], "note: --processes 8 shares 2 cores, and is no faster than 2"]
+        assert len(said[1]) == len(said[2]) == 1
+
     def test_stopped_by_a_signal_it_saves_and_continues(self, tmp_path: Path) -> None:
         study = tiny_study(settings={**TINY, "training.max_steps": 100_000}, seeds=1)
         write_study(study, tmp_path / "long.yaml")
@@ -679,6 +694,22 @@ class TestWholeStudies:
             train_and_judge(
                 tiny_study(relaxation={"path": "none.lmdb"}), runs_of(study)[0], StudyFolder(tmp_path / "out")
             )
+
+    def test_too_few_structures_are_missed_before_the_first_trial(self, tmp_path: Path) -> None:
+        """Also those of a later kind of run; and a data set that leaves none to judge on."""
+
+        def asked(**changes: object) -> str:
+            write_study(tiny_study(seeds=1, **changes), tmp_path / "study.yaml")
+            done = CliRunner().invoke(app, ["study", str(tmp_path / "study.yaml"), "-o", str(tmp_path / "out")])
+            assert done.exit_code == 1 and "timing" not in done.output, done.output
+            return " ".join(done.output.split())
+
+        later = asked(axes={"data.split.valid": [6, 5000]})
+        assert "Error: plain, data.split.valid 5000: " in later and " frames to divide" in later
+        frames = {20: {"training.max_steps": 12}, 5000: {}}
+        assert "'axes.data.split.train={20: {training.max_steps: 12}}'" in asked(axes={FRAMES: frames})
+        alone = {**TINY, "data.split": {"valid": 6, "test": 0}}
+        assert "plain: training and validation leave no structure for the test split" in asked(settings=alone)
 
     def test_a_queue_script_has_one_job_a_run(self, tmp_path: Path) -> None:
         """Its paths may have spaces; work that would be ignored beside it is refused."""

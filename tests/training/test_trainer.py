@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import ase.io
+import numba
 import numpy as np
 import pytest
 import torch
@@ -33,9 +34,10 @@ from denskit.runtime.processes import join_processes
 from denskit.tasks import TASKS, EnergyForces, Term
 from denskit.training.checkpoint import load_checkpoint, save_checkpoint
 from denskit.training.load_config import RunConfig, load_config
+from denskit.training.loader import StepWork
 from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
-from denskit.training.trainer import Trainer
+from denskit.training.trainer import Asked, Trainer
 from training.same_runs import assert_same_runs
 
 Tiny = Callable[..., RunConfig]
@@ -44,6 +46,32 @@ Tiny = Callable[..., RunConfig]
 def _rows(run: Path) -> list[dict[str, str]]:
     with (run / "metrics.csv").open() as stream:
         return list(csv.DictReader(stream))
+
+
+def test_the_first_step_of_a_process_tells_nothing_of_the_others(tiny: Tiny) -> None:
+    """It may compile kernels: neither the time of a step nor the time that is left counts it."""
+    run = train(tiny("training.max_steps=2", "training.log_every=1"))
+    first, second = _rows(run)
+    spent = float(second["seconds"]) - float(first["seconds"])
+    assert not first["step_ms"] and float(second["step_ms"]) == pytest.approx(1000 * spent, rel=1e-3)
+    said = [line for line in (run / "train.log").read_text().splitlines() if "ms/step" in line or " left" in line]
+    assert len(said) == 1 and "step 2/2" in said[0]
+    train(tiny("training.max_steps=3", "training.log_every=3"), resume=True)
+    assert not _rows(run)[-1]["step_ms"], "the first of another process"
+
+
+def test_compilation_of_kernels_is_said_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Trainer.train_step
+
+    def compiling(trainer: Trainer, work: StepWork) -> Asked:
+        numba.njit(lambda x: x + 1)(1.0)
+        return step(trainer, work)
+
+    quiet = train(tiny("training.max_steps=2", "training.kernels=plain"))
+    assert "compiling" not in (quiet / "train.log").read_text()
+    monkeypatch.setattr(Trainer, "train_step", compiling)
+    told = train(tiny("training.max_steps=2", "training.kernels=plain", f"output={quiet}_other"))
+    assert (told / "train.log").read_text().count("compiling the kernels in the first step") == 1
 
 
 def test_a_run_folder_holds_what_it_promises(tiny: Tiny) -> None:

@@ -92,7 +92,7 @@ def study(
     source = folder.study
     processes = processes or cores()
     if question is not None:
-        source, chosen = _question(Path(file), folder, frames, hours, processes, overrides or [])
+        source, chosen = _question(Path(file), folder, frames, hours, min(processes, cores()), overrides or [])
     else:
         chosen = changed(load_study(file), overrides or [])
         require_one_split(chosen)
@@ -178,11 +178,13 @@ def _costs(study: StudyConfig, source: Path, folder: StudyFolder) -> dict[str, C
     """Trials of all kinds of runs, each in a process of its own with one thread; kept in the study's folder."""
     import subprocess
 
-    from denskit.evaluation.study.timing import runs_to_try
+    from denskit.evaluation.study.timing import require_structures, runs_to_try
     from denskit.training.cost import Cost
 
-    costs = {}
-    for cell, number in runs_to_try(study).items():
+    costs, numbers = {}, runs_to_try(study)
+    if not all(_trial_file(folder, number).is_file() for number in numbers.values()):
+        require_structures(study)
+    for cell, number in numbers.items():
         path = _trial_file(folder, number)
         if not path.is_file():
             typer.echo(f"timing a few steps: {cell}")
@@ -213,6 +215,7 @@ def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
     from denskit.evaluation.study.config import runs_of
     from denskit.evaluation.study.timing import cell_of, seconds_of
     from denskit.runtime.progress import duration
+    from denskit.runtime.threads import cores
 
     runs = runs_of(study)
     missing = [run for run in runs if not folder.finished(study, run)]
@@ -222,15 +225,21 @@ def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
         return [f"{study.title}: all {len(runs)} runs are finished"]
     if not seconds:
         return [f"{study.title}: {len(missing)} trained runs will be judged on what is new"]
-    total = max(sum(seconds) / processes, max(seconds))
+    working = min(processes, cores())  # trainings that share a core advance no faster together
+    total = max(sum(seconds) / working, max(seconds))
     after = [name for name in ("simulation", "relaxation") if getattr(study, name) is not None]
     beside = f", plus the {' and the '.join(after)} of each run" if after else ""
     done = f", {len(runs) - len(missing)} of {len(runs)} are done" if len(missing) < len(runs) else ""
-    return [
+    lines = [
         f"{study.title}: {_counted(len(missing), 'run')}{done}; about {duration(total)} on "
-        f"{_counted(min(processes, len(missing)), 'core')} "
+        f"{_counted(min(working, len(missing)), 'core')} "
         f"(from a trial of a few steps; the longest run {duration(max(seconds))}){beside}"
     ]
+    if min(processes, len(missing)) > working:
+        lines.append(
+            f"note: --processes {processes} shares {_counted(working, 'core')}, and is no faster than {working}"
+        )
+    return lines
 
 
 def _counted(number: int, name: str) -> str:

@@ -22,6 +22,7 @@ class RunningTotals:
     steps: int = 0
     skipped: int = 0  # steps in which float16 overflowed; they count in no sum
     seconds: float = 0.0
+    untimed: int = 0  # steps that the seconds leave out
 
     @classmethod
     def empty(cls, num_terms: int, device: torch.device) -> RunningTotals:
@@ -43,6 +44,13 @@ class RunningTotals:
         self.steps += 1
         self.skipped += 1
 
+    def time(self, seconds: float, *, first: bool) -> None:
+        """Count the time of the step that was added; that of a process's first tells nothing of the others."""
+        if first:
+            self.untimed += 1
+        else:
+            self.seconds += seconds
+
     def state(self) -> dict[str, Any]:
         """All of it, for a checkpoint."""
         return {**vars(self), "metrics": self.metrics.state}
@@ -59,11 +67,12 @@ class RunningTotals:
                 setattr(self, name, value)
 
     def summary(self, weights: Mapping[str, float], batch_size: int) -> dict[str, float]:
-        """Columns of a row; ``weights`` of the loss terms by name."""
+        """Columns of a row; ``weights`` of the loss terms by name.  No speed before a second step."""
+        timed = self.steps - self.untimed
         speed = {
-            "step_ms": 1000 * self.seconds / self.steps,
-            "samples_per_s": batch_size * self.steps / self.seconds,
-        }
+            "step_ms": 1000 * self.seconds / timed,
+            "samples_per_s": batch_size * timed / self.seconds,
+        } if timed else {}  # fmt: skip
         if self.steps == self.skipped:
             return speed
         sums, counts = self.terms

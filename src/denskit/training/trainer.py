@@ -23,6 +23,7 @@ from denskit.models.base import ForceField
 from denskit.models.execution import Execution
 from denskit.models.model_file import save_model
 from denskit.random import fold
+from denskit.runtime.compilation import told_of_compilation
 from denskit.runtime.interrupt import Interrupt
 from denskit.runtime.memory import memory_named, peak_memory
 from denskit.runtime.processes import Processes
@@ -60,6 +61,7 @@ _SMALLER = (
     "training.edge_chunk=4096; on one process of several, use more of them"
 )
 _FEWER = "lower training.evaluate_batch_size"
+_COMPILES = "compiling the kernels in the first step, once on this machine: up to a minute"
 BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
 
 
@@ -181,12 +183,12 @@ class Trainer:
                 self._save_model(self.folder.last_model, {})
         elif self.config.training.final == "best" and self.best is not None and self.group.is_first:
             self.folder.take_best()  # before this session the run may have kept its last
-        with self.interrupt:
+        with self.interrupt, told_of_compilation(lambda: log.say(_COMPILES)):
             mark = time.perf_counter()
             for work in self.loader.prefetch(self.step, total, self.config.training.prefetch):
                 asked = self.train_step(work)
                 spent = time.perf_counter() - mark
-                self.totals.seconds += spent
+                self.totals.time(spent, first=self.step == self.first + 1)
                 self.seconds += spent
                 self._after_step(log, asked)
                 mark = time.perf_counter()
@@ -281,10 +283,7 @@ class Trainer:
         if evaluate or step % training.log_every == 0:
             self._log_row(log, evaluate)
         elif (passed := step - self.first) < training.log_every and passed.bit_count() == 1:
-            row = self._row(self.totals)  # steps 1, 2, 4, 8, ...: it runs, and how fast
-            if passed == 1:
-                del row["step_ms"]  # it compiled kernels
-            log.say(metrics_line(row, total))
+            log.say(metrics_line(self._row(self.totals), total))  # steps 1, 2, 4, 8, ...: it runs, and how fast
         if asked.stop:
             self._save()
             self.group.wait()  # torchrun ends the others when one has left

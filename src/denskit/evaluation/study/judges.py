@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from denskit.data import load_data
-from denskit.data.base import elements_of
+from denskit.data.base import Source, elements_of
 from denskit.data.readers.formats import open_unchecked
 from denskit.evaluation.evaluate import evaluate, has_test, reading, source_of
 from denskit.evaluation.study.config import RELAXATION, SIMULATION, TEST, Relaxations, StudyConfig
@@ -61,17 +61,19 @@ def require_judgeable(study: StudyConfig, config: RunConfig) -> None:
 
     Simulations and relaxations need something to compare with, and other files only elements that are trained on.
     """
-    _require_references(study, config)
+    data = load_data(config.data, config.seed, config.required_labels)
+    if data.test is None and not asked_of(study):
+        raise ValueError(
+            "training and validation leave no structure for the test split, and the study has no "
+            "tests: nothing to judge its runs on. Give more structures, or ask for fewer (data.split)"
+        )
+    _require_references(study, data.test)
     if config.training.init_from is not None:
-        splits = load_data(config.data, config.seed, config.required_labels).splits
-        for warning in seen_before(config, splits):
-            raise ValueError(f"{study.title}: {warning.removeprefix('warning: ')}")
-    if not study.tests:
+        for warning in seen_before(config, data.splits):
+            raise ValueError(warning.removeprefix("warning: "))
+    if not study.tests or not data.train.in_memory:  # shards take long
         return
-    train = load_data(config.data, config.seed, config.required_labels).train
-    if not train.in_memory:  # shards take long
-        return
-    known = elements_of(train)
+    known = elements_of(data.train)
     if config.training.init_from is not None:
         known |= set(read_header(model_file(config.training.init_from))["scaling"]["elements"])
     scaling = Scaling(elements=known)
@@ -80,19 +82,16 @@ def require_judgeable(study: StudyConfig, config: RunConfig) -> None:
         try:
             scaling.check_elements(np.array(list(elements_of(source) if source.in_memory else ())), file)
         except ValueError as error:
-            raise ValueError(f"{study.title}: {error}, or take this file out of tests") from None
+            raise ValueError(f"{error}, or take this file out of tests") from None
 
 
-def _require_references(study: StudyConfig, config: RunConfig) -> None:
+def _require_references(study: StudyConfig, test: Source | None) -> None:
     relaxation = study.relaxation
     of_test = relaxation is not None and relaxation.path is None
     if study.simulation is None and not of_test:
         return
-    test = load_data(config.data, config.seed, config.required_labels).test
     if test is None:
-        raise ValueError(
-            f"{study.title}: simulation and relaxation are compared with the test split, and there is none"
-        )
+        raise ValueError("simulation and relaxation are compared with the test split, and there is none")
     if study.simulation is not None:
         Reference.of(test)
     if relaxation is not None and of_test:

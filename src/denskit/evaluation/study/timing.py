@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from pathlib import Path
 
-from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, runs_of
+from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, overrides, runs_of
 from denskit.evaluation.study.judges import require_judgeable
 from denskit.evaluation.study.splits import split_settings
 from denskit.training.cost import Cost
@@ -16,6 +17,35 @@ from denskit.training.settings import RunConfig
 def seconds_of(run: StudyRun, config: RunConfig, cost: Cost) -> float:
     """Time of a whole run: training, its validations, and the final test."""
     return cost.training_seconds(config.training, run.point.get(FRAMES)) + cost.test * cost.structure
+
+
+def require_structures(study: StudyConfig) -> None:
+    """Raise ValueError, naming the run, where one of :func:`runs_to_try` cannot have its structures.
+
+    As a trial would, but for all of them before the first is timed.  Each way to divide the data is looked at once.
+    """
+    seen: list[object] = []
+    with tempfile.TemporaryDirectory() as name:
+        for number in runs_to_try(study).values():
+            run = runs_of(study)[number]
+            try:
+                config = run.config(Path(name) / "run", split_settings(study, run, Path(name) / "splits"))
+                needs = config.data, config.required_labels, config.training.init_from
+                if needs not in seen:
+                    seen.append(needs)
+                    require_judgeable(study, config)
+            except ValueError as error:
+                raise ValueError(f"{run.label}: {error}{_without_largest(study)}") from None
+
+
+def _without_largest(study: StudyConfig) -> str:
+    """How a study is asked for without its largest number of training frames."""
+    numbers = study.axes.get(FRAMES, ())
+    fewer = sorted(number for number in numbers if isinstance(number, int))[:-1]
+    if not fewer:
+        return ""
+    axis = {number: numbers[number] for number in fewer} if isinstance(numbers, dict) else fewer
+    return f". Or without the largest number: {shlex.quote(*overrides({f'axes.{FRAMES}': axis}))}"
 
 
 def trial(study: StudyConfig, run: StudyRun) -> Cost:
