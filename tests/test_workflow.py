@@ -213,6 +213,8 @@ def test_parts_of_their_own(here: Path) -> None:
     ("frames", "settings", "said"),
     [
         ([], {}, "no atoms were given"),
+        ("mine.extxyz", {}, "found str; wanted a list of ase.Atoms .a file: settings=.*data.path"),
+        (molecule("H2O"), {}, "found Atoms; wanted a list of ase.Atoms"),
         ([molecule("H2O")], {}, "no frame has energy"),
         ([*labelled(3), molecule("H2O")], {}, "1 of 4 frames have no energy: frame 3"),
         (labelled(2), {"data.path": "mine.extxyz"}, "data.path=mine.extxyz too; give one of them"),
@@ -221,7 +223,7 @@ def test_parts_of_their_own(here: Path) -> None:
     ],
 )
 def test_what_cannot_be_trained_on_is_named_and_nothing_is_left(
-    here: Path, frames: list[ase.Atoms], settings: dict[str, object], said: str
+    here: Path, frames: list[ase.Atoms] | ase.Atoms | str, settings: dict[str, object], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
         train("equiformer", frames, settings=settings, output="runs/new")

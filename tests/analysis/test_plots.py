@@ -14,6 +14,7 @@ from denskit.analysis.report.page import Picture
 from denskit.analysis.report.simulation import dynamics
 from denskit.analysis.simulation_plots import dynamics_figure, relaxation_figure, stability_figure
 from denskit.simulation.distributions import DistanceHistogram
+from denskit.simulation.stability.folder import StudyFiles
 from denskit.simulation.stability.protocol import StudySettings
 from denskit.simulation.stability.results import Series, Study
 from denskit.training.overview import metrics_of
@@ -57,7 +58,7 @@ def test_the_legend_of_h_of_r_is_beside_the_curves() -> None:
         settings=settings, simulated=1.0, failures=(), series=series, reference=histogram, interrupted=False,
         conservation=None,
     )  # fmt: skip
-    figure = stability_figure(study)
+    figure = stability_figure(StudyFiles.of(study))
     assert all(axes.get_legend() is None for axes in figure.axes)
     assert png_of(figure).startswith(PNG)
     (legend,) = figure.legends

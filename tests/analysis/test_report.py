@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from ase.build import molecule
 
+from cli_calls import denskit
 from denskit.analysis.judged import Judged
 from denskit.analysis.report import plot, report, sections_of
 from denskit.analysis.report.page import Section, paragraph, table, write_page
@@ -183,6 +184,27 @@ def test_simulations_and_relaxations_have_reports(tmp_path: Path) -> None:
     assert "1 unknown element" in words(report([tmp_path / "refused"]))  # a structure without an energy
     names = {path.name for path in plot([tmp_path / "md"], tmp_path / "pictures")}
     assert names == {"simulation.png", "trajectory_00.png"}
+
+
+def test_stability_has_a_report_of_its_own_and_a_section_of_its_run(runs: list[Path], tmp_path: Path) -> None:
+    frames = [molecule("CH3CH2OH") for _ in range(4)]
+    for seed, atoms in enumerate(frames):
+        atoms.rattle(0.02, seed=seed)
+    ase.io.write(tmp_path / "ethanol.extxyz", frames)
+    run = shutil.copytree(runs[0], tmp_path / "run")
+    options = ("--time", 0.01, "--replicas", 2, "--nve", 0, "--device", "cpu")
+    assert denskit("stability", run, tmp_path / "ethanol.extxyz", *options).exit_code == 0
+    alone = words(report([run / "stability"]))
+    assert "of 0.01 ps, 2 simulations at 500 K with steps of 0.5 fs" in alone and "h(r) Wasserstein-1 (Å)" in alone
+    assert [path.name for path in plot([run], tmp_path / "pictures", ["stability"])] == ["stability.png"]
+    (section,) = sections_of([run], ["stability"])
+    assert "another model" not in section.parts[0]
+    shutil.copy(runs[1] / "model.safetensors", run)
+    (section,) = sections_of([run], ["stability"])
+    assert "another model than the one that the run has now" in section.parts[0]
+    (run / "stability" / "series.csv").write_text("time_ps,temperature_K_0\n0.0,cold\n")
+    with pytest.raises(ValueError, match=r"series\.csv is no table of a stability study"):
+        sections_of([run], ["stability"])
 
 
 def test_a_study_has_its_table_and_its_runs(runs: list[Path], tmp_path: Path) -> None:

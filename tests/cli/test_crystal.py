@@ -10,6 +10,7 @@ import pytest
 from ase.build import bulk, molecule
 from typer.testing import CliRunner
 
+from cli_calls import denskit
 from denskit.cli import app
 from denskit.simulation.crystals.folder import properties_in
 
@@ -54,6 +55,17 @@ def test_properties_of_copper(tmp_path: Path, crystals: Path) -> None:
     assert "crystals.extxyz: no labels; energies in kcal/mol" in resumed.stderr
     other = CliRunner().invoke(app, [*arguments, "--resume", "--strain", "0.01"])
     assert "settings.strain: 0.005 then, 0.01 now" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "owner"), [("--mesh", "--conductivity"), ("--supercell", "--phonons and --conductivity")]
+)
+def test_options_of_properties_that_are_not_asked_for_are_refused(
+    tmp_path: Path, crystals: Path, option: str, owner: str
+) -> None:
+    result = denskit("crystal", TRAINED, crystals, "-o", tmp_path / "out", option, 8)
+    assert result.exit_code == 1
+    assert f"{option} belongs to {owner}" in result.output
 
 
 def test_an_interrupted_list_continues(tmp_path: Path, crystals: Path) -> None:

@@ -159,6 +159,13 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert process.wait() == 1
 
 
+def test_errors_of_the_system_are_in_words(folder: Path) -> None:
+    inside = folder / "mine.extxyz" / "out.extxyz"  # a file is no folder
+    done = denskit("predict", folder / "model.safetensors", folder / "mine.extxyz", "-o", inside)
+    assert done.exit_code == 1
+    assert f"Error: {folder / 'mine.extxyz'}: file exists" in done.stderr
+
+
 def test_ctrl_c_in_any_verb_is_130(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -424,6 +424,10 @@ class TestWholeStudies:
         with pytest.raises(ValueError, match=r"a\.png: a folder is wanted.* give .*a$"):
             write_plots(runs, tmp_path / "a.png")
 
+    def test_one_run_is_not_compared(self) -> None:
+        with pytest.raises(ValueError, match=r"^one run was given \(runs/a\); give two or more folders"):
+            compare_runs(["runs/a"])
+
     def test_runs_that_differ_in_the_seed_alone_are_averaged(self, tmp_path: Path) -> None:
         study, folder = tiny_study(), StudyFolder(tmp_path)
         plain = [run for run in runs_of(study) if run.variant == "plain"]

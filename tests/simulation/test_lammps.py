@@ -227,6 +227,14 @@ def test_the_command_runs_a_script_with_loops_and_variables(tmp_path: Path) -> N
     assert "Atoms" in (tmp_path / "end.data").read_text(encoding="utf-8")
 
 
+def test_the_command_names_a_script_that_it_cannot_read(tmp_path: Path) -> None:
+    absent = denskit("lammps", TRAINED, tmp_path / "in.absent")
+    assert absent.exit_code == 1
+    assert f"{tmp_path / 'in.absent'}: no such file; give an input script of LAMMPS" in absent.output
+    (tmp_path / "in.latin").write_bytes("# 5 Å".encode("latin-1"))
+    assert f"{tmp_path / 'in.latin'}: no text in UTF-8" in denskit("lammps", TRAINED, tmp_path / "in.latin").output
+
+
 def test_the_command_says_what_a_script_lacks(tmp_path: Path) -> None:
     script = script_of(tmp_path, "run 1")
     script.write_text(script.read_text(encoding="utf-8").replace(PLACE, "# no model"), encoding="utf-8")

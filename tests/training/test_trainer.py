@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from ase.build import bulk
+from ase.build import bulk, molecule
+from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from torch import Tensor
 
@@ -27,6 +28,7 @@ from denskit.analysis.report.summary import training_in_words
 from denskit.analysis.run_results import RunResults
 from denskit.batch import Batch, Prepared
 from denskit.data import DataConfig, load_data
+from denskit.data.convert import convert
 from denskit.evaluation.evaluate import evaluate
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
@@ -276,23 +278,35 @@ def test_a_model_file_that_cannot_be_written_is_an_error_for_people(tiny: Tiny) 
     assert not (Path(config.output) / "checkpoints/best.safetensors").exists()
 
 
-def test_validation_with_unknown_elements_is_refused_before_training(tiny: Tiny, tmp_path: Path) -> None:
-    import ase.io
-    from ase.build import molecule
-    from ase.calculators.emt import EMT
+def _labelled(formula: str, count: int) -> list[ase.Atoms]:
+    frames = [molecule(formula) for _ in range(count)]
+    for number, atoms in enumerate(frames):
+        atoms.rattle(0.05, seed=number)
+        atoms.calc = EMT()
+        atoms.get_forces()
+    return frames
 
+
+def test_validation_with_unknown_elements_is_refused_before_training(tiny: Tiny, tmp_path: Path) -> None:
     for name, formula in (("train", "CH4"), ("valid", "NH3")):
-        frames = [molecule(formula) for _ in range(4)]
-        for number, atoms in enumerate(frames):
-            atoms.rattle(0.05, seed=number)
-            atoms.calc = EMT()
-            atoms.get_forces()
-        ase.io.write(tmp_path / f"{name}.extxyz", frames)
+        ase.io.write(tmp_path / f"{name}.extxyz", _labelled(formula, 4))
     config = tiny("training.max_steps=1")
     files = DataConfig(train=str(tmp_path / "train.extxyz"), valid=str(tmp_path / "valid.extxyz"))
     with pytest.raises(ValueError, match=r"valid\.extxyz, frame 0, has N"):
         train(config.model_copy(update={"data": files}))
     assert not Path(config.output).exists()
+
+
+def test_a_test_split_with_unknown_elements_is_told_also_of_shards(tiny: Tiny, tmp_path: Path) -> None:
+    file, shards = tmp_path / "all.extxyz", tmp_path / "shards"
+    ase.io.write(file, [*_labelled("CH4", 8), *_labelled("NH3", 2)])
+    convert([str(file)], shards)
+    for path in (file, shards):
+        config = tiny("training.max_steps=1", name=f"run_{path.stem}")
+        data = DataConfig(path=str(path), split={"mode": "blocks", "train": 6, "valid": 2, "test": 2})
+        run = train(config.model_copy(update={"data": data}))
+        assert "frame 8, has N" in (log := (run / "train.log").read_text(encoding="utf-8"))
+        assert "so denskit evaluate cannot judge the test split" in log
 
 
 def test_without_validation_the_last_weights_are_kept(tiny: Tiny) -> None:

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from denskit.analysis.plots import COLOURS, log_errors, row_of_axes, series_style
-from denskit.simulation.distributions import EDGES
-
-if TYPE_CHECKING:
-    from denskit.simulation.stability.results import Study
+from denskit.simulation.stability.folder import StudyFiles
 
 _NAMED = 18  # replicas; of more the legend would cover the panel
 
 
-def stability_figure(study: Study, *, title: str = "") -> Figure:
+def stability_figure(found: StudyFiles, *, title: str = "") -> Figure:
     """h(r), temperature (K) and potential energy (eV, from the first frame's) of all simulations of a study."""
     figure, (structure, temperature, energy) = row_of_axes(3, width=4.4, height=4.0, title=title)
-    _draw_h_of_r(structure, study)
-    records = study.series
-    _draw_series(temperature, records.time, np.array(records.temperature), study)
-    temperature.axhline(study.settings.temperature, color="0.4", linewidth=0.9, linestyle="--")
+    _draw_h_of_r(structure, found)
+    _draw_series(temperature, found.of_each("temperature_K"), found)
+    temperature.axhline(found.summary["protocol"]["temperature"], color="0.4", linewidth=0.9, linestyle="--")
     temperature.set(ylabel="temperature (K; dashed: thermostat)")
-    potential = np.array(records.energy)
-    _draw_series(energy, records.time, potential - potential[:1], study)
+    potential = found.of_each("energy_eV")
+    _draw_series(energy, potential - potential[:1], found)
     energy.set(ylabel="potential energy, from the first (eV)")
     figure.legend(*structure.get_legend_handles_labels(), loc="outside lower left", frameon=False, ncols=2)
     return figure
@@ -68,24 +64,25 @@ def relaxation_figure(energies: Mapping[str, np.ndarray], forces: Mapping[str, n
     return figure
 
 
-def _draw_h_of_r(axes: Axes, study: Study) -> None:
-    r = (EDGES[1:] + EDGES[:-1]) / 2
-    wanted, found = study.reference.h_of_r(), study.series.histogram.h_of_r()
+def _draw_h_of_r(axes: Axes, found: StudyFiles) -> None:
+    r, wanted = found.curves["r_A"], found.curves["reference"]
+    snapshots = np.isfinite(found.of_each("temperature_K")).sum(0)  # of each simulation
+    curves = np.stack([found.curves[f"simulation_{seed}"] for seed in range(found.seeds)])
+    all_of_them = snapshots @ curves / max(snapshots.sum(), 1)
     axes.fill_between(r, wanted, color="0.8", linewidth=0, label="reference")
-    errors = np.array(study.h_of_r_errors())
-    errors = errors[np.isfinite(errors)]
-    label = f"simulations, error {errors.mean():.3f}" if len(errors) else "simulations: none recorded"
-    axes.plot(r, found, color=COLOURS[0], linewidth=1.0, label=label)
-    filled = r[(wanted > 0) | (found > 0)]
+    error = found.summary["h_of_r_error"]["mean"]
+    label = "simulations: none recorded" if error is None else f"simulations, error {error:.3f}"
+    axes.plot(r, all_of_them, color=COLOURS[0], linewidth=1.0, label=label)
+    filled = r[(wanted > 0) | (all_of_them > 0)]
     axes.set(xlabel="distance (Å)", ylabel="h(r) (1/Å)", xlim=(0.5, filled.max() + 0.3), ylim=(0, None))
 
 
-def _draw_series(axes: Axes, time: list[float], values: np.ndarray, study: Study) -> None:
-    """One line a simulation, with a cross where it became unstable."""
-    ended = {failure.replica: failure.time for failure in study.failures}
-    for replica in range(values.shape[1] if values.ndim == 2 else 0):  # none: all ended at once
+def _draw_series(axes: Axes, values: np.ndarray, found: StudyFiles) -> None:
+    """One line a simulation, values [T, S], with a cross where it became unstable."""
+    ended, time = {failure.replica: failure.time for failure in found.failures}, found.series["time_ps"]
+    for replica in range(values.shape[1]):
         there = np.isfinite(values[:, replica])
-        axes.plot(np.array(time)[there], values[there, replica], linewidth=0.7, alpha=0.8, **series_style(replica))
+        axes.plot(time[there], values[there, replica], linewidth=0.7, alpha=0.8, **series_style(replica))
         if replica in ended and there.any():
             last = values[np.flatnonzero(there)[-1], replica]
             axes.plot(ended[replica], last, "x", color=series_style(replica)["color"])

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from denskit.cli.opening import open_potential, open_structures
-from denskit.cli.options import Device, HowRead, Kernels
+from denskit.cli.options import Device, HowRead, Kernels, refuse
 from denskit.cli.output import complain, give
 from denskit.cli.sets import origin_of_file, reading_settings
 from denskit.cli.stopping import stoppable
@@ -43,8 +43,13 @@ def crystal(
     reference: Annotated[
         Path | None, typer.Option(help="Folder with conductivities of the same crystals, to compare with.")
     ] = None,
-    mesh: Annotated[float, typer.Option(help="Å: length of the sampling of q for the conductivity.")] = 40.0,
-    supercell: Annotated[float, typer.Option(help="Å: smallest height of the supercell for phonons.")] = 12.0,
+    mesh: Annotated[
+        float | None, typer.Option(help="Å: length of the sampling of q for --conductivity; default: 40.")
+    ] = None,
+    supercell: Annotated[
+        float | None,
+        typer.Option(help="Å: smallest height of the supercell for --phonons, --conductivity; default: 12."),
+    ] = None,
     fmax: Annotated[float, typer.Option(help="eV/Å: largest force in a relaxed crystal.")] = 1e-3,
     strain: Annotated[float, typer.Option(help="Strain of the elastic constants.")] = 0.005,
     volumes: Annotated[int, typer.Option(help="Volumes of the equation of state.", min=5)] = 9,
@@ -72,9 +77,16 @@ def crystal(
     from denskit.simulation.crystals import CrystalSettings
     from denskit.simulation.crystals.folder import measure_into
 
-    if reference and not conductivity:
-        raise ValueError("--reference belongs to --conductivity; without it it would be ignored")
-    settings = CrystalSettings(fmax=fmax, strain=strain, volumes=volumes, supercell=supercell, mesh=mesh)
+    refuse(
+        (reference and not conductivity, "--reference belongs to --conductivity; without it it would be ignored"),
+        (mesh is not None and not conductivity, "--mesh belongs to --conductivity; without it it would be ignored"),
+        (
+            supercell is not None and not (phonons or conductivity),
+            "--supercell belongs to --phonons and --conductivity; without one of them it would be ignored",
+        ),
+    )
+    given = {name: value for name, value in (("mesh", mesh), ("supercell", supercell)) if value is not None}
+    settings = CrystalSettings(fmax=fmax, strain=strain, volumes=volumes, **given)
     potential = open_potential([model], device, dtype, stress=True, kernels=kernels)
     source = open_structures(model, file, reading_settings(how or []))
     origin = {"model": potential.weights_sha256(), **origin_of_file(file), "dtype": dtype}

@@ -77,7 +77,7 @@ def _nobody_reads() -> bool:
 
 
 def _in_words(error: Exception) -> str:
-    """The message of an error; of wrong settings without pydantic's own words around it."""
+    """The message of an error; of wrong settings and of the system without the words of pydantic and Python around."""
     if type(error).__name__ == "ValidationError":  # pydantic is not imported for commands without settings
         from pydantic import ValidationError
 
@@ -88,6 +88,8 @@ def _in_words(error: Exception) -> str:
             return "; ".join(f"--{key}: {text}" if key else text for key, text in found)
     if isinstance(error, typer.Abort):
         return "not confirmed, so nothing was done; --force does not ask"
+    if isinstance(error, OSError) and error.filename and error.strerror:  # of the system, as of an absent file
+        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
     return str(error)
 
 

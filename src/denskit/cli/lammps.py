@@ -93,7 +93,14 @@ def lammps(
 
 def _divided(script: Path) -> tuple[str, str, str]:
     """The script before the model's line, the name of its fix, and the script after it."""
-    text = script.read_text(encoding="utf-8")
+    if not script.is_file():
+        raise FileNotFoundError(f"{script}: no such file; give an input script of LAMMPS")
+    try:
+        text = script.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{script}: no text in UTF-8 ({error.reason} at byte {error.start}); give an input script of LAMMPS"
+        ) from None
     places = list(_PLACE.finditer(text))
     if len(places) != 1:
         raise ValueError(

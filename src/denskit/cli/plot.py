@@ -18,7 +18,7 @@ def plot(
     what: Annotated[
         list[str] | None,
         typer.Option(
-            help="Section of one run: curves, parity, errors, trends, structures, dens. Repeatable; default: all."
+            help="Of one run, repeatable; default all: curves, parity, errors, trends, structures, dens, stability."
         ),
     ] = None,
     device: Device = "auto",

@@ -13,7 +13,9 @@ from denskit.cli.output import give
 Folders = Annotated[
     list[Path],
     typer.Argument(
-        help="Folders of runs, or one of a study, `md` or `relax`.", metavar="RUN|STUDY ...", show_default=False
+        help="Folders of runs, or one of a study, `md`, `relax` or `stability`.",
+        metavar="RUN|STUDY ...",
+        show_default=False,
     ),
 ]
 

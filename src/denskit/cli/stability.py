@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,22 +14,12 @@ from denskit.cli.opening import open_potential
 from denskit.cli.options import Device, Kernels, Processes, refuse
 from denskit.cli.output import give
 from denskit.cli.stopping import stoppable
-from denskit.files import atomic_write, write_json
+from denskit.files import sha256_of
 
 if TYPE_CHECKING:
     from denskit.data.base import Source
     from denskit.simulation.stability.protocol import StudySettings
     from denskit.simulation.stability.results import Study
-
-FILES = ("stability.json", "stability.png", "series.csv", "h_of_r.csv")
-# measure of the summary: name, format, factor
-ROWS: dict[str, tuple[str, str, float]] = {
-    "stability_ps": ("stability (ps)", "{:.4g}", 1.0),
-    "h_of_r_error": ("h(r) error", "{:.3f}", 1.0),
-    "h_of_r_wasserstein_A": ("h(r) Wasserstein-1 (Å)", "{:.4f}", 1.0),
-    "nve_drift_eV_per_atom_ps": ("NVE drift (meV/atom/ps)", "{:+.4f}", 1000.0),
-    "nve_score": ("NVE score", "{:.4f}", 1.0),
-}
 
 
 def stability(
@@ -93,8 +82,12 @@ def _simulate(
     **made: Any,
 ) -> None:
     """Run the study with its progress bar, print the table and write the files."""
+    from denskit.analysis.plots import save_figure
+    from denskit.analysis.simulation_plots import stability_figure
+    from denskit.simulation.stability.folder import CURVES, SERIES, SUMMARY, StudyFiles
     from denskit.simulation.stability.protocol import Reference
     from denskit.simulation.stability.study import run_study
+    from denskit.training.run_folder import model_file
 
     potential = open_potential([model], **made)
     truth = Reference.of(reference)
@@ -102,23 +95,23 @@ def _simulate(
         study = run_study(
             potential, truth, settings, folder=folder, resume=resume, progress=work.progress, stop=work.stop
         )
-    give(folder=folder, **study.summary())
-    _print(study, title)
-    _write(study, folder, title)
-    typer.echo(f"Wrote {', '.join(FILES)} to {folder}")
+    found = StudyFiles.of(study)
+    found.summary["model_sha256"] = sha256_of(model_file(model))
+    give(folder=folder, **found.summary)
+    _print(study, found.rows(), title)
+    found.write(folder)
+    picture = save_figure(stability_figure(found, title=title), folder / "stability.png")
+    typer.echo(f"Wrote {SUMMARY}, {picture.name}, {SERIES}, {CURVES} to {folder}")
     if study.interrupted:
         work.leave(f"{study.simulated:g} ps are saved in {folder}")
 
 
-def _print(study: Study, title: str) -> None:
-    table = Table("measure", "mean", "spread", "of each simulation", title=title)
-    summary = study.summary()
-    for name, (label, form, factor) in ROWS.items():
-        if name in summary:
-            found = summary[name]
-            mean = _cell(found["mean"], form, factor)
-            deviation = _cell(found["std"], form.replace("+", ""), factor)
-            table.add_row(label, mean, deviation, ", ".join(_cell(value, form, factor) for value in found["of"]))
+def _print(study: Study, rows: Sequence[Sequence[str]], title: str) -> None:
+    from denskit.simulation.stability.folder import HEADER
+
+    table = Table(*HEADER, title=title)
+    for row in rows:
+        table.add_row(*row)
     console = Console(soft_wrap=True)
     console.print(table)
     console.print(f"simulated {study.simulated:g} of {study.settings.length:g} ps, {study.settings.seeds} seeds")
@@ -126,29 +119,3 @@ def _print(study: Study, title: str) -> None:
         console.print(f"without a thermostat {study.conservation.unstable} became unstable and are left out")
     for failure in study.failures:
         console.print(str(failure), markup=False, highlight=False)
-
-
-def _cell(value: float | None, form: str, factor: float) -> str:
-    """A number, or "-" where there is none."""
-    return "-" if value is None else form.format(factor * value)
-
-
-def _write(study: Study, folder: Path, title: str) -> None:
-    from denskit.analysis.plots import save_figure
-    from denskit.analysis.simulation_plots import stability_figure
-    from denskit.simulation.distributions import EDGES
-
-    write_json(folder / FILES[0], study.summary())
-    save_figure(stability_figure(study, title=title), folder / FILES[1])
-    records, seeds = study.series, range(study.settings.seeds)
-    series = [f"{name}_{seed}" for name in ("temperature_K", "energy_eV") for seed in seeds]
-    rows = zip(records.time, records.temperature, records.energy, strict=True)
-    _write_csv(folder / FILES[2], ["time_ps", *series], [[time, *hot, *deep] for time, hot, deep in rows])
-    curves = [study.reference.h_of_r(), *(records.histogram.h_of_r(seed) for seed in seeds)]
-    names = ["r_A", "reference", *(f"simulation_{seed}" for seed in seeds)]
-    _write_csv(folder / FILES[3], names, zip((EDGES[1:] + EDGES[:-1]) / 2, *curves, strict=True))
-
-
-def _write_csv(path: Path, names: Sequence[str], rows: Iterable[Sequence[float]]) -> None:
-    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([names, *rows])

@@ -6,6 +6,7 @@ numbers than it began with.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 import ase
@@ -33,6 +34,11 @@ def structures_of(frames: Sequence[ase.Atoms], config: DataConfig | None = None)
     Raises ValueError, naming the frame: no frames, something else than atoms, a calculator whose results belong to
     another geometry.
     """
+    if isinstance(frames, ase.Atoms | str | os.PathLike):
+        raise ValueError(
+            f"{NAME}: found {type(frames).__name__}; wanted a list of ase.Atoms "
+            "(a file: settings={'data.path': FILE})"
+        )
     if not len(frames):
         raise ValueError("no atoms were given; at least one structure is wanted")
     for index, atoms in enumerate(frames):

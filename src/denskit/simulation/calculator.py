@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from denskit.batch import Batch
 from denskit.models.execution import KernelName
-from denskit.simulation.potential import DIRECT, Evaluation, Model, Potential
+from denskit.simulation.potential import DIRECT, Evaluation, Model, Potential, periodicity
 from denskit.simulation.structures import batch_of
 
 MAGNETIC = ("initial_charges", "initial_magmoms")  # a force field sees neither
@@ -96,8 +96,8 @@ class DenskitCalculator(Calculator):
             raise PropertyNotImplementedError(DIRECT)
         if not atoms.pbc.all():
             raise PropertyNotImplementedError(
-                f"stress: the structure is periodic along {np.flatnonzero(atoms.pbc).tolist()} only, so it has no "
-                "volume; all three directions must be periodic"
+                f"stress: the structure is {periodicity(atoms.pbc.tolist())}, so it has no volume; all three "
+                "directions must be periodic"
             )
 
     def _batch_of(self, atoms: ase.Atoms) -> Batch:

@@ -225,7 +225,7 @@ class Potential:
         if not bool(batch.pbc.all()):
             system = int((~batch.pbc.all(1)).nonzero()[0, 0])
             raise ValueError(
-                f"structure {system} is {_periodicity(batch.pbc[system].tolist())}: it has no volume and so no stress. "
+                f"structure {system} is {periodicity(batch.pbc[system].tolist())}: it has no volume and so no stress. "
                 "All three directions must be periodic"
             )
 
@@ -304,6 +304,7 @@ def _committee(results: Sequence[Evaluation]) -> Evaluation:
     )
 
 
-def _periodicity(pbc: list[bool]) -> str:
+def periodicity(pbc: list[bool]) -> str:
+    """ "periodic along xy only" or "not periodic"."""
     along = "".join(axis for axis, periodic in zip("xyz", pbc, strict=True) if periodic)
     return f"periodic along {along} only" if along else "not periodic"

@@ -11,6 +11,7 @@ from ase.data import atomic_numbers, chemical_symbols
 from denskit.batch import Batch
 from denskit.data import LoadedData
 from denskit.data.base import Source, Subset, evenly
+from denskit.data.loading import FEW
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
@@ -84,12 +85,12 @@ def check_known_elements(force_field: ForceField, source: Source) -> None:
 def warn_of_unknown_elements(force_field: ForceField, test: Source | None) -> list[str]:
     """A warning where the test structures of the training's own file have elements that the model cannot predict.
 
-    Test structures in a file of their own are not looked at.
+    Test structures in a file of their own are not looked at; of those that stay on disk a sample is.
     """
-    if not isinstance(test, Subset) or not test.in_memory:
+    if not isinstance(test, Subset):
         return []
     try:
-        check_known_elements(force_field, test)
+        check_known_elements(force_field, test if test.in_memory else evenly(test, FEW))
     except ValueError as error:
         return [f"warning: {error}, so denskit evaluate cannot judge the test split; another data.split would"]
     return []

@@ -10,6 +10,7 @@ from denskit.analysis.plots import save_figure
 from denskit.analysis.report.page import Picture, Section, write_page
 from denskit.analysis.report.run import SECTIONS, run_sections, several_sections, study_sections
 from denskit.analysis.report.simulation import dynamics, is_dynamics, is_relaxation, relaxation
+from denskit.analysis.report.stability import is_stability, stability
 from denskit.analysis.run_results import RunResults
 from denskit.analysis.scenes import Scene
 from denskit.files import atomic_write, new_file, output_folder, short_names
@@ -19,7 +20,7 @@ Folders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]  # one folde
 
 
 def report(folders: Folders, output: str | Path | None = None, *, device: str = "auto", force: bool = False) -> Path:
-    """Write the HTML page of a run, a study, a simulation or a relaxation, or of several runs; returns its path.
+    """Write the HTML page of a run, a study, simulations or a relaxation, or of several runs; returns its path.
 
     output: the file; None: ``report.html`` in the folder, which is renewed, or here for several runs.
 
@@ -90,9 +91,11 @@ def sections_of(paths: Sequence[Path], what: Sequence[str] = (), *, device: str 
         return dynamics(first)
     if is_relaxation(first):
         return relaxation(first)
+    if is_stability(first):
+        return [stability(first)]
     raise FileNotFoundError(
-        f"{first}: no config.yaml, study.yaml, restart.safetensors or finished.jsonl in it; give a folder made by "
-        "`denskit train`, `study`, `md` or `relax`"
+        f"{first}: no config.yaml, study.yaml, restart.safetensors, finished.jsonl or stability.json in it; give a "
+        "folder made by `denskit train`, `study`, `md`, `relax` or `stability`"
     )
 
 

@@ -12,6 +12,7 @@ from denskit.analysis.report.dens import dens
 from denskit.analysis.report.errors import parity, shares, trends
 from denskit.analysis.report.page import Part, Picture, Section, folded, html_of, paragraph, table
 from denskit.analysis.report.settings import cost, environment, settings
+from denskit.analysis.report.stability import stability_of
 from denskit.analysis.report.structures import worst
 from denskit.analysis.report.summary import error_table, errors_by_set, headline, summary
 from denskit.analysis.run_results import RunResults
@@ -35,6 +36,7 @@ SECTIONS: dict[str, Callable[[RunResults], Section]] = {
     "trends": lambda run: _judged(run, trends),
     "structures": lambda run: _judged(run, worst),
     "dens": dens,
+    "stability": stability_of,
     "cost": cost,
     "settings": settings,
     "environment": environment,

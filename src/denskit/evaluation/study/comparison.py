@@ -40,7 +40,8 @@ def compare_runs(runs: Sequence[str]) -> Results:
     errors of the model that each run kept.  Raises FileNotFoundError where a folder is no run, ValueError for one run.
     """
     if len(runs) < 2:
-        raise ValueError(f"{len(runs)} runs given; give two or more folders to compare")
+        given = f"one run was given ({runs[0]})" if runs else "no run was given"
+        raise ValueError(f"{given}; give two or more folders to compare")
     folders = [Path(run.partition("=")[2] or run) for run in runs]
     for folder in folders:
         if not RunFolder(folder).config.is_file():
