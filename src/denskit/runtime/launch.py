@@ -62,7 +62,11 @@ def run_together(arguments: Sequence[str], count: int) -> int:
             sys.stderr.write(errors[failed].read_text(errors="replace"))
     code = running[failed or 0].wait()
     if code < 0:
-        sys.stderr.write(f"process {failed or 0} was ended by signal {-code} ({signal.Signals(-code).name})\n")
+        why = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+        sys.stderr.write(
+            f"process {failed or 0} was ended by signal {-code} ({signal.Signals(-code).name}){why}. Continue with the "
+            "same command and --resume\n"
+        )
     return 128 - code if code < 0 else code
 
 

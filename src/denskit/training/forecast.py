@@ -88,8 +88,8 @@ def settled(
         return _fitted(config, data)
     config, cost, said = _sized(config, data, group)
     steps = cost.steps_of(config.training)
-    epochs = steps * config.training.batch_size / cost.train
-    length = f"{steps} steps ({epochs:.0f} epochs), at {1000 * cost.step:.0f} ms a step"
+    epochs = steps // steps_per_epoch(cost.train, config.training.batch_size, config.training.drop_last)
+    length = f"{steps} steps ({epochs} epochs), at {1000 * cost.step:.0f} ms a step"
     return _lasting(config, {"max_steps": steps}), [*said, f"training.budget={budget}: {length}"]
 
 
