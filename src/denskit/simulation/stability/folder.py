@@ -33,9 +33,8 @@ class StudyFiles:
     """What a folder of ``denskit stability`` holds beside the state to continue from."""
 
     summary: dict[str, Any]  # of Study.summary
-    series: dict[
-        str, np.ndarray
-    ]  # time_ps, temperature_K_0, ..., energy_eV_0, ...: a value a snapshot, NaN after an end
+    # time_ps, temperature_K_0, ..., energy_eV_0, ...: a value a snapshot, NaN after an end
+    series: dict[str, np.ndarray]
     curves: dict[str, np.ndarray]  # r_A, reference, simulation_0, ...: h(r) in 1/Å at the middle of each bin
 
     @classmethod
