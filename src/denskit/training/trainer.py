@@ -61,7 +61,7 @@ _SMALLER = (
     "training.edge_chunk=4096; on one process of several, use more of them"
 )
 _FEWER = "lower training.evaluate_batch_size"
-_COMPILES = "compiling the kernels in the first step, once on this machine: up to a minute"
+COMPILES = "compiling the kernels in the first step, once on this machine: up to a minute"
 BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
 # may differ when a run without a step left is resumed
 _AT_THE_END = {"training.epochs", "training.max_steps", "training.final", "output", "device"}
@@ -197,7 +197,7 @@ class Trainer:
                 self._save_model(self.folder.last_model, {})
         elif self.config.training.final == "best" and self.best is not None and self.group.is_first:
             self.folder.take_best()  # before this session the run may have kept its last
-        with self.interrupt, told_of_compilation(lambda: log.say(_COMPILES)):
+        with self.interrupt, told_of_compilation(lambda: log.say(COMPILES)):
             mark = time.perf_counter()
             for work in self.loader.prefetch(self.step, total, self.config.training.prefetch):
                 asked = self.train_step(work)
