@@ -45,6 +45,21 @@ def test_old_structures_that_are_judged_count() -> None:
     assert more == pytest.approx(100 * 0.01)
 
 
+def test_a_trial_is_said_before_it_begins(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may take minutes."""
+
+    def ended(*_: object, **__: object) -> float:
+        raise ValueError("the trial")
+
+    monkeypatch.setattr("denskit.training.forecast.time_steps", ended)
+    for progress in (True, False):
+        with pytest.raises(ValueError, match="the trial"):
+            train(tiny("training.budget=1 minute"), progress=progress)
+        assert ("timing a few steps of equiformer with" in capsys.readouterr().out) == progress
+
+
 def test_one_length_is_given(tiny: Tiny) -> None:
     assert tiny("training.budget=1 minute").training.max_steps is None  # it replaces that of the file
     with pytest.raises(ValueError, match=r"of epochs, max_steps and budget given; give one"):
@@ -67,10 +82,13 @@ def test_ten_times_the_data_may_need_another_model(tiny: Tiny) -> None:
     """Splits are ten times as large, and a table of sizes chooses the model for so many structures."""
     rows = (SizeRow(up_to=100, model={"num_layers": 1}), SizeRow(model={"num_layers": 2}))
     config = tiny("training.epochs=3").model_copy(update={"sizes": rows})
-    found = forecasts_of(config, (1, 10))
+    said: list[str] = []
+    found = forecasts_of(config, (1, 10), said.append)
     (small, large), (cost, more) = ([each.planned.config for each in found], [each.cost for each in found])
     assert (small.model.num_layers, large.model.num_layers) == (1, 2)
     assert (more.train, more.valid, more.test) == (200, 40, 40)
+    trials = [line for line in said if line.startswith("timing a few steps of equiformer with ")]
+    assert [("on 20 structures" in line, "on 200 structures" in line) for line in trials] == [(1, 0), (0, 1)]
     assert more.memory >= cost.memory > 0
     assert more.training_seconds(large.training) > 10 * 5 * 3 * more.step  # epochs are ten times as long
 

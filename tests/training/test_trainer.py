@@ -210,6 +210,17 @@ def test_a_checkpoint_of_another_run_is_refused_with_the_difference(tiny: Tiny, 
         train(tiny("training.max_steps=1", override), resume=True)
 
 
+def test_a_run_without_steps_left_takes_no_settings_that_it_would_only_record(tiny: Tiny) -> None:
+    run = train(tiny("training.max_steps=2", "training.lr=0.001"))
+    before = (run / "config.yaml").read_bytes()
+    with pytest.raises(ValueError, match=r"all its 2 steps.*no effect: training\.lr=0\.002 \(it trained with 0\.001\)"):
+        train(tiny("training.max_steps=2", "training.lr=0.002"), resume=True)
+    assert (run / "config.yaml").read_bytes() == before
+    train(tiny("training.max_steps=2", "training.lr=0.001", "training.final=last"), resume=True)  # has an effect
+    train(tiny("training.max_steps=3", "training.lr=0.002"), resume=True)
+    assert load_config(run).training.lr == 0.002
+
+
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "pickle"])
 def test_damaged_checkpoints_are_refused(tiny: Tiny, damage: str, tmp_path: Path) -> None:
     config = tiny("training.max_steps=1")

@@ -120,7 +120,7 @@ def _planned(config: RunConfig) -> tuple[RunConfig, list[str]]:
     from denskit.training.forecast import forecasts_of
 
     try:
-        found, larger = forecasts_of(config, (1, 10))
+        found, larger = forecasts_of(config, (1, 10), say=lambda line: typer.echo(line, err=True))
     except FileNotFoundError as error:
         return config, [f"note: {error}; the size of the model and the cost are open"]
     planned = found.planned

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source, Subset, evenly
 from denskit.data.records import joined
+from denskit.runtime.compilation import told_of_compilation
 from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes, join_processes
 from denskit.runtime.threads import threads_for
@@ -27,10 +28,11 @@ from denskit.training.replay import old_structures
 from denskit.training.schedule import Schedule
 from denskit.training.seen import seen_before
 from denskit.training.settings import RunConfig
-from denskit.training.trainer import Trainer
+from denskit.training.trainer import COMPILES, Trainer
 
 _JUDGED = 32  # structures evaluated in a trial
 _LENGTHS = ("epochs", "max_steps", "budget")
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,11 @@ class Forecast:
     messages: list[str]  # about what data and budget decided
 
 
-def forecasts_of(config: RunConfig, times: Sequence[int] = (1,)) -> list[Forecast]:
+def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say = lambda text: None) -> list[Forecast]:
     """What a run would be, from a trial of some steps; nothing is written.
 
-    times: ascending; a forecast for so many times the data, which may decide on another model.
+    times: ascending; a forecast for so many times the data, which may decide on another model.  ``say`` is told what
+    takes its time, before it begins.
     Raises as :func:`denskit.training.run.train` before its first step.
     """
     group, cpu = join_processes(config.device), torch.device("cpu")
@@ -56,7 +59,7 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,)) -> list[Forecas
     for number in times:
         copies = np.tile(np.arange(len(data.train)), number)
         larger = replace(data, train=Subset(data.train, copies, data.train.name))
-        fitted, cost, said = _sized(config, larger, group)
+        fitted, cost, said = _sized(config, larger, group, say)
         memory = peak_memory(group.device) + (number - 1) * held
         cost = replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)
         said += seen_before(fitted, data.splits)
@@ -74,10 +77,11 @@ def _planned(config: RunConfig, cost: Cost, source: Source) -> PlannedTraining:
 
 
 def settled(
-    config: RunConfig, data: LoadedData, group: Processes, checkpoint: Checkpoint | None
+    config: RunConfig, data: LoadedData, group: Processes, checkpoint: Checkpoint | None, say: Say
 ) -> tuple[RunConfig, list[str]]:
     """The run with the settings that its data and its time budget decide; and messages for the log.
 
+    ``say`` is told of trials, before they begin.
     A run that continues keeps the row of ``sizes`` that it began with, and the length that its budget gave then.
     """
     budget = config.training.budget
@@ -86,7 +90,7 @@ def settled(
         return (config, said) if budget is None else _of_the_same_length(config, said, checkpoint)
     if budget is None:
         return _fitted(config, data)
-    config, cost, said = _sized(config, data, group)
+    config, cost, said = _sized(config, data, group, say)
     steps = cost.steps_of(config.training)
     epochs = steps // steps_per_epoch(cost.train, config.training.batch_size, config.training.drop_last)
     length = f"{steps} steps ({epochs} epochs), at {1000 * cost.step:.0f} ms a step"
@@ -117,7 +121,7 @@ def _of_the_same_length(config: RunConfig, said: list[str], checkpoint: Checkpoi
     return _lasting(config, known), [*said, f"{asked}: it keeps {kept}, and training.max_steps=N lengthens it"]
 
 
-def _sized(config: RunConfig, data: LoadedData, group: Processes) -> tuple[RunConfig, Cost, list[str]]:
+def _sized(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> tuple[RunConfig, Cost, list[str]]:
     """The run with the settings that its data decide, and its cost; with a budget, the largest that has time for it.
 
     The smallest model is tried first, and a larger one only where even its own steps could be enough.
@@ -126,7 +130,7 @@ def _sized(config: RunConfig, data: LoadedData, group: Processes) -> tuple[RunCo
     if budget is None:
         candidates = candidates[-1:]
     fitted, said = _fitted(candidates[0], data)
-    cost = _trial(fitted, data, group)
+    cost = _trial(fitted, data, group, say)
     for candidate in candidates[1:]:
         larger, larger_said = _fitted(candidate, data)
         wanted = candidate.sizes[0].min_steps or 0
@@ -134,7 +138,7 @@ def _sized(config: RunConfig, data: LoadedData, group: Processes) -> tuple[RunCo
             continue
         steps, fewer = cost.steps_within(config.training), "fewer than "
         if steps >= wanted:
-            larger_cost = _trial(larger, data, group)
+            larger_cost = _trial(larger, data, group, say)
             steps, fewer = larger_cost.steps_within(config.training), ""
         if steps < wanted:
             too_short = (
@@ -172,11 +176,16 @@ def _lasting(config: RunConfig, length: dict[str, Any]) -> RunConfig:
     return config.model_copy(update={"training": type(config.training).model_validate(training)})
 
 
-def _trial(config: RunConfig, data: LoadedData, group: Processes) -> Cost:
+def _trial(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> Cost:
     """Time a few steps and the evaluation of a few structures, by a model that is thrown away."""
     trainer = Trainer(_lasting(config, {"max_steps": 1000, "warmup": 0, "warmup_lr": None}), data, group)
     works = trainer.loader.prefetch(0, TRIAL_STEPS, config.training.prefetch)
-    with threads_for(trainer.loader.edges, group.device):
+    numbers = sum(parameter.numel() for parameter in trainer.force_field.parameters())
+    say(
+        f"timing a few steps of {config.model.name} with {numbers:,} parameters on {len(data.train)} structures: up to "
+        f"{TRIAL_SECONDS:.0f} seconds, longer where a step takes seconds"
+    )
+    with threads_for(trainer.loader.edges, group.device), told_of_compilation(lambda: say(COMPILES)):
         # all processes must take the same number of steps
         step = time_steps(trainer.train_step, works, limit=TRIAL_SECONDS if group.count == 1 else float("inf"))
         sample = evenly(data.valid or data.train, _JUDGED)

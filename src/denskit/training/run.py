@@ -15,7 +15,7 @@ from denskit.runtime.processes import Processes, join_processes
 from denskit.runtime.threads import threads_for
 from denskit.training.checkpoint import full_disk_named, load_checkpoint
 from denskit.training.checks import PlannedTraining, hints_before, warnings_before
-from denskit.training.forecast import settled
+from denskit.training.forecast import Say, settled
 from denskit.training.given_frames import Frames, kept, with_frames
 from denskit.training.inputs import contents, require_same_contents
 from denskit.training.run_folder import RunFolder
@@ -45,6 +45,12 @@ def train(config: RunConfig, *, resume: bool = False, frames: Frames | None = No
     if config.deterministic:
         use_deterministic_algorithms()
     group = join_processes(config.device)
+
+    def say(line: str) -> None:
+        """Before the log begins."""
+        if progress and group.is_first:
+            print(line, flush=True)
+
     if frames is not None:
         config = with_frames(config, frames)
     with locked(folder.path) if group.is_first else contextlib.nullcontext():
@@ -52,13 +58,13 @@ def train(config: RunConfig, *, resume: bool = False, frames: Frames | None = No
         group.wait()  # all have looked at the folder before it changes
         with kept(frames or {}, folder, continues=continues) if group.is_first else contextlib.nullcontext():
             group.wait()  # the frames are there
-            trainer, changes = _prepared(config, folder, group, resume=resume, continues=continues)
+            trainer, changes = _prepared(config, folder, group, say, resume=resume, continues=continues)
         _run(trainer, changes, progress=progress)
     return folder.path
 
 
 def _prepared(
-    config: RunConfig, folder: RunFolder, group: Processes, *, resume: bool, continues: bool
+    config: RunConfig, folder: RunFolder, group: Processes, say: Say, *, resume: bool, continues: bool
 ) -> tuple[Trainer, dict[str, tuple[Any, Any]]]:
     """The training at its beginning or at its checkpoint, and the settings that changed since; nothing is written."""
     checkpoint = load_checkpoint(folder.last) if continues else None
@@ -66,7 +72,7 @@ def _prepared(
         require_same_contents(checkpoint.inputs, config, folder.path)
     divided = config.data if checkpoint is None else folder.as_divided(config.data)
     data = load_data(divided, config.seed, config.required_labels)
-    config, decided = settled(config, data, group, checkpoint)
+    config, decided = settled(config, data, group, checkpoint, say)
     trainer = Trainer(config, data, group, continued=checkpoint is not None)
     trainer.inputs = contents(config) if group.is_first else {}
     trainer.messages += [*decided, *seen_before(config, data.splits)]

@@ -61,8 +61,10 @@ _SMALLER = (
     "training.edge_chunk=4096; on one process of several, use more of them"
 )
 _FEWER = "lower training.evaluate_batch_size"
-_COMPILES = "compiling the kernels in the first step, once on this machine: up to a minute"
+COMPILES = "compiling the kernels in the first step, once on this machine: up to a minute"
 BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
+# may differ when a run without a step left is resumed
+_AT_THE_END = {"training.epochs", "training.max_steps", "training.final", "output", "device"}
 
 
 class Asked(NamedTuple):
@@ -167,12 +169,24 @@ class Trainer:
                 f"{self.schedule.total_steps}; ask for more (training.max_steps or training.epochs), or remove "
                 f"{self.folder.path} to begin again. Nothing changed"
             )
+        if self.step == self.schedule.total_steps:
+            self._require_effect({key: change for key, change in changes.items() if key not in _AT_THE_END | own})
         self.messages.append(f"resumed after step {self.step}")
         if checkpoint.num_processes != self.group.count:
             self.messages.append(
                 f"{checkpoint.num_processes} processes before, {self.group.count} now: dropout and rounding differ"
             )
         return changes
+
+    def _require_effect(self, changes: Mapping[str, tuple[Any, Any]]) -> None:
+        """Raise ValueError for settings that change after the last step: the record would tell of another training."""
+        if changes:
+            listed = ", ".join(f"{key}={now} (it trained with {before})" for key, (before, now) in changes.items())
+            raise ValueError(
+                f"{self.folder.path} has done all its {self.step} steps, so this would have no effect: {listed}. Train "
+                "on with more steps (training.max_steps or training.epochs), or begin a new run with another output. "
+                "Nothing changed"
+            )
 
     def run(self, log: RunLog) -> None:
         """All steps that are left, then the final evaluation and files."""
@@ -183,7 +197,7 @@ class Trainer:
                 self._save_model(self.folder.last_model, {})
         elif self.config.training.final == "best" and self.best is not None and self.group.is_first:
             self.folder.take_best()  # before this session the run may have kept its last
-        with self.interrupt, told_of_compilation(lambda: log.say(_COMPILES)):
+        with self.interrupt, told_of_compilation(lambda: log.say(COMPILES)):
             mark = time.perf_counter()
             for work in self.loader.prefetch(self.step, total, self.config.training.prefetch):
                 asked = self.train_step(work)
