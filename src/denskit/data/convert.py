@@ -37,7 +37,7 @@ from denskit.data.readers.shards import (
 from denskit.data.splits import content_in_words
 from denskit.data.structure_arrays import CLOSEST, StructureArrays, close_pair
 from denskit.files import atomic_write, sha256_of, write_json
-from denskit.runtime.progress import Report, unreported
+from denskit.runtime.progress import Report, counted, unreported
 from denskit.runtime.work_folder import WorkFolder, append_line, whole_lines
 
 STRUCTURES = 16_384  # of a shard: some 30 MB of OC20, in the file and in memory of its writer
@@ -131,7 +131,7 @@ def convert(
     with journal.opened(resume=True) as continues:
         if continues:
             journal.load()
-            messages.append(f"{output}: {len(journal.done)} shards were there already")
+            messages.append(f"{output}: found {counted(len(journal.done), 'shard')} of an earlier call")
         else:
             journal.begin()
         missing = [shard for shard in range(-(-total // per_shard)) if shard not in journal.done]
@@ -143,7 +143,8 @@ def convert(
     size = sum(shard["bytes"] for shard in index["shards"])
     found = ", ".join(f"{label} of {count}" for label, count in index["labels"].items())
     found = found or f"no labels{_likely(plan.sources)}"
-    messages.append(f"{output}: {total} structures in {len(index['shards'])} shards, {size / 1e6:.1f} MB; {found}")
+    written = f"{counted(total, 'structure')} in {counted(len(index['shards']), 'shard')}"
+    messages.append(f"{output}: {written}, {size / 1e6:.1f} MB; {found}")
     return messages
 
 
@@ -189,7 +190,7 @@ def _finished(output: Path, task: Mapping[str, Any]) -> str:
             f"{output} holds another finished conversion ({', '.join(other)} differ); give another folder with -o, or "
             "remove it (nothing changed)"
         )
-    return f"{output}: {index['structures']} structures, converted before; nothing to do"
+    return f"{output}: {counted(index['structures'], 'structure')}, converted before; nothing to do"
 
 
 def _task(plan: _Plan, config: DataConfig, inputs: Sequence[str | Path]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from denskit.data.references import linear_references
 from denskit.data.splits import Splits, divide
 from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.reading.remote import address_of
+from denskit.runtime.progress import counted
 
 WEIGHTED = ("energy", "forces")
 SAMPLE = 64  # structures of shards that are read before training
@@ -84,7 +85,8 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
         valid, said = read_file(config.valid, config, required=required)
         valid, left_out = without_filtered(valid, config.filter, like=source)
         train = source if len(pool) == len(source) else Subset(source, pool, source.name)
-        counts = f"{len(pool)} training frames of {source.name}, {len(valid)} validation frames of {valid.name}"
+        counts = f"{counted(len(pool), 'training frame')} of {source.name}"
+        counts += f", {counted(len(valid), 'validation frame')} of {valid.name}"
         messages += [*said, *left_out, counts]
     else:
         if len(parts) > 1:
@@ -111,7 +113,7 @@ def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, li
         messages += said
         if part.origin is not None:
             touched = "never corrupted by DeNS" if part.origin == "md" else "denoised"
-            messages.append(f"{part.path}: {len(source)} structures of origin {part.origin}: {touched}")
+            messages.append(f"{part.path}: {counted(len(source), 'structure')} of origin {part.origin}: {touched}")
     return joined(sources), messages
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from denskit.runtime.progress import counted
 from denskit.training.loader import StepWork, steps_per_epoch
 from denskit.training.schedule import Schedule
 from denskit.training.settings import TrainingConfig, parse_budget, parse_interval
@@ -42,8 +43,9 @@ class Cost:
         steps = self.steps_within(training)
         if steps < 10:
             raise ValueError(
-                f"training.budget={training.budget} is enough for {steps} steps of {self.step:.2g} s and a validation "
-                f"of {self._validation(training):.2g} s; give more time, a smaller model or fewer validation structures"
+                f"training.budget={training.budget} is enough for {counted(steps, 'step')} of {self.step:.2g} s "
+                f"and a validation of {self._validation(training):.2g} s; give more time, a smaller model or fewer "
+                "validation structures"
             )
         return steps
 

@@ -16,6 +16,7 @@ from denskit.data.records import joined
 from denskit.runtime.compilation import told_of_compilation
 from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes, join_processes
+from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
 from denskit.tasks import FOR_CRYSTALS, DenoisingConfig, DeNSConfig
 from denskit.tasks.metrics import measure
@@ -93,7 +94,7 @@ def settled(
     config, cost, said = _sized(config, data, group, say)
     steps = cost.steps_of(config.training)
     epochs = steps // steps_per_epoch(cost.train, config.training.batch_size, config.training.drop_last)
-    length = f"{steps} steps ({epochs} epochs), at {1000 * cost.step:.0f} ms a step"
+    length = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}), at {1000 * cost.step:.0f} ms a step"
     return _lasting(config, {"max_steps": steps}), [*said, f"training.budget={budget}: {length}"]
 
 
@@ -182,7 +183,8 @@ def _trial(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> C
     works = trainer.loader.prefetch(0, TRIAL_STEPS, config.training.prefetch)
     numbers = sum(parameter.numel() for parameter in trainer.force_field.parameters())
     say(
-        f"timing a few steps of {config.model.name} with {numbers:,} parameters on {len(data.train)} structures: up to "
+        f"timing a few steps of {config.model.name} with {numbers:,} parameters on "
+        f"{counted(len(data.train), 'structure')}: up to "
         f"{TRIAL_SECONDS:.0f} seconds, longer where a step takes seconds"
     )
     with threads_for(trainer.loader.edges, group.device), told_of_compilation(lambda: say(COMPILES)):

@@ -12,6 +12,7 @@ from denskit.files import locked
 from denskit.models.base import SYMMETRIC_SITES
 from denskit.runtime.determinism import use_deterministic_algorithms
 from denskit.runtime.processes import Processes, join_processes
+from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
 from denskit.training.checkpoint import full_disk_named, load_checkpoint
 from denskit.training.checks import PlannedTraining, hints_before, warnings_before
@@ -117,10 +118,11 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
     return [
         *trainer.messages,
         *(f"changed on resume: {key}: {before} -> {now}" for key, (before, now) in changes.items()),
-        f"{config.model.name}, {numbers:,} parameters; task {config.task.name}; {len(data.train)} training structures, "
-        f"{len(data.valid) if data.valid else 0} for validation",
-        f"{schedule.total_steps} steps of {config.training.batch_size} structures ({schedule.steps_per_epoch} an epoch)"
-        f" on {trainer.group.count} x {trainer.group.device}, {precision}, seed {config.seed}",
+        f"{config.model.name}, {numbers:,} parameters; task {config.task.name}; "
+        f"{counted(len(data.train), 'training structure')}, {len(data.valid) if data.valid else 0} for validation",
+        f"{counted(schedule.total_steps, 'step')} of {counted(config.training.batch_size, 'structure')} "
+        f"({schedule.steps_per_epoch} an epoch) on {trainer.group.count} x {trainer.group.device}, "
+        f"{precision}, seed {config.seed}",
         f"kernels of edge operations: {kernels}",
         by if data.valid is not None else "no validation split: the last weights are kept",
         *([] if force_field.backbone.symmetric_sites else [f"warning: {SYMMETRIC_SITES}; set {_SAFE_NORM}"]),

@@ -27,7 +27,7 @@ from denskit.runtime.compilation import told_of_compilation
 from denskit.runtime.interrupt import Interrupt
 from denskit.runtime.memory import memory_named, peak_memory
 from denskit.runtime.processes import Processes
-from denskit.runtime.progress import duration
+from denskit.runtime.progress import counted, duration
 from denskit.tasks import build_task
 from denskit.tasks.metrics import Metrics, measure
 from denskit.training.batch_loss import batch_loss
@@ -183,7 +183,7 @@ class Trainer:
         if changes:
             listed = ", ".join(f"{key}={now} (it trained with {before})" for key, (before, now) in changes.items())
             raise ValueError(
-                f"{self.folder.path} has done all its {self.step} steps, so this would have no effect: {listed}. Train "
+                f"{self.folder.path} has no step left after {self.step}, so this would have no effect: {listed}. Train "
                 "on with more steps (training.max_steps or training.epochs), or begin a new run with another output. "
                 "Nothing changed"
             )
@@ -211,11 +211,12 @@ class Trainer:
             by = BEST_BY[self.config.training.best_by]
             best = "" if self.best is None else f"; the best validation had {by} {self.best:.4g}"
             raise ValueError(
-                f"the training failed: after its {self.step} steps {self.failure}. Models and checkpoints are kept in "
-                f"{self.folder.path}{best}. Lower training.lr or training.clip_norm, and look at the data: denskit "
-                "info FILE"
+                f"the training failed: after {counted(self.step, 'step')} {self.failure}. Models and checkpoints "
+                f"are kept in {self.folder.path}{best}. Lower training.lr or training.clip_norm, and look at the data: "
+                "denskit info FILE"
             )
-        log.say(f"finished: {self.step} steps in {duration(self.seconds)} of training; model in {self.folder.model}")
+        done = f"{counted(self.step, 'step')} in {duration(self.seconds)}"
+        log.say(f"finished: {done} of training; model in {self.folder.model}")
 
     def train_step(self, work: StepWork) -> Asked:
         """One update of the weights; returns the requests of all processes.

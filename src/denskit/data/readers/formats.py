@@ -22,6 +22,7 @@ from denskit.data.readers.shards import INDEX, PROGRESS, SIZES, open_shards, rea
 from denskit.data.records import Records, Rules, sizes_beside
 from denskit.data.structure_arrays import StructureArrays
 from denskit.reading.remote import local
+from denskit.runtime.progress import counted
 
 # Endings of shards, and their readers.
 _SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
@@ -141,8 +142,8 @@ def _records(path: Path, files: list[Path], ending: str, config: DataConfig) -> 
     whole = path.is_dir()
     count = sum(len(shard) for shard in shards)
     sizes = sizes_beside(path if whole else path.parent, count, whole=whole)
-    where = f"{len(shards)} files *{ending}" if whole else "one file"
-    said = f"{path}: {count} structures in {where}, read as they are used; energies in eV, lengths in Å"
+    where = f"{counted(len(shards), 'file')} *{ending}" if whole else "one file"
+    said = f"{path}: {counted(count, 'structure')} in {where}, read as they are used; energies in eV, lengths in Å"
     return Records(str(path), shards, sizes, rules), [said]
 
 
@@ -150,7 +151,8 @@ def _folder(path: Path, config: DataConfig) -> tuple[Records, list[str]]:
     """A folder that ``denskit data convert`` wrote."""
     shards, sizes = open_shards(path)
     rules, converted = _rules(path, ".safetensors", config), reading_of_index(path)
-    said = [f"{path}: {len(sizes)} structures in {len(shards)} shards, read as they are used"]
+    found = f"{counted(len(sizes), 'structure')} in {counted(len(shards), 'shard')}"
+    said = [f"{path}: {found}, read as they are used"]
     if (origin := converted.get("origin")) is not None and config.origin not in (None, origin):
         raise ValueError(f"{path}: data.origin={config.origin}, but it was converted with data.origin={origin}")
     if rules.offsets is not None and converted.get("oc20_ref") is not None:
