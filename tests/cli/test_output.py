@@ -16,11 +16,13 @@ import pytest
 import torch
 import typer
 from ase.build import molecule
+from rich.console import Console
 
 from cli_calls import denskit
 from contract.variants import build
 from denskit import predict
 from denskit.cli import app
+from denskit.cli.sets import print_table
 from denskit.models.model_file import save_model
 
 ESCAPE = "\x1b["
@@ -125,6 +127,20 @@ def test_other_reference_energies_are_noticed(folder: Path, tmp_path: Path) -> N
     found = json.loads(denskit("evaluate", model, tmp_path / "other.extxyz", "--json").stdout)["errors"]["other"]
     assert found["energy_mae_meV"] == pytest.approx(512000, rel=1e-3)
     assert found["energy_mae_shifted_meV"] == pytest.approx(10, rel=0.05)
+
+
+@pytest.mark.parametrize("columns", [None, 80], ids=["pipe", "terminal"])
+def test_tables_of_errors_lose_no_letter(
+    columns: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four sets and their mean, in a pipe and in a narrow terminal, where names fold."""
+    if columns:
+        monkeypatch.setattr("denskit.cli.sets.table_console", lambda: Console(width=columns))
+    name = "forces_magnitude_mae_meV_per_A"
+    print_table({f"validation_ood_{index}": {name: 115_900.0} for index in range(5)}, title="errors")
+    shown = capsys.readouterr().out
+    assert "…" not in shown and shown.count("1.159e+05") == 5
+    assert columns or name in shown
 
 
 def test_a_call_leaves_nothing_behind_for_the_next(folder: Path) -> None:

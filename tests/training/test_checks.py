@@ -257,10 +257,10 @@ def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems
 
 
 def test_overfitting_is_told_at_the_end(tiny: Tiny, systems: dict[str, System]) -> None:
-    def hinted(trained: float, valid: float | None, *settings: str) -> str | None:
-        planned = PlannedTraining(
-            config := tiny(*settings), Schedule(config.training, 6), _Frames([systems["ethanol"]])
-        )
+    ethanol = systems["ethanol"]
+
+    def hinted(trained: float, valid: float | None, *settings: str, frame: System = ethanol) -> str | None:
+        planned = PlannedTraining(config := tiny(*settings), Schedule(config.training, 6), _Frames([frame]))
         row = {"train_forces_mae_meV_per_A": trained}
         return hint_after(row if valid is None else {**row, "valid_forces_mae_meV_per_A": valid}, planned)
 
@@ -268,6 +268,8 @@ def test_overfitting_is_told_at_the_end(tiny: Tiny, systems: dict[str, System]) 
     assert "validation structures have 7 times the error of training structures" in str(hinted(3.2, 22.3, plain))
     for quiet in ((2.8, 4.5, plain), (3.2, 22.3, "task=dens"), (3.2, None, plain), (0.0, 1.0, plain)):
         assert hinted(*quiet) is None
+    perfect = replace(ethanol, forces=np.full((9, 3), 1e-9))
+    assert hinted(3.2e-6, 22.3, plain, frame=perfect) is None
 
 
 def test_the_last_row_of_a_run_is_looked_at(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,10 @@ def plot_crystals(crystals: Sequence[Mapping[str, Any]], output: Path) -> Path |
         )  # fmt: skip
     if vibrating:
         row[1].axvline(0, color="0.6", linewidth=0.8)
-        row[1].set(xlabel="frequency (THz; left of 0: unstable)", ylabel="phonon states (1/THz)", ylim=(0, None))
+        row[1].set(
+            xlabel="frequency (THz; left of 0: unstable)",
+            ylabel="phonon states (per THz and primitive cell)",
+            ylim=(0, None),
+        )
         row[1].legend(frameon=False, fontsize=8)
     return save_figure(figure, output)

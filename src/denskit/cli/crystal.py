@@ -10,7 +10,7 @@ import typer
 
 from denskit.cli.opening import open_potential, open_structures
 from denskit.cli.options import Device, HowRead, Kernels, refuse
-from denskit.cli.output import complain, give
+from denskit.cli.output import complain, give, table_console
 from denskit.cli.sets import origin_of_file, reading_settings
 from denskit.cli.stopping import stoppable
 
@@ -20,13 +20,13 @@ DERIVATIVES = (0.0, 12.0)  # of bulk moduli by the pressure that are believed
 COLUMNS = (
     ("formula", "formula", "{}"),
     ("energy\n(eV/atom)", "energy_eV_per_atom", "{:.4f}"),
-    ("volume\n(Å^3/atom)", "volume_A3_per_atom", "{:.3f}"),
+    ("volume\n(Å³/atom)", "volume_A3_per_atom", "{:.3f}"),
     ("bulk\n(GPa)", "bulk_modulus_GPa", "{:.1f}"),
     ("shear\n(GPa)", "shear_modulus_GPa", "{:.1f}"),
     ("Poisson", "poisson_ratio", "{:.3f}"),
     ("phonons\n(THz)", "phonon_largest_THz", "{:.2f}"),
     ("lowest\n(THz)", "phonon_smallest_THz", "{:.2f}"),
-    ("conductivity\n(W/m/K)", "conductivity_300K_W_per_m_K", "{:.3g}"),
+    ("conduc-\ntivity\n(W/m/K)", "conductivity_300K_W_per_m_K", "{:.3g}"),
     ("kappa\nSRME", "kappa_SRME", "{:.3f}"),
 )
 
@@ -128,16 +128,16 @@ def _rough(crystal: dict[str, Any]) -> str:
 
 def _print(found: list[dict[str, Any]]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     shown = [column for column in COLUMNS if any(column[1] in crystal for crystal in found)]
-    table = Table(*(name for name, _, _ in shown))
+    table = Table(*(Column(name, overflow="fold") for name, _, _ in shown))
     for crystal in found:
         if "energy_eV_per_atom" in crystal:
             table.add_row(*("-" if crystal.get(key) is None else form.format(crystal[key]) for _, key, form in shown))
     console = Console(soft_wrap=True)
     if table.row_count:
-        console.print(table)
+        table_console().print(table)
     for crystal in found:
         place = f"crystal {crystal['index']} ({crystal['formula']})"
         if "error" in crystal:

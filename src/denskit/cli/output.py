@@ -18,6 +18,9 @@ from functools import cache
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+
+PIPE_COLUMNS = 200  # of tables that no terminal shows
 
 
 class Output:
@@ -91,6 +94,12 @@ def give(**found: Any) -> None:
 def complain(text: str) -> None:
     """Say why the verb fails; ``--quiet`` does not silence it."""
     print(text, file=OUTPUT.err)
+
+
+def table_console() -> Console:
+    """A console for tables: as wide as the terminal; wide enough to cut nothing in a file or pipe."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, PIPE_COLUMNS))
 
 
 def _option(*names: str, to: Callable[[bool], None], help: str) -> Any:

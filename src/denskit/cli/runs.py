@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from denskit.cli.output import give
+from denskit.cli.output import give, table_console
 from denskit.runtime.progress import counted
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ def delete(
 def _print(runs: list[Overview]) -> None:
     import time
 
-    from rich.console import Console
     from rich.table import Column, Table
 
     def right(header: str) -> Column:
@@ -106,8 +105,7 @@ def _print(runs: list[Overview]) -> None:
             _number(run.validation, "forces_mae_meV_per_A"), _number(run.validation, "energy_mae_meV_per_atom"),
             _number(run.test, "forces_mae_meV_per_A"), time.strftime("%Y-%m-%d %H:%M", time.localtime(run.changed)),
         )  # fmt: skip
-    console = Console()
-    Console(width=console.width if console.is_terminal else 200).print(table)
+    table_console().print(table)
 
 
 def _number(errors: Any, name: str) -> str:

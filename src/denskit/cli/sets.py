@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
+
+from denskit.cli.output import table_console
 
 _OF_A_RUN = ("data.path=", "data.valid=", "data.test=")  # name the files of a training, not how one is read
 
@@ -71,10 +72,10 @@ def origin_of_file(file: str | Path) -> dict[str, str]:
 
 
 def print_table(results: Mapping[str, Mapping[str, float]], *, title: str) -> None:
-    """Errors by quantity (rows) and set (columns)."""
-    table = Table("quantity", title=escape(title))
+    """Errors by quantity (rows) and set (columns); where they are too wide for a terminal, names and numbers fold."""
+    table = Table(Column("quantity", overflow="fold"), title=escape(title))
     for name in results:
-        table.add_column(escape(name), justify="right")
+        table.add_column(escape(name), justify="right", overflow="fold")
     for quantity in dict.fromkeys(quantity for result in results.values() for quantity in result):
         table.add_row(quantity, *(f"{r[quantity]:.4g}" if quantity in r else "" for r in results.values()))
-    Console().print(table)
+    table_console().print(table)
