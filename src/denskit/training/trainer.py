@@ -104,9 +104,8 @@ class Trainer:
         self.schedule = Schedule(
             training, steps_per_epoch(self.mixture.epoch_size, training.batch_size, training.drop_last)
         )
-        if self.data.valid is not None:
-            check_known_elements(force_field, self.data.valid)
-        self.messages += warn_of_unknown_elements(force_field, self.data.test)
+        check_known_elements(force_field, self.data, self.config.data.split)
+        self.messages += warn_of_unknown_elements(force_field, self.data, self.config.data.split)
         self.force_field: ForceField = force_field.to(device)
         self.force_field.execution = Execution(
             kernels=training.kernels, edge_chunk=training.edge_chunk, recompute=training.activation_checkpointing
