@@ -104,7 +104,7 @@ def test_many_structures_are_sampled_evenly_and_never_all_read(
     assert messages[-1] == "the above is of 14 evenly spaced structures of 40"
     assert force_field.scaling.elements == [1, 8]
     check_known_elements(force_field, replace(data, valid=data.train), SplitConfig())  # xenon is not looked at
-    with pytest.raises(ValueError, match=r"slabs: Xe in 1 of 10 structures, frame 17 .* give the references"):
+    with pytest.raises(ValueError, match=r"slabs: Xe in 1 of 10 structures, frame 17 .* give data.references="):
         check_known_elements(force_field, replace(data, valid=Slabs(forty[10:20])), SplitConfig())
 
 

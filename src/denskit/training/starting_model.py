@@ -117,7 +117,7 @@ def _remedy(data: LoadedData, lacks: Source, split: SplitConfig) -> str:
     """What to do where the structures of one part have elements that training lacks."""
     if len(data.train) > SAMPLE:
         return (
-            f"Of these {SAMPLE} were looked at: give the references, data.references={{H: ..., ...}} or a file of them"
+            f"Only {SAMPLE} were looked at. If others have them, give data.references={{H: ..., ...}} or a file of them"
         )
     advice = "Add structures with these elements to train on"
     if data.splits is None:
