@@ -242,3 +242,19 @@ def test_command_line(two: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
     assert (
         runner.invoke(app, ["data", "convert", str(two[0]), "-o", str(tmp_path / "x"), "data.unit=eV"]).exit_code == 1
     )
+
+
+def test_a_named_field_that_no_frame_has_is_refused(two: list[Path], tmp_path: Path) -> None:
+    """One that some inputs have is a note about the others."""
+    out = tmp_path / "out"
+    found = r"no frame has enrgy \(data\.energy_key\)\. .* energy, forces; did you mean energy\?"
+    with pytest.raises(ValueError, match=found):
+        convert(two, out, DataConfig(energy_key="enrgy"))
+    assert not out.exists()
+    frames = ase.io.read(two[1], ":")
+    for frame in frames:
+        frame.info["dft"] = -1.0
+    ase.io.write(two[1], frames)
+    messages = convert(two, out, DataConfig(energy_key="dft"))
+    assert "energy of 6, forces of 17" in messages[-1]
+    assert any("one.extxyz: no frame has dft" in line for line in messages)
