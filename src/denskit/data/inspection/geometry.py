@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from denskit.data.crowding import CROWDED, REACH, neighbors_expected
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.sample import Sample
 from denskit.data.periodicity import EMPTY, layer_gap
-from denskit.data.structure_arrays import close_pair
+from denskit.data.structure_arrays import close_pair, geometry_key
 from denskit.runtime.progress import counted
 
 OVERLAP, SQUEEZED = 0.3, 0.5  # of the sum of covalent radii; structures at 2000 K stay above 0.56
@@ -103,9 +102,8 @@ def twins(sample: Sample) -> Iterator[Finding]:
     structures = sample.structures
     first: dict[bytes, int] = {}
     again, different = np.zeros((2, len(structures)), dtype=bool)
-    for place, (begin, end) in enumerate(pairwise(structures.starts)):
-        rounded = np.round(np.concatenate([structures.positions[begin:end], structures.cell[place]]), 6) + 0.0  # no -0
-        earlier = first.setdefault(structures.atomic_numbers[begin:end].tobytes() + rounded.tobytes(), place)
+    for place, system in enumerate(structures):
+        earlier = first.setdefault(geometry_key(system), place)
         again[place] = earlier != place
         different[place] = again[place] and _differ(sample, earlier, place)
     found, means = "the geometry of an earlier frame", "two methods, or calculations that did not converge"
