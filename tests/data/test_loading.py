@@ -68,15 +68,15 @@ def test_structures_that_are_trained_on_and_judged_are_counted(tmp_path: Path) -
     valid = _write(tmp_path / "valid.extxyz", [*_frames(2, "H2O"), frames[5], other[0]])
     test = _write(tmp_path / "test.extxyz", [*_frames(2, "H2O"), other[2]])
     loaded = load_data(DataConfig(train=train, valid=valid, test=test), seed=0)
-    said = [message for message in loaded.messages if "have the geometry of a structure of" in message]
-    assert len(said) == 1 and said[0].startswith("warning: 2 of the 4 structures of")
+    said = [message for message in loaded.messages if "with the geometry of a structure of" in message]
+    assert len(said) == 1 and f"{valid}: 2 of 4 structures" in said[0]
     assert "frames 2, 3 (counted from 0)" in said[0]
     assert loaded.test is not None
-    with pytest.warns(UserWarning, match=r"1 of the 3 structures of .*test\.extxyz have .* frame 2"):
+    with pytest.warns(UserWarning, match=r"^\S*test\.extxyz: 1 of 3 structures .* frame 2"):
         len(loaded.test)
     loaded = load_data(DataConfig(train=train, valid=test), seed=0)
     fine = load_data(DataConfig(train=train[:1], valid=test), seed=0)
-    assert [sum("have the geometry" in line for line in each.messages) for each in (loaded, fine)] == [1, 0]
+    assert [sum("with the geometry" in line for line in each.messages) for each in (loaded, fine)] == [1, 0]
 
 
 def test_the_test_file_is_only_opened_when_used(tmp_path: Path, mine: str) -> None:

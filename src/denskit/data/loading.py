@@ -134,9 +134,9 @@ def _repeated(train: Source, judged: Source) -> list[str]:
     if not again:
         return []
     return [
-        f"warning: {len(again)} of the {counted(len(judged), 'structure')} of {judged.name} have the geometry of a "
-        f"structure of {train.name}, which is trained on: {numbered(np.array(again))}. Their errors will be too low. "
-        "Remove them from one of the files"
+        f"warning: {judged.name}: {len(again)} of {counted(len(judged), 'structure')} with the geometry of a structure "
+        f"of {train.name}, which is trained on: {numbered(np.array(again))}. Their errors are too low. Remove them "
+        "from one of the files"
     ]
 
 
