@@ -16,7 +16,7 @@ from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
 from denskit.training.checkpoint import full_disk_named, load_checkpoint
 from denskit.training.checks import PlannedTraining, hints_before, warnings_before
-from denskit.training.forecast import Say, settled
+from denskit.training.forecast import Say, say_what_is_read, settled
 from denskit.training.given_frames import Frames, kept, with_frames
 from denskit.training.inputs import contents, require_same_contents
 from denskit.training.run_folder import RunFolder
@@ -72,9 +72,12 @@ def _prepared(
     if checkpoint is not None:
         require_same_contents(checkpoint.inputs, config, folder.path)
     divided = config.data if checkpoint is None else folder.as_divided(config.data)
+    say_what_is_read(config, say)
     data = load_data(divided, config.seed, config.required_labels)
+    budget = None if checkpoint is not None else config.training.budget
     config, decided = settled(config, data, group, checkpoint, say)
     trainer = Trainer(config, data, group, continued=checkpoint is not None)
+    trainer.budget = budget
     trainer.inputs = contents(config) if group.is_first else {}
     trainer.messages += [*decided, *seen_before(config, data.splits)]
     if resume and checkpoint is None:

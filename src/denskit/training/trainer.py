@@ -47,7 +47,7 @@ from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, metrics_line
 from denskit.training.running_totals import RunningTotals
 from denskit.training.schedule import Schedule
-from denskit.training.settings import RunConfig, parse_interval
+from denskit.training.settings import RunConfig, parse_budget, parse_interval
 from denskit.training.starting_model import (
     check_known_elements,
     check_measured,
@@ -87,6 +87,7 @@ class Trainer:
     messages: list[str] = field(default_factory=list)
     continued: bool = False  # :meth:`resume` follows
     inputs: dict[str, str] = field(default_factory=dict)  # content of the training's files, by setting
+    budget: str | None = None  # of time, from which the number of steps was chosen; None: nobody watches it
 
     def __post_init__(self) -> None:
         training, device = self.config.training, self.group.device
@@ -143,7 +144,7 @@ class Trainer:
         self.first = 0  # steps that an earlier process did
         self.failure = ""  # verdict on the last row, where the training failed
         self.judged: tuple[int, dict[str, float]] = (0, {})  # step and errors of the last validation
-        self.saved_at = time.monotonic()
+        self.began = self.saved_at = time.monotonic()
 
     def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
         """Take over the state of a checkpoint; the settings that changed since."""
@@ -190,6 +191,7 @@ class Trainer:
     def run(self, log: RunLog) -> None:
         """All steps that are left, then the final evaluation and files."""
         total, self.first = self.schedule.total_steps, self.step
+        self.began = time.monotonic()
         if self.step == 0:
             self._save_state()  # a kill at any moment leaves a checkpoint
             if self.config.training.init_from is not None:  # which may be gone when the run is resumed
@@ -340,6 +342,20 @@ class Trainer:
         planned = PlannedTraining(self.config, self.schedule, self.data.train)
         if self.step == self.schedule.total_steps and (found := hint_after(row, planned)) is not None:
             log.say(f"hint: {found}")
+        self._watch_budget(log)
+
+    def _watch_budget(self, log: RunLog) -> None:
+        """Say, once, where the training will take a fifth longer than its time budget."""
+        if self.budget is None:
+            return
+        budget, spent = parse_budget(self.budget), time.monotonic() - self.began
+        ends = spent * self.schedule.total_steps / self.step
+        if spent > budget / 10 and ends > 1.2 * budget and self.step < self.schedule.total_steps:
+            log.say(
+                f"note: steps take longer than in the trial: the training will take about {duration(ends)}, beyond "
+                f"training.budget={self.budget}"
+            )
+            self.budget = None
 
     def _row(self, totals: RunningTotals) -> dict[str, float | int]:
         """Numbers of a row of metrics.csv, without validation errors."""
