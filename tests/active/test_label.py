@@ -130,7 +130,7 @@ def test_sigterm_ends_the_program_with_143_and_the_same_command_continues(tmp_pa
     ase.io.write(tmp_path / "in.extxyz", crystals())
     done = CliRunner().invoke(app, ["label", "in.extxyz", "-o", "out.extxyz", "--with", "mylab:ended"])
     assert done.exit_code == 143, done.output
-    assert "Stopped; 1 labels are saved. Continue with the same command" in done.stderr
+    assert "Stopped; saved: 1 label. Continue with the same command" in done.stderr
     assert len((tmp_path / "out.extxyz.progress").read_text().splitlines()) == 2
 
 

@@ -107,6 +107,12 @@ def test_a_killed_conversion_ends_as_one_that_was_not(tmp_path: Path) -> None:
         assert all((out / name).read_bytes() == (whole / name).read_bytes() for name in files), point
 
 
+def test_one_shard_is_no_plural(tmp_path: Path) -> None:
+    source = extxyz(tmp_path / "one.extxyz", 1)
+    assert "out: 1 structure in 1 shard, " in convert([source], tmp_path / "out")[-1]
+    assert "out: 1 structure in 1 shard, read" in read_file(tmp_path / "out")[1][0]
+
+
 def test_whole_shards_are_kept_and_a_torn_line_is_not(tmp_path: Path) -> None:
     source, out = extxyz(tmp_path / "many.extxyz", 20), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
@@ -116,7 +122,7 @@ def test_whole_shards_are_kept_and_a_torn_line_is_not(tmp_path: Path) -> None:
     kept = {path: path.stat().st_mtime_ns for path in out.glob("shard-*")}
     assert len(kept) == 2
     messages = convert([source], out, per_shard=5)
-    assert any("2 shards were there already" in line for line in messages)
+    assert any("found 2 shards of an earlier call" in line for line in messages)
     assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
 
 
@@ -236,3 +242,19 @@ def test_command_line(two: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
     assert (
         runner.invoke(app, ["data", "convert", str(two[0]), "-o", str(tmp_path / "x"), "data.unit=eV"]).exit_code == 1
     )
+
+
+def test_a_named_field_that_no_frame_has_is_refused(two: list[Path], tmp_path: Path) -> None:
+    """One that some inputs have is a note about the others."""
+    out = tmp_path / "out"
+    found = r"no frame has enrgy \(data\.energy_key\)\. .* energy, forces; did you mean energy\?"
+    with pytest.raises(ValueError, match=found):
+        convert(two, out, DataConfig(energy_key="enrgy"))
+    assert not out.exists()
+    frames = ase.io.read(two[1], ":")
+    for frame in frames:
+        frame.info["dft"] = -1.0
+    ase.io.write(two[1], frames)
+    messages = convert(two, out, DataConfig(energy_key="dft"))
+    assert "energy of 6, forces of 17" in messages[-1]
+    assert any("one.extxyz: no frame has dft" in line for line in messages)

@@ -60,6 +60,25 @@ def test_three_files(tmp_path: Path, mine: str) -> None:
     assert (len(loaded.train), len(loaded.valid), len(loaded.test)) == (40, 5, 5)
 
 
+def test_structures_that_are_trained_on_and_judged_are_counted(tmp_path: Path) -> None:
+    """Also where they are turned to other numbers below 1e-6 Å, and in one of several training files."""
+    frames, other = _frames(8), _frames(3, "NH3")
+    train = [_write(tmp_path / "a.extxyz", frames), _write(tmp_path / "b.extxyz", other)]
+    frames[5].positions += 1e-8
+    valid = _write(tmp_path / "valid.extxyz", [*_frames(2, "H2O"), frames[5], other[0]])
+    test = _write(tmp_path / "test.extxyz", [*_frames(2, "H2O"), other[2]])
+    loaded = load_data(DataConfig(train=train, valid=valid, test=test), seed=0)
+    said = [message for message in loaded.messages if "with the geometry of a structure of" in message]
+    assert len(said) == 1 and f"{valid}: 2 of 4 structures" in said[0]
+    assert "frames 2, 3 (counted from 0)" in said[0]
+    assert loaded.test is not None
+    with pytest.warns(UserWarning, match=r"^\S*test\.extxyz: 1 of 3 structures .* frame 2"):
+        len(loaded.test)
+    loaded = load_data(DataConfig(train=train, valid=test), seed=0)
+    fine = load_data(DataConfig(train=train[:1], valid=test), seed=0)
+    assert [sum("with the geometry" in line for line in each.messages) for each in (loaded, fine)] == [1, 0]
+
+
 def test_the_test_file_is_only_opened_when_used(tmp_path: Path, mine: str) -> None:
     later = tmp_path / "later.extxyz"
     loaded = load_data(DataConfig(path=mine, test=str(later), split=SplitConfig(train=30, valid=10)), seed=0)

@@ -106,6 +106,8 @@ def test_totals_are_announced_loudly(shard: str, totals: str) -> None:
     data = _load(path=totals)
     assert re.search(r"WARNING: the energies \(typically 4\d\d eV\) look like raw DFT totals", _said(data))
     assert data.references == "fit"
+    advice = "data.references=fit takes references of the elements off"
+    assert advice not in _said(data) and advice in _said(_load(path=totals, references="none"))
     data = _load(path=shard)
     assert "WARNING" not in _said(data)
     assert data.references == "mean"

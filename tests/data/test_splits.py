@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from denskit.data.config import SplitConfig
 from denskit.data.splits import Splits, divide
+from denskit.runtime.progress import counted
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_a_test_file_leaves_all_frames_to_train_and_valid(file: Path) -> None:
 )
 def test_more_frames_asked_than_there_are(file: Path, total: int, split: dict[str, Any]) -> None:
     with pytest.raises(
-        ValueError, match=rf"mine.npz has {total} frames to divide; \d+ train \+ \d+ valid.*Ask for fewer"
+        ValueError, match=rf"mine.npz has {counted(total, 'frame')} to divide; \d+ train \+ \d+ valid.*Ask for fewer"
     ):
         _divide(file, total, **split)
 
@@ -143,9 +144,9 @@ def test_groups_are_never_divided(file: Path, groups: list[str], seed: int) -> N
 def test_group_splits_refuse_what_they_cannot_do(file: Path) -> None:
     with pytest.raises(ValueError, match="needs data.group_key"):
         _divide(file, 10, mode="group")
-    with pytest.raises(ValueError, match=r"has 2 group\(s\); 3 parts"):
+    with pytest.raises(ValueError, match=r"has 2 groups; 3 parts"):
         _divide(file, 10, mode="group", groups=["a"] * 5 + ["b"] * 5)
-    with pytest.raises(ValueError, match="1 frames name no group, the first is frame 4"):
+    with pytest.raises(ValueError, match="1 frame without a group, the first is frame 4"):
         _divide(file, 10, mode="group", groups=["a", "b", "c", "d", "", "a", "b", "c", "d", "e"])
 
 

@@ -35,19 +35,19 @@ def _log(config: RunConfig) -> str:
 
 def test_a_diverged_training_fails_and_keeps_its_files(tiny: Tiny) -> None:
     config = tiny(*DIVERGES)
-    with pytest.raises(ValueError, match=r"the training failed: after its 10 steps the error of forces on the valid"):
+    with pytest.raises(ValueError, match=r"the training failed: after 10 steps the error of forces on the valid"):
         train(config)
     run = Path(config.output)
     assert load_checkpoint(run / "checkpoints/last.pt").step == 10
     load_model(run / "model.safetensors")
     assert "warning: the error of forces on the validation split is" in _log(config)
     assert "finished:" not in _log(config)
-    with pytest.raises(ValueError, match="the training failed: after its 10 steps"):  # whose end is not forgotten
+    with pytest.raises(ValueError, match="the training failed: after 10 steps"):  # whose end is not forgotten
         train(config, resume=True)
 
 
 def test_without_validation_the_training_errors_are_judged(tiny: Tiny) -> None:
-    with pytest.raises(ValueError, match="the training failed: after its 10 steps the error of forces in training"):
+    with pytest.raises(ValueError, match="the training failed: after 10 steps the error of forces in training"):
         train(tiny(*DIVERGES, "data.split.valid=0"))
 
 

@@ -6,13 +6,15 @@ import csv
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from denskit.data import DataConfig
 from denskit.training.checks import warnings_before
 from denskit.training.cost import Cost
 from denskit.training.fitted_settings import rows_for
-from denskit.training.forecast import forecasts_of
+from denskit.training.forecast import _trial, forecasts_of
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 from denskit.training.settings import SizeRow, TrainingConfig, parse_budget
@@ -37,6 +39,9 @@ def test_steps_and_seconds_agree() -> None:
     assert COST.training_seconds(TrainingConfig(**settings, epochs=10), train=8) == pytest.approx(10 * 0.1 + 5 * 0.2)
     with pytest.raises(ValueError, match=r"training.budget=1 second is enough for 7 steps of 0.1 s"):
         COST.steps_of(TrainingConfig(**settings, budget="1 second"))
+    slow = replace(COST, trial=60)
+    assert slow.steps_of(TrainingConfig(**settings, budget="3 minutes")) == steps
+    assert slow.steps_of(TrainingConfig(**settings, budget="1 minute")) == int((30 - 0.2) / (0.1 + 0.2 / 20))
 
 
 def test_old_structures_that_are_judged_count() -> None:
@@ -58,6 +63,24 @@ def test_a_trial_is_said_before_it_begins(
         with pytest.raises(ValueError, match="the trial"):
             train(tiny("training.budget=1 minute"), progress=progress)
         assert ("timing a few steps of equiformer with" in capsys.readouterr().out) == progress
+
+
+def test_large_files_are_named_before_they_are_read(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.extxyz"
+    file.write_bytes(b"3\n" * 1500)  # no file of structures: the line comes before the error
+    config = tiny("training.max_steps=1")
+    config = config.model_copy(update={"data": DataConfig(path=str(file))})
+    for large, words in ((1e4, ""), (2e3, f"reading {file} (0 MB)")):
+        monkeypatch.setattr("denskit.training.forecast._LARGE", large)
+        said: list[str] = []
+        with pytest.raises(ValueError, match="cannot be read"):
+            forecasts_of(config, say=said.append)
+        with pytest.raises(ValueError, match="cannot be read"):
+            train(config, progress=True)
+        assert said == [words][: bool(words)]
+        assert capsys.readouterr().out.strip() == words
 
 
 def test_one_length_is_given(tiny: Tiny) -> None:
@@ -106,16 +129,36 @@ def test_a_budget_becomes_steps_which_a_resumed_run_keeps(tiny: Tiny, monkeypatc
     assert load_config(train(tiny("training.budget=1 minute", frames), resume=True)).training.max_steps == 10
 
 
+@pytest.mark.parametrize(("budget", "times"), [("0.001 seconds", 1), ("1 day", 0)])
+def test_a_training_beyond_its_budget_says_so_once(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, budget: str, times: int
+) -> None:
+    monkeypatch.setattr(Cost, "steps_of", lambda self, training: 10)
+    run = train(tiny(f"training.budget={budget}", "training.log_every=2"))
+    said = (run / "train.log").read_text(encoding="utf-8")
+    assert said.count("note: steps take longer than in the trial") == times
+    assert said.count(f"beyond training.budget={budget}") == times
+
+
 @pytest.mark.parametrize(("wanted", "layers"), [(10, 2), (11, 1)])
 def test_a_budget_for_too_few_steps_takes_a_smaller_model(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch, wanted: int, layers: int
 ) -> None:
     """Said in the log; the dry run finds the same, and a run that continues keeps it without another trial."""
     monkeypatch.setattr(Cost, "steps_within", lambda self, training: 10)
+    trials: list[float] = []
+
+    def trial(*arguments: Any) -> Cost:
+        cost = _trial(*arguments)
+        trials.append(cost.trial)
+        return cost
+
+    monkeypatch.setattr("denskit.training.forecast._trial", trial)
     rows = (SizeRow(up_to=2, model={"num_layers": 1}), SizeRow(min_steps=wanted, model={"num_layers": 2}))
     config = tiny("training.budget=1 second").model_copy(update={"sizes": rows})
     [forecast] = forecasts_of(config)
     assert forecast.planned.config.model.num_layers == layers
+    assert sum(trials) == pytest.approx(forecast.cost.trial) and min(trials) > 0 and len(trials) == layers
     run = train(config)
     assert load_config(run).model.num_layers == layers
     said = (run / "train.log").read_text(encoding="utf-8")

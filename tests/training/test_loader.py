@@ -70,7 +70,7 @@ def test_steps_of_an_epoch_go_through_it_once() -> None:
 
 
 def test_a_batch_that_cannot_be_filled_is_refused() -> None:
-    with pytest.raises(ValueError, match="5 training structures do not fill one batch of training.batch_size=8"):
+    with pytest.raises(ValueError, match="5 training structures, less than one batch of training.batch_size=8"):
         steps_per_epoch(5, 8, drop_last=True)
     assert steps_per_epoch(5, 8, drop_last=False) == 1
 

@@ -12,7 +12,7 @@ import pytest
 from denskit.batch import System
 from denskit.data import LoadedData, load_data
 from denskit.data.base import evenly
-from denskit.data.config import References
+from denskit.data.config import References, SplitConfig
 from denskit.models.scaling import fit_scaling
 from denskit.runtime.processes import join_processes
 from denskit.tasks import build_task
@@ -103,9 +103,9 @@ def test_many_structures_are_sampled_evenly_and_never_all_read(
     assert _READ == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 36, 39]
     assert messages[-1] == "the above is of 14 evenly spaced structures of 40"
     assert force_field.scaling.elements == [1, 8]
-    check_known_elements(force_field, data.train)  # of 40, xenon not among those looked at
-    with pytest.raises(ValueError, match="frame 17, has Xe"):
-        check_known_elements(force_field, Slabs(forty[10:20]))
+    check_known_elements(force_field, replace(data, valid=data.train), SplitConfig())  # xenon is not looked at
+    with pytest.raises(ValueError, match=r"slabs: Xe in 1 of 10 structures, frame 17 .* give data.references="):
+        check_known_elements(force_field, replace(data, valid=Slabs(forty[10:20])), SplitConfig())
 
 
 @pytest.mark.parametrize(

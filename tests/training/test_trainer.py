@@ -213,7 +213,7 @@ def test_a_checkpoint_of_another_run_is_refused_with_the_difference(tiny: Tiny, 
 def test_a_run_without_steps_left_takes_no_settings_that_it_would_only_record(tiny: Tiny) -> None:
     run = train(tiny("training.max_steps=2", "training.lr=0.001"))
     before = (run / "config.yaml").read_bytes()
-    with pytest.raises(ValueError, match=r"all its 2 steps.*no effect: training\.lr=0\.002 \(it trained with 0\.001\)"):
+    with pytest.raises(ValueError, match=r"no step left after 2.*training\.lr=0\.002 \(it trained with 0\.001\)"):
         train(tiny("training.max_steps=2", "training.lr=0.002"), resume=True)
     assert (run / "config.yaml").read_bytes() == before
     train(tiny("training.max_steps=2", "training.lr=0.001", "training.final=last"), resume=True)  # has an effect
@@ -303,9 +303,34 @@ def test_validation_with_unknown_elements_is_refused_before_training(tiny: Tiny,
         ase.io.write(tmp_path / f"{name}.extxyz", _labelled(formula, 4))
     config = tiny("training.max_steps=1")
     files = DataConfig(train=str(tmp_path / "train.extxyz"), valid=str(tmp_path / "valid.extxyz"))
-    with pytest.raises(ValueError, match=r"valid\.extxyz, frame 0, has N"):
+    found = r"valid\.extxyz: N in 4 of 4 structures, frames 0, 1, 2, 3 .* leave these out of .*valid\.extxyz"
+    with pytest.raises(ValueError, match=found):
         train(config.model_copy(update={"data": files}))
     assert not Path(config.output).exists()
+
+
+@pytest.mark.parametrize(
+    ("split", "advice", "other"),
+    [
+        ({"mode": "blocks"}, "by data.split.mode=random", {"mode": "random"}),
+        ({"train": 1, "valid": 5}, "with a larger data.split.train", {"train": 5}),
+        ({"valid": 5}, "data.split.valid=1 data.split.test=0, or 0 for both", {"valid": 1, "test": 0}),
+        ({"valid": 5}, "data.split.valid=1 data.split.test=0, or 0 for both", {"valid": 0, "test": 0}),
+    ],
+)
+def test_the_remedy_for_elements_that_only_validation_has_works(
+    tiny: Tiny, tmp_path: Path, split: dict[str, Any], advice: str, other: dict[str, Any]
+) -> None:
+    file = tmp_path / "elements.extxyz"
+    ase.io.write(file, [*_labelled("CH4", 5), *_labelled("NH3", 1), *_labelled("H2O", 1)])
+    config = tiny("training.max_steps=1", "training.batch_size=1")
+
+    def run(split: dict[str, Any]) -> Path:
+        return train(config.model_copy(update={"data": DataConfig(path=str(file), split=split)}))
+
+    with pytest.raises(ValueError, match=f"but in no structure to train on.*{advice}"):
+        run(split)
+    run(other)
 
 
 def test_a_test_split_with_unknown_elements_is_told_also_of_shards(tiny: Tiny, tmp_path: Path) -> None:
@@ -316,7 +341,7 @@ def test_a_test_split_with_unknown_elements_is_told_also_of_shards(tiny: Tiny, t
         config = tiny("training.max_steps=1", name=f"run_{path.stem}")
         data = DataConfig(path=str(path), split={"mode": "blocks", "train": 6, "valid": 2, "test": 2})
         run = train(config.model_copy(update={"data": data}))
-        assert "frame 8, has N" in (log := (run / "train.log").read_text(encoding="utf-8"))
+        assert "N in 2 of 2 structures, frames 8, 9" in (log := (run / "train.log").read_text(encoding="utf-8"))
         assert "so denskit evaluate cannot judge the test split" in log
 
 

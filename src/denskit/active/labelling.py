@@ -25,7 +25,7 @@ from denskit.active.frames import read_frames
 from denskit.data.datasets.generate import METHOD, xtb_calculator
 from denskit.data.writing import relabelled
 from denskit.files import atomic_write, new_frames_file
-from denskit.runtime.progress import Report, unreported
+from denskit.runtime.progress import Report, counted, unreported
 from denskit.runtime.work_folder import append_line, whole_lines
 
 XTB = "xtb"
@@ -85,7 +85,7 @@ def label(
     for done, (number, result) in enumerate(results, start=taken + 1):
         journal.add(number, result)
         failed = sum("error" in each for each in journal.results.values())
-        progress(done, f"{done} frames" + (f", {failed} failed" if failed else ""), len(structures))
+        progress(done, counted(done, "frame") + (f", {failed} failed" if failed else ""), len(structures))
         stopped = done < len(structures) and stop()
         if stopped:
             results.close()

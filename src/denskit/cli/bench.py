@@ -13,6 +13,7 @@ import typer
 
 from denskit.cli.options import Device, Kernels
 from denskit.cli.output import give
+from denskit.runtime.progress import counted
 
 if TYPE_CHECKING:
     from denskit.training.trainer import Trainer
@@ -77,7 +78,7 @@ def bench(
         model=force_field.config.name, device=place, threads=running, kernels=used,
         structures=batch.num_systems, atoms=batch.num_atoms, edges=batch.num_edges,
     )  # fmt: skip
-    typer.echo(f"{batch.num_systems} structures, {batch.num_atoms} atoms, {batch.num_edges} edges")
+    typer.echo(f"{counted(batch.num_systems, 'structure')}, {batch.num_atoms} atoms, {batch.num_edges} edges")
     _say("energies and forces", "predict", _seconds(predict, place, repeats), batch.num_systems)
     if RunFolder(model).config.is_file():
         trainer = _trainer(model, kernels, str(place))

@@ -10,6 +10,7 @@ import typer
 
 from denskit.cli.output import give
 from denskit.cli.sets import with_settings
+from denskit.runtime.progress import counted, progress_bar
 
 
 def convert(
@@ -38,7 +39,6 @@ def convert(
 
     from denskit.data.convert import convert as write
     from denskit.data.readers.shards import read_index
-    from denskit.runtime.progress import progress_bar
     from denskit.training.load_config import data_config
 
     files, settings = with_settings(inputs)
@@ -62,9 +62,8 @@ def verify(
     from rich.console import Console
 
     from denskit.data.convert import verify as check
-    from denskit.runtime.progress import progress_bar
 
     with progress_bar(Console(stderr=True)) as progress:
         count = check(folder, progress)
     give(folder=folder, structures=count)
-    typer.echo(f"{folder}: {count} structures, as they were written")
+    typer.echo(f"{folder}: {counted(count, 'structure')}, as they were written")

@@ -9,6 +9,7 @@ import typer
 
 from denskit.cli.options import Force
 from denskit.cli.output import give
+from denskit.runtime.progress import counted
 
 if TYPE_CHECKING:
     from denskit.models.base import ForceField
@@ -88,7 +89,7 @@ def import_(
     give(output=output, model=force_field.config.name, parameters=count, heads=list(force_field.heads))
     typer.echo(
         f"Wrote {output}: {force_field.config.name}, {count:,} parameters, heads {', '.join(force_field.heads)}, "
-        f"{len(force_field.scaling.elements)} elements"
+        f"{counted(len(force_field.scaling.elements), 'element')}"
     )
 
 

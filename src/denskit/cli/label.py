@@ -11,6 +11,7 @@ import typer
 from denskit.cli.options import Force
 from denskit.cli.output import give
 from denskit.cli.stopping import stoppable
+from denskit.runtime.progress import counted
 
 SHOWN = 10  # failures that are printed
 
@@ -50,11 +51,11 @@ def label(
         )  # fmt: skip
     give(**asdict(done))
     if done.taken:
-        console.print(f"{done.taken} labels are of an earlier call")
+        console.print(f"{counted(done.taken, 'label')} of an earlier call")
     for frame, reason in list(done.failures.items())[:SHOWN]:
         console.print(f"frame {frame} is left out: {reason}")
     if len(done.failures) > SHOWN:
-        console.print(f"... and {len(done.failures) - SHOWN} more frames are left out")
+        console.print(f"left out as well: {counted(len(done.failures) - SHOWN, 'frame')}")
     if not done.finished:
-        work.leave(f"{done.labels} labels are saved", command="the same command")
-    console.print(f"Wrote {done.labels} labelled frames to {done.path}")
+        work.leave(f"saved: {counted(done.labels, 'label')}", command="the same command")
+    console.print(f"Wrote {counted(done.labels, 'labelled frame')} to {done.path}")

@@ -12,6 +12,7 @@ import typer
 from denskit.cli.opening import open_potential
 from denskit.cli.options import Committee, Device, Kernels
 from denskit.cli.output import complain, give
+from denskit.runtime.progress import counted
 
 _FIX = r"\bfix[\s&]+({name})[\s&]+{group}[\s&]+"  # & continues a line
 _PLACE = re.compile(
@@ -78,7 +79,7 @@ def lammps(
             forces.run(after)
         give(script=script, evaluations=forces.evaluations)
         if interrupt.signal:
-            typer.echo(f"Stopped after {forces.evaluations} evaluations", err=True)
+            typer.echo(f"Stopped after {counted(forces.evaluations, 'evaluation')}", err=True)
             raise typer.Exit(128 + interrupt.signal)
         if not program.has_id("fix", name):
             complain(

@@ -11,6 +11,7 @@ from denskit.cli.opening import open_potential
 from denskit.cli.options import Committee, Device, Kernels, Processes
 from denskit.cli.output import give
 from denskit.cli.stopping import stoppable
+from denskit.runtime.progress import counted, duration
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -228,10 +229,9 @@ def _announce_cost(
 
 
 def _in_words(cost: DynamicsCost, plan: DynamicsPlan, done: int) -> str:
-    from denskit.runtime.progress import duration
 
     left = max(plan.steps - done, 0)
-    steps = f"the last {left} of {plan.steps} steps" if done else f"{left} steps"
+    steps = f"the last {left} of {plan.steps} steps" if done else counted(left, "step")
     return (
         f"about {duration(cost.seconds(left))} for {steps}, at {1000 * cost.step:.3g} ms a step; "
         f"{cost.memory:.0f} MiB of memory a process, {cost.disk(plan):.3g} MiB of trajectories"
@@ -287,8 +287,7 @@ def _threads(potential: DividedPotential) -> str:
         return ""
     threads = threads_evaluating(potential.num_edges, potential.device)
     together = f"{potential.processes} processes of " if potential.processes > 1 else ""
-    name = "thread" if threads == 1 else "threads"
-    return f"; {together}{threads} {name} on {cores()} cores, for {potential.num_edges:,} edges"
+    return f"; {together}{counted(threads, 'thread')} on {counted(cores(), 'core')}, for {potential.num_edges:,} edges"
 
 
 def _uncertain_frames(plan: DynamicsPlan) -> str:

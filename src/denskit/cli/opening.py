@@ -33,9 +33,8 @@ def open_potential(
 
 def open_structures(model: Path, file: Path, data: dict[str, Any]) -> Source:
     """The structures of a file, read as the model's training data but for ``data``; what was read is printed."""
-    from denskit.data.readers.formats import open_unchecked
+    from denskit.data.readers.formats import open_unchecked, require_keys
     from denskit.evaluation.evaluate import reading
-    from denskit.training.reading_settings import require_keys
 
     source, said = open_unchecked(file, reading(model, file, data))
     require_keys(data, source)

@@ -11,6 +11,7 @@ import typer
 from denskit.cli.options import Committee, Deterministic, Device, Force
 from denskit.cli.output import give
 from denskit.cli.sets import named_sets, with_reading
+from denskit.runtime.progress import counted
 
 
 def predict(
@@ -72,4 +73,4 @@ def predict(
         count = write_submission(models, given, output, layout=layout, **settings)  # type: ignore[arg-type]
     give(output=output, structures=count)
     if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
-        typer.echo(f"Wrote {count} structures to {output}")
+        typer.echo(f"Wrote {counted(count, 'structure')} to {output}")

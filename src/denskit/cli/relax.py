@@ -13,6 +13,7 @@ from denskit.cli.output import complain, give
 from denskit.cli.sets import origin_of_file, reading_settings
 from denskit.cli.stopping import stoppable
 from denskit.files import output_folder
+from denskit.runtime.progress import counted, duration
 
 if TYPE_CHECKING:
     from denskit.data.writing import Originals
@@ -157,7 +158,6 @@ def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSe
 
 
 def _report(folder: Any, summary: dict[str, Any]) -> None:
-    from denskit.runtime.progress import duration
     from denskit.simulation.relaxation.folder import LARGE_CHANGE
 
     give(folder=folder.path, **summary)
@@ -189,7 +189,7 @@ def _report_is2re(folder: Any, source: Structures) -> None:
     typer.echo(f"Wrote is2re.npz and is2rs.npz to {folder.path}")
     if left_out:
         names = ", ".join(left_out[:10]) + (", ..." if len(left_out) > 10 else "")
-        typer.echo(f"is2re.npz lacks {len(left_out)} structures without an energy: {names}")
+        typer.echo(f"is2re.npz lacks {counted(len(left_out), 'structure')} without an energy: {names}")
     found = errors(folder.results(), source)
     if found:
         write_json(folder.path / "is2re.json", found)

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from denskit.cli.output import give, table_console
+from denskit.runtime.progress import counted
 
 if TYPE_CHECKING:
     from denskit.training.overview import Overview
@@ -79,7 +80,7 @@ def delete(
     for folder in folders:
         files = [path for path in folder.rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in files) / 1e6
-        if force or typer.confirm(f"Delete {folder} ({len(files)} files, {size:.1f} MB)?", err=True):
+        if force or typer.confirm(f"Delete {folder} ({counted(len(files), 'file')}, {size:.1f} MB)?", err=True):
             delete_run(folder)
             typer.echo(f"Deleted {folder}")
 

@@ -12,6 +12,7 @@ import typer
 
 from denskit.cli.options import Device, Force
 from denskit.cli.output import give
+from denskit.runtime.progress import counted, progress_bar
 
 if TYPE_CHECKING:
     from denskit.active.selection import Selection
@@ -70,7 +71,6 @@ def select(
     from denskit.active.selection import select as choose
     from denskit.active.selection import write_selection
     from denskit.files import new_frames_file
-    from denskit.runtime.progress import progress_bar
 
     *models, pool = paths
     new_frames_file(output, inputs=[pool], force=force)
@@ -84,7 +84,7 @@ def select(
     write_selection(selection, pool, output, force=force)
     _show(selection, count)
     give(**asdict(selection), output=output)
-    typer.echo(f"Wrote {len(selection.chosen)} frames, best first, to {output}")
+    typer.echo(f"Wrote {counted(len(selection.chosen), 'frame')}, best first, to {output}")
     labelled = output.with_name(f"{output.stem}_labelled.extxyz")
     method = "--with MODULE:FUNCTION (the method of the training; GFN2-xTB: --with xtb)"
     typer.echo(f"Next:  denskit label {shlex.quote(str(output))} -o {shlex.quote(str(labelled))} {method}")
@@ -126,8 +126,13 @@ def _fates(selection: Selection) -> list[str]:
         f"nearly equal to a training frame: {near}": len(selection.known),
         f"nearly equal to a chosen frame: {near}": selection.alike,
     }
-    training = f"compared with {selection.training} training frames" if selection.training else "no training frames"
-    return [f"{selection.pool} frames in the pool, {training}", *(f"{n} {why}" for why, n in fates.items() if n)]
+    training = (
+        f"compared with {counted(selection.training, 'training frame')}" if selection.training else "no training frames"
+    )
+    return [
+        f"{counted(selection.pool, 'frame')} in the pool, {training}",
+        *(f"{n} {why}" for why, n in fates.items() if n),
+    ]
 
 
 def _some(frames: list[int]) -> str:

@@ -15,6 +15,7 @@ from denskit.cli.options import Device, Kernels, Processes, refuse
 from denskit.cli.output import give
 from denskit.cli.stopping import stoppable
 from denskit.files import sha256_of
+from denskit.runtime.progress import counted
 
 if TYPE_CHECKING:
     from denskit.data.base import Source
@@ -114,7 +115,9 @@ def _print(study: Study, rows: Sequence[Sequence[str]], title: str) -> None:
         table.add_row(*row)
     console = Console(soft_wrap=True)
     console.print(table)
-    console.print(f"simulated {study.simulated:g} of {study.settings.length:g} ps, {study.settings.seeds} seeds")
+    console.print(
+        f"simulated {study.simulated:g} of {study.settings.length:g} ps, {counted(study.settings.seeds, 'seed')}"
+    )
     if study.conservation is not None and study.conservation.unstable:
         console.print(f"without a thermostat {study.conservation.unstable} became unstable and are left out")
     for failure in study.failures:

@@ -18,6 +18,7 @@ import typer
 from denskit.cli.errors import HINT
 from denskit.cli.options import refuse
 from denskit.cli.output import complain, give
+from denskit.runtime.progress import counted, duration
 
 if TYPE_CHECKING:
     from denskit.evaluation.study.config import StudyConfig
@@ -214,7 +215,6 @@ def _write_trial(study: StudyConfig, number: int, folder: StudyFolder) -> None:
 def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost], processes: int) -> list[str]:
     from denskit.evaluation.study.config import runs_of
     from denskit.evaluation.study.timing import cell_of, seconds_of
-    from denskit.runtime.progress import duration
     from denskit.runtime.threads import cores
 
     runs = runs_of(study)
@@ -222,28 +222,24 @@ def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
     seconds = [seconds_of(run, run.config(folder.run(run)), costs[cell_of(run)])
                for run in missing if not folder.judged(run)]  # fmt: skip
     if not missing:
-        return [f"{study.title}: all {len(runs)} runs are finished"]
+        return [f"{study.title}: nothing to do, {counted(len(runs), 'run')} finished"]
     if not seconds:
-        return [f"{study.title}: {len(missing)} trained runs will be judged on what is new"]
+        return [f"{study.title}: {counted(len(missing), 'trained run')} to be judged on what is new"]
     working = min(processes, cores())  # trainings that share a core advance no faster together
     total = max(sum(seconds) / working, max(seconds))
     after = [name for name in ("simulation", "relaxation") if getattr(study, name) is not None]
     beside = f", plus the {' and the '.join(after)} of each run" if after else ""
     done = f", {len(runs) - len(missing)} of {len(runs)} are done" if len(missing) < len(runs) else ""
     lines = [
-        f"{study.title}: {_counted(len(missing), 'run')}{done}; about {duration(total)} on "
-        f"{_counted(min(working, len(missing)), 'core')} "
+        f"{study.title}: {counted(len(missing), 'run')}{done}; about {duration(total)} on "
+        f"{counted(min(working, len(missing)), 'core')} "
         f"(from a trial of a few steps; the longest run {duration(max(seconds))}){beside}"
     ]
     if min(processes, len(missing)) > working:
         lines.append(
-            f"note: --processes {processes} shares {_counted(working, 'core')}, and is no faster than {working}"
+            f"note: --processes {processes} shares {counted(working, 'core')}, and is no faster than {working}"
         )
     return lines
-
-
-def _counted(number: int, name: str) -> str:
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
 def _question(

@@ -10,6 +10,7 @@ import typer
 from denskit.cli.options import Force
 from denskit.cli.output import give
 from denskit.cli.sets import named_sets
+from denskit.runtime.progress import counted
 
 app = typer.Typer(no_args_is_help=True, help="Files of predictions for the Open Catalyst Project's servers.")
 
@@ -28,4 +29,4 @@ def merge(
 
     count = merge_submissions(named_sets(files), output, force=force)
     give(output=output, structures=count)
-    typer.echo(f"Wrote {count} structures to {output}")
+    typer.echo(f"Wrote {counted(count, 'structure')} to {output}")

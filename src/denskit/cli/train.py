@@ -11,6 +11,7 @@ import typer
 
 from denskit.cli.options import refuse
 from denskit.cli.output import give
+from denskit.runtime.progress import counted, duration
 
 if TYPE_CHECKING:
     from denskit.training.forecast import Forecast
@@ -137,11 +138,10 @@ def _sizes(forecast: Forecast) -> dict[str, Any]:
 
 
 def _in_words(forecast: Forecast) -> str:
-    from denskit.runtime.progress import duration
 
     training, cost = forecast.planned.config.training, forecast.cost
     if training.budget is not None:
-        length = f"{cost.steps_of(training)} steps in {training.budget}"
+        length = f"{counted(cost.steps_of(training), 'step')} in {training.budget}"
     else:
         length = f"about {duration(cost.training_seconds(training))} of training"
     return f"{length}, at {1000 * cost.step:.0f} ms a step; {cost.memory:.0f} MiB of memory a process"

@@ -22,7 +22,7 @@ from denskit.data.config import DataConfig
 from denskit.data.filters import without_filtered
 from denskit.data.inspection.labels import likely_labels
 from denskit.data.loading import read_file
-from denskit.data.readers.formats import path_of, reading_of_index, require_effect
+from denskit.data.readers.formats import LABEL_KEYS, path_of, reading_of_index, require_effect, require_keys
 from denskit.data.readers.shards import (
     FORMAT,
     INDEX,
@@ -37,7 +37,7 @@ from denskit.data.readers.shards import (
 from denskit.data.splits import content_in_words
 from denskit.data.structure_arrays import CLOSEST, StructureArrays, close_pair
 from denskit.files import atomic_write, sha256_of, write_json
-from denskit.runtime.progress import Report, unreported
+from denskit.runtime.progress import Report, counted, unreported
 from denskit.runtime.work_folder import WorkFolder, append_line, whole_lines
 
 STRUCTURES = 16_384  # of a shard: some 30 MB of OC20, in the file and in memory of its writer
@@ -93,10 +93,13 @@ def _checked(source: Source, begin: int, end: int) -> Iterator[System]:
         yield system
 
 
-def _opened(path: str | Path, config: DataConfig) -> tuple[Source, list[str]]:
-    source, said = read_file(path, config)
-    kept, left_out = without_filtered(source, config.filter)
-    return kept, said + left_out
+def _opened(inputs: Sequence[str | Path], config: DataConfig) -> tuple[tuple[Source, ...], list[str]]:
+    """The structures to write of each input, and messages."""
+    read = [read_file(path, config) for path in inputs]
+    require_keys(config.model_dump(include=set(LABEL_KEYS)), *(source for source, _ in read))
+    kept = [without_filtered(source, config.filter) for source, _ in read]
+    messages = [line for (_, said), (_, left_out) in zip(read, kept, strict=True) for line in said + left_out]
+    return tuple(source for source, _ in kept), messages
 
 
 def convert(
@@ -115,14 +118,13 @@ def convert(
 
     The same call continues a killed conversion; finished shards are kept.  index.json completes the folder.
 
-    Raises ValueError naming file and record for a structure that no model can learn from, and for a folder with other
-    data or in use; FileNotFoundError.
+    Raises ValueError naming file and record for a structure that no model can learn from, for a named field that no
+    frame has, and for a folder with other data or in use; FileNotFoundError.
     """
     config, output = config or DataConfig(), Path(output).expanduser()
     require_effect(config, inputs)
-    opened = [_opened(path, config) for path in inputs]
-    plan = _Plan(tuple(source for source, _ in opened), output, per_shard)
-    messages = [line for _, said in opened for line in said]
+    sources, messages = _opened(inputs, config)
+    plan = _Plan(sources, output, per_shard)
     total = plan.ends[-1]
     task = _task(plan, config, inputs)
     if (output / INDEX).is_file() and not (output / PROGRESS).exists():
@@ -131,7 +133,7 @@ def convert(
     with journal.opened(resume=True) as continues:
         if continues:
             journal.load()
-            messages.append(f"{output}: {len(journal.done)} shards were there already")
+            messages.append(f"{output}: found {counted(len(journal.done), 'shard')} of an earlier call")
         else:
             journal.begin()
         missing = [shard for shard in range(-(-total // per_shard)) if shard not in journal.done]
@@ -143,7 +145,8 @@ def convert(
     size = sum(shard["bytes"] for shard in index["shards"])
     found = ", ".join(f"{label} of {count}" for label, count in index["labels"].items())
     found = found or f"no labels{_likely(plan.sources)}"
-    messages.append(f"{output}: {total} structures in {len(index['shards'])} shards, {size / 1e6:.1f} MB; {found}")
+    written = f"{counted(total, 'structure')} in {counted(len(index['shards']), 'shard')}"
+    messages.append(f"{output}: {written}, {size / 1e6:.1f} MB; {found}")
     return messages
 
 
@@ -189,7 +192,7 @@ def _finished(output: Path, task: Mapping[str, Any]) -> str:
             f"{output} holds another finished conversion ({', '.join(other)} differ); give another folder with -o, or "
             "remove it (nothing changed)"
         )
-    return f"{output}: {index['structures']} structures, converted before; nothing to do"
+    return f"{output}: {counted(index['structures'], 'structure')}, converted before; nothing to do"
 
 
 def _task(plan: _Plan, config: DataConfig, inputs: Sequence[str | Path]) -> dict[str, Any]:

@@ -13,12 +13,13 @@ from ase.data import chemical_symbols
 from denskit.data.base import Lazy, Source, Subset, elements_of, evenly
 from denskit.data.config import DataConfig, References
 from denskit.data.filters import filtered, without_filtered
-from denskit.data.readers.formats import open_unchecked, path_of, require_effect
+from denskit.data.readers.formats import open_unchecked, path_of, place_of, require_effect
 from denskit.data.records import Records, joined
 from denskit.data.references import linear_references
 from denskit.data.splits import Splits, divide
-from denskit.data.structure_arrays import StructureArrays, numbered
-from denskit.reading.remote import address_of
+from denskit.data.structure_arrays import StructureArrays, geometry_key, numbered
+from denskit.runtime.progress import counted
+from denskit.runtime.warning import warn
 
 WEIGHTED = ("energy", "forces")
 SAMPLE = 64  # structures of shards that are read before training
@@ -76,7 +77,7 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     messages += said + left_out
     test: Source | None = None
     if (file := config.test) is not None:
-        test = Lazy(file, lambda: read_file(file, config, required=required)[0])
+        test = Lazy(file, lambda: _test_file(file, config, required, source))
     train: Source | None
     valid: Source | None
     splits: Splits | None = None
@@ -84,8 +85,9 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
         valid, said = read_file(config.valid, config, required=required)
         valid, left_out = without_filtered(valid, config.filter, like=source)
         train = source if len(pool) == len(source) else Subset(source, pool, source.name)
-        counts = f"{len(pool)} training frames of {source.name}, {len(valid)} validation frames of {valid.name}"
-        messages += [*said, *left_out, counts]
+        counts = f"{counted(len(pool), 'training frame')} of {source.name}"
+        counts += f", {counted(len(valid), 'validation frame')} of {valid.name}"
+        messages += [*said, *left_out, counts, *_repeated(train, valid)]
     else:
         if len(parts) > 1:
             raise ValueError(f"data.train lists {len(parts)} sources, which data.split cannot divide; give data.valid")
@@ -111,8 +113,31 @@ def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, li
         messages += said
         if part.origin is not None:
             touched = "never corrupted by DeNS" if part.origin == "md" else "denoised"
-            messages.append(f"{part.path}: {len(source)} structures of origin {part.origin}: {touched}")
+            messages.append(f"{part.path}: {counted(len(source), 'structure')} of origin {part.origin}: {touched}")
     return joined(sources), messages
+
+
+def _test_file(file: str, config: DataConfig, required: Sequence[str], train: Source) -> Source:
+    """The test structures of a file of their own; warns of those that are trained on."""
+    test = read_file(file, config, required=required)[0]
+    for text in _repeated(train, test):
+        warn(text.removeprefix("warning: "))
+    return test
+
+
+def _repeated(train: Source, judged: Source) -> list[str]:
+    """A warning where geometries by which a training is judged are trained on; only files in memory are compared."""
+    if not (train.in_memory and judged.in_memory):
+        return []
+    known = {geometry_key(system) for system in train}
+    again = [system.index for system in judged if geometry_key(system) in known]
+    if not again:
+        return []
+    return [
+        f"warning: {judged.name}: {len(again)} of {counted(len(judged), 'structure')} with the geometry of a structure "
+        f"of {train.name}, which is trained on: {numbered(np.array(again))}. Their errors are too low. Remove them "
+        "from one of the files"
+    ]
 
 
 def _references_from(path: Path, source: Source) -> tuple[dict[str, float], list[str]]:
@@ -129,7 +154,7 @@ def _references_from(path: Path, source: Source) -> tuple[dict[str, float], list
 
 
 def _require_other_files(*names: str | None) -> None:
-    files = [address_of(name) or str(Path(name).expanduser().resolve()) for name in names if name is not None]
+    files = [place_of(name) for name in names if name is not None]
     if len(set(files)) < len(files):
         raise ValueError(f"train, valid and test name one file twice: {', '.join(files)}. Divide it with data.path")
 

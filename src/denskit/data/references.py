@@ -11,6 +11,7 @@ from ase.data import chemical_symbols
 from denskit.data.readers.unpickle import load_value
 from denskit.reading.arrays import read_npz
 from denskit.reading.documents import read_json
+from denskit.runtime.progress import counted
 
 PLAUSIBLE = 100.0  # eV an atom; fits to DFT energies give -15 to 5, undetermined rows 0 or up to 1e10
 
@@ -34,7 +35,7 @@ def linear_references(path: Path) -> tuple[dict[str, float], list[str]]:
     plausible = np.isfinite(coefficients) & (np.abs(coefficients) <= PLAUSIBLE) & (coefficients != 0)
     kept = {chemical_symbols[z]: float(coefficients[z]) for z in range(1, count) if plausible[z]}
     left_out = [chemical_symbols[z] for z in range(1, count) if not plausible[z] and coefficients[z] != 0]
-    said = f"{path}: references of {len(kept)} elements"
+    said = f"{path}: references of {counted(len(kept), 'element')}"
     if left_out:
         said += f"; not plausible (beyond {PLAUSIBLE:g} eV an atom), so not used: {' '.join(left_out)}"
     return kept, [said]

@@ -15,6 +15,7 @@ from denskit.data.readers.shards import INDEX
 from denskit.files import sha256_of, write_json
 from denskit.reading.budget import naming
 from denskit.reading.documents import read_json
+from denskit.runtime.progress import counted
 
 PUBLISHED_SEED = 1
 PUBLISHED_TRAIN, PUBLISHED_VALID = 950, 50
@@ -104,7 +105,7 @@ def divide(
     how = {
         "random": f"random, seed {seed}",
         "group": f"whole groups, seed {seed}",
-        "blocks": f"contiguous blocks in file order, {gap} frames left out between them",
+        "blocks": f"contiguous blocks in file order, {counted(gap, 'frame')} left out between them",
         "published": f"the published MD17 split (default_rng({PUBLISHED_SEED}).permutation)",
     }[mode]
     if mode in ("blocks", "published"):
@@ -190,7 +191,7 @@ def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) 
         wanted = f"{max(train, 1)} train + {valid} valid" + (f" + {held_out} test" if held_out is not None else "")
         between = f" and {gaps} between blocks" if gaps else ""
         raise ValueError(
-            f"{name} has {total} frames to divide; {wanted}{between} are wanted. "
+            f"{name} has {counted(total, 'frame')} to divide; {wanted}{between} are wanted. "
             "Ask for fewer, or give valid and test files (data.train, data.valid, data.test)"
         )
     return train, valid, room - train if held_out is None else held_out
@@ -228,7 +229,9 @@ def _by_group(
     labels = np.array([groups[index] for index in pool])
     unnamed = np.flatnonzero(labels == "")
     if len(unnamed):
-        raise ValueError(f"{name}: {len(unnamed)} frames name no group, the first is frame {pool[unnamed[0]]}")
+        raise ValueError(
+            f"{name}: {counted(len(unnamed), 'frame')} without a group, the first is frame {pool[unnamed[0]]}"
+        )
     rng = np.random.default_rng(seed)
     order = rng.permutation(np.unique(labels))
     if elements:
@@ -239,7 +242,7 @@ def _by_group(
     left = list(order)
     wanted_parts = 1 + (counts[1] > 0) + (counts[2] > 0)
     if len(left) < wanted_parts:
-        raise ValueError(f"{name} has {len(left)} group(s); {wanted_parts} parts need at least as many")
+        raise ValueError(f"{name} has {counted(len(left), 'group')}; {wanted_parts} parts need at least as many")
     held_out = []
     for count, after in ((counts[1], 1 + (counts[2] > 0)), (counts[2], 1)):
         taken: list[str] = []

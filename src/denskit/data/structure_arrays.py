@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -285,6 +286,12 @@ def _raise_close(structures: StructureArrays, index: int, one: int, other: int) 
         f"{structures.name}: atoms {one} and {other} of frame {index} (both counted from 0) are at one place, less "
         f"than {CLOSEST} Å apart. Remove one of them, or the frame"
     )
+
+
+def geometry_key(system: System) -> bytes:
+    """The same for structures of the same atoms, in one order, at the same places in the same cell, to 1e-6 Å."""
+    rounded = np.round(np.concatenate([system.positions, system.cell]), 6) + 0.0  # no -0
+    return blake2b(system.atomic_numbers.tobytes() + rounded.tobytes(), digest_size=16).digest()
 
 
 def numbered(places: np.ndarray, *, counted: bool = True) -> str:

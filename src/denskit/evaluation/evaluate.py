@@ -18,6 +18,7 @@ from denskit.data.base import Source
 from denskit.data.config import DataConfig
 from denskit.data.frames import bare, structures_of
 from denskit.data.loading import read_file
+from denskit.data.readers.formats import require_keys
 from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.data.writing import Originals, predicted
 from denskit.evaluation.unseen import require_unseen, warnings_for_file, warnings_for_split
@@ -32,7 +33,7 @@ from denskit.runtime.warning import warn
 from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import measure
 from denskit.training.load_config import load_config
-from denskit.training.reading_settings import Reading, reading_as_trained, reading_of, require_keys
+from denskit.training.reading_settings import Reading, reading_as_trained, reading_of
 from denskit.training.run_folder import RunFolder, model_file
 
 _LOG = logging.getLogger(__name__)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from denskit.runtime.progress import counted
+
 STRENGTHS = 10.0 ** np.arange(-16, 2.01, 0.25)  # relative to the largest variance of the shares
 NOTHING = 1e-10  # share below which a variance or a leverage is rounding
 
@@ -37,8 +39,7 @@ class ReferenceFit:
             if np.isfinite(value):
                 error += f", {1000 * value:.4g} on a {left_out} left out"
         ridge = f", ridge {self.strength:.2g} by leave-one-out" if self.strength > STRENGTHS[0] else ""
-        plural = "s" if self.compositions > 1 else ""
-        messages = [f"references: fitted per atom to {self.compositions} composition{plural}{ridge}; {error}"]
+        messages = [f"references: fitted per atom to {counted(self.compositions, 'composition')}{ridge}; {error}"]
         free = [symbol for symbol, known in zip(table, self.determined, strict=True) if not known]
         if free:
             example = ", ".join(f"{symbol}: {energy:.1f}" for symbol, energy in list(table.items())[:2])

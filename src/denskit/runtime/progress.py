@@ -1,4 +1,4 @@
-"""Progress of long commands: a report function, a bar, durations in words."""
+"""Progress of long commands: a report function, a bar, durations and counts in words."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def progress_bar(console: Console) -> Iterator[Report]:
     with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
         task = bar.add_task("starting", total=None)
         yield lambda done, text, total: bar.update(task, completed=done, description=text, total=total)
+
+
+def counted(number: int, name: str, form: str = "") -> str:
+    """``1 frame``, ``2 frames``; ``form``: a format of the number."""
+    return f"{number:{form}} {name}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

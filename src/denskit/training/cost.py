@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from denskit.runtime.progress import counted
 from denskit.training.loader import StepWork, steps_per_epoch
 from denskit.training.schedule import Schedule
 from denskit.training.settings import TrainingConfig, parse_budget, parse_interval
@@ -25,6 +26,7 @@ class Cost:
     valid: int
     test: int
     replayed: int = 0  # old structures judged at each validation
+    trial: float = 0.0  # s that trials took, part of a time budget
     memory: float = 0.0  # MiB, the peak of one process (CUDA: of its device)
 
     def training_seconds(self, training: TrainingConfig, train: int | None = None) -> float:
@@ -35,15 +37,16 @@ class Cost:
         return schedule.total_steps * self.step + validations * self._validation(training)
 
     def steps_of(self, training: TrainingConfig) -> int:
-        """Steps that fit into ``training.budget``, validations included.
+        """Steps that fit into ``training.budget``, the trial and validations included.
 
         Raises ValueError where not even 10 fit.
         """
         steps = self.steps_within(training)
         if steps < 10:
             raise ValueError(
-                f"training.budget={training.budget} is enough for {steps} steps of {self.step:.2g} s and a validation "
-                f"of {self._validation(training):.2g} s; give more time, a smaller model or fewer validation structures"
+                f"training.budget={training.budget} is enough for {counted(steps, 'step')} of {self.step:.2g} s "
+                f"after the trial, and a validation of {self._validation(training):.2g} s; give more time, a smaller "
+                "model or fewer validation structures"
             )
         return steps
 
@@ -53,7 +56,9 @@ class Cost:
         validation = self._validation(training)
         per_epoch = steps_per_epoch(self.train, training.batch_size, training.drop_last)
         step = self.step + validation / _interval(training, per_epoch)
-        return max(0, int((parse_budget(training.budget) - validation) / step))
+        budget = parse_budget(training.budget)
+        left = budget - min(self.trial, budget / 2)  # kernels that the trial compiled leave a short budget something
+        return max(0, int((left - validation) / step))
 
     def _validation(self, training: TrainingConfig) -> float:
         """Seconds of a validation."""

@@ -17,6 +17,7 @@ from denskit.data.inspection.nearest import nearest_of
 from denskit.data.periodicity import mostly_crystals
 from denskit.models.config import MEASURED, ModelConfig
 from denskit.models.model_file import read_header
+from denskit.runtime.progress import counted
 from denskit.settings import problems_in
 from denskit.tasks import FOR_CRYSTALS, DenoisingConfig, DeNSConfig
 from denskit.training.run_folder import model_file
@@ -49,7 +50,7 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
         settings |= row.model
         if row.model:  # all of it may have been given
             listed = ", ".join(f"{key}={value}" for key, value in row.model.items())
-            messages.append(f"model sized for {len(data.train)} training structures: {listed}")
+            messages.append(f"model sized for {counted(len(data.train), 'training structure')}: {listed}")
     unknown = [name for name in unknown if settings[name] is None]
     if unknown:
         measured = _averages(data.train, config.model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from denskit.data.records import joined
 from denskit.runtime.compilation import told_of_compilation
 from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes, join_processes
+from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
 from denskit.tasks import FOR_CRYSTALS, DenoisingConfig, DeNSConfig
 from denskit.tasks.metrics import measure
@@ -30,6 +32,7 @@ from denskit.training.seen import seen_before
 from denskit.training.settings import RunConfig
 from denskit.training.trainer import COMPILES, Trainer
 
+_LARGE = 2e7  # bytes of a file that takes seconds to read
 _JUDGED = 32  # structures evaluated in a trial
 _LENGTHS = ("epochs", "max_steps", "budget")
 Say = Callable[[str], None]
@@ -53,6 +56,7 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say = lamb
     """
     group, cpu = join_processes(config.device), torch.device("cpu")
     before = peak_memory(cpu)
+    say_what_is_read(config, say)
     data = load_data(config.data, config.seed, config.required_labels)
     held = peak_memory(cpu) - before if group.device == cpu else 0.0  # MiB, small where data are read as they are used
     found = []
@@ -65,6 +69,15 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say = lamb
         said += seen_before(fitted, data.splits)
         found.append(Forecast(_planned(fitted, cost, larger.train), cost, said))
     return found
+
+
+def say_what_is_read(config: RunConfig, say: Say) -> None:
+    """One line before large files of the run are read."""
+    names = [*(part.path for part in config.data.parts), config.data.valid]
+    files = [path for name in names if name is not None and (path := Path(name).expanduser()).is_file()]
+    large = [f"{path} ({size / 1e6:.0f} MB)" for path in files if (size := path.stat().st_size) > _LARGE]
+    if large:
+        say(f"reading {', '.join(large)}")
 
 
 def _planned(config: RunConfig, cost: Cost, source: Source) -> PlannedTraining:
@@ -93,7 +106,7 @@ def settled(
     config, cost, said = _sized(config, data, group, say)
     steps = cost.steps_of(config.training)
     epochs = steps // steps_per_epoch(cost.train, config.training.batch_size, config.training.drop_last)
-    length = f"{steps} steps ({epochs} epochs), at {1000 * cost.step:.0f} ms a step"
+    length = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}), at {1000 * cost.step:.0f} ms a step"
     return _lasting(config, {"max_steps": steps}), [*said, f"training.budget={budget}: {length}"]
 
 
@@ -139,6 +152,8 @@ def _sized(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> t
         steps, fewer = cost.steps_within(config.training), "fewer than "
         if steps >= wanted:
             larger_cost = _trial(larger, data, group, say)
+            larger_cost = replace(larger_cost, trial=larger_cost.trial + cost.trial)
+            cost = replace(cost, trial=larger_cost.trial)
             steps, fewer = larger_cost.steps_within(config.training), ""
         if steps < wanted:
             too_short = (
@@ -178,11 +193,13 @@ def _lasting(config: RunConfig, length: dict[str, Any]) -> RunConfig:
 
 def _trial(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> Cost:
     """Time a few steps and the evaluation of a few structures, by a model that is thrown away."""
+    begin = time.perf_counter()
     trainer = Trainer(_lasting(config, {"max_steps": 1000, "warmup": 0, "warmup_lr": None}), data, group)
     works = trainer.loader.prefetch(0, TRIAL_STEPS, config.training.prefetch)
     numbers = sum(parameter.numel() for parameter in trainer.force_field.parameters())
     say(
-        f"timing a few steps of {config.model.name} with {numbers:,} parameters on {len(data.train)} structures: up to "
+        f"timing a few steps of {config.model.name} with {numbers:,} parameters on "
+        f"{counted(len(data.train), 'structure')}: up to "
         f"{TRIAL_SECONDS:.0f} seconds, longer where a step takes seconds"
     )
     with threads_for(trainer.loader.edges, group.device), told_of_compilation(lambda: say(COMPILES)):
@@ -193,11 +210,11 @@ def _trial(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> C
         start = time.perf_counter()
         measure(trainer.force_field, sample, batch_size=config.training.evaluate_batch_size, processes=group)
         structure = (time.perf_counter() - start) / len(sample)
-    times = torch.tensor([step, structure], dtype=torch.float64, device=group.device)
-    step, structure = (group.add(times) / group.count).tolist()
+    times = torch.tensor([step, structure, time.perf_counter() - begin], dtype=torch.float64, device=group.device)
+    step, structure, spent = (group.add(times) / group.count).tolist()
     valid, test = (0 if source is None else len(source) for source in (data.valid, data.test))
     held = trainer.mixture.held_out
     return Cost(
         step=step, structure=structure, train=trainer.mixture.epoch_size, valid=valid, test=test,
-        replayed=0 if held is None else len(held),
+        replayed=0 if held is None else len(held), trial=spent,
     )  # fmt: skip

@@ -22,6 +22,7 @@ from denskit.batch import Prepared
 from denskit.data.base import Source, collate
 from denskit.models.config import ModelConfig
 from denskit.random import fold, keys_for, permuted
+from denskit.runtime.progress import counted
 from denskit.tasks import Task
 from denskit.training.batch_loss import counts_of, no_prediction
 from denskit.training.schedule import Schedule
@@ -53,7 +54,7 @@ def steps_per_epoch(size: int, batch_size: int, drop_last: bool) -> int:
     """Steps of an epoch.  Raises ValueError when the structures do not fill one batch."""
     if drop_last and size < batch_size:
         raise ValueError(
-            f"{size} training structures do not fill one batch of training.batch_size={batch_size}; "
+            f"{counted(size, 'training structure')}, less than one batch of training.batch_size={batch_size}; "
             "lower it, or set training.drop_last=false"
         )
     return size // batch_size if drop_last else -(-size // batch_size)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from denskit.data.base import Source
 from denskit.data.config import DataConfig
-from denskit.data.readers.formats import are_shards, path_of, require_effect
-from denskit.data.structure_arrays import LABELS, StructureArrays
+from denskit.data.readers.formats import LABEL_KEYS, are_shards, path_of, require_effect
 from denskit.models.model_file import run_settings
 from denskit.training.load_config import data_config
 
 _SHARDS = ("fixed", "energies", "oc20_ref")  # whose fields have names and units of their own
-_KEYS = tuple(f"{label}_key" for label in LABELS)
-_FILES = (*_KEYS, "stress_unit", "stress_sign", "units")
+_FILES = (*LABEL_KEYS, "stress_unit", "stress_sign", "units")
 
 Reading = Mapping[str, Any] | None  # settings of DataConfig that say how a file is read
 
@@ -54,14 +50,3 @@ def reading_of(
     if data and file is not None:
         require_effect(data_config({"data": dict(data)}), [os.fspath(file)])
     return data_config({"data": {"missing": "mask", **(trained_on or {}), **(data or {})}})
-
-
-def require_keys(data: Reading, source: Source) -> None:
-    """Raise ValueError for a field that ``data`` names as a label and that no structure of the source has."""
-    for name, key in (data or {}).items():
-        if isinstance(source, StructureArrays) and name in _KEYS and key is not None and key not in source.keys:
-            near = "".join(f"; did you mean {near}?" for near in get_close_matches(key, source.keys, 1))
-            raise ValueError(
-                f"{source.name}: no frame has {key} (data.{name}). Fields that frames have: "
-                f"{', '.join(source.keys) or 'none'}{near}"
-            )

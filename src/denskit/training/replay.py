@@ -15,7 +15,7 @@ import numpy as np
 from denskit.batch import System
 from denskit.data.base import Source, Subset, evenly
 from denskit.data.loading import read_file
-from denskit.data.readers.formats import path_of
+from denskit.data.readers.formats import path_of, place_of
 from denskit.data.records import joined
 from denskit.data.splits import identity_of
 from denskit.models.base import ForceField
@@ -73,9 +73,18 @@ def _trained_part(trained: Path, file: str, structures: int) -> np.ndarray | Non
 
 
 def old_structures(config: RunConfig) -> tuple[Source, list[str]]:
-    """The structures of ``training.replay`` that the trained model learned, read as then, and messages."""
+    """The structures of ``training.replay`` that the trained model learned, read as then, and messages.
+
+    Raises ValueError for a file of this run's own data.
+    """
     training, trained = config.training, model_file(str(config.training.init_from))
     assert training.replay is not None
+    own = [*(part.path for part in config.data.parts), config.data.valid, config.data.test]
+    if place_of(training.replay) in [place_of(name) for name in own if name is not None]:
+        raise ValueError(
+            f"training.replay={training.replay} is a file of this run's own data, so nothing old would be replayed. "
+            "Give structures that the model of training.init_from was trained on, or leave training.replay out"
+        )
     old, said = read_file(training.replay, reading_as_trained(trained, training.replay))
     part = _trained_part(trained, training.replay, len(old))
     if part is None:

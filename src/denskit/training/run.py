@@ -12,10 +12,11 @@ from denskit.files import locked
 from denskit.models.base import SYMMETRIC_SITES
 from denskit.runtime.determinism import use_deterministic_algorithms
 from denskit.runtime.processes import Processes, join_processes
+from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
 from denskit.training.checkpoint import full_disk_named, load_checkpoint
 from denskit.training.checks import PlannedTraining, hints_before, warnings_before
-from denskit.training.forecast import Say, settled
+from denskit.training.forecast import Say, say_what_is_read, settled
 from denskit.training.given_frames import Frames, kept, with_frames
 from denskit.training.inputs import contents, require_same_contents
 from denskit.training.run_folder import RunFolder
@@ -71,9 +72,12 @@ def _prepared(
     if checkpoint is not None:
         require_same_contents(checkpoint.inputs, config, folder.path)
     divided = config.data if checkpoint is None else folder.as_divided(config.data)
+    say_what_is_read(config, say)
     data = load_data(divided, config.seed, config.required_labels)
+    budget = None if checkpoint is not None else config.training.budget
     config, decided = settled(config, data, group, checkpoint, say)
     trainer = Trainer(config, data, group, continued=checkpoint is not None)
+    trainer.budget = budget
     trainer.inputs = contents(config) if group.is_first else {}
     trainer.messages += [*decided, *seen_before(config, data.splits)]
     if resume and checkpoint is None:
@@ -117,10 +121,11 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
     return [
         *trainer.messages,
         *(f"changed on resume: {key}: {before} -> {now}" for key, (before, now) in changes.items()),
-        f"{config.model.name}, {numbers:,} parameters; task {config.task.name}; {len(data.train)} training structures, "
-        f"{len(data.valid) if data.valid else 0} for validation",
-        f"{schedule.total_steps} steps of {config.training.batch_size} structures ({schedule.steps_per_epoch} an epoch)"
-        f" on {trainer.group.count} x {trainer.group.device}, {precision}, seed {config.seed}",
+        f"{config.model.name}, {numbers:,} parameters; task {config.task.name}; "
+        f"{counted(len(data.train), 'training structure')}, {len(data.valid) if data.valid else 0} for validation",
+        f"{counted(schedule.total_steps, 'step')} of {counted(config.training.batch_size, 'structure')} "
+        f"({schedule.steps_per_epoch} an epoch) on {trainer.group.count} x {trainer.group.device}, "
+        f"{precision}, seed {config.seed}",
         f"kernels of edge operations: {kernels}",
         by if data.valid is not None else "no validation split: the last weights are kept",
         *([] if force_field.backbone.symmetric_sites else [f"warning: {SYMMETRIC_SITES}; set {_SAFE_NORM}"]),

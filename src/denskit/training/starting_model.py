@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import torch
 from ase.data import atomic_numbers, chemical_symbols
 
 from denskit.batch import Batch
 from denskit.data import LoadedData
 from denskit.data.base import Source, Subset, evenly
+from denskit.data.config import SplitConfig
 from denskit.data.loading import FEW
+from denskit.data.structure_arrays import numbered
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model
 from denskit.models.scaling import Scaling, fit_scaling
+from denskit.runtime.progress import counted
 from denskit.tasks import LearnedTask, Task
 from denskit.training.fine_tuning import fine_tuned
 from denskit.training.parts import freeze
@@ -73,27 +77,62 @@ def _seeded(config: RunConfig, heads: dict[str, str], scaling: Scaling) -> Force
     return force_field
 
 
-def check_known_elements(force_field: ForceField, source: Source) -> None:
-    """Raise ValueError naming the first structure, of a sample where there are many, with an element that the training
-    data lack."""
-    looked_at = evenly(source, SAMPLE)
-    for index in range(len(looked_at)):
-        system = looked_at[index]
-        force_field.scaling.check_elements(system.atomic_numbers, f"{source.name}, frame {system.index},")
+def check_known_elements(force_field: ForceField, data: LoadedData, split: SplitConfig) -> None:
+    """Raise ValueError naming the validation structures, of a sample where there are many, with elements that the
+    training data lack."""
+    if data.valid is not None and (found := _unknown_elements(force_field, data.valid)):
+        raise ValueError(f"{found}. {_remedy(data, data.valid, split)}")
 
 
-def warn_of_unknown_elements(force_field: ForceField, test: Source | None) -> list[str]:
+def warn_of_unknown_elements(force_field: ForceField, data: LoadedData, split: SplitConfig) -> list[str]:
     """A warning where the test structures of the training's own file have elements that the model cannot predict.
 
     Test structures in a file of their own are not looked at; of those that stay on disk a sample is.
     """
+    test = data.test
     if not isinstance(test, Subset):
         return []
-    try:
-        check_known_elements(force_field, test if test.in_memory else evenly(test, FEW))
-    except ValueError as error:
-        return [f"warning: {error}, so denskit evaluate cannot judge the test split; another data.split would"]
-    return []
+    found = _unknown_elements(force_field, test if test.in_memory else evenly(test, FEW))
+    unjudged = "so denskit evaluate cannot judge the test split"
+    return [f"warning: {found}, {unjudged}. {_remedy(data, test, split)}"] if found else []
+
+
+def _unknown_elements(force_field: ForceField, source: Source) -> str:
+    """The structures with elements that the training data lack, in words; empty where there are none."""
+    looked_at, lacking = evenly(source, SAMPLE), set[int]()
+    frames = []
+    for index in range(len(looked_at)):
+        system = looked_at[index]
+        if unknown := set(system.atomic_numbers.tolist()) - set(force_field.scaling.elements):
+            lacking |= unknown
+            frames.append(system.index)
+    if not frames:
+        return ""
+    symbols = " ".join(chemical_symbols[z] for z in sorted(lacking))
+    of = f"{len(frames)} of {counted(len(looked_at), 'structure')}"
+    return f"{source.name}: {symbols} in {of}, {numbered(np.array(frames))}, but in no structure to train on"
+
+
+def _remedy(data: LoadedData, lacks: Source, split: SplitConfig) -> str:
+    """What to do where the structures of one part have elements that training lacks."""
+    if len(data.train) > SAMPLE:
+        return (
+            f"Only {SAMPLE} were looked at. If others have them, give data.references={{H: ..., ...}} or a file of them"
+        )
+    advice = "Add structures with these elements to train on"
+    if data.splits is None:
+        return f"{advice}, or leave these out of {lacks.name}"
+    if split.file is not None:
+        other = "without data.split.file"
+    elif split.mode in ("blocks", "published"):
+        other = "by data.split.mode=random"
+    elif split.train is not None:
+        other = "with a larger data.split.train"
+    elif len(data.train) > FEW and not data.train.in_memory:  # rare elements were not drawn for training first
+        other = "with another data.split.seed"
+    else:
+        other = "with fewer for validation and test: data.split.valid=1 data.split.test=0, or 0 for both"
+    return f"{advice}, leave these out of the file, or divide it {other}"
 
 
 def check_measured(force_field: ForceField, batch: Batch, name: str) -> None:

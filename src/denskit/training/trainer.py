@@ -27,7 +27,7 @@ from denskit.runtime.compilation import told_of_compilation
 from denskit.runtime.interrupt import Interrupt
 from denskit.runtime.memory import memory_named, peak_memory
 from denskit.runtime.processes import Processes
-from denskit.runtime.progress import duration
+from denskit.runtime.progress import counted, duration
 from denskit.tasks import build_task
 from denskit.tasks.metrics import Metrics, measure
 from denskit.training.batch_loss import batch_loss
@@ -47,7 +47,7 @@ from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, metrics_line
 from denskit.training.running_totals import RunningTotals
 from denskit.training.schedule import Schedule
-from denskit.training.settings import RunConfig, parse_interval
+from denskit.training.settings import RunConfig, parse_budget, parse_interval
 from denskit.training.starting_model import (
     check_known_elements,
     check_measured,
@@ -87,6 +87,7 @@ class Trainer:
     messages: list[str] = field(default_factory=list)
     continued: bool = False  # :meth:`resume` follows
     inputs: dict[str, str] = field(default_factory=dict)  # content of the training's files, by setting
+    budget: str | None = None  # of time, from which the number of steps was chosen; None: nobody watches it
 
     def __post_init__(self) -> None:
         training, device = self.config.training, self.group.device
@@ -104,9 +105,8 @@ class Trainer:
         self.schedule = Schedule(
             training, steps_per_epoch(self.mixture.epoch_size, training.batch_size, training.drop_last)
         )
-        if self.data.valid is not None:
-            check_known_elements(force_field, self.data.valid)
-        self.messages += warn_of_unknown_elements(force_field, self.data.test)
+        check_known_elements(force_field, self.data, self.config.data.split)
+        self.messages += warn_of_unknown_elements(force_field, self.data, self.config.data.split)
         self.force_field: ForceField = force_field.to(device)
         self.force_field.execution = Execution(
             kernels=training.kernels, edge_chunk=training.edge_chunk, recompute=training.activation_checkpointing
@@ -144,7 +144,7 @@ class Trainer:
         self.first = 0  # steps that an earlier process did
         self.failure = ""  # verdict on the last row, where the training failed
         self.judged: tuple[int, dict[str, float]] = (0, {})  # step and errors of the last validation
-        self.saved_at = time.monotonic()
+        self.began = self.saved_at = time.monotonic()
 
     def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
         """Take over the state of a checkpoint; the settings that changed since."""
@@ -183,7 +183,7 @@ class Trainer:
         if changes:
             listed = ", ".join(f"{key}={now} (it trained with {before})" for key, (before, now) in changes.items())
             raise ValueError(
-                f"{self.folder.path} has done all its {self.step} steps, so this would have no effect: {listed}. Train "
+                f"{self.folder.path} has no step left after {self.step}, so this would have no effect: {listed}. Train "
                 "on with more steps (training.max_steps or training.epochs), or begin a new run with another output. "
                 "Nothing changed"
             )
@@ -191,6 +191,7 @@ class Trainer:
     def run(self, log: RunLog) -> None:
         """All steps that are left, then the final evaluation and files."""
         total, self.first = self.schedule.total_steps, self.step
+        self.began = time.monotonic()
         if self.step == 0:
             self._save_state()  # a kill at any moment leaves a checkpoint
             if self.config.training.init_from is not None:  # which may be gone when the run is resumed
@@ -211,11 +212,12 @@ class Trainer:
             by = BEST_BY[self.config.training.best_by]
             best = "" if self.best is None else f"; the best validation had {by} {self.best:.4g}"
             raise ValueError(
-                f"the training failed: after its {self.step} steps {self.failure}. Models and checkpoints are kept in "
-                f"{self.folder.path}{best}. Lower training.lr or training.clip_norm, and look at the data: denskit "
-                "info FILE"
+                f"the training failed: after {counted(self.step, 'step')} {self.failure}. Models and checkpoints "
+                f"are kept in {self.folder.path}{best}. Lower training.lr or training.clip_norm, and look at the data: "
+                "denskit info FILE"
             )
-        log.say(f"finished: {self.step} steps in {duration(self.seconds)} of training; model in {self.folder.model}")
+        done = f"{counted(self.step, 'step')} in {duration(self.seconds)}"
+        log.say(f"finished: {done} of training; model in {self.folder.model}")
 
     def train_step(self, work: StepWork) -> Asked:
         """One update of the weights; returns the requests of all processes.
@@ -340,6 +342,20 @@ class Trainer:
         planned = PlannedTraining(self.config, self.schedule, self.data.train)
         if self.step == self.schedule.total_steps and (found := hint_after(row, planned)) is not None:
             log.say(f"hint: {found}")
+        self._watch_budget(log)
+
+    def _watch_budget(self, log: RunLog) -> None:
+        """Say, once, where the training will take a fifth longer than its time budget."""
+        if self.budget is None:
+            return
+        budget, spent = parse_budget(self.budget), time.monotonic() - self.began
+        ends = spent * self.schedule.total_steps / self.step
+        if spent > budget / 10 and ends > 1.2 * budget and self.step < self.schedule.total_steps:
+            log.say(
+                f"note: steps take longer than in the trial: the training will take about {duration(ends)}, beyond "
+                f"training.budget={self.budget}"
+            )
+            self.budget = None
 
     def _row(self, totals: RunningTotals) -> dict[str, float | int]:
         """Numbers of a row of metrics.csv, without validation errors."""

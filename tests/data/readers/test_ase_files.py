@@ -207,7 +207,7 @@ def test_results_that_say_so_are_in_ev(tmp_path: Path) -> None:
     assert same.energy == expected.energy and plain.energy == pytest.approx(27.211386 * expected.energy)
     np.testing.assert_allclose(same.stress, expected.stress)
     np.testing.assert_allclose(same.forces, expected.forces)
-    assert any("labels of 1 frames are in eV" in said for said in messages)
+    assert any("labels in eV of 1 frame (" in said for said in messages)
     assert read_file(path, other)[0].unit == ""
     marked.info["energy_unit"] = "kcal/mol"  # of the file that a model's results were written beside
     assert read_file(_written(tmp_path, marked))[0].unit == "eV"

@@ -42,7 +42,7 @@ def test_the_published_form_holds_the_same_frames(data_dir: Path, tmp_path: Path
     labels = [(atoms.get_potential_energy(), atoms.get_forces(), atoms.get_stress()) for atoms in frames]
     entries = [entry(atoms, f"matpes-{place}", *labels[place]) for place, atoms in enumerate(frames)]
     found, messages = read_file(_write(tmp_path / name, entries), required=("energy", "forces", "stress"))
-    assert "MatPES, 8 structures of 1 materials; energy from energy, stress from VASP's in kbar" in messages[0]
+    assert "MatPES, 8 structures of 1 material; energy from energy, stress from VASP's in kbar" in messages[0]
     assert [system.sid for system in found] == [f"matpes-{place}" for place in range(8)]
     for system, atoms, (energy, forces, _) in zip(found, frames, labels, strict=True):
         assert system.group == "mp-30496"

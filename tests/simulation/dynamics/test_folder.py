@@ -326,7 +326,7 @@ def test_masses_of_isotopes_are_used_and_kept(potential: Potential, tmp_path: Pa
     whole, parts = (plan(tmp_path / name, 8, ensemble="langevin") for name in ("whole", "parts"))
     said: list[str] = []
     ended = molecular_dynamics(potential, water, whole, say=said.append)
-    assert said == ["note: 1 structures have masses of their own, as of isotopes; they are used"]
+    assert said == ["note: 1 structure with own masses, as of isotopes, which are used"]
     assert (ended.state.masses / AMU).tolist() == pytest.approx([15.999, 1.008, 1.008, 15.999, 2.014, 2.014])
     left = iter([False] * 3)
     molecular_dynamics(potential, water, parts, stop=lambda: next(left, True))

@@ -12,7 +12,7 @@ from denskit.analysis.run_results import RunResults
 from denskit.models.config import MEASURED
 from denskit.presets import preset_names
 from denskit.reading.documents import read_json
-from denskit.runtime.progress import duration
+from denskit.runtime.progress import counted, duration
 from denskit.settings import dotted
 from denskit.tasks import FOR_CRYSTALS
 from denskit.training.load_config import load_config
@@ -34,7 +34,7 @@ def cost(run: RunResults) -> Section:
         rows.append(("Parameters of the model", f"{run.header['parameters']:,}"))
     if np.isfinite(seconds := last("seconds")):
         rows.append(("Training time", duration(seconds)))
-        rows.append(("Steps", f"{last('step'):,.0f} ({last('epoch'):,.0f} epochs)"))
+        rows.append(("Steps", f"{last('step'):,.0f} ({counted(int(last('epoch')), 'epoch', ',')})"))
     for name, label, unit in (
         ("step_ms", "Time of a step, median", "ms"),
         ("samples_per_s", "Structures per second, median", ""),
@@ -55,7 +55,7 @@ def settings(run: RunResults) -> Section:
         (key, str(value), str(theirs[key]) if key in theirs else "not there")
         for key, value in _changed(run.config, preset).items()
     ]
-    told = "1 setting" if len(rows) == 1 else f"{len(rows)} settings"
+    told = counted(len(rows), "setting")
     parts = [
         paragraph(
             f"The run differs from the preset {name} in {told}, besides those that the data decide; the seed is {seed}."

@@ -16,6 +16,7 @@ from denskit.analysis.report.page import Part, Picture, Section, paragraph, tabl
 from denskit.analysis.scenes import MOST_ATOMS, MOST_FRAMES, Frame, Scene, cell_of
 from denskit.analysis.simulation_plots import dynamics_figure, relaxation_figure
 from denskit.reading.documents import read_json
+from denskit.runtime.progress import counted
 from denskit.settings import Settings, dotted, fields_of
 from denskit.simulation.dynamics.folder import RESTART, STATISTICS, SUMMARY
 from denskit.simulation.dynamics.loop import ends_in_words
@@ -98,7 +99,7 @@ def relaxation(path: Path) -> list[Section]:
         f"{count} {status.replace('_', ' ')}" for status, count in Counter(r.status for r in results).items()
     )
     moves = sum(result.moves for result in results)
-    parts: list[Part] = [paragraph(f"{len(results)} structures: {counts}; {moves:,} moves.")]
+    parts: list[Part] = [paragraph(f"{counted(len(results), 'structure')}: {counts}; {counted(moves, 'move', ',')}.")]
     header = ["structure", "status", "moves", "largest force (eV/Å)", "moved at most (Å)"]
     rows = [
         [str(r.index), r.status, str(r.moves), "" if r.fmax is None else f"{r.fmax:.3f}", f"{r.moved:.2f}"]

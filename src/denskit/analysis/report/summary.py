@@ -11,6 +11,7 @@ from denskit.analysis.plots import COLUMNS, MEV, UNITS
 from denskit.analysis.report.elements import by_element
 from denskit.analysis.report.page import Section, listed, paragraph, table
 from denskit.analysis.run_results import RunResults
+from denskit.runtime.progress import counted
 from denskit.tasks.energy_shift import mostly_shift
 from denskit.training.trainer import BEST_BY, judged_by
 from denskit.units import GPA
@@ -60,7 +61,7 @@ def headline(run: RunResults) -> str:
     """``12.0 meV/Å on 987 unseen frames, 1.4 % of the mean force component; worst element O; 3 outliers.``"""
     judged = run.judged
     assert isinstance(judged, Judged)
-    frames = f"{len(judged):,} {'unseen' if judged.part == 'test' else 'validation'} frames"
+    frames = counted(len(judged), f"{'unseen' if judged.part == 'test' else 'validation'} frame", ",")
     if len(judged) < judged.of:
         frames += f" (of {int(judged.of):,}, evenly spaced)"
     sentences = []
@@ -117,8 +118,7 @@ def _outliers_in_words(judged: Judged) -> str:
         return f"no outliers (no frame has {OUTLIER:g} times the median error)"
     numbers = ", ".join(str(judged.index[place]) for place in found[:_LISTED])
     more = ", ..." if len(found) > _LISTED else ""
-    word = "outlier" if len(found) == 1 else "outliers"
-    return f"{len(found)} {word} with more than {OUTLIER:g} times the median error (frame {numbers}{more})"
+    return f"{counted(len(found), 'outlier')} with more than {OUTLIER:g} times the median error (frame {numbers}{more})"
 
 
 def training_in_words(run: RunResults) -> str:

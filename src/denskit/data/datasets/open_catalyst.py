@@ -34,10 +34,13 @@ def load_oc20(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED)
         references = "mean"
     messages = [*data.messages, *_origins(config)]
     if total and config.oc20_ref is None and config.energies != "total":
+        elements = "references of the elements are taken off instead"
+        if references in ("none", "mean"):
+            elements = "data.references=fit takes references of the elements off instead"
         messages.append(
             f"WARNING: the energies (typically {typical:.0f} eV) look like raw DFT totals, not OC20's adsorption "
             "energies. Published models and all of OC20's scores use energies less each system's reference, which "
-            "is also far easier to learn; data.references=fit takes linear references of the elements instead"
+            f"is also far easier to learn; {elements}"
         )
     return replace(data, references=references, messages=messages)
 

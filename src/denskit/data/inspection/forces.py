@@ -15,6 +15,7 @@ from denskit.data.inspection.geometry import squeezed
 from denskit.data.inspection.pairs import lattices, wrapped
 from denskit.data.inspection.sample import Sample
 from denskit.geometry.neighbors import build_neighbors
+from denskit.runtime.progress import counted
 from denskit.units import BOHR, HARTREE
 
 LARGE, ABSURD = 50.0, 500.0  # eV/Å
@@ -92,7 +93,7 @@ def unbalanced(sample: Sample) -> Iterator[Finding]:
     structures, has = sample.structures, sample.structures.has["forces"]
     held = structures.fixed & ~structures.forces.any(axis=1)
     zeroed = has & np.logical_or.reduceat(held, structures.starts[:-1])
-    found = f"forces on fixed atoms are zero in {zeroed.sum()} frames"
+    found = f"forces on fixed atoms are zero in {counted(zeroed.sum(), 'frame')}"
     means = "constraints were applied to the forces; fixed atoms count in no loss and no metric"
     yield from sample.marked(zeroed, "note", found, means)
     net = np.linalg.norm(np.add.reduceat(structures.forces, structures.starts[:-1]), axis=1) / structures.sizes

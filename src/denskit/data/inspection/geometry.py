@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 
@@ -11,7 +10,8 @@ from denskit.data.crowding import CROWDED, REACH, neighbors_expected
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.sample import Sample
 from denskit.data.periodicity import EMPTY, layer_gap
-from denskit.data.structure_arrays import close_pair
+from denskit.data.structure_arrays import close_pair, geometry_key
+from denskit.runtime.progress import counted
 
 OVERLAP, SQUEEZED = 0.3, 0.5  # of the sum of covalent radii; structures at 2000 K stay above 0.56
 SHORTEST = 0.6  # Å: shorter than any bond (H2 is 0.74)
@@ -64,8 +64,8 @@ def far_away(sample: Sample) -> Iterator[Finding]:
     yield from sample.marked(gaps > GONE, "problem", found, means, "Remove these frames")
     alone = np.isinf(nearest.distance) & (sample.structures.sizes[nearest.place] > 1) & (gaps[nearest.place] <= GONE)
     if alone.any():
-        found, means = f"{alone.sum()} atoms have no other within {REACH:g} Å", "to most models they are free atoms"
-        yield sample.finding("note", found, means, of=np.unique(nearest.place[alone]))
+        found = f"{counted(alone.sum(), 'atom')} without any other within {REACH:g} Å"
+        yield sample.finding("note", found, "to most models they are free atoms", of=np.unique(nearest.place[alone]))
 
 
 def unit_of_length(sample: Sample) -> Iterator[Finding]:
@@ -102,9 +102,8 @@ def twins(sample: Sample) -> Iterator[Finding]:
     structures = sample.structures
     first: dict[bytes, int] = {}
     again, different = np.zeros((2, len(structures)), dtype=bool)
-    for place, (begin, end) in enumerate(pairwise(structures.starts)):
-        rounded = np.round(np.concatenate([structures.positions[begin:end], structures.cell[place]]), 6) + 0.0  # no -0
-        earlier = first.setdefault(structures.atomic_numbers[begin:end].tobytes() + rounded.tobytes(), place)
+    for place, system in enumerate(structures):
+        earlier = first.setdefault(geometry_key(system), place)
         again[place] = earlier != place
         different[place] = again[place] and _differ(sample, earlier, place)
     found, means = "the geometry of an earlier frame", "two methods, or calculations that did not converge"
@@ -129,7 +128,7 @@ def few(sample: Sample) -> Iterator[Finding]:
     labelled = sample.structures.has["energy"] | sample.structures.has["forces"]
     if sample.total < 3 and labelled.any():
         means = "too few to train on: training, validation and test want one each"
-        yield sample.finding("problem", f"only {sample.total} frame{'s' * (sample.total > 1)} in the file", means)
+        yield sample.finding("problem", f"only {counted(sample.total, 'frame')} in the file", means)
 
 
 def crowded(sample: Sample) -> Iterator[Finding]:
@@ -148,14 +147,14 @@ def single_atoms(sample: Sample) -> Iterator[Finding]:
     alone = (sample.structures.sizes == 1) & ~sample.structures.pbc.any(axis=1)
     if not alone.all():
         advice = "To take them as the references of the elements say data.references=isolated"
-        yield from sample.marked(alone, "note", f"{alone.sum()} frames are single atoms", "", advice)
+        yield from sample.marked(alone, "note", f"{counted(alone.sum(), 'frame')} of a single atom", "", advice)
 
 
 def fixed(sample: Sample) -> Iterator[Finding]:
     """Fixed atoms, which count in no loss."""
     held = sample.structures.fixed
     whole = sample.structures.all_atoms(held)
-    found, means = f"all atoms are fixed in {whole.sum()} frames", "no force of theirs counts in training"
+    found, means = f"all atoms are fixed in {counted(whole.sum(), 'frame')}", "no force of theirs counts in training"
     yield from sample.marked(whole, "problem", found, means, "Remove the constraints, or these frames")
     if held.any():
         means = "their forces count in no loss and no metric; DeNS leaves them in place"

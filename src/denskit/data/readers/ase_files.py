@@ -28,6 +28,7 @@ from denskit.data.config import ENERGY_UNITS, STRESS_UNITS, DataConfig
 from denskit.data.readers.npz import SPELLINGS
 from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.reading.budget import PACKED, Lines, Unreadable, naming
+from denskit.runtime.progress import counted
 
 EXTXYZ = (".xyz", ".extxyz")
 MOST_COLUMNS = 1000  # of an extxyz file
@@ -93,7 +94,7 @@ def _readable(path: Path) -> Iterator[ase.Atoms]:
         except Unreadable:
             raise
         except Exception as error:  # ASE's readers raise errors of any type on a bad file
-            where = f"after {index} frames" if index else "at its beginning"
+            where = f"after {counted(index, 'frame')}" if index else "at its beginning"
             if isinstance(error, KeyError) and str(error.args[0]).isalpha():  # extxyz: no element of that name
                 raise ValueError(
                     f"{path} cannot be read {where}: {error.args[0]!r} is no symbol of an element; write H for D and "
@@ -288,7 +289,7 @@ class _Reader:
             sign = f"positive under {self.config.stress_sign}"
             said.append(f"{self.name}: stress in {unit}, {sign}, converted to eV/Å^3, positive under tension")
         if self.read_in_ev[True] and self.unit != "eV":
-            said.append(f"{self.name}: labels of {len(self.read_in_ev[True])} frames are in eV ({RESULT_UNIT})")
+            said.append(f"{self.name}: labels in eV of {counted(len(self.read_in_ev[True]), 'frame')} ({RESULT_UNIT})")
         said += [f"{self.name}: {label} is {which}" for label, which in self.both.items()]
         for label, names in self.used.items():
             key = getattr(self.config, f"{label}_key")
@@ -298,5 +299,5 @@ class _Reader:
         if self.without_volume:
             where = numbered(np.array(self.without_volume))
             said.append(f"{self.name}: the stress of {where} is ignored: not periodic in three directions, no volume")
-        said += [f"{self.name}: ignored {thing}, {count} times" for thing, count in self.ignored.items()]
+        said += [f"{self.name}: ignored {thing}, {counted(count, 'time')}" for thing, count in self.ignored.items()]
         return said

@@ -20,6 +20,7 @@ import numpy as np
 from denskit.data.config import ENERGY_UNITS, DataConfig
 from denskit.data.readers.named_arrays import NamedArrays
 from denskit.data.structure_arrays import StructureArrays
+from denskit.runtime.progress import counted
 
 
 def read_concatenated(
@@ -64,5 +65,5 @@ def read_concatenated(
     )
     absent = [name for name in ("fixed", "tags") if name not in arrays]
     unit_text = "eV" if config.units == "auto" else f"{config.units}, converted to eV (data.units)"
-    message = f"{path}: {count} concatenated frames; energies in {unit_text}, lengths in Å"
+    message = f"{path}: {counted(count, 'concatenated frame')}; energies in {unit_text}, lengths in Å"
     return structures, [message + (f"; no {' and no '.join(absent)} in the file: zeros" if absent else "")]

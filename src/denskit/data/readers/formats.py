@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from denskit.data.base import Shard
+from denskit.data.base import Shard, Source
 from denskit.data.config import DataConfig
 from denskit.data.readers.ase_files import read_ase
 from denskit.data.readers.aselmdb import AseLmdbShard
@@ -20,8 +20,9 @@ from denskit.data.readers.oc20 import LmdbShard, PickledList
 from denskit.data.readers.raw_oc20 import RawPair, text_of
 from denskit.data.readers.shards import INDEX, PROGRESS, SIZES, open_shards, read_index
 from denskit.data.records import Records, Rules, sizes_beside
-from denskit.data.structure_arrays import StructureArrays
-from denskit.reading.remote import local
+from denskit.data.structure_arrays import LABELS, StructureArrays
+from denskit.reading.remote import address_of, local
+from denskit.runtime.progress import counted
 
 # Endings of shards, and their readers.
 _SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
@@ -33,7 +34,7 @@ _SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
     ".extxyz": lambda path, config: RawPair(path, config.energies or "referenced"),
 }
 _WITH_TEXT = (".extxyz.xz", ".extxyz")  # shards only with their text beside them
-_KEYS = ("energy_key", "forces_key", "stress_key", "group_key")
+LABEL_KEYS = tuple(f"{label}_key" for label in LABELS)
 _USED_BY = {  # setting: endings of the files that it is for, and what they are
     "fixed": ((".lmdb", "data.mdb", ".pkl"), "objects of OC20 and OC22 (*.lmdb, *.pkl)"),
     "oc20_ref": (
@@ -71,6 +72,11 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArray
 def path_of(name: str | Path) -> Path:
     """A path of this machine: for an address that of its copy, see :func:`denskit.reading.remote.local`."""
     return local(name, (INDEX, SIZES))
+
+
+def place_of(name: str) -> str:
+    """The address or the absolute path that a setting names: the same for one file."""
+    return address_of(name) or str(Path(name).expanduser().resolve())
 
 
 def _similar(path: Path) -> str:
@@ -141,8 +147,8 @@ def _records(path: Path, files: list[Path], ending: str, config: DataConfig) -> 
     whole = path.is_dir()
     count = sum(len(shard) for shard in shards)
     sizes = sizes_beside(path if whole else path.parent, count, whole=whole)
-    where = f"{len(shards)} files *{ending}" if whole else "one file"
-    said = f"{path}: {count} structures in {where}, read as they are used; energies in eV, lengths in Å"
+    where = f"{counted(len(shards), 'file')} *{ending}" if whole else "one file"
+    said = f"{path}: {counted(count, 'structure')} in {where}, read as they are used; energies in eV, lengths in Å"
     return Records(str(path), shards, sizes, rules), [said]
 
 
@@ -150,7 +156,8 @@ def _folder(path: Path, config: DataConfig) -> tuple[Records, list[str]]:
     """A folder that ``denskit data convert`` wrote."""
     shards, sizes = open_shards(path)
     rules, converted = _rules(path, ".safetensors", config), reading_of_index(path)
-    said = [f"{path}: {len(sizes)} structures in {len(shards)} shards, read as they are used"]
+    found = f"{counted(len(sizes), 'structure')} in {counted(len(shards), 'shard')}"
+    said = [f"{path}: {found}, read as they are used"]
     if (origin := converted.get("origin")) is not None and config.origin not in (None, origin):
         raise ValueError(f"{path}: data.origin={config.origin}, but it was converted with data.origin={origin}")
     if rules.offsets is not None and converted.get("oc20_ref") is not None:
@@ -165,7 +172,7 @@ def reading_of_index(folder: Path) -> dict[str, Any]:
 
 
 def _rules(path: Path, ending: str, config: DataConfig) -> Rules:
-    for key in (*_KEYS, "units", "stress_unit", "stress_sign"):
+    for key in (*LABEL_KEYS, "group_key", "units", "stress_unit", "stress_sign"):
         value = getattr(config, key)
         if value not in (None, "auto", "eV", "tension"):
             raise ValueError(f"{path}: data.{key}={value}, but *{ending} files have their own names, in eV and Å")
@@ -189,6 +196,22 @@ def require_effect(config: DataConfig, paths: Sequence[str | Path]) -> None:
             f"{', '.join(map(str, paths))}: data.{name}={value} is for {kind}, and none is given. Leave it out; shards "
             "of denskit data convert keep what was chosen then, other files say it themselves"
         )
+
+
+def require_keys(data: Mapping[str, Any] | None, *sources: Source) -> None:
+    """Raise ValueError for a field that ``data`` names as a label and that no structure of the sources has."""
+    arrays = [source for source in sources if isinstance(source, StructureArrays)]
+    if len(arrays) < len(sources):
+        return  # shards have names of their own
+    keys = sorted({key for source in arrays for key in source.keys})
+    for name in LABEL_KEYS:
+        key = (data or {}).get(name)
+        if key is not None and key not in keys:
+            near = "".join(f"; did you mean {near}?" for near in difflib.get_close_matches(key, keys, 1))
+            raise ValueError(
+                f"{', '.join(source.name for source in arrays)}: no frame has {key} (data.{name}). Fields that frames "
+                f"have: {', '.join(keys) or 'none'}{near}"
+            )
 
 
 def _is_one_of(path: Path, endings: Sequence[str]) -> bool:

@@ -16,6 +16,7 @@ from denskit.data.base import full_stress
 from denskit.data.config import STRESS_UNITS, DataConfig
 from denskit.data.structure_arrays import StructureArrays
 from denskit.reading.budget import Text
+from denskit.runtime.progress import counted
 
 _PIECE = 2**20  # characters read at once
 _BETWEEN = " \t\r\n,:"
@@ -58,7 +59,8 @@ def read_as_published(
     energy = config.energy_key or energy
     structures = StructureArrays.from_systems(systems(path, energy), name=str(path))
     said = (
-        f"{path}: {dataset}, {len(structures)} structures of {len(set(structures.groups))} materials; energy from "
+        f"{path}: {dataset}, {counted(len(structures), 'structure')} of "
+        f"{counted(len(set(structures.groups)), 'material')}; energy from "
         f"{energy}, stress from VASP's in kbar"
     )
     return replace(structures, denoise=config.origin != "md"), [said]

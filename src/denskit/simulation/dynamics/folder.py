@@ -16,7 +16,7 @@ from torch import Tensor
 
 from denskit.batch import Batch, select
 from denskit.files import write_json
-from denskit.runtime.progress import Report, unreported
+from denskit.runtime.progress import Report, counted, unreported
 from denskit.runtime.work_folder import WorkFolder
 from denskit.simulation.dynamics.barostat import SOFTEST
 from denskit.simulation.dynamics.conservation import nve_drift
@@ -200,11 +200,11 @@ def _notes(structures: Sequence[ase.Atoms]) -> list[str]:
     moving = sum(bool(np.any(atoms.get_momenta())) for atoms in structures)
     said = []
     if heavy:
-        said.append(f"note: {heavy} structures have masses of their own, as of isotopes; they are used")
+        said.append(f"note: {counted(heavy, 'structure')} with own masses, as of isotopes, which are used")
     if moving:
         said.append(
-            f"note: velocities of {moving} structures are not used; momenta are drawn at the temperature. ASE's "
-            "dynamics with DenskitCalculator use those of the structure"
+            f"note: velocities of {counted(moving, 'structure')} are not used; momenta are drawn at the temperature. "
+            "ASE's dynamics with DenskitCalculator use those of the structure"
         )
     return said
 
