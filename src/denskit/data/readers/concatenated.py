@@ -62,7 +62,10 @@ def read_concatenated(
         denoise=config.origin != "md",
         unit=unit_name,
     )
-    absent = [name for name in ("fixed", "tags") if name not in arrays]
     unit_text = "eV" if config.units == "auto" else f"{config.units}, converted to eV (data.units)"
     message = f"{path}: {count} concatenated frames; energies in {unit_text}, lengths in Å"
-    return structures, [message + (f"; no {' and no '.join(absent)} in the file: zeros" if absent else "")]
+    # Of molecules nobody expects fixed atoms.
+    free = (
+        "" if "fixed" in arrays or not structures.pbc.any() else "; no array fixed, so no atom is held in relaxations"
+    )
+    return structures, [message + free]
