@@ -16,20 +16,20 @@ from denskit.cli.stopping import stoppable
 
 ROUGH = 0.1  # of the bulk modulus, between energies and stresses
 DERIVATIVES = (0.0, 12.0)  # of bulk moduli by the pressure that are believed
-# column, key, format
+# column, key, format; z: nothing has no sign
 COLUMNS = (
     ("index", "index", "{}"),
     ("name", "name", "{}"),
     ("formula", "formula", "{}"),
-    ("energy\n(eV/atom)", "energy_eV_per_atom", "{:.4f}"),
-    ("volume\n(Å³/atom)", "volume_A3_per_atom", "{:.3f}"),
-    ("bulk\n(GPa)", "bulk_modulus_GPa", "{:.1f}"),
-    ("shear\n(GPa)", "shear_modulus_GPa", "{:.1f}"),
-    ("Poisson", "poisson_ratio", "{:.3f}"),
-    ("phonons\n(THz)", "phonon_largest_THz", "{:.2f}"),
+    ("energy\n(eV/atom)", "energy_eV_per_atom", "{:z.4f}"),
+    ("volume\n(Å³/atom)", "volume_A3_per_atom", "{:z.3f}"),
+    ("bulk\n(GPa)", "bulk_modulus_GPa", "{:z.1f}"),
+    ("shear\n(GPa)", "shear_modulus_GPa", "{:z.1f}"),
+    ("Poisson", "poisson_ratio", "{:z.3f}"),
+    ("phonons\n(THz)", "phonon_largest_THz", "{:z.2f}"),
     ("lowest\n(THz)", "phonon_smallest_THz", "{:z.2f}"),
     ("conduc-\ntivity\n(W/m/K)", "conductivity_300K_W_per_m_K", "{:.3g}"),
-    ("kappa\nSRME", "kappa_SRME", "{:.3f}"),
+    ("kappa\nSRME", "kappa_SRME", "{:z.3f}"),
 )
 
 
