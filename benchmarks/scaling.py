@@ -166,7 +166,7 @@ def plot(document: dict[str, list[dict[str, object]]], path: Path) -> None:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="1,3,10,30,100", help="thousands of edges")
+    parser.add_argument("--sizes", default="1,3,10,30,100", help="thousands of edges, some of these")
     parser.add_argument("--chunks", default="none,8192", help="none, values of edge_chunk, blocks (checkpointing)")
     parser.add_argument("--work", choices=["forces", "train"], default="forces")
     parser.add_argument("--kernels", default="plain", help="plain, fused or plain,fused")
@@ -184,6 +184,8 @@ def main() -> None:
         memory(int(size), chunk, options.kernels, options.work)
         return
     sizes = [int(size) for size in options.sizes.split(",")]
+    if unknown := set(sizes) - set(REPEATS):
+        parser.error(f"--sizes: {sorted(unknown)} are none of {list(REPEATS)}")
     chunks, kernels = options.chunks.split(","), options.kernels.split(",")
     shared = ["--work", options.work, *(["--keep"] if options.keep else [])]
     load = os.getloadavg()

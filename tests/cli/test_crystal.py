@@ -11,7 +11,9 @@ from ase.build import bulk, molecule
 from typer.testing import CliRunner
 
 from cli_calls import denskit
+from denskit.analysis.crystal_plots import _names
 from denskit.cli import app
+from denskit.cli.crystal import _print
 from denskit.simulation.crystals.folder import properties_in
 
 from trained import TRAINED
@@ -76,3 +78,26 @@ def test_an_interrupted_list_continues(tmp_path: Path, crystals: Path) -> None:
     (output / "crystals.jsonl").write_text(lines[0] + lines[1][:20])  # as a kill leaves it
     assert CliRunner().invoke(app, [*arguments, "--resume"]).exit_code == 0
     assert (output / "crystals.jsonl").read_text() == "".join(lines)
+
+
+def test_crystals_of_one_formula_are_told_apart(tmp_path: Path) -> None:
+    crystals = [bulk("Cu", a=3.6), bulk("Cu", a=3.7)]
+    for number, atoms in enumerate(crystals):
+        atoms.info |= {"config_type": "bulk", "name": "copper", "material_id": f"mp-{number}"}
+    ase.io.write(tmp_path / "named.extxyz", crystals)
+    done = denskit("crystal", TRAINED, tmp_path / "named.extxyz", "-o", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert [crystal["name"] for crystal in properties_in(tmp_path / "out")] == ["mp-0", "mp-1"]
+    assert "mp-0" in done.stdout and "crystal 1 (mp-1 Cu): C11" in done.stdout
+
+
+def test_legends_name_crystals_that_look_alike() -> None:
+    alike = [{"index": index, "name": "a_$1", "formula": "Cu"} for index in (0, 2)]
+    other = {"index": 3, "formula": "Au"}
+    assert _names([*alike, other]) == {0: r"a_\$1 Cu (0)", 2: r"a_\$1 Cu (2)", 3: "Au"}
+
+
+def test_a_frequency_of_nothing_has_no_sign(capsys: pytest.CaptureFixture[str]) -> None:
+    _print([{"index": 0, "formula": "Cu", "energy_eV_per_atom": 0.0, "bulk_modulus_GPa": 100.0,
+             "bulk_modulus_derivative": 5.0, "phonon_smallest_THz": -1e-4, "shear_modulus_GPa": -1e-4}])  # fmt: skip
+    assert "-0.0" not in capsys.readouterr().out

@@ -28,6 +28,11 @@ def atoms_named(systems: dict[str, System], *names: str) -> list[ase.Atoms]:
     return [atoms_of(collate([systems[name]], torch.float64)[0])[0] for name in names]
 
 
+def _summary(folder: Path) -> list[dict[str, str]]:
+    with (folder / "summary.csv").open(encoding="utf-8") as table:
+        return list(csv.DictReader(table))
+
+
 def test_structures_of_all_kinds(systems: dict[str, System], tmp_path: Path) -> None:
     file, output = tmp_path / "mixed.extxyz", tmp_path / "out"
     mixed = [*atoms_named(systems, "ethanol", "slab", "copper"), ase.Atoms("Xe")]
@@ -45,8 +50,19 @@ def test_structures_of_all_kinds(systems: dict[str, System], tmp_path: Path) -> 
     np.testing.assert_allclose(relaxed[1].positions[held], mixed[1].positions[held], atol=1e-7)
     assert np.abs(relaxed[1].positions - mixed[1].positions).max() > 1e-3
     assert len(ase.io.read(output / "trajectories" / "000001.extxyz", ":")) == 4
-    with (output / "summary.csv").open() as table:
-        assert [row["status"] for row in csv.DictReader(table)] == ["not_converged"] * 3 + ["unknown_element"]
+    rows = _summary(output)
+    assert [row["status"] for row in rows] == ["not_converged"] * 3 + ["unknown_element"]
+    assert "name" not in rows[0], "the file names none"
+
+
+def test_the_summary_names_structures_as_their_file_does(systems: dict[str, System], tmp_path: Path) -> None:
+    copper = atoms_named(systems, "copper", "copper")
+    for number, atoms in enumerate(copper):
+        atoms.info |= {"name": "copper", "mp_id": f"mp-{number}"}
+    ase.io.write(tmp_path / "named.extxyz", copper)
+    done = denskit("relax", TRAINED, tmp_path / "named.extxyz", "-o", tmp_path / "out", "--steps", 0)
+    assert done.exit_code == 0, done.output
+    assert [row["name"] for row in _summary(tmp_path / "out")] == ["mp-0", "mp-1"]
 
 
 def test_protocol_and_cells_reach_the_settings(systems: dict[str, System], tmp_path: Path) -> None:
@@ -141,7 +157,8 @@ def test_ctrl_c_saves_and_resume_goes_on(systems: dict[str, System], tmp_path: P
     other = denskit("relax", TRAINED, file, *options, "-o", output, "--resume")
     assert other.exit_code == 1 and "file_sha256" in other.stderr and "nothing changed" in other.stderr
     file.write_text(content)
-    assert denskit("relax", TRAINED, file, *options, "-o", output, "--resume").exit_code == 0
+    done = denskit("relax", TRAINED, file, *options, "-o", output, "--resume")
+    assert done.exit_code == 0 and " since --resume" in done.output, "moves are those of both, the time is not"
     assert denskit("relax", TRAINED, file, *options, "-o", tmp_path / "whole").exit_code == 0
     assert (output / "relaxed.extxyz").read_text() == (tmp_path / "whole" / "relaxed.extxyz").read_text()
     assert trajectory.read_text() == (tmp_path / "whole" / "trajectories" / "000001.extxyz").read_text()

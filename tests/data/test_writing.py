@@ -19,7 +19,7 @@ from contract.variants import build
 from denskit.data.config import DataConfig
 from denskit.data.loading import read_file
 from denskit.data.readers.formats import open_unchecked
-from denskit.data.writing import Originals, plain, predicted
+from denskit.data.writing import Originals, names_of, plain, predicted
 from denskit.evaluation.evaluate import predict_file
 from denskit.models.model_file import save_model
 from denskit.simulation.potential import Potential
@@ -201,3 +201,12 @@ def test_arrays_keep_the_names_of_their_systems(data_dir: Path) -> None:
     assert atoms.info == {"sid": system.sid, "fid": system.fid}
     np.testing.assert_array_equal(atoms.get_tags(), system.tags)
     np.testing.assert_array_equal(atoms.constraints[0].index, np.flatnonzero(system.fixed))
+
+
+def test_names_of_structures_are_those_that_tell_them_apart() -> None:
+    alike = {"name": "slab", "config_type": "surface"}
+    assert names_of([{**alike, "mp_id": "mp-1"}, {**alike, "mp_id": "mp-2"}]) == ["mp-1", "mp-2"]
+    assert names_of([{"name": "slab", "config_type": kind} for kind in ("hcp", "fcc")]) == ["hcp", "fcc"]
+    assert names_of([alike, alike, {}]) == ["slab", "slab", ""]
+    assert names_of([{"config_type": "bulk"}] * 2) == ["", ""], "a class, no name"
+    assert names_of([{"sid": 0}, {"sid": 7}]) == ["0", "7"]

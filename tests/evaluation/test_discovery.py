@@ -16,6 +16,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.phasediagram import PhaseDiagram
 
 from cli_calls import denskit
+from denskit.cli.discovery import _print
 from denskit.data.frames import structures_of
 from denskit.evaluation.convex_hull import ConvexHull
 from denskit.evaluation.stability_metrics import stability_metrics
@@ -103,6 +104,25 @@ def test_metrics_by_hand() -> None:
 def test_a_model_that_calls_nothing_stable_has_no_precision() -> None:
     found = stability_metrics(np.array([-0.1, 0.2]), np.array([0.1, 0.1]))
     assert math.isnan(found["precision"]) and math.isnan(found["F1"]) and found["recall"] == 0
+
+
+@pytest.mark.parametrize(
+    ("reference", "predicted", "told"),
+    [
+        ([0.1, 0.2], [-0.1, 0.3], {"F1": "none is stable", "DAF": "none is stable", "recall": "none is stable"}),
+        ([-0.1, 0.2], [0.1, 0.3], {"F1": "none predicted stable", "precision": "none predicted stable"}),
+        ([-0.1, 0.2], [0.1, -0.3], {"F1": "no stable one found", "precision": "0.000"}),
+        ([0.1], [0.2], {"precision": "none predicted stable", "R²": "too few materials"}),
+    ],
+)
+def test_metrics_that_are_no_numbers_are_told_in_words(
+    reference: list[float], predicted: list[float], told: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _print(stability_metrics(np.array(reference), np.array(predicted)), "model on file")
+    printed = capsys.readouterr().out
+    assert "nan" not in printed
+    for name, words in told.items():
+        assert any(name in line and words in line for line in printed.splitlines()), name
 
 
 @pytest.fixture

@@ -106,6 +106,22 @@ def test_rates_fall_with_the_distance_from_the_heads(tiny: Tiny) -> None:
     assert len(rates) == len(depth)
 
 
+def test_the_first_layers_move_less(tiny: Tiny, trained: Path) -> None:
+    settings = [f"training.init_from={trained}", "task=energy_forces", "training.max_steps=3"]
+    before = load_model(trained / "model.safetensors")
+    moved = []
+    for decay in (1.0, 0.1):
+        after = _last(train(tiny(*settings, f"training.layer_decay={decay}", name=f"decay-{decay}")))
+        parts, depth = parts_of(after), depths(after)
+        changes = {depth[name]: 0.0 for name in parts}
+        for (name, old), (_, new) in zip(before.named_parameters(), after.named_parameters(), strict=True):
+            changes[depth[name]] += float((new - old).detach().double().square().sum())
+        moved.append([changes[place] ** 0.5 for place in sorted(changes)])  # from the heads to the embedding
+    shares = [less / more for more, less in zip(*moved, strict=True)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] < 0.3 < 0.7 < shares[0]
+
+
 def test_parts_of_every_model() -> None:
     for preset in ("equiformer_v2", "equiformer_v3", "esen"):
         config = load_config(preset, ["data.path=none.xyz"])

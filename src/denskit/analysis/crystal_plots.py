@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ from denskit.analysis.plots import row_of_axes, save_figure, series_style
 MOST = 12  # crystals in one picture
 
 
+def name_in_words(crystal: Mapping[str, Any]) -> str:
+    """Name and formula; the formula alone where the file gives no name."""
+    return " ".join(filter(None, (crystal.get("name"), crystal["formula"])))
+
+
 def plot_crystals(crystals: Sequence[Mapping[str, Any]], output: Path) -> Path | None:
     """Equations of state and, where measured, phonons of the first crystals; None: there is nothing to draw.
 
@@ -22,19 +28,20 @@ def plot_crystals(crystals: Sequence[Mapping[str, Any]], output: Path) -> Path |
     if not shown:
         return None
     vibrating = [crystal for crystal in shown if "phonon_density_per_THz" in crystal]
+    names = _names(shown)
     figure, row = row_of_axes(2 if vibrating else 1, width=4.8, height=4.0)
     for place, crystal in enumerate(shown):
         energies = 1000 * np.array(crystal["eos_energies_eV_per_atom"])
         row[0].plot(
             crystal["eos_volumes_A3_per_atom"], energies - energies.min(), marker="o", markersize=3, linewidth=0.9,
-            **series_style(place), label=f"{crystal['formula']}, {crystal['bulk_modulus_GPa']:.0f} GPa",
+            **series_style(place), label=f"{names[crystal['index']]}, {crystal['bulk_modulus_GPa']:.0f} GPa",
         )  # fmt: skip
     row[0].set(xlabel="volume (Å$^3$ an atom)", ylabel="energy above the lowest (meV an atom)")
     row[0].legend(frameon=False, fontsize=8, title="bulk modulus", title_fontsize=8)
     for place, crystal in enumerate(vibrating):
         row[1].plot(
             crystal["phonon_frequencies_THz"], crystal["phonon_density_per_THz"], linewidth=0.9,
-            label=crystal["formula"], **series_style(place),
+            label=names[crystal["index"]], **series_style(place),
         )  # fmt: skip
     if vibrating:
         row[1].axvline(0, color="0.6", linewidth=0.8)
@@ -45,3 +52,10 @@ def plot_crystals(crystals: Sequence[Mapping[str, Any]], output: Path) -> Path |
         )
         row[1].legend(frameon=False, fontsize=8)
     return save_figure(figure, output)
+
+
+def _names(crystals: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Name and formula by index, with the index where others have the same; without mathematics for the plot."""
+    words = {crystal["index"]: name_in_words(crystal).replace("$", r"\$") for crystal in crystals}
+    count = Counter(words.values())
+    return {index: name if count[name] == 1 else f"{name} ({index})" for index, name in words.items()}

@@ -16,18 +16,20 @@ from denskit.cli.stopping import stoppable
 
 ROUGH = 0.1  # of the bulk modulus, between energies and stresses
 DERIVATIVES = (0.0, 12.0)  # of bulk moduli by the pressure that are believed
-# column, key, format
+# column, key, format; z: nothing has no sign
 COLUMNS = (
+    ("index", "index", "{}"),
+    ("name", "name", "{}"),
     ("formula", "formula", "{}"),
-    ("energy\n(eV/atom)", "energy_eV_per_atom", "{:.4f}"),
-    ("volume\n(Å³/atom)", "volume_A3_per_atom", "{:.3f}"),
-    ("bulk\n(GPa)", "bulk_modulus_GPa", "{:.1f}"),
-    ("shear\n(GPa)", "shear_modulus_GPa", "{:.1f}"),
-    ("Poisson", "poisson_ratio", "{:.3f}"),
-    ("phonons\n(THz)", "phonon_largest_THz", "{:.2f}"),
-    ("lowest\n(THz)", "phonon_smallest_THz", "{:.2f}"),
+    ("energy\n(eV/atom)", "energy_eV_per_atom", "{:z.4f}"),
+    ("volume\n(Å³/atom)", "volume_A3_per_atom", "{:z.3f}"),
+    ("bulk\n(GPa)", "bulk_modulus_GPa", "{:z.1f}"),
+    ("shear\n(GPa)", "shear_modulus_GPa", "{:z.1f}"),
+    ("Poisson", "poisson_ratio", "{:z.3f}"),
+    ("phonons\n(THz)", "phonon_largest_THz", "{:z.2f}"),
+    ("lowest\n(THz)", "phonon_smallest_THz", "{:z.2f}"),
     ("conduc-\ntivity\n(W/m/K)", "conductivity_300K_W_per_m_K", "{:.3g}"),
-    ("kappa\nSRME", "kappa_SRME", "{:.3f}"),
+    ("kappa\nSRME", "kappa_SRME", "{:z.3f}"),
 )
 
 
@@ -74,6 +76,7 @@ def crystal(
     from rich.console import Console
 
     from denskit.analysis.crystal_plots import plot_crystals
+    from denskit.data.writing import Originals
     from denskit.simulation.crystals import CrystalSettings
     from denskit.simulation.crystals.folder import measure_into
 
@@ -93,7 +96,7 @@ def crystal(
     with stoppable(Console(stderr=True)) as work:
         found = measure_into(
             output, potential, source, settings, vibrations=phonons, heat=conductivity, reference=reference,
-            origin=origin, resume=resume,
+            origin=origin, original=Originals(file, source), resume=resume,
             say=lambda text: typer.echo(text, err=True), stop=work.stop, progress=work.progress,
         )  # fmt: skip
     if found is None:
@@ -128,20 +131,25 @@ def _rough(crystal: dict[str, Any]) -> str:
 
 def _print(found: list[dict[str, Any]]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Column, Table
 
+    from denskit.analysis.crystal_plots import name_in_words
+
     shown = [column for column in COLUMNS if any(column[1] in crystal for crystal in found)]
+    shown = shown if len(found) > 1 else [column for column in shown if column[1] != "index"]
     table = Table(*(Column(name, overflow="fold") for name, _, _ in shown))
     for crystal in found:
         if "energy_eV_per_atom" in crystal:
-            table.add_row(*("-" if crystal.get(key) is None else form.format(crystal[key]) for _, key, form in shown))
-    console = Console(soft_wrap=True)
+            cells = ("-" if crystal.get(key) is None else form.format(crystal[key]) for _, key, form in shown)
+            table.add_row(*map(escape, cells))
+    console = Console(soft_wrap=True, markup=False)
     if table.row_count:
         table_console().print(table)
     for crystal in found:
-        place = f"crystal {crystal['index']} ({crystal['formula']})"
+        place = f"crystal {crystal['index']} ({name_in_words(crystal)})"
         if "error" in crystal:
-            console.print(f"{place}: {crystal['error']}", markup=False)
+            console.print(f"{place}: {crystal['error']}")
         if "energy_eV_per_atom" not in crystal:
             continue
         if crystal.get("cubic_C11_GPa") is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -91,5 +92,17 @@ def _print(found: dict[str, Any], title: str) -> None:
     table = Table("quantity", "value", title=title, title_justify="left")
     for name, key, form in ROWS:
         if key in found:
-            table.add_row(name, form.format(1000 * found[key] if "meV" in name else found[key]))
+            value = 1000 * found[key] if "meV" in name else found[key]
+            table.add_row(name, form.format(value) if math.isfinite(value) else _why_undefined(key, found))
     Console(soft_wrap=True).print(table)
+
+
+def _why_undefined(key: str, found: dict[str, Any]) -> str:
+    """Why a metric is no number, in words."""
+    if key in ("R2", "MAE_eV_per_atom", "RMSE_eV_per_atom"):
+        return "too few materials"
+    if not found["true_positives"] + found["false_negatives"] and key != "precision":
+        return "none is stable"
+    if not found["true_positives"] + found["false_positives"]:
+        return "none predicted stable"
+    return "no stable one found"

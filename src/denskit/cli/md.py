@@ -296,7 +296,10 @@ def _uncertain_frames(plan: DynamicsPlan) -> str:
     file = plan.folder / UNCERTAIN_FRAMES
     spread = f"in which forces spread by more than {plan.uncertain:g} eV/Å over the models"
     if not file.exists():
-        return f"no frame {spread}"
+        return (
+            f"no frame {spread}; statistics.csv has the largest spread (max_forces_std). Lower --uncertain, or let "
+            f"denskit select choose from all frames: give it {plan.folder}"
+        )
     return (
         f"frames {spread}, {plan.uncertain_every:g} fs or more apart in a replica, {plan.uncertain_frames} at most: "
         f"{file}"

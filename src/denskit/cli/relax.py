@@ -86,7 +86,7 @@ def relax(
     folder = RelaxationFolder(output_folder(output))
     options = {"resume": resume, "batch_atoms": batch_atoms, "trajectories": trajectory, "original": original}
     summary = _run(folder, potential, source, settings, {"origin": origin, **options})
-    _report(folder, summary)
+    _report(folder, summary, resumed=resume)
     if is2re and any(len(relaxed.positions) for relaxed in folder.results()):
         _report_is2re(folder, source)
     if not any(relaxed.sound for relaxed in folder.results()):
@@ -157,7 +157,7 @@ def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSe
     return summary
 
 
-def _report(folder: Any, summary: dict[str, Any]) -> None:
+def _report(folder: Any, summary: dict[str, Any], *, resumed: bool) -> None:
     from denskit.simulation.relaxation.folder import LARGE_CHANGE
 
     give(folder=folder.path, **summary)
@@ -165,8 +165,8 @@ def _report(folder: Any, summary: dict[str, Any]) -> None:
     seconds = summary["seconds_of_last_run"]
     count = summary["structures"]
     typer.echo(
-        f"{count} structure{'' if count == 1 else 's'}: {', '.join(parts)}; {summary['moves']} moves, "
-        f"{duration(seconds)}"
+        f"{counted(count, 'structure')}: {', '.join(parts)}; {summary['moves']} moves, "
+        f"{duration(seconds)}{' since --resume' if resumed else ''}"
     )
     troubles = [relaxed for relaxed in folder.results() if not relaxed.sound]
     for relaxed in troubles[:10]:

@@ -15,7 +15,7 @@ Results of the file under these names are renamed:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ from denskit.data.structure_arrays import LABELS
 PREDICTED = ("energy", "free_energy", "energies", "forces", "stress", "stresses")
 # of a committee: fields, since ASE's calculators have no such result
 SPREADS = ("energy_std", "forces_std", "max_forces_std")
+# fields by which files name their structures, the likelier first
+IDENTIFIERS = ("material_id", "mp_id", "sid", "name", "config_type")
 _OF_ATOMS = ("forces", "energies", "stresses", "forces_std")
 
 
@@ -73,6 +75,18 @@ def plain(system: System) -> ase.Atoms:
     names = {"sid": system.sid or None, "fid": system.fid}
     atoms.info |= {name: value for name, value in names.items() if value is not None}
     return atoms
+
+
+def names_of(fields: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The name of each structure by the ``info`` of its file, empty where it has none.
+
+    It is the first of ``IDENTIFIERS`` that tells all structures apart, else the first that there is; config_type, which
+    often names a class of structures, only where it tells them apart.
+    """
+    found = {key: ["" if one.get(key) is None else str(one[key]) for one in fields] for key in IDENTIFIERS}
+    apart = [values for values in found.values() if all(values) and len(set(values)) == len(values)]
+    del found["config_type"]
+    return next((values for values in (*apart, *found.values()) if any(values)), [""] * len(fields))
 
 
 def predicted(original: ase.Atoms, system: System, results: Mapping[str, Any]) -> ase.Atoms:

@@ -64,7 +64,9 @@ def test_other_names_units_and_what_may_be_left_out(tmp_path: Path) -> None:
     np.testing.assert_allclose(frames[0].forces, a["forces"][:3].astype(float) * KCAL_PER_MOL)
     assert not (frames[0].pbc.any() or frames[0].fixed.any() or frames[0].tags.any() or frames[0].denoise)
     assert (frames[0].sid, frames[0].fid, frames[0].group) == ("", None, "")
-    assert "no fixed and no tags" in said
+    assert "fixed" not in said, "nobody expects fixed atoms of molecules"
+    _, (said,) = read_file(_write(tmp_path, fixed=None))
+    assert said.endswith("; no array fixed, so no atom is held in relaxations")
 
 
 def test_periodicity_follows_pbc_then_the_cell(tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ def test_the_program(models: list[ForceField], tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "go"), "--uncertain", "1000"])
     assert result.exit_code == 0, result.output
     assert "no frame in which forces spread by more than 1000 eV/Å" in result.output
+    assert f"give it {tmp_path / 'go'}" in result.output, "there is no uncertain.extxyz to choose from"
     assert float(rows(tmp_path / "go")[0]["max_forces_std_eV_per_A"]) > 0
     stop = [*arguments, "-o", str(tmp_path / "stop"), "--uncertain", "0.001", "--stop-uncertain"]
     result = CliRunner().invoke(app, stop)

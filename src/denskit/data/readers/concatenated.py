@@ -26,7 +26,7 @@ from denskit.runtime.progress import counted
 def read_concatenated(
     arrays: dict[str, np.ndarray], path: Path, config: DataConfig
 ) -> tuple[StructureArrays, list[str]]:
-    """The structures of the npz file ``path``, in eV and Å, and messages about units and absent arrays.
+    """The structures of the npz file ``path``, in eV and Å, and messages about units and an absent array.
 
     Raises ValueError, naming the file and the array, for arrays that are missing or do not fit each other.
     """
@@ -63,7 +63,10 @@ def read_concatenated(
         denoise=config.origin != "md",
         unit=unit_name,
     )
-    absent = [name for name in ("fixed", "tags") if name not in arrays]
     unit_text = "eV" if config.units == "auto" else f"{config.units}, converted to eV (data.units)"
     message = f"{path}: {counted(count, 'concatenated frame')}; energies in {unit_text}, lengths in Å"
-    return structures, [message + (f"; no {' and no '.join(absent)} in the file: zeros" if absent else "")]
+    # Of molecules nobody expects fixed atoms.
+    free = (
+        "" if "fixed" in arrays or not structures.pbc.any() else "; no array fixed, so no atom is held in relaxations"
+    )
+    return structures, [message + free]

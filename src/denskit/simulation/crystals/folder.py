@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import ase
 import numpy as np
 
 from denskit.batch import System
 from denskit.data.crowding import crowding
 from denskit.data.periodicity import has_vacuum
-from denskit.data.writing import plain
+from denskit.data.writing import names_of, plain
 from denskit.files import write_json
 from denskit.reading.documents import read_json
 from denskit.runtime.progress import Report, unreported
@@ -42,6 +44,7 @@ def measure_into(
     heat: bool = False,
     reference: Path | None = None,
     origin: dict[str, Any] | None = None,
+    original: Callable[[System], ase.Atoms] = plain,
     resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
     stop: Callable[[], bool] = lambda: False,
@@ -58,6 +61,7 @@ def measure_into(
         heat: measure the thermal conductivity, too, into ``conductivity_INDEX.npz``.
         reference: folder with ``conductivity_INDEX.npz`` of the same crystals, to compare with.
         origin: plain JSON about model and file, kept with the settings.
+        original: gives each crystal with the fields that may name it; called in ascending order.
         resume: continue the work in the folder.
         say: gets messages for the user.
         stop: asked before each crystal.
@@ -82,18 +86,16 @@ def measure_into(
             work.require_same(read_json(work.marker), record)
         else:
             write_json(work.marker, record)
+        names = _names(source, original)
         done = {found["index"] for found in properties_in(folder)}
-        for index in range(len(source)):
-            if index in done:
-                continue
+        for index in sorted(set(range(len(source))) - done):
             if stop():
                 return None
             found: dict[str, Any] = {}
             try:
                 given = source[index]
-                for told in (crowding(given), SLAB if has_vacuum(given) else ""):
-                    if told:
-                        say(f"crystal {index}: {told}")
+                for told in filter(None, (crowding(given), SLAB if has_vacuum(given) else "")):
+                    say(f"crystal {index}: {told}")
                 potential.check_elements(given)
                 crystal = relaxed_crystal(potential, given, settings)
                 found |= _energies(potential, crystal, settings)
@@ -109,7 +111,7 @@ def measure_into(
                         found |= conductivity_errors(heat_of, wanted, symmetric=kept)
             except (ValueError, RuntimeError, ArithmeticError) as error:  # phonopy, phono3py and spglib raise these
                 found["error"] = str(error)
-            append_line(folder / PROPERTIES, {"index": index, "formula": _formula(source, index), **found})
+            append_line(folder / PROPERTIES, {**_head(source, index, names[index]), **found})
             progress(index + 1, f"{index + 1} of {len(source)} crystals", len(source))
     return list(properties_in(folder))
 
@@ -129,11 +131,20 @@ def properties_in(folder: Path) -> Iterator[dict[str, Any]]:
         yield from (found for _, found in whole_lines(folder / PROPERTIES))
 
 
-def _formula(source: Structures, index: int) -> str:
-    try:
-        return str(plain(source[index]).get_chemical_formula(empirical=True))
-    except ValueError:  # an unreadable record, whose error stands beside
-        return ""
+def _names(source: Structures, original: Callable[[System], ase.Atoms]) -> list[str]:
+    fields: list[dict[str, Any]] = []
+    for index in range(len(source)):
+        fields.append({})
+        with suppress(ValueError):  # an unreadable record
+            fields[-1] = original(source[index]).info
+    return names_of(fields)
+
+
+def _head(source: Structures, index: int, name: str) -> dict[str, Any]:
+    head = {"index": index, **({"name": name} if name else {}), "formula": ""}
+    with suppress(ValueError):  # an unreadable record, whose error stands beside
+        head["formula"] = str(plain(source[index]).get_chemical_formula(empirical=True))
+    return head
 
 
 def _energies(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> dict[str, Any]:

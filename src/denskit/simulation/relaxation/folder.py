@@ -18,7 +18,7 @@ import ase.io
 import numpy as np
 
 from denskit.batch import System
-from denskit.data.writing import plain, relaxed_at
+from denskit.data.writing import IDENTIFIERS, names_of, plain, relaxed_at
 from denskit.files import atomic_write, write_json
 from denskit.reading.budget import naming
 from denskit.reading.documents import parse_json, read_json
@@ -36,7 +36,7 @@ SAVE_EVERY = 60.0  # s
 LARGE_CHANGE = 25.0  # % of the volume: more than a relaxation of a crystal does
 Original = Callable[[System], ase.Atoms]
 COLUMNS = (
-    "index", "sid", "formula", "atoms", "status", "moves", "energy_eV", "fmax_eV_per_A", "moved_A",
+    "index", "name", "formula", "atoms", "status", "moves", "energy_eV", "fmax_eV_per_A", "moved_A",
     "volume_change_percent", "message",
 )  # fmt: skip
 
@@ -119,26 +119,25 @@ class RelaxationFolder(WorkFolder):
         counts: Counter[str] = Counter()
         total_moves = 0
         changed = 0  # structures with a large change of the volume
-        with (
-            atomic_write(self.structures) as structures,
-            atomic_write(self.table) as table,
-            structures.open("w", encoding="utf-8") as frames,
-            table.open("w", encoding="utf-8", newline="") as rows,
-        ):
-            writer = csv.writer(rows)
-            writer.writerow(COLUMNS)
+        rows: list[dict[str, Any]] = []
+        fields: list[dict[str, Any]] = []
+        with atomic_write(self.structures) as temporary, temporary.open("w", encoding="utf-8") as frames:
             for relaxed in self.results():
                 counts[relaxed.status] += 1
                 total_moves += relaxed.moves
+                rows.append({"index": relaxed.index, "status": relaxed.status, "moves": relaxed.moves})
+                rows[-1]["message"] = relaxed.message
+                fields.append({})
                 if len(relaxed.positions) == 0:  # a record that cannot be read
-                    writer.writerow([relaxed.index, "", "", "", relaxed.status, 0, "", "", "", "", relaxed.message])
                     continue
                 system = source[relaxed.index]
-                atoms = _relaxed_atoms(original(system), relaxed)
-                ase.io.write(frames, atoms, format="extxyz")
+                given = original(system)
+                fields[-1] = {name: given.info[name] for name in IDENTIFIERS if name in given.info}
+                ase.io.write(frames, _relaxed_atoms(given, relaxed), format="extxyz")
                 change = _volume_change(system, relaxed)
                 changed += relaxed.sound and abs(change or 0.0) > LARGE_CHANGE
-                writer.writerow(_row(system, relaxed, atoms.get_chemical_formula(), change))
+                rows[-1] |= {"formula": given.get_chemical_formula(), **_numbers(system, relaxed, change)}
+        self._write_table(rows, names_of(fields))
         summary = {
             "structures": counts.total(),
             "status": dict(counts),
@@ -149,6 +148,14 @@ class RelaxationFolder(WorkFolder):
         }
         write_json(self.summary, summary)
         return summary
+
+    def _write_table(self, rows: list[dict[str, Any]], names: list[str]) -> None:
+        """Write summary.csv; without names the column is left out."""
+        columns = [column for column in COLUMNS if column != "name" or any(names)]
+        with atomic_write(self.table) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, columns, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows({**row, "name": name} for row, name in zip(rows, names, strict=True))
 
 
 def relax_into(
@@ -236,9 +243,11 @@ def _volume_change(system: System, relaxed: Relaxed) -> float | None:
     return 100 * abs(float(np.linalg.det(relaxed.cell) / np.linalg.det(system.cell))) - 100
 
 
-def _row(system: System, relaxed: Relaxed, formula: str, change: float | None) -> list[Any]:
-    energy = "" if relaxed.energy is None else f"{relaxed.energy:.8f}"
-    fmax = "" if relaxed.fmax is None else f"{relaxed.fmax:.6f}"
-    names = [relaxed.index, system.sid, formula, len(system), relaxed.status, relaxed.moves]
-    volume = "" if change is None else f"{change:.3f}"
-    return [*names, energy, fmax, f"{relaxed.moved:.4f}", volume, relaxed.message]
+def _numbers(system: System, relaxed: Relaxed, change: float | None) -> dict[str, Any]:
+    return {
+        "atoms": len(system),
+        "energy_eV": "" if relaxed.energy is None else f"{relaxed.energy:.8f}",
+        "fmax_eV_per_A": "" if relaxed.fmax is None else f"{relaxed.fmax:.6f}",
+        "moved_A": f"{relaxed.moved:.4f}",
+        "volume_change_percent": "" if change is None else f"{change:.3f}",
+    }
