@@ -1,4 +1,4 @@
-"""``denskit demo``: DeNS on 50 shipped structures, in minutes."""
+"""``denskit demo``: DeNS on 25 shipped structures, in minutes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="Training steps of each; default: the study's.", min=1)] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier demo.")] = False,
 ) -> None:
-    """Train a small model on 50 shipped structures, without and with DeNS side by side; judge both on unseen ones.
+    """Train a small model on 25 shipped structures, without and with DeNS side by side; judge both on unseen ones.
 
     This is the first seed of the study `demo`; `denskit study demo` runs five seeds and gives the confidence interval.
     Ctrl-C saves both trainings, and the same command continues them.
