@@ -87,7 +87,7 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
         train = source if len(pool) == len(source) else Subset(source, pool, source.name)
         counts = f"{counted(len(pool), 'training frame')} of {source.name}"
         counts += f", {counted(len(valid), 'validation frame')} of {valid.name}"
-        messages += [*said, *left_out, counts, *_repeated(train, valid)]
+        messages += [*said, *left_out, counts, *(f"warning: {text}" for text in _repeated(train, valid))]
     else:
         if len(parts) > 1:
             raise ValueError(f"data.train lists {len(parts)} sources, which data.split cannot divide; give data.valid")
@@ -121,7 +121,7 @@ def _test_file(file: str, config: DataConfig, required: Sequence[str], train: So
     """The test structures of a file of their own; warns of those that are trained on."""
     test = read_file(file, config, required=required)[0]
     for text in _repeated(train, test):
-        warn(text.removeprefix("warning: "))
+        warn(text)
     return test
 
 
@@ -134,7 +134,7 @@ def _repeated(train: Source, judged: Source) -> list[str]:
     if not again:
         return []
     return [
-        f"warning: {judged.name}: {len(again)} of {counted(len(judged), 'structure')} with the geometry of a structure "
+        f"{judged.name}: {len(again)} of {counted(len(judged), 'structure')} with the geometry of a structure "
         f"of {train.name}, which is trained on: {numbered(np.array(again))}. Their errors are too low. Remove them "
         "from one of the files"
     ]
