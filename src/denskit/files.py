@@ -181,7 +181,7 @@ def _lock(path: Path, wait: bool) -> int:
             owner = os.pread(handle, 1000, 0).decode(errors="replace").strip() or "another process"
             os.close(handle)
             raise ValueError(
-                f"{path.parent} is in use by {owner}. Wait until it ends, or give another folder (nothing changed)"
+                f"{path.parent} is in use by {owner}. Wait until it ends, or stop it (nothing changed)"
             ) from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:

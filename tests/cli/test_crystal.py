@@ -46,6 +46,11 @@ def test_properties_of_copper(tmp_path: Path, crystals: Path) -> None:
     assert (output / "phonopy_0.yaml").is_file()
     assert (output / "crystals.png").stat().st_size > 10_000
 
+    assert CliRunner().invoke(app, ["report", str(output)]).exit_code == 0
+    page = (output / "report.html").read_text()
+    assert "1 of 3 crystals measured" in page and f">{copper['bulk_modulus_GPa']:.1f}</td>" in page
+    assert "was not trained on" in page and 'src="data:image/png' in page and "Strain of the elastic constants" in page
+
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 1
     assert "continue it with --resume" in again.stderr

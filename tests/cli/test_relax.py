@@ -14,10 +14,12 @@ import ase.io
 import numpy as np
 import pytest
 import torch
+from ase.calculators.singlepoint import SinglePointCalculator
 
 from cli_calls import denskit
 from denskit.batch import System
 from denskit.data.base import collate
+from denskit.data.writing import plain
 from denskit.simulation.relaxation.folder import RelaxationFolder
 from denskit.simulation.structures import atoms_of
 
@@ -122,6 +124,21 @@ def test_relaxed_energies_of_whole_relaxations(systems: dict[str, System], tmp_p
     with np.load(tmp_path / "out" / "is2re.npz", allow_pickle=False) as arrays:
         assert arrays["ids"].tolist() == ["7", "8"]
         np.testing.assert_allclose(arrays["energy"], [result.energy for result in results], rtol=1e-6)
+
+
+def test_relaxed_structures_keep_the_sids_of_a_submission(systems: dict[str, System], tmp_path: Path) -> None:
+    slab = plain(systems["slab"])
+    frames = [slab.copy() for _ in range(3)]
+    for frame, (sid, fid) in zip(frames, ((7, 0), (7, 5), (8, 0)), strict=True):
+        frame.info |= {"sid": sid, "fid": fid}
+        frame.calc = SinglePointCalculator(frame, energy=-1.0, forces=np.zeros((len(slab), 3)))
+    ase.io.write(tmp_path / "relaxations.extxyz", frames)
+    options = ("--first-frames", "--is2re", "--steps", 1)
+    assert denskit("relax", TRAINED, tmp_path / "relaxations.extxyz", "-o", tmp_path / "first", *options).exit_code == 0
+    again = denskit("relax", TRAINED, tmp_path / "first" / "relaxed.extxyz", "-o", tmp_path / "again", "--is2re")
+    assert again.exit_code == 0, again.output
+    with np.load(tmp_path / "again" / "is2re.npz", allow_pickle=False) as arrays:
+        assert arrays["ids"].tolist() == ["7", "8"]
 
 
 # the program, with a Ctrl-C that comes in the fifth evaluation, however fast the machine is

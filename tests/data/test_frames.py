@@ -54,6 +54,23 @@ def test_written_frames_are_read_back_with_the_same_bits(tmp_path: Path) -> None
             np.testing.assert_array_equal(rows, other.arrays[name], err_msg=name)
 
 
+def test_frames_of_relaxations_are_grouped_by_their_sid() -> None:
+    def named(*fields: dict[str, object]) -> list[ase.Atoms]:
+        given = [labelled(molecule("H2O"), seed) for seed in range(len(fields))]
+        for atoms, field in zip(given, fields, strict=True):
+            atoms.info |= field
+        return given
+
+    structures, _ = structures_of(named({"sid": 7, "fid": 0}, {"sid": 7, "fid": 3}, {"sid": "b", "fid": 1}))
+    assert structures.sids == structures.group_names() == ("7", "7", "b")
+    assert [system.fid for system in structures] == [0, 3, 1]
+    for fields in (({"sid": 7}, {"sid": 8}), ({"sid": 7}, {"sid": 7}, {})):
+        structures, _ = structures_of(named(*fields))
+        assert structures.group_names() == (), "no structure of another frame's system, or one of none"
+    structures, _ = structures_of(named({"sid": 1, "fid": "last"}, {"sid": 1, "fid": 2}))
+    assert [system.fid for system in structures] == [None, None]
+
+
 def test_reference_labels_win_as_in_a_file() -> None:
     atoms = molecule("H2O")
     atoms.info["REF_energy"], atoms.arrays["REF_forces"] = -5.5, np.ones((3, 3))

@@ -15,7 +15,7 @@ from denskit.models.model_file import load_model
 from denskit.models.scaling import Scaling
 from denskit.runtime.processes import join_processes
 from denskit.training.load_config import RunConfig, load_config
-from denskit.training.optimizer import build_optimizer, set_learning_rate
+from denskit.training.optimizer import build_optimizer, learning_rates_in_words, set_learning_rate
 from denskit.training.parts import depths, freeze, parts_of
 from denskit.training.run import train
 from denskit.training.trainer import Trainer
@@ -104,6 +104,10 @@ def test_rates_fall_with_the_distance_from_the_heads(tiny: Tiny) -> None:
     for name, parameter in force_field.named_parameters():
         assert rates[id(parameter)] == pytest.approx(0.01 * 0.5 ** depth[name])
     assert len(rates) == len(depth)
+    assert learning_rates_in_words(optimizer, tiny().training) == []
+    (told,) = learning_rates_in_words(optimizer, config.training)
+    lr = config.training.lr
+    assert f"{lr:g} of the heads, falling to {lr * 0.5 ** (last + 1):.3g} of the first part" in told
 
 
 def test_the_first_layers_move_less(tiny: Tiny, trained: Path) -> None:

@@ -8,23 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
+from denskit.analysis.crystal_results import is_measured, name_in_words
 from denskit.analysis.plots import row_of_axes, save_figure, series_style
 
 MOST = 12  # crystals in one picture
 
 
-def name_in_words(crystal: Mapping[str, Any]) -> str:
-    """Name and formula; the formula alone where the file gives no name."""
-    return " ".join(filter(None, (crystal.get("name"), crystal["formula"])))
-
-
 def plot_crystals(crystals: Sequence[Mapping[str, Any]], output: Path) -> Path | None:
+    """Save :func:`crystal_figure`; None: there is nothing to draw."""
+    figure = crystal_figure(crystals)
+    return None if figure is None else save_figure(figure, output)
+
+
+def crystal_figure(crystals: Sequence[Mapping[str, Any]]) -> Figure | None:
     """Equations of state and, where measured, phonons of the first crystals; None: there is nothing to draw.
 
     ``crystals``: as :func:`denskit.simulation.crystals.folder.measure_into` returns them.
     """
-    shown = [crystal for crystal in crystals if "energy_eV_per_atom" in crystal][:MOST]
+    shown = [crystal for crystal in crystals if is_measured(crystal)][:MOST]
     if not shown:
         return None
     vibrating = [crystal for crystal in shown if "phonon_density_per_THz" in crystal]
@@ -51,7 +54,7 @@ def plot_crystals(crystals: Sequence[Mapping[str, Any]], output: Path) -> Path |
             ylim=(0, None),
         )
         row[1].legend(frameon=False, fontsize=8)
-    return save_figure(figure, output)
+    return figure
 
 
 def _names(crystals: Sequence[Mapping[str, Any]]) -> dict[int, str]:

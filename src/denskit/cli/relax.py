@@ -195,4 +195,4 @@ def _report_is2re(folder: Any, source: Structures) -> None:
         write_json(folder.path / "is2re.json", found)
         give(is2re=found)
     for name, value in found.items():
-        typer.echo(f"{name} {value:.4g}")
+        typer.echo(f"{name} {value:.4g}" if abs(value) < 1000 else f"{name} {value:,.0f}")

@@ -13,7 +13,7 @@ from denskit.cli.output import give
 Folders = Annotated[
     list[Path],
     typer.Argument(
-        help="Folders of runs, or one of a study, `md`, `relax` or `stability`.",
+        help="Folders of runs, or one of a study, `md`, `relax`, `stability` or `crystal`.",
         metavar="RUN|STUDY ...",
         show_default=False,
     ),

@@ -132,6 +132,7 @@ class StructureArrays(Source):
         counts = [len(system) for system in held]
         nan_forces = [np.full((n, 3), np.nan) for n in counts]
         groups, sids = tuple(system.group for system in held), tuple(system.sid for system in held)
+        fids = [system.fid for system in held if system.fid is not None]
         return cls(
             name=name,
             starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
@@ -147,6 +148,7 @@ class StructureArrays(Source):
             has={label: np.array([getattr(system, label) is not None for system in held]) for label in LABELS},
             groups=groups if any(groups) else (),
             sids=sids if any(sids) else (),
+            fids=np.array(fids) if len(fids) == len(held) else None,
         )
 
     def atom_rows(self, places: np.ndarray) -> np.ndarray:

@@ -59,6 +59,17 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return optimizer.state_dict() if torch.distributed.get_rank() == 0 else {}
 
 
+def learning_rates_in_words(optimizer: torch.optim.Optimizer, config: TrainingConfig) -> list[str]:
+    """A message where parts of the model learn more slowly than others."""
+    if config.layer_decay == 1:
+        return []
+    least = min(group["share"] for group in optimizer.param_groups)
+    return [
+        f"learning rates: {config.lr:g} of the heads, falling to {config.lr * least:.3g} of the first part that is "
+        f"trained (training.layer_decay={config.layer_decay:g})"
+    ]
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Set the learning rate: of each group its share of it."""
     for group in optimizer.param_groups:

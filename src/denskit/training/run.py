@@ -19,6 +19,7 @@ from denskit.training.checks import PlannedTraining, hints_before, warnings_befo
 from denskit.training.forecast import Say, say_what_is_read, settled
 from denskit.training.given_frames import Frames, kept, with_frames
 from denskit.training.inputs import contents, require_same_contents
+from denskit.training.optimizer import learning_rates_in_words
 from denskit.training.run_folder import RunFolder
 from denskit.training.run_log import RunLog
 from denskit.training.seen import seen_before
@@ -126,6 +127,7 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
         f"{counted(schedule.total_steps, 'step')} of {counted(config.training.batch_size, 'structure')} "
         f"({schedule.steps_per_epoch} an epoch) on {trainer.group.count} x {trainer.group.device}, "
         f"{precision}, seed {config.seed}",
+        *learning_rates_in_words(trainer.optimizer, config.training),
         f"kernels of edge operations: {kernels}",
         by if data.valid is not None else "no validation split: the last weights are kept",
         *([] if force_field.backbone.symmetric_sites else [f"warning: {SYMMETRIC_SITES}; set {_SAFE_NORM}"]),

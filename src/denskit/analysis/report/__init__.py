@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from denskit.analysis.plots import save_figure
+from denskit.analysis.report.crystals import crystals, is_crystals
 from denskit.analysis.report.page import Picture, Section, write_page
 from denskit.analysis.report.run import SECTIONS, run_sections, several_sections, study_sections
 from denskit.analysis.report.simulation import dynamics, is_dynamics, is_relaxation, relaxation
@@ -20,12 +21,12 @@ Folders = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]  # one folde
 
 
 def report(folders: Folders, output: str | Path | None = None, *, device: str = "auto", force: bool = False) -> Path:
-    """Write the HTML page of a run, a study, simulations or a relaxation, or of several runs; returns its path.
+    """Write the HTML page of a folder (a run, a study, simulations, a relaxation, crystals) or of several runs.
 
     output: the file; None: ``report.html`` in the folder, which is renewed, or here for several runs.
 
-    Raises FileNotFoundError for a folder that is none of these, ValueError for an output that exists (and not
-    ``force``) or is no HTML by its name, and for a study without a finished run.
+    Returns the path of the page.  Raises FileNotFoundError for a folder that is none of these, ValueError for an output
+    that exists (and not ``force``) or is no HTML by its name, and for a study without a finished run.
     """
     paths = _paths(folders)
     if output is None and len(paths) == 1:
@@ -93,9 +94,11 @@ def sections_of(paths: Sequence[Path], what: Sequence[str] = (), *, device: str 
         return relaxation(first)
     if is_stability(first):
         return [stability(first)]
+    if is_crystals(first):
+        return crystals(first)
     raise FileNotFoundError(
-        f"{first}: no config.yaml, study.yaml, restart.safetensors, finished.jsonl or stability.json in it; give a "
-        "folder made by `denskit train`, `study`, `md`, `relax` or `stability`"
+        f"{first}: no config.yaml, study.yaml, restart.safetensors, finished.jsonl, stability.json or crystals.jsonl "
+        "in it; give a folder made by `denskit train`, `study`, `md`, `relax`, `stability` or `crystal`"
     )
 
 

@@ -55,10 +55,10 @@ def dynamics(path: Path) -> list[Section]:
     trajectories = sorted(path.glob("trajectory_*.extxyz"))
     scenes = [scene for file in trajectories[:_SHOWN] if (scene := _trajectory(file, "time_ps", "ps")) is not None]
     given = read_json(path / SUMMARY)["settings"] if (path / SUMMARY).is_file() else {}
-    return [Section("Simulation", parts), Section("Trajectories", scenes), _settings(given, DynamicsSettings)]
+    return [Section("Simulation", parts), Section("Trajectories", scenes), settings_section(given, DynamicsSettings)]
 
 
-def _settings(values: Mapping[str, Any], cls: type[Settings]) -> Section:
+def settings_section(values: Mapping[str, Any], cls: type[Settings]) -> Section:
     """Settings of the run and their meanings, with units."""
     meanings = {key: field.description or "" for key, field in fields_of(cls)}
     rows = [(key, str(value), meanings.get(key, "")) for key, value in dotted(values) if value is not None]
@@ -116,7 +116,7 @@ def relaxation(path: Path) -> list[Section]:
     elif folder.structures.is_file() and (scene := _trajectory(folder.structures, "moves", "moves")) is not None:
         scenes.append(scene)
     given = read_json(folder.marker)["settings"]
-    return [Section("Relaxation", parts), Section("Structures", scenes), _settings(given, RelaxationSettings)]
+    return [Section("Relaxation", parts), Section("Structures", scenes), settings_section(given, RelaxationSettings)]
 
 
 def _moves(files: Sequence[Path]) -> Picture:

@@ -61,6 +61,8 @@ def structures_from(frames: Iterable[ase.Atoms], name: str, config: DataConfig) 
     structures = StructureArrays.from_systems(systems, name=name)
     keys = tuple(sorted(reader.seen))
     reader.refuse_mixed_names()
+    if config.group_key is None and all(structures.sids) and len(set(structures.sids)) < len(structures):
+        structures = replace(structures, groups=structures.sids)  # frames of relaxations
     whole = replace(structures, keys=keys, denoise=config.origin != "md", unit=reader.unit_of_all())
     return whole, reader.messages()
 
@@ -148,6 +150,11 @@ def _nine_numbers(field: re.Match[str]) -> str:
     return f'{field[1]}="{" ".join(numbers[index] for index in (0, 5, 4, 5, 1, 3, 4, 3, 2))}"'
 
 
+def _frame_number(value: Any) -> int | None:
+    """A field ``fid`` as a number; None where it is something else, which other programs may mean by the name."""
+    return int(value) if isinstance(value, int | np.integer) else None
+
+
 class _Reader:
     """Reads frames once and collects the names of their fields."""
 
@@ -186,6 +193,8 @@ class _Reader:
             stress=self._stress(atoms, fields, index),
             index=index,
             group=self._group(fields, index),
+            sid=str(atoms.info.get("sid", "")),
+            fid=_frame_number(atoms.info.get("fid")),
         )
 
     def _require_units(self, fields: dict[str, Any], index: int) -> None:
