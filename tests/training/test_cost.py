@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from denskit.data import DataConfig
+from denskit.training.budget import TimeBudget
+from denskit.training.checkpoint import load_checkpoint
 from denskit.training.checks import warnings_before
 from denskit.training.cost import Cost
 from denskit.training.fitted_settings import rows_for
@@ -129,15 +131,39 @@ def test_a_budget_becomes_steps_which_a_resumed_run_keeps(tiny: Tiny, monkeypatc
     assert load_config(train(tiny("training.budget=1 minute", frames), resume=True)).training.max_steps == 10
 
 
-@pytest.mark.parametrize(("budget", "times"), [("0.001 seconds", 1), ("1 day", 0)])
-def test_a_training_beyond_its_budget_says_so_once(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, budget: str, times: int
-) -> None:
-    monkeypatch.setattr(Cost, "steps_of", lambda self, training: 10)
-    run = train(tiny(f"training.budget={budget}", "training.log_every=2"))
+@pytest.mark.parametrize("planned", [6, 20, 60])
+def test_a_training_keeps_to_its_budget(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, planned: int) -> None:
+    """However many steps the trial found, it gets those that fit by the speed found later."""
+    monkeypatch.setattr(Cost, "steps_of", lambda self, training: planned)
+    monkeypatch.setattr(TimeBudget, "steps_that_fit", lambda self, step, total, since: 20)
+    settings = ("training.budget=10 seconds", "training.log_every=2", "training.warmup=0.1")
+    run = train(tiny(*settings))
     said = (run / "train.log").read_text(encoding="utf-8")
-    assert said.count("note: steps take longer than in the trial") == times
-    assert said.count(f"beyond training.budget={budget}") == times
+    changed = f"training.budget=10 seconds: 20 instead of {planned} steps, by the speed so far"
+    assert said.count("by the speed so far") == said.count(changed) == int(planned != 20)
+    assert load_config(run).training.max_steps == 20
+    last = load_checkpoint(run / "checkpoints" / "last.pt")
+    assert last.step == 20 and last.config["training"]["max_steps"] == 20
+    whole = train(tiny("training.max_steps=20", *settings[1:], name="whole"))
+    rates, wanted = (
+        [(row["step"], row["lr"]) for row in csv.DictReader((one / "metrics.csv").open(encoding="utf-8"))]
+        for one in (run, whole)
+    )
+    assert rates[4:] == wanted[4:] and len(rates) > 8, "from the correction on, the schedule is that of 20 steps"
+    assert "20 steps" in (train(tiny(*settings), resume=True) / "train.log").read_text(encoding="utf-8")
+
+
+def test_a_length_is_corrected_by_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def after(seconds: float, step: int, total: int, spent: float = 0.0) -> int:
+        monkeypatch.setattr("denskit.training.budget.time.monotonic", lambda: 1000 + seconds)
+        return TimeBudget("100 seconds", spent).steps_that_fit(step, total, 1000)
+
+    assert after(9, 10, 900) == 900, "too early"
+    assert after(20, 20, 104) == 104 and after(20, 20, 96) == 96, "within 5 %"
+    assert after(20, 20, 106) == after(20, 20, 94) == 100
+    assert after(20, 20, 100, spent=30) == 70
+    assert after(20, 20, 100, spent=90) == 50, "a trial may take half of the budget"
+    assert after(120, 110, 130) == 111, "too late"
 
 
 @pytest.mark.parametrize(("wanted", "layers"), [(10, 2), (11, 1)])
@@ -155,7 +181,7 @@ def test_a_budget_for_too_few_steps_takes_a_smaller_model(
 
     monkeypatch.setattr("denskit.training.forecast._trial", trial)
     rows = (SizeRow(up_to=2, model={"num_layers": 1}), SizeRow(min_steps=wanted, model={"num_layers": 2}))
-    config = tiny("training.budget=1 second").model_copy(update={"sizes": rows})
+    config = tiny("training.budget=1 hour").model_copy(update={"sizes": rows})
     [forecast] = forecasts_of(config)
     assert forecast.planned.config.model.num_layers == layers
     assert sum(trials) == pytest.approx(forecast.cost.trial) and min(trials) > 0 and len(trials) == layers
@@ -178,7 +204,7 @@ def test_a_size_that_was_given_is_tried_once(tiny: Tiny, monkeypatch: pytest.Mon
     """Rows without the settings that the user gave may be alike: nothing smaller is there, and nothing is said."""
     monkeypatch.setattr(Cost, "steps_within", lambda self, training: 10)
     rows = (SizeRow(up_to=2, model={}), SizeRow(min_steps=1000, model={}))
-    [forecast] = forecasts_of(tiny("training.budget=1 second").model_copy(update={"sizes": rows}))
+    [forecast] = forecasts_of(tiny("training.budget=1 hour").model_copy(update={"sizes": rows}))
     assert not any("smaller" in line for line in forecast.messages)
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
 from denskit.tasks import FOR_CRYSTALS, DenoisingConfig, DeNSConfig
 from denskit.tasks.metrics import measure
+from denskit.training.budget import lasting
 from denskit.training.checkpoint import Checkpoint
 from denskit.training.checks import PlannedTraining
 from denskit.training.cost import TRIAL_SECONDS, TRIAL_STEPS, Cost, time_steps
@@ -34,7 +34,6 @@ from denskit.training.trainer import COMPILES, Trainer
 
 _LARGE = 2e7  # bytes of a file that takes seconds to read
 _JUDGED = 32  # structures evaluated in a trial
-_LENGTHS = ("epochs", "max_steps", "budget")
 Say = Callable[[str], None]
 
 
@@ -84,7 +83,7 @@ def _planned(config: RunConfig, cost: Cost, source: Source) -> PlannedTraining:
     """The training with its length, which a budget gives by the cost."""
     training = config.training
     if training.budget is not None:
-        training = _lasting(config, {"max_steps": cost.steps_of(training)}).training
+        training = lasting(config, {"max_steps": cost.steps_of(training)}).training
     per_epoch = steps_per_epoch(cost.train, training.batch_size, training.drop_last)
     return PlannedTraining(config, Schedule(training, per_epoch), source)
 
@@ -107,7 +106,7 @@ def settled(
     steps = cost.steps_of(config.training)
     epochs = steps // steps_per_epoch(cost.train, config.training.batch_size, config.training.drop_last)
     length = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}), at {1000 * cost.step:.0f} ms a step"
-    return _lasting(config, {"max_steps": steps}), [*said, f"training.budget={budget}: {length}"]
+    return lasting(config, {"max_steps": steps}), [*said, f"training.budget={budget}: {length}"]
 
 
 def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:
@@ -131,7 +130,7 @@ def _of_the_same_length(config: RunConfig, said: list[str], checkpoint: Checkpoi
     known = {name: before[name] for name in ("epochs", "max_steps")}
     asked = f"training.budget={config.training.budget} is not used when a training continues"
     kept = ", ".join(f"training.{name}={value}" for name, value in known.items() if value is not None)
-    return _lasting(config, known), [*said, f"{asked}: it keeps {kept}, and training.max_steps=N lengthens it"]
+    return lasting(config, known), [*said, f"{asked}: it keeps {kept}, and training.max_steps=N lengthens it"]
 
 
 def _sized(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> tuple[RunConfig, Cost, list[str]]:
@@ -185,16 +184,10 @@ def _denoised(config: RunConfig, new: Source) -> Source:
     return joined([new, old_structures(config)[0]]) if by_data and config.training.replay is not None else new
 
 
-def _lasting(config: RunConfig, length: dict[str, Any]) -> RunConfig:
-    """The run with another length of its training."""
-    training = config.training.model_dump() | dict.fromkeys(_LENGTHS) | length
-    return config.model_copy(update={"training": type(config.training).model_validate(training)})
-
-
 def _trial(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> Cost:
     """Time a few steps and the evaluation of a few structures, by a model that is thrown away."""
     begin = time.perf_counter()
-    trainer = Trainer(_lasting(config, {"max_steps": 1000, "warmup": 0, "warmup_lr": None}), data, group)
+    trainer = Trainer(lasting(config, {"max_steps": 1000, "warmup": 0, "warmup_lr": None}), data, group)
     works = trainer.loader.prefetch(0, TRIAL_STEPS, config.training.prefetch)
     numbers = sum(parameter.numel() for parameter in trainer.force_field.parameters())
     say(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from denskit.runtime.determinism import use_deterministic_algorithms
 from denskit.runtime.processes import Processes, join_processes
 from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
+from denskit.training.budget import TimeBudget
 from denskit.training.checkpoint import full_disk_named, load_checkpoint
 from denskit.training.checks import PlannedTraining, hints_before, warnings_before
 from denskit.training.forecast import Say, say_what_is_read, settled
@@ -75,10 +77,11 @@ def _prepared(
     divided = config.data if checkpoint is None else folder.as_divided(config.data)
     say_what_is_read(config, say)
     data = load_data(divided, config.seed, config.required_labels)
-    budget = None if checkpoint is not None else config.training.budget
+    budget, begin = config.training.budget, time.monotonic()
     config, decided = settled(config, data, group, checkpoint, say)
     trainer = Trainer(config, data, group, continued=checkpoint is not None)
-    trainer.budget = budget
+    if budget is not None and checkpoint is None:
+        trainer.budget = TimeBudget(budget, spent=time.monotonic() - begin)
     trainer.inputs = contents(config) if group.is_first else {}
     trainer.messages += [*decided, *seen_before(config, data.splits)]
     if resume and checkpoint is None:

@@ -61,6 +61,10 @@ class RunLog:
         self._text.write(f"{_now()}  {line}\n")
         self._text.flush()
 
+    def lasts(self, total_steps: int) -> None:
+        """The training has another length than it began with."""
+        self._total = total_steps
+
     def advance(self, step: int) -> None:
         """Move the progress bar."""
         self._bar(step, f"step {step}/{self._total}{self._note}", self._total)

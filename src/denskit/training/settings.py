@@ -121,7 +121,7 @@ class TrainingConfig(Settings):
     """Length of the training in steps."""
     budget: Budget | None = None
     """Length of the training as a time on this machine, "30 minutes" or "2 hours": the number of steps
-    follows from a trial of a few steps, and is saved with the run."""
+    follows from a trial of a few steps, is corrected by the speed of the training, and is saved with the run."""
     drop_last: bool = True
     """Skip the last, incomplete batch of an epoch, as published; the shuffle changes each epoch."""
     lr: OnResume[float] = Field(5e-4, gt=0)

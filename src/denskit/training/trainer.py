@@ -8,7 +8,7 @@ import shlex
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from denskit.runtime.progress import counted, duration
 from denskit.tasks import build_task
 from denskit.tasks.metrics import Metrics, measure
 from denskit.training.batch_loss import batch_loss
+from denskit.training.budget import TimeBudget, lasting
 from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, cannot_write, save_checkpoint
 from denskit.training.checks import PlannedTraining, hint_after, verdict_on
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
@@ -47,7 +48,7 @@ from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, metrics_line
 from denskit.training.running_totals import RunningTotals
 from denskit.training.schedule import Schedule
-from denskit.training.settings import RunConfig, parse_budget, parse_interval
+from denskit.training.settings import RunConfig, parse_interval
 from denskit.training.starting_model import (
     check_known_elements,
     check_measured,
@@ -87,7 +88,7 @@ class Trainer:
     messages: list[str] = field(default_factory=list)
     continued: bool = False  # :meth:`resume` follows
     inputs: dict[str, str] = field(default_factory=dict)  # content of the training's files, by setting
-    budget: str | None = None  # of time, from which the number of steps was chosen; None: nobody watches it
+    budget: TimeBudget | None = None  # which the number of steps is to fit
 
     def __post_init__(self) -> None:
         training, device = self.config.training, self.group.device
@@ -190,7 +191,7 @@ class Trainer:
 
     def run(self, log: RunLog) -> None:
         """All steps that are left, then the final evaluation and files."""
-        total, self.first = self.schedule.total_steps, self.step
+        self.first = self.step
         self.began = time.monotonic()
         if self.step == 0:
             self._save_state()  # a kill at any moment leaves a checkpoint
@@ -199,14 +200,8 @@ class Trainer:
         elif self.config.training.final == "best" and self.best is not None and self.group.is_first:
             self.folder.take_best()  # before this session the run may have kept its last
         with self.interrupt, told_of_compilation(lambda: log.say(COMPILES)):
-            mark = time.perf_counter()
-            for work in self.loader.prefetch(self.step, total, self.config.training.prefetch):
-                asked = self.train_step(work)
-                spent = time.perf_counter() - mark
-                self.totals.time(spent, first=self.step == self.first + 1)
-                self.seconds += spent
-                self._after_step(log, asked)
-                mark = time.perf_counter()
+            while self.step < self.schedule.total_steps:
+                self._run_as_planned(log)
         self._save()
         if self.failure:
             by = BEST_BY[self.config.training.best_by]
@@ -218,6 +213,19 @@ class Trainer:
             )
         done = f"{counted(self.step, 'step')} in {duration(self.seconds)}"
         log.say(f"finished: {done} of training; model in {self.folder.model}")
+
+    def _run_as_planned(self, log: RunLog) -> None:
+        """All steps that are left, or those before the training gets another length."""
+        total, mark = self.schedule.total_steps, time.perf_counter()
+        for work in self.loader.prefetch(self.step, total, self.config.training.prefetch):
+            asked = self.train_step(work)
+            spent = time.perf_counter() - mark
+            self.totals.time(spent, first=self.step == self.first + 1)
+            self.seconds += spent
+            self._after_step(log, asked)
+            if self.schedule.total_steps != total:
+                return
+            mark = time.perf_counter()
 
     def train_step(self, work: StepWork) -> Asked:
         """One update of the weights; returns the requests of all processes.
@@ -304,8 +312,8 @@ class Trainer:
             self._save()
             self.group.wait()  # torchrun ends the others when one has left
             log.say(
-                f"stopped after step {step} of {total}; saved to {self.folder.last}. Continue with the same command "
-                f"and --resume, or: denskit train {shlex.quote(str(self.folder.path))} --resume"
+                f"stopped after step {step} of {self.schedule.total_steps}; saved to {self.folder.last}. Continue with "
+                f"the same command and --resume, or: denskit train {shlex.quote(str(self.folder.path))} --resume"
             )
             raise SystemExit(128 + (self.interrupt.signal or signal.SIGTERM))
         interval = parse_interval(training.checkpoint_every)
@@ -342,20 +350,25 @@ class Trainer:
         planned = PlannedTraining(self.config, self.schedule, self.data.train)
         if self.step == self.schedule.total_steps and (found := hint_after(row, planned)) is not None:
             log.say(f"hint: {found}")
-        self._watch_budget(log)
+        self._keep_to_budget(log)
 
-    def _watch_budget(self, log: RunLog) -> None:
-        """Say, once, where the training will take a fifth longer than its time budget."""
-        if self.budget is None:
+    def _keep_to_budget(self, log: RunLog) -> None:
+        """Give the training another length where its time budget would not hold; all processes take the first's."""
+        total, step = self.schedule.total_steps, self.step
+        if self.budget is None or step == total or not self.schedule.is_warm(step):
             return
-        budget, spent = parse_budget(self.budget), time.monotonic() - self.began
-        ends = spent * self.schedule.total_steps / self.step
-        if spent > budget / 10 and ends > 1.2 * budget and self.step < self.schedule.total_steps:
-            log.say(
-                f"note: steps take longer than in the trial: the training will take about {duration(ends)}, beyond "
-                f"training.budget={self.budget}"
-            )
-            self.budget = None
+        fits = self.budget.steps_that_fit(step, total, self.began) if self.group.is_first else 0
+        fits = int(self.group.add(torch.tensor(fits, dtype=torch.float64, device=self.group.device)))
+        if fits == total:
+            return
+        log.say(f"training.budget={self.budget.text}: {fits:,} instead of {total:,} steps, by the speed so far")
+        log.lasts(fits)
+        self.config = lasting(self.config, {"max_steps": fits})
+        self.schedule = replace(self.schedule, config=self.config.training)
+        self.loader = replace(self.loader, schedule=self.schedule)
+        self._save_state()  # before the settings in the folder: a run that continues has the length of its checkpoint
+        if self.group.is_first:
+            self.folder.write_start(self.config)
 
     def _row(self, totals: RunningTotals) -> dict[str, float | int]:
         """Numbers of a row of metrics.csv, without validation errors."""
