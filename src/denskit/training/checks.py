@@ -94,8 +94,9 @@ def denoising_pays(planned: PlannedTraining) -> str | None:
         return None
     return (
         f"{planned.epochs:,.0f} epochs of {size} structures: at such lengths task=dens training.lr=1e-3 lowered the "
-        "force error of 50 and 100 structures of ethanol and 50 of aspirin by 6 to 9 % (a step takes a fifth longer), "
-        "and of 100 of ethanol by 13 % after 1,667 epochs (means of three seeds). Structures unlike these may lose: "
+        "force error of 25 structures of ethanol by 17 % (five seeds), of 50 and 100, and of 50 of aspirin, by 7 to 9 "
+        "% (a step takes a fifth longer), and of 100 of ethanol by 13 % after 1,667 epochs (means of three seeds). "
+        "Structures unlike these may lose: "
         "3BPA of 300 K gained 2 % there and lost 5 % at 600 K, but gained 3 and 2 % with "
         "task.energy_on_corrupted=false task.forces_on_corrupted=false (three seeds). On your data: denskit study FILE "
         "--question dens, with tests.hot=FILE for such structures"
@@ -242,9 +243,10 @@ def denoising_few_crystals(planned: PlannedTraining) -> str | None:
     if not mostly_crystals(planned.systems):
         return None
     return (
-        f"task={config.task.name} for {size} crystals: with 50 structures of Mo-Nb and Ta-W alloys and 400 epochs it "
-        "raised the error of gradient forces from 4.2 to 4.8 meV/Å with the settings for crystals, to 7.2 "
-        "with those for molecules (one seed); compare with task=energy_forces: denskit study FILE --question dens"
+        f"task={config.task.name} for {size} crystals: with 50 structures of Mo-Nb and Ta-W alloys and 333 epochs it "
+        "raised the errors of gradient forces and stress from 4.0 to 4.2 meV/Å and from 0.7 to 1.3 meV/Å³ with the "
+        "settings for crystals; with those for molecules forces lost 71 % (one seed, the latter with radial functions "
+        "from 0 Å); compare with task=energy_forces: denskit study FILE --question dens"
     )
 
 
@@ -275,7 +277,7 @@ def many_epochs(planned: PlannedTraining) -> str | None:
         return None
     return (
         f"{planned.epochs:,.0f} epochs of {size} structures: on 50 frames of ethanol 2,000 epochs ended worse than "
-        "1,000 (34.4 and 32.3 meV/Å); use task=dens, or fewer steps: "
+        "1,000 (34.4 and 32.3 meV/Å, radial functions from 0 Å); use task=dens, or fewer steps: "
         f"training.max_steps={1000 * planned.schedule.steps_per_epoch}"
     )
 
