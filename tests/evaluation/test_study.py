@@ -47,7 +47,7 @@ from denskit.evaluation.study.config import (
     runs_of,
     write_study,
 )
-from denskit.evaluation.study.judges import judge
+from denskit.evaluation.study.judges import judge, require_judgeable
 from denskit.evaluation.study.question import (
     adapted,
     advice,
@@ -55,7 +55,7 @@ from denskit.evaluation.study.question import (
     noise_recovered,
     within_budget,
 )
-from denskit.evaluation.study.results import Column, Found, as_csv, collect, tabulate
+from denskit.evaluation.study.results import Column, Found, as_csv, collect, means_as_csv, tabulate
 from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_and_judge
 from denskit.evaluation.study.splits import split_settings
 from denskit.evaluation.study.statistics import difference, mean_of
@@ -493,6 +493,10 @@ class TestWholeStudies:
         assert after["errors"]["test"] == before["errors"]["test"] and set(after["errors"]) == {"test", "a", "b"}
         assert after["noise"] == before["noise"]
         assert "DeNS: error of the recovered noise" in "\n".join(noise_recovered(study, folder))
+        both = asked.model_copy(update={"mean_of_tests": True})
+        mean = collect(both, folder).found[0].errors["mean of the tests"]
+        assert mean[FORCES] == pytest.approx((after["errors"]["a"][FORCES] + after["errors"]["b"][FORCES]) / 2)
+        assert "mean of the tests: forces (meV/Å)" in as_markdown(collect(both, folder))
         noise = {name: 0.3 for name in after["noise"]}
         write_json(folder.result(run), after | {"noise": noise})
         assert (
@@ -761,6 +765,25 @@ def test_the_best_is_that_of_equal_seeds() -> None:
     column = Column("test", FORCES)
     assert tabulate("t", found, ["plain", "DeNS"]).best(column) == set()
     assert tabulate("t", found[:2], ["plain", "DeNS"]).best(column) == {("", "plain")}
+
+
+def test_means_and_paired_differences_as_numbers() -> None:
+    found = [_found(name, seed, error) for name, *errors in (("plain", 10.0, 30.0), ("DeNS", 9.0, 26.0))
+             for seed, error in enumerate(errors)]  # fmt: skip
+    results = tabulate("t", found, ["plain", "DeNS"], published={"plain": {"": [5, 7.5]}, "DeNS": {"": 6}})
+    plain, dens = csv.DictReader(io.StringIO(means_as_csv(results)))
+    assert (plain["variant"], plain["test"], plain["metric"], plain["seeds"]) == ("plain", "test", FORCES, "2")
+    assert float(plain["mean"]) == 20 and float(plain["standard_error"]) == 10
+    assert plain["difference_percent"] == "" and (plain["published"], dens["published"]) == ("7.5", "6")
+    assert float(dens["difference_percent"]) == pytest.approx(100 * (17.5 - 20) / 20)
+    low, high = float(dens["difference_low"]), float(dens["difference_high"])
+    assert low < float(dens["difference_percent"]) < high
+
+
+def test_a_mean_of_tests_wants_tests(tmp_path: Path) -> None:
+    study = tiny_study(mean_of_tests=True)
+    with pytest.raises(ValueError, match=r"of which the study has none; give two or more, such as tests.id=FILE"):
+        require_judgeable(study, runs_of(study)[0].config(tmp_path))
 
 
 def test_names_may_have_any_signs() -> None:

@@ -11,14 +11,14 @@ import typer
 from denskit.cli.options import Force
 from denskit.cli.output import give
 
-FILES = ("table.md", "table.csv", "table.tex", "learning_curves.png")
+FILES = ("table.md", "table.tex", "means.csv", "table.csv", "learning_curves.png")
 
 
 def compare(
     runs: Annotated[list[str], typer.Argument(help="Run folders, or NAME=FOLDER.", metavar="[NAME=]RUN ...")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder for table.md, .csv, .tex and learning_curves.png."),
+        typer.Option("--output", "-o", help="Folder for table.md, .tex, .csv, means.csv and learning_curves.png."),
     ] = None,
     force: Force = False,
 ) -> None:

@@ -63,8 +63,8 @@ def study(
 ) -> None:
     """Compare trainings: variants x axes x seeds, paired by seed, with error bars.
 
-    Finished runs are kept: the same command continues an interrupted study. Writes table.md, table.csv,
-    table.tex and plots to the output folder.
+    Finished runs are kept: the same command continues an interrupted study. Writes table.md, table.tex,
+    means.csv (the table), table.csv (every run) and plots to the output folder.
 
     Examples:
 

@@ -31,6 +31,7 @@ _OF_THE_STUDY = (
     "axes",
     "seeds",
     "tests",
+    "mean_of_tests",
     "committees",
     "simulation",
     "relaxation",
@@ -43,7 +44,7 @@ METRICS = {  # key in the results: name and unit for people
     "h_of_r_error": "error of h(r)",
     "distance_mean_A": "distance (Å)",
 }
-FORCES = "forces_mae_meV_per_A"
+ENERGY, FORCES = "energy_mae_meV", "forces_mae_meV_per_A"
 
 
 class Relaxations(Settings):
@@ -77,6 +78,8 @@ class StudyConfig(Settings):
     """Repetitions. A seed fixes split, order, corruption and initial weights: variants are compared in pairs."""
     tests: dict[str, str] = Field({})
     """More files to judge on, besides the test split: name -> file."""
+    mean_of_tests: bool = False
+    """Also the mean of each error over the files of ``tests``, as published for OC20's four validation sets."""
     committees: bool = False
     """Also judge, for each variant, the mean of the models of all seeds; they must train on one split
     (data.split.seed)."""
@@ -84,9 +87,10 @@ class StudyConfig(Settings):
     """Simulations with each trained model as by `denskit stability`: {} (published), {length: 20, seeds: 3}."""
     relaxation: Relaxations | None = None
     """Relaxations with each trained model: {path: FILE}, {first_frames: true}."""
-    published: dict[str, dict[str, float | dict[str, float]]] = Field({})
-    """Published numbers for comparison: variant -> {value of the axes, or "": number}; a force MAE in meV/Å, or several
-    such as {energy_mae_meV: 5.3, forces_mae_meV_per_A: 7.2, stability_ps: 300, h_of_r_error: 0.02}."""
+    published: dict[str, dict[str, float | tuple[float, float] | dict[str, float]]] = Field({})
+    """Published numbers for comparison: variant -> {value of the axes, or "": number}; a force MAE in meV/Å, a list of
+    the MAE of energies (meV) and forces, or several such as {energy_mae_meV: 5.3, forces_mae_meV_per_A: 7.2,
+    stability_ps: 300, h_of_r_error: 0.02}."""
 
     @field_validator("seeds", mode="before")
     @classmethod

@@ -67,6 +67,11 @@ def require_judgeable(study: StudyConfig, config: RunConfig) -> None:
             "training and validation leave no structure for the test split, and the study has no "
             "tests: nothing to judge its runs on. Give more structures, or ask for fewer (data.split)"
         )
+    if study.mean_of_tests and len(study.tests) < 2:
+        raise ValueError(
+            f"mean_of_tests is the mean over the files of tests, of which the study has {len(study.tests) or 'none'}; "
+            "give two or more, such as tests.id=FILE tests.ood=FILE, or mean_of_tests=false"
+        )
     _require_references(study, data.test)
     if config.training.init_from is not None:
         for warning in seen_before(config, data.splits):

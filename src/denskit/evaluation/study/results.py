@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from denskit.evaluation.study.committees import Committee
-from denskit.evaluation.study.config import FORCES, METRICS, TEST, StudyConfig, points_of, runs_of
+from denskit.evaluation.study.config import ENERGY, FORCES, METRICS, TEST, StudyConfig, points_of, runs_of
 from denskit.evaluation.study.judges import asked_of, left_to_judge
 from denskit.evaluation.study.running import StudyFolder
 from denskit.evaluation.study.statistics import Difference, Mean, difference, mean_of
 
 _LARGER_IS_BETTER = ("stability_ps",)
+MEAN = "mean of the tests"
+Published = float | tuple[float, float] | Mapping[str, float]  # forces; energies and forces; by metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +111,8 @@ def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Commit
         if judged := folder.judged(run):
             current = asked_of(study).keys() - left_to_judge(study, judged)  # not those of earlier files and settings
             errors = {test: each for test, each in judged["errors"].items() if test == TEST or test in current}
+            if study.mean_of_tests and study.tests.keys() <= errors.keys():
+                errors[MEAN] = _mean_over([errors[test] for test in study.tests])
             found.append(Found(
                 variant=run.variant, values=run.point, seed=run.seed, folder=folder.run(run), errors=errors,
                 seconds=judged["seconds"], parameters=judged["parameters"],
@@ -152,7 +156,7 @@ def tabulate(
     found: Sequence[Found],
     variants: Sequence[str],
     points: Sequence[Mapping[str, Any]] = ({},),
-    published: Mapping[str, Mapping[str, float | Mapping[str, float]]] | None = None,
+    published: Mapping[str, Mapping[str, Published]] | None = None,
 ) -> Results:
     """Means over seeds of each variant at each point; the first variant is the reference of differences."""
     tests = dict.fromkeys(test for run in found for test in run.errors)
@@ -172,8 +176,24 @@ def tabulate(
                 numbers = (published or {}).get(variant, {})
                 last = str(list(values.values())[-1]) if values else ""
                 number = numbers.get(describe(values), numbers.get(last, {}))
-                rows.append(_row(runs, reference, columns, number if isinstance(number, Mapping) else {FORCES: number}))
+                rows.append(_row(runs, reference, columns, _by_metric(number)))
     return Results(title, columns, tuple(rows), tuple(found), variants[0])
+
+
+def _by_metric(published: Published) -> Mapping[str, float]:
+    if isinstance(published, Mapping):
+        return published
+    return (
+        {FORCES: published}
+        if isinstance(published, int | float)
+        else dict(zip((ENERGY, FORCES), published, strict=True))
+    )
+
+
+def _mean_over(tests: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each error that all tests have, in the table's metrics."""
+    shared = [metric for metric in METRICS if all(metric in errors for errors in tests)]
+    return {metric: sum(errors[metric] for errors in tests) / len(tests) for metric in shared}
 
 
 def _row(
@@ -215,4 +235,22 @@ def as_csv(results: Results) -> str:
         for column, mean in row.means.items():
             where = [row.variant, *(row.values.get(key, "") for key in axes), "all", column.test, column.metric]
             writer.writerow([*where, f"{mean.value:.7g}", f"{60 * row.minutes:.1f}", row.parameters, ""])
+    return stream.getvalue()
+
+
+def means_as_csv(results: Results) -> str:
+    """The table in numbers: one line for each error of each row, with its paired difference to the reference."""
+    stream = io.StringIO()
+    writer = csv.writer(stream)
+    axes = list(dict.fromkeys(key for row in results.rows for key in row.values))
+    numbers = ["mean", "standard_error", *(f"difference_{which}" for which in ("percent", "low", "high")), "published"]
+    writer.writerow(["variant", *axes, "test", "metric", "seeds", *numbers, "minutes", "parameters"])
+    for row in (*results.rows, *results.committees):
+        for column, mean in row.means.items():
+            gap = row.differences.get(column)
+            values = [mean.value, mean.error, *((gap.percent, gap.low, gap.high) if gap else (math.nan,) * 3)]
+            values.append(row.published.get(column.metric, math.nan))
+            cells = ["" if math.isnan(value) else f"{value:.7g}" for value in values]
+            where = [row.variant, *(row.values.get(key, "") for key in axes), column.test, column.metric, mean.count]
+            writer.writerow([*where, *cells, f"{row.minutes:.2f}", row.parameters])
     return stream.getvalue()

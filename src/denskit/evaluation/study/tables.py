@@ -10,7 +10,7 @@ from rich.table import Column as RichColumn
 from rich.table import Table
 
 from denskit.evaluation.study.config import FORCES, METRICS
-from denskit.evaluation.study.results import Column, Results, Row, as_csv
+from denskit.evaluation.study.results import Column, Results, Row, as_csv, means_as_csv
 from denskit.evaluation.study.statistics import Difference, Mean
 
 _BOLD = ("\x02", "\x03")  # no text has them
@@ -144,9 +144,12 @@ def as_rich(results: Results) -> list[Table | str]:
 
 
 def write_tables(results: Results, folder: Path) -> list[Path]:
-    """Write table.md, table.csv (every run) and table.tex; returns their paths."""
+    """Write table.md, table.tex, means.csv (their numbers) and table.csv (every run); returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {"table.md": as_markdown(results), "table.csv": as_csv(results), "table.tex": as_latex(results)}
+    texts = {
+        "table.md": as_markdown(results), "table.tex": as_latex(results),
+        "means.csv": means_as_csv(results), "table.csv": as_csv(results),
+    }  # fmt: skip
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in texts]
