@@ -135,12 +135,12 @@ def test_a_budget_becomes_steps_which_a_resumed_run_keeps(tiny: Tiny, monkeypatc
 def test_a_training_keeps_to_its_budget(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, planned: int) -> None:
     """However many steps the trial found, it gets those that fit by the speed found later."""
     monkeypatch.setattr(Cost, "steps_of", lambda self, training: planned)
-    monkeypatch.setattr(TimeBudget, "steps_that_fit", lambda self, step, total, since: 20)
+    monkeypatch.setattr(TimeBudget, "steps_that_fit", lambda self, step, total: 20)
     settings = ("training.budget=10 seconds", "training.log_every=2", "training.warmup=0.1")
     run = train(tiny(*settings))
     said = (run / "train.log").read_text(encoding="utf-8")
-    changed = f"training.budget=10 seconds: 20 instead of {planned} steps, by the speed so far"
-    assert said.count("by the speed so far") == said.count(changed) == int(planned != 20)
+    changed = f"training.budget=10 seconds: 20 instead of {planned} steps, at the present speed"
+    assert said.count("at the present speed") == said.count(changed) == int(planned != 20)
     assert load_config(run).training.max_steps == 20
     last = load_checkpoint(run / "checkpoints" / "last.pt")
     assert last.step == 20 and last.config["training"]["max_steps"] == 20
@@ -154,16 +154,26 @@ def test_a_training_keeps_to_its_budget(tiny: Tiny, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_length_is_corrected_by_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def after(seconds: float, step: int, total: int, spent: float = 0.0) -> int:
-        monkeypatch.setattr("denskit.training.budget.time.monotonic", lambda: 1000 + seconds)
-        return TimeBudget("100 seconds", spent).steps_that_fit(step, total, 1000)
+    """A hundred seconds, in which steps of one second were planned."""
+    seconds = 1000.0
+    monkeypatch.setattr("denskit.training.budget.time.monotonic", lambda: seconds)
 
-    assert after(9, 10, 900) == 900, "too early"
-    assert after(20, 20, 104) == 104 and after(20, 20, 96) == 96, "within 5 %"
-    assert after(20, 20, 106) == after(20, 20, 94) == 100
-    assert after(20, 20, 100, spent=30) == 70
-    assert after(20, 20, 100, spent=90) == 50, "a trial may take half of the budget"
-    assert after(120, 110, 130) == 111, "too late"
+    def lengths(*looks: tuple[float, int, int], spent: float = 0.0) -> list[int]:
+        nonlocal seconds
+        seconds, budget, found = 1000.0, TimeBudget("100 seconds", spent), []
+        budget.begin()
+        for after, step, total in looks:
+            seconds = 1000.0 + after
+            found.append(budget.steps_that_fit(step, total))
+        return found
+
+    assert lengths((9, 5, 900)) == [900], "too early"
+    assert lengths((20, 20, 104)) == [104] and lengths((20, 20, 96)) == [96], "within 5 %"
+    assert lengths((20, 20, 106)) == lengths((20, 20, 94)) == [100]
+    assert lengths((20, 10, 100), (29, 11, 50), (60, 50, 50)) == [50, 50, 90], "by the speed since the last look"
+    assert lengths((20, 20, 100), spent=30) == [70]
+    assert lengths((20, 20, 100), spent=90) == [50], "a trial may take half of the time"
+    assert lengths((120, 110, 130)) == [111], "too late"
 
 
 @pytest.mark.parametrize(("wanted", "layers"), [(10, 2), (11, 1)])

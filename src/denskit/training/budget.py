@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from denskit.training.settings import RunConfig, parse_budget
 
 LENGTHS = ("epochs", "max_steps", "budget")
-_FIRST, _OFF = 0.1, 0.05  # of the budget: when the length is first looked at, what it may be wrong by
+_EVERY, _OFF = 0.1, 0.05  # of the time: between looks at the length, what it may be wrong by
 
 
 def lasting(config: RunConfig, length: dict[str, Any]) -> RunConfig:
@@ -18,24 +17,36 @@ def lasting(config: RunConfig, length: dict[str, Any]) -> RunConfig:
     return config.model_copy(update={"training": type(config.training).model_validate(training)})
 
 
-@dataclass(frozen=True)
 class TimeBudget:
     """A time budget (``training.budget``) of which ``spent`` seconds were over before the first step."""
 
-    text: str
-    spent: float = 0.0
+    def __init__(self, text: str, spent: float = 0.0) -> None:
+        self.text = text
+        budget = parse_budget(text)
+        # a long trial, which compiled kernels, leaves a short budget half of its time
+        self._left = budget - min(spent, budget / 2)  # s
+        self._looked = self._end = 0.0  # by time.monotonic
+        self._step = 0  # where it was looked at last
 
-    def steps_that_fit(self, step: int, total: int, since: float) -> int:
-        """Steps of the whole training by the speed so far; ``total`` as long as that is within 5 % of the budget.
+    def begin(self) -> None:
+        """The first step comes now."""
+        self._looked = time.monotonic()
+        self._end = self._looked + self._left
+
+    def steps_that_fit(self, step: int, total: int) -> int:
+        """Steps of the whole training, at the speed since the last look; ``total`` where that is right within 5 %.
+
+        A look comes after each tenth of the time.
 
         Args:
             step: steps done.
             total: steps planned.
-            since: when the first step began, by :func:`time.monotonic`.
         """
-        budget, now = parse_budget(self.text), time.monotonic() - since
-        # a long trial, which compiled kernels, leaves a short budget half of its time
-        whole = budget - min(self.spent, budget / 2)
-        if now < _FIRST * whole or abs(now * total / step - whole) < _OFF * whole:
+        now = time.monotonic()
+        if now - self._looked < _EVERY * self._left:
             return total
-        return max(step + 1, int(step * whole / now))
+        seconds = (now - self._looked) / (step - self._step)  # a step
+        self._looked, self._step = now, step
+        if abs(now + seconds * (total - step) - self._end) < _OFF * self._left:
+            return total
+        return max(step + 1, step + int((self._end - now) / seconds))

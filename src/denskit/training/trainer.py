@@ -145,7 +145,7 @@ class Trainer:
         self.first = 0  # steps that an earlier process did
         self.failure = ""  # verdict on the last row, where the training failed
         self.judged: tuple[int, dict[str, float]] = (0, {})  # step and errors of the last validation
-        self.began = self.saved_at = time.monotonic()
+        self.saved_at = time.monotonic()
 
     def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
         """Take over the state of a checkpoint; the settings that changed since."""
@@ -192,7 +192,8 @@ class Trainer:
     def run(self, log: RunLog) -> None:
         """All steps that are left, then the final evaluation and files."""
         self.first = self.step
-        self.began = time.monotonic()
+        if self.budget is not None:
+            self.budget.begin()
         if self.step == 0:
             self._save_state()  # a kill at any moment leaves a checkpoint
             if self.config.training.init_from is not None:  # which may be gone when the run is resumed
@@ -357,11 +358,11 @@ class Trainer:
         total, step = self.schedule.total_steps, self.step
         if self.budget is None or step == total or not self.schedule.is_warm(step):
             return
-        fits = self.budget.steps_that_fit(step, total, self.began) if self.group.is_first else 0
+        fits = self.budget.steps_that_fit(step, total) if self.group.is_first else 0
         fits = int(self.group.add(torch.tensor(fits, dtype=torch.float64, device=self.group.device)))
         if fits == total:
             return
-        log.say(f"training.budget={self.budget.text}: {fits:,} instead of {total:,} steps, by the speed so far")
+        log.say(f"training.budget={self.budget.text}: {fits:,} instead of {total:,} steps, at the present speed")
         log.lasts(fits)
         self.config = lasting(self.config, {"max_steps": fits})
         self.schedule = replace(self.schedule, config=self.config.training)
