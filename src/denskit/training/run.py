@@ -71,13 +71,14 @@ def _prepared(
     config: RunConfig, folder: RunFolder, group: Processes, say: Say, *, resume: bool, continues: bool
 ) -> tuple[Trainer, dict[str, tuple[Any, Any]]]:
     """The training at its beginning or at its checkpoint, and the settings that changed since; nothing is written."""
+    begin = time.monotonic()
     checkpoint = load_checkpoint(folder.last) if continues else None
     if checkpoint is not None:
         require_same_contents(checkpoint.inputs, config, folder.path)
     divided = config.data if checkpoint is None else folder.as_divided(config.data)
     say_what_is_read(config, say)
     data = load_data(divided, config.seed, config.required_labels)
-    budget, begin = config.training.budget, time.monotonic()
+    budget = config.training.budget
     config, decided = settled(config, data, group, checkpoint, say)
     trainer = Trainer(config, data, group, continued=checkpoint is not None)
     if budget is not None and checkpoint is None:
