@@ -183,11 +183,9 @@ def tabulate(
 def _by_metric(published: Published) -> Mapping[str, float]:
     if isinstance(published, Mapping):
         return published
-    return (
-        {FORCES: published}
-        if isinstance(published, int | float)
-        else dict(zip((ENERGY, FORCES), published, strict=True))
-    )
+    if isinstance(published, int | float):
+        return {FORCES: published}
+    return dict(zip((ENERGY, FORCES), published, strict=True))
 
 
 def _mean_over(tests: Sequence[Mapping[str, float]]) -> dict[str, float]:
