@@ -12,7 +12,7 @@ from denskit.training.checkpoint import load_checkpoint
 from denskit.training.run_folder import RunFolder
 from killing import leftovers
 
-TIMINGS = {"step_ms", "samples_per_s", "seconds", "memory_MiB"}
+TIMINGS = {"step_ms", "samples_per_s", "waiting_share", "seconds", "memory_MiB"}
 
 
 def rows_of(folder: Path) -> list[dict[str, str]]:

@@ -39,6 +39,7 @@ from denskit.training.load_config import RunConfig, load_config
 from denskit.training.loader import StepWork
 from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
+from denskit.training.running_totals import RunningTotals
 from denskit.training.trainer import Asked, Trainer
 from training.same_runs import assert_same_runs
 
@@ -60,6 +61,23 @@ def test_the_first_step_of_a_process_tells_nothing_of_the_others(tiny: Tiny) -> 
     assert len(said) == 1 and "step 2/2" in said[0]
     train(tiny("training.max_steps=3", "training.log_every=3"), resume=True)
     assert not _rows(run)[-1]["step_ms"], "the first of another process"
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.01])
+def test_waiting_for_batches_is_counted_and_said(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    count, found = RunningTotals.time, []
+
+    def shared(self: RunningTotals, seconds: float, waiting: float, *, first: bool) -> None:
+        found.append(waiting / seconds)
+        count(self, seconds, share * seconds, first=first)
+
+    monkeypatch.setattr(RunningTotals, "time", shared)
+    run = train(tiny("training.max_steps=6", "training.log_every=2"))
+    assert len(found) == 6 and all(0 <= one <= 1 for one in found)
+    assert [float(row["waiting_share"]) for row in _rows(run)] == pytest.approx([share] * len(_rows(run)))
+    said = (run / "train.log").read_text()
+    assert said.count("note: 50% of the time is spent waiting for batches; training.loader_threads=2") == (share == 0.5)
+    assert (f"{share:.0%} waiting for batches" in said) == (share > 0.05)
 
 
 def test_compilation_of_kernels_is_said_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

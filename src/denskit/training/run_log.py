@@ -109,6 +109,8 @@ def metrics_line(values: Mapping[str, float | int], total_steps: int) -> str:
     if "step_ms" in values:
         parts.append(f"{values['step_ms']:.0f} ms/step")
         parts.append(f"{values['samples_per_s']:.1f} structures/s")
+        if (waiting := values.get("waiting_share", 0.0)) >= 0.05:
+            parts.append(f"{waiting:.0%} waiting for batches")
         left = (total_steps - values["step"]) * values["step_ms"] / 1000
         parts.append(f"{duration(left)} left")
     parts.append(f"{values['memory_MiB']:.0f} MiB")

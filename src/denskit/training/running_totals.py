@@ -22,6 +22,7 @@ class RunningTotals:
     steps: int = 0
     skipped: int = 0  # steps in which float16 overflowed; they count in no sum
     seconds: float = 0.0
+    waiting: float = 0.0  # s of these that a step waited for its batch
     untimed: int = 0  # steps that the seconds leave out
 
     @classmethod
@@ -44,12 +45,16 @@ class RunningTotals:
         self.steps += 1
         self.skipped += 1
 
-    def time(self, seconds: float, *, first: bool) -> None:
-        """Count the time of the step that was added; that of a process's first tells nothing of the others."""
+    def time(self, seconds: float, waiting: float, *, first: bool) -> None:
+        """Count the time of the step that was added, and how much of it passed until its batch was there.
+
+        The time of a process's first step tells nothing of the others.
+        """
         if first:
             self.untimed += 1
         else:
             self.seconds += seconds
+            self.waiting += waiting
 
     def state(self) -> dict[str, Any]:
         """All of it, for a checkpoint."""
@@ -72,6 +77,7 @@ class RunningTotals:
         speed = {
             "step_ms": 1000 * self.seconds / timed,
             "samples_per_s": batch_size * timed / self.seconds,
+            "waiting_share": self.waiting / self.seconds,
         } if timed else {}  # fmt: skip
         if self.steps == self.skipped:
             return speed

@@ -61,6 +61,7 @@ _SMALLER = (
     "lower training.batch_size, divide it with training.accumulate, or set training.activation_checkpointing=true or "
     "training.edge_chunk=4096; on one process of several, use more of them"
 )
+_MUCH = 0.2  # of the time: waiting for batches that is worth a note
 _FEWER = "lower training.evaluate_batch_size"
 COMPILES = "compiling the kernels in the first step, once on this machine: up to a minute"
 BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
@@ -144,6 +145,7 @@ class Trainer:
         self.totals = self._new_totals()
         self.first = 0  # steps that an earlier process did
         self.failure = ""  # verdict on the last row, where the training failed
+        self.slow_data = False  # it was said that steps wait for their batches
         self.judged: tuple[int, dict[str, float]] = (0, {})  # step and errors of the last validation
         self.saved_at = time.monotonic()
 
@@ -219,9 +221,10 @@ class Trainer:
         """All steps that are left, or those before the training gets another length."""
         total, mark = self.schedule.total_steps, time.perf_counter()
         for work in self.loader.prefetch(self.step, total, self.config.training.prefetch):
+            waited = time.perf_counter() - mark
             asked = self.train_step(work)
             spent = time.perf_counter() - mark
-            self.totals.time(spent, first=self.step == self.first + 1)
+            self.totals.time(spent, waited, first=self.step == self.first + 1)
             self.seconds += spent
             self._after_step(log, asked)
             if self.schedule.total_steps != total:
@@ -351,6 +354,12 @@ class Trainer:
         planned = PlannedTraining(self.config, self.schedule, self.data.train)
         if self.step == self.schedule.total_steps and (found := hint_after(row, planned)) is not None:
             log.say(f"hint: {found}")
+        if row.get("waiting_share", 0.0) > _MUCH and not self.slow_data:
+            self.slow_data = True
+            log.say(
+                f"note: {row['waiting_share']:.0%} of the time is spent waiting for batches; training.loader_threads="
+                f"{self.config.training.loader_threads + 1} makes them side by side where cores are free"
+            )
         self._keep_to_budget(log)
 
     def _keep_to_budget(self, log: RunLog) -> None:
