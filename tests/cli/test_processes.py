@@ -16,7 +16,7 @@ import yaml
 
 from denskit.training.checkpoint import load_checkpoint
 
-from tolerances import PATIENCE_S
+from tolerances import ENDED_S, PATIENCE_S
 
 pytestmark = pytest.mark.one_thread
 TINY = Path(__file__).parents[1] / "training" / "tiny.yaml"
@@ -115,7 +115,9 @@ def test_a_killed_process_ends_the_others(tmp_path: Path, victim: int) -> None:
         time.sleep(0.2)
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text(encoding="utf-8").split()
     os.kill(int(children[victim]), signal.SIGKILL)
+    killed = time.monotonic()
     _, errors = run.communicate(timeout=PATIENCE_S)
+    assert time.monotonic() - killed < ENDED_S
     assert run.returncode == 128 + signal.SIGKILL
     assert ("lost process 1" in errors) == (victim == 1)
     assert f"process {victim} was ended by signal 9 (SIGKILL), perhaps for want of memory. Continue with" in errors
