@@ -17,3 +17,4 @@ REFERENCE_GRADIENT32 = 1e-6  # gradients of one parameter against published ones
 SAME_PATH_MODEL64 = 1e-7  # Å or eV, absolute: 8 moves of two implementations with one model in float64
 SAME_MOTION64 = 1e-9  # Å, absolute: some 10 fs of dynamics in batches of other sizes
 PATIENCE_S = 900  # wall seconds: ends what hangs; nothing has to be as fast as that
+ENDED_S = 60  # wall seconds from the death of a process to the end of the others; found: 2 to 17 on a busy machine

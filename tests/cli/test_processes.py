@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from denskit.training.checkpoint import load_checkpoint
 
-from tolerances import PATIENCE_S
+from tolerances import ENDED_S, PATIENCE_S
 
 pytestmark = pytest.mark.one_thread
 TINY = Path(__file__).parents[1] / "training" / "tiny.yaml"
@@ -50,6 +51,31 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     one, two = (float(read[-1][name]) for read in rows)
     assert two == pytest.approx(one, rel=1e-3)
     assert json.loads((tmp_path / "two" / "environment.json").read_text(encoding="utf-8"))["processes"] == 2
+
+
+def test_a_forecast_for_two_processes_is_timed_by_two(tmp_path: Path) -> None:
+    """Printed once, for people and for scripts; nothing is written."""
+    asked = [f"output={tmp_path / 'run'}", "--dry-run", "--processes", "2"]
+    ended = [run.communicate(timeout=PATIENCE_S) for run in (started(*asked), started(*asked, "--json"))]
+    (text, words), (found, _) = ended
+    config = yaml.safe_load(text)
+    assert json.loads(found)["config"] == config and config["training"]["max_steps"] == 10
+    for said in (words, json.loads(found)["expected"]):
+        assert said.count("of training on 2 processes, at ") == 2, said  # also with 10 times the data
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_forecast_under_torchrun_is_printed_once(tmp_path: Path) -> None:
+    """As by several processes of which each knows its rank."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *DENSKIT[1:]]
+    said = subprocess.run(
+        [*torchrun, f"output={tmp_path / 'run'}", "--dry-run"], env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stderr
+    assert yaml.safe_load(said.stdout)["training"]["max_steps"] == 10
+    assert said.stdout.count("max_steps:") == 1
+    assert said.stderr.count("of training on 2 processes, at ") == 2, said.stderr
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
@@ -89,7 +115,9 @@ def test_a_killed_process_ends_the_others(tmp_path: Path, victim: int) -> None:
         time.sleep(0.2)
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text(encoding="utf-8").split()
     os.kill(int(children[victim]), signal.SIGKILL)
+    killed = time.monotonic()
     _, errors = run.communicate(timeout=PATIENCE_S)
+    assert time.monotonic() - killed < ENDED_S
     assert run.returncode == 128 + signal.SIGKILL
     assert ("lost process 1" in errors) == (victim == 1)
     assert f"process {victim} was ended by signal 9 (SIGKILL), perhaps for want of memory. Continue with" in errors

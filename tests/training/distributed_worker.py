@@ -1,6 +1,7 @@
 """Started by torchrun from ``test_distributed.py``: some steps by hand, what came out into a file, then a whole run.
 
-With KILL=STEP in the environment process 1 kills itself at that step of the run, in the first attempt of torchrun.
+With KILL=STEP in the environment the last process kills itself at that step of the run, in the first attempt of
+torchrun; with KILL_NODE=STEP each process that has it does, after its torchrun.  The time is left in a file.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -38,12 +40,15 @@ def steps(config: RunConfig, group: Processes, count: int) -> dict[str, torch.Te
     return {"gradients": gradients, "terms": torch.stack(terms), "held": torch.tensor([held, average])}
 
 
-def killed_at(step: int) -> None:
-    """Let process 1 kill itself before a step."""
+def killed_at(step: int, killed: Path, *, with_torchrun: bool) -> None:
+    """Let the last process, or with its torchrun any, kill itself before a step."""
     original = Trainer.train_step
 
     def step_or_die(self: Trainer, work: StepWork) -> Asked:
-        if (work.step, self.group.rank) == (step, 1):
+        if work.step == step and (with_torchrun or self.group.rank == self.group.count - 1):
+            killed.write_text(str(time.time()), encoding="utf-8")
+            if with_torchrun:
+                os.kill(os.getppid(), signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
         return original(self, work)
 
@@ -58,6 +63,7 @@ if __name__ == "__main__":
     group = join_processes("cpu")
     if count:
         torch.save(steps(config, group, count), output / f"rank{group.rank}.pt")
-    if "KILL" in os.environ and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        killed_at(int(os.environ["KILL"]))
+    for name in {"KILL", "KILL_NODE"} & os.environ.keys():
+        if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+            killed_at(int(os.environ[name]), output / "killed", with_torchrun=name == "KILL_NODE")
     train(config, resume=True)

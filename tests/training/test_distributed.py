@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
@@ -23,7 +25,7 @@ from denskit.training.checkpoint import load_checkpoint
 from denskit.training.load_config import load_config
 from denskit.training.trainer import Trainer
 
-from tolerances import PATIENCE_S, SAME_GRADIENT64, SAME_LOSS64
+from tolerances import ENDED_S, PATIENCE_S, SAME_GRADIENT64, SAME_LOSS64
 
 pytestmark = pytest.mark.one_thread
 STEPS = 20
@@ -39,7 +41,8 @@ OVERRIDES = [
 TORCHRUN = ["-m", "torch.distributed.run"]
 # in the store that attempts share, the second one finds the addresses of the first and waits for them
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-ALONE, TWO = [[]], [[*TORCHRUN, "--standalone", "--nproc-per-node=2"]]
+ALONE = [[]]
+TWO, FOUR = ([[*TORCHRUN, "--standalone", f"--nproc-per-node={count}"]] for count in (2, 4))
 
 
 def nodes(*options: str) -> list[list[str]]:
@@ -133,21 +136,38 @@ def same_weights(one: Path, other: Path) -> None:
         torch.testing.assert_close(found[name], value, rtol=1e-7, atol=1e-9)
 
 
-def test_a_shared_checkpoint_continues_on_one_process(results: dict[str, Path], tmp_path: Path) -> None:
-    """Saved by two processes that share the optimizer's state after 10 steps, ended by one."""
-    half = started(TWO, tmp_path, 0, "training.shard=true", "training.checkpoint_every=10", KILL="12")[0]
+@pytest.mark.parametrize(
+    ("first", "then", "overrides", "said"),
+    [
+        (TWO, ALONE, ["training.shard=true"], "processes: 2 before, 1 now"),
+        (ALONE, TWO, [], "processes: 1 before, 2 now"),
+        (TWO, FOUR, [], "processes: 2 before, 4 now"),
+    ],
+    ids=["shared_2_to_1", "1_to_2", "2_to_4"],
+)
+def test_a_checkpoint_continues_on_another_number_of_processes(
+    results: dict[str, Path],
+    tmp_path: Path,
+    first: list[list[str]],
+    then: list[list[str]],
+    overrides: list[str],
+    said: str,
+) -> None:
+    """Saved after 10 steps, also by processes that share the optimizer's state, and ended by others."""
+    half = started(first, tmp_path, 0, *overrides, "training.checkpoint_every=10", KILL="12")[0]
     half.communicate(timeout=PATIENCE_S)
     assert load_checkpoint(tmp_path / "run" / "checkpoints" / "last.pt").step == 10
-    rest = started(ALONE, tmp_path, 0)[0]
+    rest = started(then, tmp_path, 0)[0]
     errors = rest.communicate(timeout=PATIENCE_S)[1]
     assert rest.returncode == 0, errors[-3000:]
-    assert "2 processes before, 1 now" in (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
+    assert said in (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
     same_weights(results["one"] / "run" / "model.safetensors", tmp_path / "run" / "model.safetensors")
 
 
 def test_a_killed_process_is_named_and_ends_the_others(tmp_path: Path) -> None:
     process = started(TWO, tmp_path, 0, KILL="3")[0]
     _, errors = process.communicate(timeout=PATIENCE_S)
+    assert time.time() - float((tmp_path / "killed").read_text(encoding="utf-8")) < ENDED_S
     assert process.returncode != 0
     assert re.search(r"process 0 of 2 \(counted from 0\) lost process 1 \(\d+ on ", errors), errors[-3000:]
 
@@ -159,6 +179,23 @@ def test_an_elastic_restart_continues_from_the_last_checkpoint(results: dict[str
     ended = [process.communicate(timeout=PATIENCE_S)[1] for process in running]
     assert all(process.returncode == 0 for process in running), ended[0][-2000:] + ended[1][-2000:]
     assert "resumed after step 8" in (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
+    same_weights(results["one"] / "run" / "model.safetensors", tmp_path / "run" / "model.safetensors")
+
+
+def test_an_elastic_training_goes_on_without_a_lost_node(results: dict[str, Path], tmp_path: Path) -> None:
+    """A torchrun killed with its process; the other, which holds the rendezvous, continues alone."""
+    options = ("--rdzv-backend=c10d", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=2")
+    conf = [f"--rdzv-conf=is_host={host},last_call_timeout=5" for host in (1, 0)]
+    left, lost = ([*launcher, own] for launcher, own in zip(nodes(*options), conf, strict=True))
+    checkpoints = "training.checkpoint_every=4"
+    (staying,) = started([left], tmp_path, 0, checkpoints, **OWN_STORE)
+    (leaving,) = started([lost], tmp_path, 0, checkpoints, KILL_NODE="9", **OWN_STORE)
+    leaving.communicate(timeout=PATIENCE_S)
+    assert leaving.returncode == -signal.SIGKILL
+    errors = staying.communicate(timeout=PATIENCE_S)[1]
+    assert staying.returncode == 0, errors[-3000:]
+    log = (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
+    assert "resumed after step 8" in log and "processes: 2 before, 1 now" in log
     same_weights(results["one"] / "run" / "model.safetensors", tmp_path / "run" / "model.safetensors")
 
 

@@ -229,11 +229,11 @@ def _announce_cost(
 
 
 def _in_words(cost: DynamicsCost, plan: DynamicsPlan, done: int) -> str:
-
     left = max(plan.steps - done, 0)
     steps = f"the last {left} of {plan.steps} steps" if done else counted(left, "step")
     return (
-        f"about {duration(cost.seconds(left))} for {steps}, at {1000 * cost.step:.3g} ms a step; "
+        f"about {duration(cost.seconds(left, plan))} for {steps}, at {1000 * cost.step:.3g} ms a step and "
+        f"{1000 * cost.frame_seconds:.3g} ms each time that frames are written; "
         f"{cost.memory:.0f} MiB of memory a process, {cost.disk(plan):.3g} MiB of trajectories"
     )
 

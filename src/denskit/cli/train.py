@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -75,15 +77,15 @@ def train(
         typer.echo(training_script(given, Path(config.output)))
         return
     if dry_run:
-        config, expected = _planned(config)
-        typer.echo(yaml.safe_dump(config.document(), sort_keys=False, allow_unicode=True), nl=False)
-        for line in expected:
-            typer.echo(line, err=True)
-        give(config=config.document(), expected="\n".join(expected))
+        document, expected = _planned(config) if processes == 1 else _planned_together(given, processes)
+        if _speaks():
+            typer.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+            typer.echo(expected, err=True)
+            give(config=document, expected=expected)
         return
 
     if processes > 1:
-        _train_together([*given, *(["--resume"] if resume else [])], processes)
+        _together([*given, *(["--resume"] if resume else [])], processes)
         _give(Path(config.output))
         return
 
@@ -91,22 +93,39 @@ def train(
     from denskit.training.run import train as train_model
 
     run = train_model(config, resume=resume, progress=True)
-    if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
+    if _speaks():
         _give(run)
         name = shlex.quote(str(run))
         evaluate = f"denskit evaluate {name}{'' if has_test(run) else ' NAME=FILE'}"
         typer.echo(f"Done: {run}\nNext:  {evaluate}   |   denskit report {name}")
 
 
-def _train_together(arguments: list[str], processes: int) -> None:
-    """Train in processes of their own; raises typer.Exit where one of them fails."""
+def _speaks() -> bool:
+    """Whether this is the one of several processes that speaks."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _together(arguments: list[str], processes: int, output: IO[str] | None = None) -> None:
+    """Call this verb in processes of their own; raises typer.Exit where one of them fails."""
     from denskit.runtime.launch import run_together
 
     if "RANK" in os.environ:
         raise ValueError("--processes starts processes on one machine, and torchrun has started some already; use one")
-    code = run_together(["train", *arguments], processes)
+    code = run_together(["train", *arguments], processes, output)
     if code:
         raise typer.Exit(code)
+
+
+def _planned_together(arguments: list[str], processes: int) -> tuple[dict[str, Any], str]:
+    """As :func:`_planned`, for several processes: their own trial, of which the first gives the results."""
+    typer.echo(
+        f"timing a few steps of {processes} processes: about a minute, longer where a step takes seconds", err=True
+    )
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as results:
+        _together([*arguments, "--dry-run", "--quiet", "--json"], processes, results)
+        results.seek(0)
+        found = json.load(results)
+    return found["config"], found["expected"]
 
 
 def _give(run: Path) -> None:
@@ -115,19 +134,24 @@ def _give(run: Path) -> None:
     give(run=run, validation=read_header(run / IN_RUNS)["metadata"]["validation"])
 
 
-def _planned(config: RunConfig) -> tuple[RunConfig, list[str]]:
-    """The run as its data decide it, its warnings and its cost in words; as given where the data are not there."""
+def _planned(config: RunConfig) -> tuple[dict[str, Any], str]:
+    """Settings as the data decide them, warnings and the cost in words; as given where the data are not there."""
     from denskit.training.checks import hints_before, warnings_before
     from denskit.training.forecast import forecasts_of
 
+    def say(line: str) -> None:
+        if _speaks():
+            typer.echo(line, err=True)
+
     try:
-        found, larger = forecasts_of(config, (1, 10), say=lambda line: typer.echo(line, err=True))
+        found, larger = forecasts_of(config, (1, 10), say)
     except FileNotFoundError as error:
-        return config, [f"note: {error}; the size of the model and the cost are open"]
+        return config.document(), f"note: {error}; the size of the model and the cost are open"
     planned = found.planned
     note = "" if _sizes(larger) == _sizes(found) else ", with the larger model of so many structures"
     said = [*found.messages, *warnings_before(planned), *hints_before(planned)]
-    return planned.config, [*said, _in_words(found), f"with 10 times the data: {_in_words(larger)}{note}"]
+    cost = [_in_words(found), f"with 10 times the data: {_in_words(larger)}{note}"]
+    return planned.config.document(), "\n".join([*said, *cost])
 
 
 def _sizes(forecast: Forecast) -> dict[str, Any]:
@@ -138,10 +162,10 @@ def _sizes(forecast: Forecast) -> dict[str, Any]:
 
 
 def _in_words(forecast: Forecast) -> str:
-
     training, cost = forecast.planned.config.training, forecast.cost
     if training.budget is not None:
         length = f"{counted(cost.steps_of(training), 'step')} in {training.budget}"
     else:
         length = f"about {duration(cost.training_seconds(training))} of training"
-    return f"{length}, at {1000 * cost.step:.0f} ms a step; {cost.memory:.0f} MiB of memory a process"
+    shared = f" on {forecast.processes} processes" if forecast.processes > 1 else ""
+    return f"{length}{shared}, at {1000 * cost.step:.0f} ms a step; {cost.memory:.0f} MiB of memory a process"

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from denskit.runtime.threads import cores
 
@@ -20,12 +21,12 @@ _PATIENCE = 25.0  # s that the others have to end after one has failed
 _SAID = 1  # exit code of the first process after an error of its own, which it has shown
 
 
-def run_together(arguments: Sequence[str], count: int) -> int:
+def run_together(arguments: Sequence[str], count: int, output: IO[str] | None = None) -> int:
     """Run ``denskit`` with these arguments in several processes; the exit code of the first that ended badly, or 0.
 
-    The cores are divided among them, unless OMP_NUM_THREADS says otherwise.  The first process speaks; where it has no
-    error of its own, the message of the first other that failed is shown.  Ctrl-C and SIGTERM are passed on to all.
-    After a failure the others are ended.
+    The cores are divided among them, unless OMP_NUM_THREADS says otherwise.  The first process speaks, to the file
+    ``output`` (default: standard output); where it has no error of its own, the message of the first other that failed
+    is shown.  Ctrl-C and SIGTERM are passed on to all.  After a failure the others are ended.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -48,7 +49,8 @@ def run_together(arguments: Sequence[str], count: int) -> int:
                     running.append(
                         subprocess.Popen(
                             [sys.executable, "-m", "denskit", *arguments], env=environment,
-                            stdout=sys.stdout, stderr=stream if rank else None,
+                            stdout=subprocess.DEVNULL if rank else output or sys.stdout,
+                            stderr=stream if rank else None,
                             start_new_session=True,  # Ctrl-C reaches us alone
                         )
                     )  # fmt: skip

@@ -43,11 +43,14 @@ class Forecast:
 
     planned: PlannedTraining  # its config has the settings that the data decide
     cost: Cost
+    processes: int  # that share each batch
     messages: list[str]  # about what data and budget decided
 
 
 def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say = lambda text: None) -> list[Forecast]:
     """What a run would be, from a trial of some steps; nothing is written.
+
+    Of several processes all call this, and get the forecast for so many.
 
     times: ascending; a forecast for so many times the data, which may decide on another model.  ``say`` is told what
     takes its time, before it begins.
@@ -66,7 +69,7 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say = lamb
         memory = peak_memory(group.device) + (number - 1) * held
         cost = replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)
         said += seen_before(fitted, data.splits)
-        found.append(Forecast(_planned(fitted, cost, larger.train), cost, said))
+        found.append(Forecast(_planned(fitted, cost, larger.train), cost, group.count, said))
     return found
 
 

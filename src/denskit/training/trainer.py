@@ -177,7 +177,7 @@ class Trainer:
         self.messages.append(f"resumed after step {self.step}")
         if checkpoint.num_processes != self.group.count:
             self.messages.append(
-                f"{checkpoint.num_processes} processes before, {self.group.count} now: dropout and rounding differ"
+                f"processes: {checkpoint.num_processes} before, {self.group.count} now; dropout and rounding differ"
             )
         return changes
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import ase.io
@@ -13,6 +15,8 @@ from denskit.cli import app
 from denskit.simulation.dynamics import DynamicsSettings
 from denskit.simulation.dynamics.cost import DynamicsCost, cost_of
 from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics
+from denskit.simulation.dynamics.integrators import State
+from denskit.simulation.dynamics.recorders import TrajectoryWriter
 from denskit.simulation.potential import Potential
 
 from trained import TRAINED, trained
@@ -31,24 +35,49 @@ def test_a_trial_measures_and_writes_nothing(tmp_path: Path) -> None:
     cost = cost_of(Potential(trained()), [WATER, WATER], whole)
     assert cost.step > 0 and cost.memory > 0
     assert not whole.folder.exists()
-    assert cost.seconds(8) == pytest.approx(8 * cost.step)
+    assert cost.seconds(8, whole) == pytest.approx(8 * cost.step + 2 * cost.frame_seconds)
     molecular_dynamics(Potential(trained()), [WATER, WATER], whole, say=pytest.fail)
     written = sum(path.stat().st_size for path in whole.folder.glob("trajectory_*"))
     assert cost.disk(whole) * 2**20 == pytest.approx(written, rel=0.05)  # numbers have more digits later
 
 
+def test_frames_cost_time_as_often_as_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However rare they are, a trial of a few steps times them; and a step is timed without them."""
+    write, slow = TrajectoryWriter.__call__, 0.2
+
+    def slowly(self: TrajectoryWriter, state: State) -> None:
+        time.sleep(slow)
+        write(self, state)
+
+    monkeypatch.setattr(TrajectoryWriter, "__call__", slowly)
+    often, rarely = (replace(plan(tmp_path / "run", 1000), frame_every=every) for every in (1, 100))
+    cost = cost_of(Potential(trained()), [WATER], often)
+    assert cost.frame_seconds >= slow
+    assert cost.seconds(1000, often) - cost.seconds(1000, rarely) == pytest.approx(990 * cost.frame_seconds)
+    monkeypatch.setattr("denskit.simulation.dynamics.cost._frame_seconds", lambda write, state: 0.0)
+    frames: list[int] = []
+    monkeypatch.setattr(TrajectoryWriter, "__call__", lambda self, state: frames.append(state.step))
+    cost_of(Potential(trained()), [WATER], often)
+    assert frames == [0]
+
+
+def numbers(cost: DynamicsCost) -> tuple[float, ...]:
+    return (cost.step, cost.memory, cost.frame_bytes, cost.frame_seconds)
+
+
 def test_more_systems_lie_on_a_line() -> None:
-    one = DynamicsCost(step=0.010, memory=500.0, frame=100.0)
-    ten = one.tenfold(DynamicsCost(step=0.013, memory=520.0, frame=200.0), 2)
-    assert (ten.step, ten.memory, ten.frame) == pytest.approx((0.037, 680.0, 1000.0))
-    ten = one.tenfold(DynamicsCost(step=0.016, memory=560.0, frame=400.0), 4)
-    assert (ten.step, ten.memory, ten.frame) == pytest.approx((0.028, 680.0, 1000.0))
+    one = DynamicsCost(step=0.010, memory=500.0, frame_bytes=100.0, frame_seconds=0.001)
+    two = DynamicsCost(step=0.013, memory=520.0, frame_bytes=200.0, frame_seconds=0.002)
+    assert numbers(one.tenfold(two, 2)) == pytest.approx((0.037, 680.0, 1000.0, 0.010))
+    four = DynamicsCost(step=0.016, memory=560.0, frame_bytes=400.0, frame_seconds=0.004)
+    assert numbers(one.tenfold(four, 4)) == pytest.approx((0.028, 680.0, 1000.0, 0.010))
 
 
 def test_more_systems_never_cost_less() -> None:
     """A disturbed trial of few systems may take longer than one of many."""
-    one = DynamicsCost(step=0.020, memory=500.0, frame=100.0)
-    assert one.tenfold(DynamicsCost(step=0.010, memory=500.0, frame=200.0), 2).step == 0.020
+    one = DynamicsCost(step=0.020, memory=500.0, frame_bytes=100.0, frame_seconds=0.001)
+    two = replace(one, step=0.010, frame_bytes=200.0)
+    assert one.tenfold(two, 2).step == 0.020
 
 
 def test_the_program_says_what_a_simulation_costs(tmp_path: Path) -> None:

@@ -15,9 +15,12 @@ import torch
 
 from denskit.runtime.memory import peak_memory
 from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics
+from denskit.simulation.dynamics.integrators import State
+from denskit.simulation.dynamics.recorders import TrajectoryWriter
 from denskit.simulation.potential import Potential
 
 TRIAL_STEPS, TRIAL_SECONDS = 60, 20.0  # of a trial: the first of the two ends it, after at least 6 steps
+TRIAL_FRAMES = 5
 _FEWEST = 6
 
 
@@ -25,31 +28,38 @@ _FEWEST = 6
 class DynamicsCost:
     """The cost of one step of all systems together."""
 
-    step: float  # s
+    step: float  # s, without frames
     memory: float  # MiB, the peak of the process (CUDA: of the device)
-    frame: float  # bytes of one frame of all trajectories
+    frame_bytes: float  # of one frame of all trajectories
+    frame_seconds: float  # s of writing it
     failures: tuple[str, ...] = ()  # of simulations that ended in the trial
 
-    def seconds(self, steps: int) -> float:
-        """Time of so many steps."""
-        return steps * self.step
+    def seconds(self, steps: int, plan: DynamicsPlan) -> float:
+        """Time of so many steps with their frames."""
+        return steps * self.step + steps // plan.frame_every * self.frame_seconds
 
     def disk(self, plan: DynamicsPlan) -> float:
         """MiB of its trajectories."""
-        return (plan.steps // plan.frame_every + 1) * self.frame / 2**20
+        return (plan.steps // plan.frame_every + 1) * self.frame_bytes / 2**20
 
     def tenfold(self, more: DynamicsCost, factor: int) -> DynamicsCost:
         """The cost of ten times as many systems, on the line through this cost and that of ``factor`` times as many.
 
         It is never below the cost of the present systems, as a disturbed trial could make it.
         """
-        pairs = ((self.step, more.step), (self.memory, more.memory), (self.frame, more.frame))
-        step, memory, frame = (one + 9 / (factor - 1) * max(many - one, 0.0) for one, many in pairs)
-        return DynamicsCost(step, memory, frame)
+        pairs = (
+            (self.step, more.step),
+            (self.memory, more.memory),
+            (self.frame_bytes, more.frame_bytes),
+            (self.frame_seconds, more.frame_seconds),
+        )
+        return DynamicsCost(*(one + 9 / (factor - 1) * max(many - one, 0.0) for one, many in pairs))
 
 
 def cost_of(potential: Potential, structures: Sequence[ase.Atoms], plan: DynamicsPlan) -> DynamicsCost:
     """Run the first steps of a simulation in a temporary folder; the median of a step, without the first third.
+
+    Frames, which may be rare, are timed after these steps.
 
     Raises as :func:`molecular_dynamics`; ValueError where every simulation ends before its first step.
     """
@@ -65,11 +75,25 @@ def cost_of(potential: Potential, structures: Sequence[ase.Atoms], plan: Dynamic
         folder = Path(name) / "trial"
         trial = replace(plan, folder=folder, steps=TRIAL_STEPS, frame_every=TRIAL_STEPS + 1)
         outcome = molecular_dynamics(potential, structures, trial, say=lambda text: None, stop=enough)
-        frame = sum(path.stat().st_size for path in folder.glob("trajectory_*"))
-    marks.append(time.perf_counter())
+        marks.append(time.perf_counter())
+        frame_bytes = float(sum(path.stat().st_size for path in folder.glob("trajectory_*")))
+        frame_seconds = _frame_seconds(TrajectoryWriter(folder, plan.settings.timestep), outcome.state)
     if len(marks) == 1:
         raise ValueError(f"no step can be timed: {'; '.join(map(str, outcome.failures))}")
-    spent = [after - before for before, after in pairwise(marks)]
+    spent = _spent(marks)
     step = statistics.median(spent[len(spent) // 3 :])
     failures = tuple(str(failure) for failure in outcome.failures)
-    return DynamicsCost(step, peak_memory(potential.device), float(frame), failures)
+    return DynamicsCost(step, peak_memory(potential.device), frame_bytes, frame_seconds, failures)
+
+
+def _frame_seconds(write: TrajectoryWriter, state: State) -> float:
+    """Seconds of writing one frame of the systems that are left."""
+    marks = [time.perf_counter()]
+    for _ in range(TRIAL_FRAMES):
+        write(state)
+        marks.append(time.perf_counter())
+    return statistics.median(_spent(marks))
+
+
+def _spent(marks: Sequence[float]) -> list[float]:
+    return [after - before for before, after in pairwise(marks)]
