@@ -2,6 +2,7 @@
 
 With KILL=STEP in the environment the last process kills itself at that step of the run, in the first attempt of
 torchrun; with KILL_NODE=STEP each process that has it does, after its torchrun.  The time is left in a file.
+With FITS=STEPS so many fit into the time budget, by the clock of the first process alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from denskit.data import load_data
 from denskit.runtime.processes import Processes, join_processes
 from denskit.training import optimizer
+from denskit.training.budget import TimeBudget
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.loader import StepWork
 from denskit.training.run import train
@@ -66,4 +68,6 @@ if __name__ == "__main__":
     for name in {"KILL", "KILL_NODE"} & os.environ.keys():
         if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
             killed_at(int(os.environ[name]), output / "killed", with_torchrun=name == "KILL_NODE")
+    if "FITS" in os.environ:
+        TimeBudget.steps_that_fit = lambda self, step, total: int(os.environ["FITS"]) if group.rank == 0 else 1 / 0
     train(config, resume=True)

@@ -164,6 +164,21 @@ def test_a_checkpoint_continues_on_another_number_of_processes(
     same_weights(results["one"] / "run" / "model.safetensors", tmp_path / "run" / "model.safetensors")
 
 
+def test_a_time_budget_is_kept_by_all(tmp_path: Path) -> None:
+    settings = (
+        "training.max_steps=null",
+        "training.budget=1 day",
+        "training.shard=true",
+        "training.warmup=0",
+        "training.warmup_lr=null",
+    )
+    process = started(TWO, tmp_path, 0, *settings, FITS="12")[0]
+    errors = process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode == 0, errors[-3000:]
+    assert load_config(tmp_path / "run").training.max_steps == 12
+    assert load_checkpoint(tmp_path / "run" / "checkpoints" / "last.pt").step == 12
+
+
 def test_a_killed_process_is_named_and_ends_the_others(tmp_path: Path) -> None:
     process = started(TWO, tmp_path, 0, KILL="3")[0]
     _, errors = process.communicate(timeout=PATIENCE_S)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from denskit.training.settings import RunConfig, parse_budget
+from denskit.training.settings import LENGTHS, RunConfig, parse_budget
 
-LENGTHS = ("epochs", "max_steps", "budget")
 _EVERY, _OFF = 0.1, 0.05  # of the time: between looks at the length, what it may be wrong by
 
 

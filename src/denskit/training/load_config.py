@@ -25,7 +25,7 @@ from denskit.reading.documents import parse_yaml, read_yaml
 from denskit.settings import ON_FINE_TUNING, dotted, marked, problems_of
 from denskit.tasks import TaskConfig
 from denskit.training.run_folder import RunFolder, model_file
-from denskit.training.settings import RunConfig, TrainingConfig
+from denskit.training.settings import LENGTHS, RunConfig, TrainingConfig
 
 __all__ = ["RunConfig", "TrainingConfig", "load_config"]
 
@@ -34,7 +34,6 @@ _TASKS: dict[str, type[BaseModel]] = {
 }
 _DEFAULT_NAMES = {"model": "equiformer", "task": "energy_forces"}
 _NAMED = ("model", "task", "data")  # `task=dens` is short for `task.name=dens`
-_LENGTHS = ("epochs", "max_steps", "budget")  # an override of one replaces the other
 
 
 Overrides = Sequence[str] | Mapping[str, Any]
@@ -70,9 +69,9 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
         base["sizes"] = []
     for section, classes in _choices().items():
         base[section] = _switch(base.get(section) or {}, changes.get(section) or {}, section, classes, origin)
-    changed_length = [name for name in _LENGTHS if (changes.get("training") or {}).get(name) is not None]
+    changed_length = [name for name in LENGTHS if (changes.get("training") or {}).get(name) is not None]
     if len(changed_length) == 1:
-        base["training"] = {k: v for k, v in (base.get("training") or {}).items() if k not in _LENGTHS}
+        base["training"] = {k: v for k, v in (base.get("training") or {}).items() if k not in LENGTHS}
     split = (changes.get("data") or {}).get("split")
     if isinstance(split, Mapping) and split.get("file") is not None:  # it determines the whole split
         base["data"] = {key: value for key, value in (base.get("data") or {}).items() if key != "split"}

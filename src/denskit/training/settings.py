@@ -93,6 +93,7 @@ def _budget_text(value: object) -> object:
 IntervalText = Annotated[str, BeforeValidator(_interval_text)]
 Milestone = Annotated[IntervalText, AfterValidator(_duration)]
 Rate = Annotated[float | str, AfterValidator(_rate)]
+LENGTHS = ("epochs", "max_steps", "budget")  # of which one is given
 Budget = Annotated[str, BeforeValidator(_budget_text)]
 Duration = Annotated[float | str, AfterValidator(_duration)]
 
@@ -210,7 +211,7 @@ class TrainingConfig(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainingConfig:
-        given = [name for name in ("epochs", "max_steps", "budget") if getattr(self, name) is not None]
+        given = [name for name in LENGTHS if getattr(self, name) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "none"
             raise ValueError(f"the length of the training: {found} of epochs, max_steps and budget given; give one")

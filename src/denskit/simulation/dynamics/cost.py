@@ -53,7 +53,8 @@ class DynamicsCost:
             (self.frame_bytes, more.frame_bytes),
             (self.frame_seconds, more.frame_seconds),
         )
-        return DynamicsCost(*(one + 9 / (factor - 1) * max(many - one, 0.0) for one, many in pairs))
+        step, memory, size, seconds = (one + 9 / (factor - 1) * max(many - one, 0.0) for one, many in pairs)
+        return DynamicsCost(step, memory, size, seconds)
 
 
 def cost_of(potential: Potential, structures: Sequence[ase.Atoms], plan: DynamicsPlan) -> DynamicsCost:
