@@ -122,13 +122,13 @@ def test_a_budget_becomes_steps_which_a_resumed_run_keeps(tiny: Tiny, monkeypatc
     """The run is the one of so many steps; a second trial, which would find another number, is not made."""
     monkeypatch.setattr(Cost, "steps_of", lambda self, training: 10)
     frames = "data.split.train=7"  # one batch of 4 an epoch, the other 3 are dropped
-    run = train(tiny("training.budget=1 minute", frames))
+    run = train(tiny("training.budget=1 day", frames))
     assert load_config(run).training.max_steps == 10 and load_config(run).training.budget is None
-    assert "training.budget=1 minute: 10 steps (10 epochs)" in (run / "train.log").read_text(encoding="utf-8")
+    assert "training.budget=1 day: 10 steps (10 epochs)" in (run / "train.log").read_text(encoding="utf-8")
     other = train(tiny("training.max_steps=10", frames, name="other"))
     assert _errors(run) == _errors(other)
     monkeypatch.setattr(Cost, "steps_of", lambda self, training: 99)
-    assert load_config(train(tiny("training.budget=1 minute", frames), resume=True)).training.max_steps == 10
+    assert load_config(train(tiny("training.budget=1 day", frames), resume=True)).training.max_steps == 10
 
 
 @pytest.mark.parametrize("planned", [6, 20, 60])

@@ -47,14 +47,16 @@ class DynamicsCost:
 
         It is never below the cost of the present systems, as a disturbed trial could make it.
         """
-        pairs = (
-            (self.step, more.step),
-            (self.memory, more.memory),
-            (self.frame_bytes, more.frame_bytes),
-            (self.frame_seconds, more.frame_seconds),
+
+        def at_ten(one: float, many: float) -> float:
+            return one + 9 / (factor - 1) * max(many - one, 0.0)
+
+        return DynamicsCost(
+            step=at_ten(self.step, more.step),
+            memory=at_ten(self.memory, more.memory),
+            frame_bytes=at_ten(self.frame_bytes, more.frame_bytes),
+            frame_seconds=at_ten(self.frame_seconds, more.frame_seconds),
         )
-        step, memory, size, seconds = (one + 9 / (factor - 1) * max(many - one, 0.0) for one, many in pairs)
-        return DynamicsCost(step, memory, size, seconds)
 
 
 def cost_of(potential: Potential, structures: Sequence[ase.Atoms], plan: DynamicsPlan) -> DynamicsCost:
