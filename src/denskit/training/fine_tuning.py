@@ -58,7 +58,10 @@ def fine_tuned(
     _check_units(config, trained.scaling, origin)
     found, known = Statistics(measured[index] for index in range(len(measured))), trained.scaling.elements
     composition = trained.scaling.composition
-    scaling = Scaling(**{**trained.scaling.to_dict(), "elements": [*known, *found.elements], "composition": None})
+    changed = {"elements": [*known, *found.elements], "composition": None}
+    if config.model.stress == "strain":  # a derivative of the energy, whatever the unit of a head for it was
+        changed["stress_scale"] = None
+    scaling = Scaling(**{**trained.scaling.to_dict(), **changed})
     torch.manual_seed(config.seed)
     force_field = build_force_field(config.model, heads=dict(heads), scaling=scaling)
     force_field.to(getattr(torch, training.dtype))
