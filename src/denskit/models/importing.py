@@ -115,8 +115,8 @@ def scaling_of(checkpoint: PublishedCheckpoint, config: ModelConfig) -> Scaling:
     if config.forces == "gradient" and not energy == forces == (stress if has_stress else energy):
         told = f", of stresses by {stress:g}" if has_stress else ""
         raise ValueError(
-            f"its normalisers divide energies by {energy:g}, forces by {forces:g}{told}; with gradient forces they must "
-            "be equal, or forces and stress would not be derivatives of the energy"
+            f"its normalisers divide energies by {energy:g}, forces by {forces:g}{told}; with gradient forces they "
+            "must be equal, or forces and stress would not be derivatives of the energy"
         )
     references = {}
     elements: tuple[int, ...] = tuple(range(1, min(config.num_elements, MAX_ATOMIC_NUMBER + 1)))
