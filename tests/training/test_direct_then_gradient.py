@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from denskit.models.model_file import load_model
 from denskit.training.load_config import load_config
@@ -52,4 +51,29 @@ def test_gradient_forces_start_from_direct_ones(preset: str, data: Path, tmp_pat
     assert 0 < max(moved) < 1e-5, "two steps of 1e-6 from the weights of the direct model"
     log = (tuned / "train.log").read_text()
     assert "of its own not used, since nothing here reads them: " in log and "heads.noise" in log
-    assert torch.isfinite(torch.tensor(moved)).all()
+
+
+def test_the_energy_head_may_start_fresh(preset: str, data: Path, tmp_path: Path) -> None:
+    """As published for EquiformerV3."""
+    direct = _train(preset, data, tmp_path / "direct", *DIRECT)
+    settings = [f"training.init_from={direct}", "training.lr=1e-6", "training.warmup=0", "model.stress=strain"]
+    tuned = _train(preset, data, tmp_path / "fresh", *settings, "training.fresh_heads=[energy]", "seed=1")
+    then = load_model(direct).state_dict()
+    moved = {
+        name: float((value.detach() - then[name]).abs().max()) for name, value in load_model(tuned).named_parameters()
+    }
+    of_head = [value for name, value in moved.items() if name.startswith("heads.energy.") and name.endswith("weight")]
+    assert of_head and min(of_head) > 1e-2, "random numbers"
+    assert max(value for name, value in moved.items() if not name.startswith("heads.")) < 1e-5
+    assert "; fresh by training.fresh_heads: heads.energy (" in (tuned / "train.log").read_text()
+    with pytest.raises(ValueError, match=r"no head 'charge'; this model has energy"):
+        _train(preset, data, tmp_path / "none", *settings, "training.fresh_heads=[charge]")
+    with pytest.raises(ValueError, match="has untrained weights"):
+        _train(
+            preset, data, tmp_path / "f", *settings, "training.fresh_heads=[energy]", "training.frozen=[heads.energy]"
+        )
+
+
+def test_fresh_heads_want_a_trained_model(preset: str) -> None:
+    with pytest.raises(ValueError, match="fresh_heads=energy would change nothing"):
+        load_config(preset, ["data.path=x.extxyz", "training.fresh_heads=[energy]"])
