@@ -1,7 +1,7 @@
 """Every preset of crystals/ against the released configurations of EquiformerV3, copied here literally.
 
 eSEN's training settings are not released; its presets have those of EquiformerV3, which says that it follows eSEN, and
-the epochs of eSEN's paper.
+the epochs of eSEN's paper and model cards, which name no DeNS on OMat24.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ V3 = {
 ESEN = {
     "esen_30m_mptrj_direct_dens":          (3, 10, 2e-4, 60, 512, (0.9, 0.95, 1e-8), MPTRJ, 10,   None),
     "esen_30m_mptrj_gradient":             (3, 10, 5e-5, 40, 512, (0.9, 0.95, 1e-8), MPTRJ, None, None),
+    "esen_30m_omat24_direct":              (3, 64, 2e-4, 2,  512, WIDE,              OMAT,  None, None),
     "esen_30m_omat24_gradient":            (3, 64, 1e-4, 2,  512, WIDE,              OMAT,  None, None),
+    "esen_30m_oam_gradient":               (3, 64, 5e-5, 1,  256, WIDE,              OAM,   None, None),
 }  # fmt: skip
 NETWORK_V3 = {
     "name": "equiformer_v3", "num_elements": 128, "num_layers": 7, "hidden_channels": 32, "num_heads": 8,
@@ -69,7 +71,7 @@ def test_every_preset_of_crystals_is_in_these_tables() -> None:
 def test_preset_is_the_released(preset: str) -> None:
     config = load_config(f"crystals/{preset}", ["data.train=x.extxyz", "data.valid=y.extxyz"])
     l_max, basis, lr, epochs, batch, (first, second, epsilon), unit, coefficient, max_force = (V3 | ESEN)[preset]
-    direct = coefficient is not None
+    direct, dens = "direct" in preset, preset.endswith(("_dens", "_dens_l6"))
     check(config.model, SAME_NETWORK | (NETWORK_V3 if preset in V3 else NETWORK_ESEN))
     check(config.model, {"l_max": l_max, "num_basis": basis})
     heads = ("direct", "direct") if direct else ("gradient", "strain")
@@ -83,7 +85,7 @@ def test_preset_is_the_released(preset: str) -> None:
     assert rate_of(config.training.min_lr, lr) == pytest.approx(0.01 * lr)
     assert config.training.warmup_lr == 0.0
     check(config.training.scale, {"energy_shift": 0.0, "energy_scale": unit, "force_scale": unit})
-    check(config.task, SAME_TASK | {"name": "dens" if direct else "energy_forces"})
-    if direct:
+    check(config.task, SAME_TASK | {"name": "dens" if dens else "energy_forces"})
+    if dens:
         assert isinstance(config.task, DeNSConfig)
         check(config.task, SAME_DENS | {"coefficient": coefficient, "max_force": max_force})
