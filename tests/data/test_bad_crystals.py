@@ -22,6 +22,10 @@ from denskit.data.base import collate
 from denskit.data.crowding import crowding
 from denskit.data.frames import structures_of
 from denskit.data.inspection import inspect_file
+from denskit.models.prediction import batches
+from denskit.simulation.calculator import DenskitCalculator
+from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics
+from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation import RelaxationSettings, relax
 from denskit.simulation.relaxation.cells import CellRelaxation
@@ -113,7 +117,36 @@ def test_relaxation_says_the_cost_once_and_first() -> None:
     while not relaxer.done:
         relaxer.step()
     assert len(said) == 1
-    assert said[0].startswith("structure 1: an atom has about 1,241 neighbours within 6 Å")
+    cutoff = trained().config.cutoff
+    told = f"an atom has about {4 / 3 * np.pi * cutoff**3 / 0.9**3:,.0f} neighbours within {cutoff:g} Å"
+    assert cutoff != 6 and said[0].startswith(f"structure 1: {told}")
+
+
+def test_the_cost_is_that_of_the_models_cutoff() -> None:
+    """A sphere of 12 Å holds eight times as many atoms as one of 6 Å; ordinary solids stay so."""
+    tiny = ase.Atoms("Cu", cell=np.eye(3) * 0.9, pbc=True)
+    assert "about 1,241 neighbours within 6 Å, images included; solids have 20 to 160" in crowding(tiny)
+    assert "about 9,929 neighbours within 12 Å, images included; solids have 160 to 1280" in crowding(tiny, 12.0)
+    assert crowding(bulk("C"), 12.0) == "", "diamond has 1,280"
+
+
+def test_calculator_prediction_and_dynamics_say_the_cost(tmp_path: Path) -> None:
+    """Before they pay it."""
+    model = trained()
+    tiny = ase.Atoms("Cu2", [[0, 0, 0], [0.6, 0.6, 0.6]], cell=np.eye(3) * 1.2, pbc=True)
+    told = f"neighbours within {model.config.cutoff:g} Å"
+    tiny.calc = DenskitCalculator(model)
+    with pytest.warns(UserWarning, match=told):
+        tiny.get_potential_energy()
+    source, _ = structures_of([bulk("Cu"), tiny, tiny])
+    with pytest.warns(UserWarning, match=f"frame 1: .*{told}") as warned:
+        list(batches(model, source, 1))
+    assert len([found for found in warned if told in str(found.message)]) == 1, "for the first"
+    said: list[str] = []
+    settings = DynamicsSettings(ensemble="nve", temperature=100.0, timestep=1.0)
+    plan = DynamicsPlan(steps=0, folder=tmp_path / "md", settings=settings)
+    molecular_dynamics(Potential(model), [tiny, tiny], plan, say=said.append)
+    assert len([line for line in said if line.startswith("warning: Cu2: an atom has about") and told in line]) == 1
 
 
 def test_left_handed_cells_are_ordinary() -> None:

@@ -62,3 +62,20 @@ def test_tasks_are_built_by_name() -> None:
     assert set(TASKS) == {"energy_forces", "dens", "cell_dens", "noisy_nodes", "ndem", "anids"}
     with pytest.raises(ValidationError, match="energy_forces"):
         TypeAdapter(TaskConfig).validate_python({"name": "denoise"})
+
+
+@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper"])
+def test_stress_loss_mae_is_the_mean_absolute_component(loss: str) -> None:
+    """In every form, unlike the norm, which "paper" squares; its gradient is the sign over nine."""
+    batch = make_batch([4, 3])
+    task = EnergyForces(
+        EnergyForcesConfig(stress_weight=5.0, stress_loss="mae", energy_weight=0, forces_weight=0, loss=loss)
+    )
+    prepared = task.prepare(batch, make_targets(batch), keys_for(0, 0, range(2)), 0.0)
+    error = torch.tensor([[[3.0, -2, 1], [-2, 0, 0], [1, 0, -9]], [[0.9, 0, 0], [0, 0, 0], [0, 0, 0]]]).double()
+    predicted = (prepared.targets.stress + error).requires_grad_()
+    term = task.losses({"stress": predicted}, prepared, 0.0)["stress"]
+    assert (float(term.sum.detach()), float(term.count), term.weight) == pytest.approx((18 / 9 + 0.1, 2, 5.0))
+    total_loss({"stress": term}).backward()
+    assert predicted.grad is not None
+    torch.testing.assert_close(predicted.grad, 5.0 * error.sign() / 9 / 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ase
 import numpy as np
 
 from denskit.batch import System
@@ -22,15 +23,18 @@ def neighbors_expected(sizes: np.ndarray, cell: np.ndarray, pbc: np.ndarray) -> 
     return np.asarray(4 / 3 * math.pi * REACH**3 * sizes / np.maximum(volume, 1e-9))
 
 
-def crowding(system: System) -> str:
+def crowding(structure: System | ase.Atoms, cutoff: float = REACH) -> str:
     """The cost of a crowded structure in words, for a user who is about to pay it; empty for others.
 
-    A cell without volume is not crowded but refused, when its neighbours are searched.
+    ``cutoff``: Å, radius in which the model looks for neighbours.  A cell without volume is not crowded but refused,
+    when its neighbours are searched.
     """
-    count = float(neighbors_expected(np.array([len(system)]), system.cell[None], system.pbc[None])[0])
-    if count < CROWDED or abs(np.linalg.det(system.cell)) < EMPTY:
+    cell, pbc = np.asarray(structure.cell), np.asarray(structure.pbc)
+    count = float(neighbors_expected(np.array([len(structure)]), cell[None], pbc[None])[0])
+    if count < CROWDED or abs(np.linalg.det(cell)) < EMPTY:
         return ""
+    seen = (cutoff / REACH) ** 3
     return (
-        f"an atom has about {count:,.0f} neighbours within {REACH:g} Å, images included; solids have 20 to 160. Time "
-        "and memory grow with this number. Is the cell in Å?"
+        f"an atom has about {count * seen:,.0f} neighbours within {cutoff:g} Å, images included; solids have "
+        f"{20 * seen:.0f} to {160 * seen:.0f}. Time and memory grow with this number. Is the cell in Å?"
     )

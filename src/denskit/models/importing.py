@@ -9,6 +9,7 @@ from typing import Any
 
 from ase.data import atomic_numbers, chemical_symbols
 
+from denskit.batch import MAX_ATOMIC_NUMBER
 from denskit.models import MODELS
 from denskit.models.base import ForceField
 from denskit.models.config import ModelConfig
@@ -73,7 +74,7 @@ def import_checkpoint(
     config = config.model_copy(update={"force_input_scale": importer.force_input_scale})
     try:
         with naming(path, "does not fit its settings"):
-            scaling = scaling_of(checkpoint, config.num_elements) if scaling is None else scaling
+            scaling = scaling_of(checkpoint, config) if scaling is None else scaling
             weights, heads = importer.convert(checkpoint.state, config)
         return with_weights(weights, config=config, heads=heads, scaling=scaling, path=path)
     except ValueError as error:
@@ -93,27 +94,43 @@ def _other_settings(given: ModelConfig, importer: Importer, checkpoint: Publishe
     return ", ".join(told[:_TOLD]) + (f" and {len(told) - _TOLD} more" if len(told) > _TOLD else "")
 
 
-def scaling_of(checkpoint: PublishedCheckpoint, num_elements: int) -> Scaling:
+def scaling_of(checkpoint: PublishedCheckpoint, config: ModelConfig) -> Scaling:
     """The scaling of a checkpoint of OCP or fairchem.
 
     The file does not list the elements of the training data.  They are the elements with a reference energy, or those
-    of OC20 where the normalisers are OC20's, else all elements with an embedding.
+    of OC20 where the normalisers are OC20's, else all elements with an embedding.  What has no normaliser was trained
+    in eV, eV/Å or eV/Å^3.
+
+    Raises:
+        ValueError: The stress has a mean, or forces or stress of a model with gradient forces are in another unit than
+            the energy that they are derivatives of.
     """
     assert checkpoint.normalizers is not None, "checked by import_checkpoint"
-    mean, deviation = checkpoint.normalizers.get("energy", (0.0, 1.0))
-    forces = checkpoint.normalizers.get("forces", (0.0, 1.0))[1]
+    (mean, energy), (_, forces), (stress_mean, stress) = (
+        checkpoint.normalizers.get(name, (0.0, 1.0)) for name in ("energy", "forces", "stress")
+    )
+    has_stress = config.stress != "none"
+    if has_stress and stress_mean != 0:
+        raise ValueError(f"the stress' normaliser has the mean {stress_mean}; only 0 is meaningful")
+    if config.forces == "gradient" and not energy == forces == (stress if has_stress else energy):
+        told = f", of stresses by {stress:g}" if has_stress else ""
+        raise ValueError(
+            f"its normalisers divide energies by {energy:g}, forces by {forces:g}{told}; with gradient forces they "
+            "must be equal, or forces and stress would not be derivatives of the energy"
+        )
     references = {}
-    elements: tuple[int, ...] = tuple(range(1, num_elements))
+    elements: tuple[int, ...] = tuple(range(1, min(config.num_elements, MAX_ATOMIC_NUMBER + 1)))
     if checkpoint.references is not None:
         table = enumerate(checkpoint.references.tolist())
-        references = {z: energy for z, energy in table if z > 0 and 0 < abs(energy) < LARGEST_REFERENCE}
+        references = {z: value for z, value in table if z > 0 and 0 < abs(value) < LARGEST_REFERENCE}
         elements = tuple(z for z in elements if z in references)
-    elif abs(deviation - OC20_DEVIATION) < 1e-6:
+    elif abs(energy - OC20_DEVIATION) < 1e-6:
         elements = OC20_ELEMENTS
     return Scaling(
         elements=elements,
-        references={chemical_symbols[z]: energy for z, energy in references.items() if z in elements},
+        references={chemical_symbols[z]: value for z, value in references.items() if z in elements},
         energy_shift=mean,
-        energy_scale=deviation,
+        energy_scale=energy,
         force_scale=forces,
+        stress_scale=stress if has_stress else None,
     )

@@ -9,8 +9,10 @@ import torch
 
 from denskit.batch import Batch, System, Targets
 from denskit.data.base import Source, collate
+from denskit.data.crowding import crowding
 from denskit.models.base import ForceField
 from denskit.models.committee import Committee
+from denskit.runtime.warning import warn
 
 Predictor = ForceField | Committee
 T = TypeVar("T")
@@ -22,15 +24,18 @@ def batches(
 ) -> Iterator[tuple[list[System], Batch, Targets]]:
     """Batches of every ``step``-th structure from ``first``, on the model's device and in its precision.
 
-    A batch has ``size`` structures, or fewer where more would exceed ``MOST_ATOMS`` atoms.
+    A batch has ``size`` structures, or fewer where more would exceed ``MOST_ATOMS`` atoms.  Warns of the first
+    structure with so many neighbours that it takes long.
 
     Raises:
         ValueError: An element that the model does not know, or a structure without a neighbour list.
     """
-    parameter = next(force_field.parameters())
+    parameter, cost = next(force_field.parameters()), ""
     for systems in groups((source[index] for index in range(first, len(source), step)), size, len):
         for system in systems:
             force_field.scaling.check_elements(system.atomic_numbers, f"{source.name}, frame {system.index},")
+            if not cost and (cost := crowding(system, force_field.config.cutoff)):
+                warn(f"{source.name}, frame {system.index}: {cost}")
         batch, targets = collate(systems, parameter.dtype)
         if edges:
             try:

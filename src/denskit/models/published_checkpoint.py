@@ -22,7 +22,7 @@ from denskit.reading.torch_files import read_torch
 # entries of state dicts that are not trained: a running average lacks them
 _UNTRAINED = re.compile(
     r"(^|\.)(distance_expansion\.offset|sphere_points|sphharm_weights\.\d+|energy_lin_ref|expand_index"
-    r"|balance_degree_weight|SO3_\w+\..+|mappingReduced\..+)$"
+    r"|balance_degree_weight|Jd_\d+|SO3_\w+\..+|so3_(grid|rotation)\..+|mappingReduced\..+)$"
 )
 _OLD_NAMES = {"target": "energy", "grad_target": "forces"}
 
@@ -33,7 +33,7 @@ class PublishedCheckpoint:
 
     state: dict[str, Tensor]  # the weights that evaluation used (the running average where there is one)
     model: dict[str, Any] | None  # the model's published hyper-parameters
-    normalizers: dict[str, tuple[float, float]] | None  # "energy", "forces": mean, deviation; None: not in the file
+    normalizers: dict[str, tuple[float, float]] | None  # "energy", ...: mean, deviation; None: not in the file
     references: Tensor | None  # [Z] eV, energies of elements
 
 
@@ -115,10 +115,8 @@ def read_checkpoint(path: str | Path) -> PublishedCheckpoint:
 
 
 def _without_prefix(name: str) -> str:
-    """A parameter's name without the prefixes of wrappers (parallel training, fairchem's hydra)."""
-    while name.startswith("module."):
-        name = name.removeprefix("module.")
-    return re.sub(r"^(backbone\.|output_heads\.\w+\.)", "", name)
+    """A parameter's name without the prefixes of wrappers (parallel training, torch.compile, fairchem's hydra)."""
+    return re.sub(r"^((module|_orig_mod)\.)*(backbone\.|output_heads\.\w+\.)?", "", name)
 
 
 def _averaged(state: Mapping[str, Tensor], average: list[Tensor]) -> dict[str, Tensor]:
@@ -144,7 +142,7 @@ def _model_settings(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _normalizers(stored: Any, settings: Mapping[str, Any]) -> dict[str, tuple[float, float]] | None:
-    """Mean and deviation of energies and forces, from their own entry or else from the configuration."""
+    """Mean and deviation of energies, forces and stresses, from their own entry or else from the configuration."""
     if not isinstance(stored, dict):
         dataset = settings.get("dataset")
         dataset = dataset.get("train", dataset) if isinstance(dataset, dict) else {}

@@ -15,7 +15,8 @@ from numpy.typing import DTypeLike
 
 from denskit.batch import Batch
 from denskit.models.execution import KernelName
-from denskit.simulation.potential import DIRECT, Evaluation, Model, Potential, periodicity
+from denskit.runtime.warning import warn
+from denskit.simulation.potential import DIRECT, Evaluation, Model, Potential, crowding_for, periodicity
 from denskit.simulation.structures import batch_of
 
 MAGNETIC = ("initial_charges", "initial_magmoms")  # a force field sees neither
@@ -105,6 +106,8 @@ class DenskitCalculator(Calculator):
         if self._kept is None or compare_atoms(self._kept, atoms, excluded_properties={"positions", *MAGNETIC}):
             self._kept = atoms.copy()
             self._kept.set_constraint()  # ASE applies constraints itself
+            if cost := crowding_for(self._potential, self._kept):
+                warn(cost)
             self._batch = batch_of([self._kept], self._potential.device)
         assert self._batch is not None
         positions = torch.from_numpy(atoms.positions.copy()).to(self._potential.device)

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, get_args
 
+import ase
 import torch
 from torch import Tensor
 
 from denskit.batch import Batch, Edges, System
+from denskit.data.crowding import REACH, crowding
 from denskit.models.base import ForceField
 from denskit.models.committee import warn_of_references
 from denskit.models.execution import Execution, KernelName
@@ -263,6 +265,11 @@ class Potential:
 def potential_of(given: EnergyAndForces | Model | Sequence[Model], *, stress: bool) -> EnergyAndForces:
     """A potential as it is; one of the models (files, run folders, force fields) otherwise, with ``stress``."""
     return Potential(given, stress=stress) if isinstance(given, str | os.PathLike | ForceField | Sequence) else given
+
+
+def crowding_for(potential: EnergyAndForces, structure: System | ase.Atoms) -> str:
+    """:func:`denskit.data.crowding.crowding` within the potential's cutoff; a formula has none."""
+    return crowding(structure, getattr(potential, "cutoff", REACH))
 
 
 def _outputs(stress: bool) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,14 +58,21 @@ def fine_tuned(
     _check_units(config, trained.scaling, origin)
     found, known = Statistics(measured[index] for index in range(len(measured))), trained.scaling.elements
     composition = trained.scaling.composition
-    scaling = Scaling(**{**trained.scaling.to_dict(), "elements": [*known, *found.elements], "composition": None})
+    changed = {"elements": [*known, *found.elements], "composition": None}
+    if config.model.stress == "strain":  # a derivative of the energy, whatever the unit of a head for it was
+        changed["stress_scale"] = None
+    scaling = Scaling(**{**trained.scaling.to_dict(), **changed})
     torch.manual_seed(config.seed)
     force_field = build_force_field(config.model, heads=dict(heads), scaling=scaling)
     force_field.to(getattr(torch, training.dtype))
     new = [z for z in found.elements if z not in known]
-    messages = [take_weights(force_field, trained, origin), *start_new_elements(force_field, new, known)]
+    messages = [
+        take_weights(force_field, trained, origin, training.fresh_heads),
+        *start_new_elements(force_field, new, known),
+    ]
     if training.frozen:
         fresh = _weights(force_field).keys() - _weights(trained).keys()
+        fresh |= _weights_of_heads(force_field, training.fresh_heads)
         messages.append(freeze(force_field, training.frozen, {*fresh, *(element_tables(force_field) if new else ())}))
 
     force_field.to(device)
@@ -266,12 +273,12 @@ class _Constants:
         ]
 
 
-def take_weights(force_field: ForceField, trained: ForceField, origin: str) -> str:
+def take_weights(force_field: ForceField, trained: ForceField, origin: str, fresh_heads: Sequence[str] = ()) -> str:
     """Copy the weights of a trained model; returns a message that lists the copied tensors.
 
     Weights that only one of the two models has are left alone: heads for noise or direct forces, and the degrees above
-    0 that the last block keeps for these heads.  Tables of elements may be longer than the trained
-    ones.  Raises ValueError for weights of another model; ``origin`` names it.
+    0 that the last block keeps for these heads.  So are those of ``fresh_heads``.  Tables of elements may be longer
+    than the trained ones.  Raises ValueError for weights of another model, which ``origin`` names, and for no head.
     """
     there, here = trained.config.model_dump(), force_field.config.model_dump()
     free = marked(type(force_field.config), ON_FINE_TUNING)
@@ -293,12 +300,16 @@ def take_weights(force_field: ForceField, trained: ForceField, origin: str) -> s
             f"training.init_from={origin}: it has no {lost[0]}, which would start random; train with the task that it "
             "was trained with, or choose feature_channels unlike channels in both"
         )
+    renewed = _weights_of_heads(force_field, fresh_heads) & shared
+    shared -= renewed
     for name in shared:
         own[name][: len(other[name])].copy_(other[name]) if name in tables else own[name].copy_(other[name])
     said = f"initial weights: {len(shared)} of {len(own)} tensors from {origin}; settings of the model as there, "
     said += "but for forces, stress, dropout and number of elements"
     if fresh:
         said += f"; fresh, since it has no such heads or degrees: {_summary(fresh)}"
+    if renewed:
+        said += f"; fresh by training.fresh_heads: {_summary(renewed)}"
     if unused:
         said += f"; of its own not used, since nothing here reads them: {_summary(unused)}"
     return said
@@ -345,6 +356,14 @@ def _summary(names: Iterable[str]) -> str:
     """Tensors counted by module: "heads.noise (3), backbone.blocks.2 (4)"."""
     counts = Counter(".".join(name.split(".")[: 3 if ".blocks." in name else 2]) for name in sorted(names))
     return ", ".join(f"{module} ({count})" for module, count in counts.items())
+
+
+def _weights_of_heads(force_field: ForceField, heads: Sequence[str]) -> set[str]:
+    """Names of the weights of some heads.  Raises ValueError for one that the model does not have."""
+    if unknown := [name for name in heads if name not in force_field.heads]:
+        known = ", ".join(force_field.heads)
+        raise ValueError(f"training.fresh_heads: no head {unknown[0]!r}; this model has {known}")
+    return {name for name in _weights(force_field) if name.startswith(tuple(f"heads.{head}." for head in heads))}
 
 
 def _weights(force_field: ForceField) -> dict[str, Tensor]:

@@ -191,6 +191,8 @@ class TrainingConfig(Settings):
     init_from: str | None = None
     """Model file, run folder or shipped model (``zoo:NAME``) to start from: its weights, settings, elements, element
     references and scale (fine-tuning)."""
+    fresh_heads: tuple[str, ...] = ()
+    """Heads that start random instead of from init_from: [energy] as published for EquiformerV3's gradient training."""
     frozen: tuple[str, ...] = ()
     """Parts of the model in init_from that are not trained: [embedding, blocks.0] or [embedding, blocks], ..."""
     layer_decay: float = Field(1.0, gt=0, le=1)
@@ -230,6 +232,10 @@ class TrainingConfig(Settings):
             raise ValueError(f"amp={self.amp} with dtype=float64 asks for half and double precision; choose one")
         if self.tf32 and self.dtype == "float64":
             raise ValueError("tf32=true is for products of float32, and dtype=float64 has none; choose one")
+        if self.fresh_heads and self.init_from is None:
+            raise ValueError(
+                f"fresh_heads={', '.join(self.fresh_heads)} would change nothing: without init_from all are"
+            )
         if self.frozen and self.init_from is None:
             raise ValueError(
                 f"frozen={', '.join(self.frozen)} would keep random weights; give init_from, a trained model"

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from ase.data import atomic_numbers, chemical_symbols
 
-from denskit.batch import Batch
+from denskit.batch import MAX_ATOMIC_NUMBER, Batch
 from denskit.data import LoadedData
 from denskit.data.base import Source, Subset, evenly
 from denskit.data.config import SplitConfig
@@ -150,4 +150,5 @@ def _unseen(data: LoadedData, config: RunConfig) -> Iterable[int]:
     """Elements accepted beside those of the sample: those with given references; all, where none is fitted."""
     if isinstance(data.references, dict):
         return [atomic_numbers[symbol] for symbol in data.references]
-    return range(1, config.model.num_elements) if data.references in ("none", "mean") else ()
+    known = min(config.model.num_elements, MAX_ATOMIC_NUMBER + 1)  # EquiformerV3 has rows beyond the last element
+    return range(1, known) if data.references in ("none", "mean") else ()

@@ -14,7 +14,10 @@ Activation = Literal["swiglu_s2", "silu_swiglu_s2", "separable_s2"]
 
 
 class EquiformerV3Config(PackedModelConfig):
-    """EquiformerV3; the defaults are the published model for MPtrj (L = 4), with direct forces and dropout."""
+    """EquiformerV3; the defaults are the published model for MPtrj (L = 4), with direct forces and dropout.
+
+    The released models have 128 rows for elements, of which the last nine are of none.
+    """
 
     name: Literal["equiformer_v3"] = "equiformer_v3"
     cutoff: float = Field(6.0, gt=0)

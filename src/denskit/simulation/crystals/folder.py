@@ -11,7 +11,6 @@ import ase
 import numpy as np
 
 from denskit.batch import System
-from denskit.data.crowding import crowding
 from denskit.data.periodicity import has_vacuum
 from denskit.data.writing import names_of, plain
 from denskit.files import write_json
@@ -23,7 +22,7 @@ from denskit.simulation.crystals.elastic import cubic_constants, elastic_constan
 from denskit.simulation.crystals.equation_of_state import equation_of_state
 from denskit.simulation.crystals.ground_state import CrystalSettings, relaxed_crystal
 from denskit.simulation.crystals.phonons import phonons
-from denskit.simulation.potential import EnergyAndForces
+from denskit.simulation.potential import EnergyAndForces, crowding_for
 from denskit.simulation.state import Structures
 
 MARKER, PROPERTIES, HEAT = "crystals.json", "crystals.jsonl", "conductivity_{}.npz"
@@ -94,7 +93,7 @@ def measure_into(
             found: dict[str, Any] = {}
             try:
                 given = source[index]
-                for told in filter(None, (crowding(given), SLAB if has_vacuum(given) else "")):
+                for told in filter(None, (crowding_for(potential, given), SLAB if has_vacuum(given) else "")):
                     say(f"crystal {index}: {told}")
                 potential.check_elements(given)
                 crystal = relaxed_crystal(potential, given, settings)

@@ -33,7 +33,7 @@ from denskit.simulation.dynamics.observers import (
 from denskit.simulation.dynamics.recorders import StatisticsWriter, TrajectoryWriter, UncertainWriter
 from denskit.simulation.dynamics.restart import Restart, origin_of
 from denskit.simulation.dynamics.settings import DynamicsSettings
-from denskit.simulation.potential import Model, Potential, potential_of
+from denskit.simulation.potential import Model, Potential, crowding_for, potential_of
 from denskit.simulation.structures import batch_of
 from denskit.units import AMU, GPA
 
@@ -105,7 +105,7 @@ def molecular_dynamics(
             restart = _resumed(work, plan, origin, batch.positions.device)
             say(f"continuing from step {restart.state.step} of {folder}")
         else:
-            for message in [*_notes(structures), *warnings_of(potential, batch, settings)]:
+            for message in [*_notes(structures, potential), *warnings_of(potential, batch, settings)]:
                 say(message)
             restart = Restart(state=dynamics.start(batch, masses=masses), settings=settings, origin=origin)
             for message in _about_pressure(potential, restart.state):
@@ -194,11 +194,12 @@ def _masses(structures: Sequence[ase.Atoms]) -> Tensor:
     return torch.from_numpy(np.concatenate([atoms.get_masses() for atoms in structures])) * AMU
 
 
-def _notes(structures: Sequence[ase.Atoms]) -> list[str]:
-    """Notes about masses unlike the standard ones, which are used, and about velocities, which are not."""
+def _notes(structures: Sequence[ase.Atoms], potential: Potential) -> list[str]:
+    """Notes about crowded cells, masses unlike the standard ones, which are used, and velocities, which are not."""
     heavy = sum(not np.allclose(atoms.get_masses(), atomic_masses[atoms.numbers]) for atoms in structures)
     moving = sum(bool(np.any(atoms.get_momenta())) for atoms in structures)
-    said = []
+    costs = {atoms.get_chemical_formula(): crowding_for(potential, atoms) for atoms in structures}
+    said = [f"warning: {formula}: {cost}" for formula, cost in costs.items() if cost]
     if heavy:
         said.append(f"note: {counted(heavy, 'structure')} with own masses, as of isotopes, which are used")
     if moving:

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch, select
-from denskit.data.crowding import crowding
 from denskit.data.periodicity import has_vacuum, not_a_crystal
 from denskit.runtime.memory import out_of_memory
-from denskit.simulation.potential import EnergyAndForces, Evaluation, Model, potential_of
+from denskit.simulation.potential import EnergyAndForces, Evaluation, Model, crowding_for, potential_of
 from denskit.simulation.relaxation.results import Relaxed, Snapshot, exploded, refused, to_numpy, unevaluated
 from denskit.simulation.relaxation.running import Running
 from denskit.simulation.relaxation.settings import RelaxationSettings
@@ -152,7 +151,7 @@ class Relaxer:
     def _tell(self, index: int) -> None:
         """Say what is doubtful about a structure that begins."""
         system = self.source[index]
-        if cost := crowding(system):
+        if cost := crowding_for(self.potential, system):
             self.say(f"structure {index}: {cost}")
         cell = self.settings.cell
         whole = cell is not None and (cell.hydrostatic or {"xx", "yy", "zz"} <= set(cell.strains))

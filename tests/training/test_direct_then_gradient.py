@@ -1,0 +1,79 @@
+"""The two steps of the published trainings on crystals: direct forces with DeNS, then gradient forces without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from denskit.models.model_file import load_model
+from denskit.training.load_config import load_config
+from denskit.training.run import train
+from training.strained import crystals
+
+SMALL = {"channels": 8, "hidden_channels": 8, "edge_channels": 8, "num_layers": 1, "l_max": 2, "num_basis": 8}
+OF_ATTENTION = {"num_heads": 2, "alpha_channels": 4, "value_channels": 4, "ffn_channels": 8}
+DIRECT = [
+    "task=dens", "task.sigma=0.025", "task.probability=0.5", "task.corruption_ratio=0.5",
+    "task.max_corrupted_share=0.75", "model.forces=direct", "model.stress=direct", "task.loss=published_oc20",
+]  # fmt: skip
+
+
+def _train(preset: str, data: Path, output: Path, *settings: str) -> Path:
+    sizes = SMALL | (OF_ATTENTION if preset == "equiformer_v3" else {})
+    given = [f"model.{name}={value}" for name, value in sizes.items()] if "model.forces=direct" in settings else []
+    rest = ["training.max_steps=2", "training.batch_size=2", "task.stress_weight=5", "device=cpu"]
+    return train(load_config(preset, [f"data.path={data}", f"output={output}", *given, *rest, *settings]))
+
+
+@pytest.fixture(params=["equiformer_v3", "esen"])
+def preset(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return crystals(tmp_path / "crystals.extxyz", [22, 8], 12)
+
+
+def test_gradient_forces_start_from_direct_ones(preset: str, data: Path, tmp_path: Path) -> None:
+    direct = _train(preset, data, tmp_path / "direct", *DIRECT)
+    assert set(load_model(direct).heads) == {"energy", "forces", "noise", "stress"}
+    settings = [f"training.init_from={direct}", "model.stress=strain", "training.lr=1e-6", "training.warmup=0"]
+    tuned = _train(preset, data, tmp_path / "gradient", *settings)
+    before, after = load_model(direct), load_model(tuned)
+    assert (after.config.forces, after.config.stress) == ("gradient", "strain")
+    assert set(after.heads) == {"energy"}
+    assert after.scaling.to_dict() == before.scaling.to_dict()
+    then = before.state_dict()
+    moved = [float((value.detach() - then[name]).abs().max()) for name, value in after.named_parameters()]
+    assert 0 < max(moved) < 1e-5, "two steps of 1e-6 from the weights of the direct model"
+    log = (tuned / "train.log").read_text()
+    assert "of its own not used, since nothing here reads them: " in log and "heads.noise" in log
+
+
+def test_the_energy_head_may_start_fresh(preset: str, data: Path, tmp_path: Path) -> None:
+    """As published for EquiformerV3."""
+    direct = _train(preset, data, tmp_path / "direct", *DIRECT)
+    settings = [f"training.init_from={direct}", "training.lr=1e-6", "training.warmup=0", "model.stress=strain"]
+    tuned = _train(preset, data, tmp_path / "fresh", *settings, "training.fresh_heads=[energy]", "seed=1")
+    then = load_model(direct).state_dict()
+    moved = {
+        name: float((value.detach() - then[name]).abs().max()) for name, value in load_model(tuned).named_parameters()
+    }
+    of_head = [value for name, value in moved.items() if name.startswith("heads.energy.") and name.endswith("weight")]
+    assert of_head and min(of_head) > 1e-2, "random numbers"
+    assert max(value for name, value in moved.items() if not name.startswith("heads.")) < 1e-5
+    assert "; fresh by training.fresh_heads: heads.energy (" in (tuned / "train.log").read_text()
+    with pytest.raises(ValueError, match=r"no head 'charge'; this model has energy"):
+        _train(preset, data, tmp_path / "none", *settings, "training.fresh_heads=[charge]")
+    with pytest.raises(ValueError, match="has untrained weights"):
+        _train(
+            preset, data, tmp_path / "f", *settings, "training.fresh_heads=[energy]", "training.frozen=[heads.energy]"
+        )
+
+
+def test_fresh_heads_want_a_trained_model(preset: str) -> None:
+    with pytest.raises(ValueError, match="fresh_heads=energy would change nothing"):
+        load_config(preset, ["data.path=x.extxyz", "training.fresh_heads=[energy]"])
