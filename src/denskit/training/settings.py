@@ -234,7 +234,7 @@ class TrainingConfig(Settings):
             raise ValueError("tf32=true is for products of float32, and dtype=float64 has none; choose one")
         if self.fresh_heads and self.init_from is None:
             raise ValueError(
-                f"fresh_heads={', '.join(self.fresh_heads)} would change nothing: without init_from all are"
+                f"fresh_heads={', '.join(self.fresh_heads)} would change nothing: without init_from all heads are fresh"
             )
         if self.frozen and self.init_from is None:
             raise ValueError(
