@@ -31,6 +31,9 @@ within() { # COMMAND ...: in what is left of the slice; 143: it was stopped ther
     local rest=$((slice - SECONDS))
     if [ "$rest" -lt 1 ]; then return 143; fi
     timeout --preserve-status --kill-after=60 --signal=TERM "$rest" "$@"
+    local code=$?
+    if [ $code -eq 137 ] && [ "$SECONDS" -ge "$slice" ]; then return 143; fi # it outlived TERM: killed, not failed
+    return $code
 }
 
 bench() { # NAME VERB OPTIONS ...

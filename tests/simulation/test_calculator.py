@@ -6,6 +6,7 @@ import copy
 import gc
 import os
 import pickle
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from tolerances import FINITE_DIFFERENCE64
 from trained import trained
 
 ROUNDING = 1e-7  # eV/Å, eV/Å^3: energies of thousands of eV in float64, over steps of 1e-4 Å and strains of 1e-5
+STATUS = Path("/proc/self/status")
+ALLOWED_GROWTH_MB = 20.0
 GRADIENT = [name for name, variant in VARIANTS.items() if variant.config.forces == "gradient"]
 
 
@@ -258,6 +261,30 @@ def test_calls_keep_nothing() -> None:
         gc.collect()
         alive.append(sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects()))
     assert alive[0] == alive[1]
+
+
+@pytest.mark.one_thread
+@pytest.mark.skipif(not STATUS.exists(), reason="the system does not say how much memory a process holds")
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.skipif(
+    shutil.which("g++") is None, reason="needs a C++ compiler"))])  # fmt: skip
+def test_memory_does_not_grow_with_calls(compile: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Resident memory also shows what C++ keeps; a tensor of the 72 edges kept by each call would be seen."""
+    monkeypatch.setenv("DENSKIT_CACHE", str(tmp_path))
+    model = build("envelope_no_attention", torch.float64, stress="none")
+    ethanol, rng = molecule("CH3CH2OH"), np.random.default_rng(0)
+    ethanol.calc = DenskitCalculator(model, compile=compile)
+    start = ethanol.positions.copy()
+
+    def resident_after(calls: int) -> float:
+        for _ in range(calls):
+            ethanol.positions = start + rng.normal(0.0, 0.05, start.shape)
+            ethanol.get_forces()
+        gc.collect()
+        line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) * 1024 / 1e6
+
+    warm = resident_after(50)
+    assert resident_after(400) - warm < ALLOWED_GROWTH_MB
 
 
 def test_a_compiled_calculator_that_was_used_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,7 +250,8 @@ def _simulate(
     _suggest_processes(potential, len(structures))
     if compiled:
         console.print(
-            "compiling the model before the first step: one to three minutes, seconds where it was compiled before"
+            "compiling the model before the first step: half a minute to three minutes, "
+            "seconds where it was compiled before"
         )
     with stoppable(console) as work:
         outcome = molecular_dynamics(
