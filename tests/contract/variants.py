@@ -70,6 +70,7 @@ def escn(**changes: object) -> ESCNConfig:
     return ESCNConfig.model_validate(ESCN | changes)
 
 
+BY_PAIR = {"radial_basis": "exponential_normal", "basis_origin": "covalent_radii"}
 VARIANTS: dict[str, Variant] = {
     "nonlinear": Variant(equiformer(), NOISE),
     "linear": Variant(equiformer(messages="linear", radial_basis="gaussian", num_layers=1)),
@@ -125,12 +126,13 @@ VARIANTS: dict[str, Variant] = {
         sampling_error=0.1,
     ),
     "v3": Variant(equiformer_v3(num_layers=2, l_max=3, m_max=2, stress="direct"), NOISE),
-    "v3_gradient": Variant(equiformer_v3(forces="gradient", stress="strain"), NOISE),
+    "v3_gradient": Variant(equiformer_v3(forces="gradient", stress="strain", **BY_PAIR), NOISE),
     "v3_s2": Variant(
         equiformer_v3(activation="separable_s2", norm="separable_layer_norm", envelope=False), sampling_error=0.05
     ),
     "esen": Variant(esen(l_max=3, m_max=2, stress="direct"), NOISE),
     "esen_gradient": Variant(esen(forces="gradient", stress="strain", radial_basis="bessel"), NOISE),
+    "esen_by_pair": Variant(esen(forces="gradient", stress="strain", **BY_PAIR), NOISE),
     "esen_grid": Variant(esen(atomwise="grid", envelope=False), sampling_error=0.1),
     "v2_gate": Variant(equiformer_v2(activation="gate", grid_mlp=False, norm="rms_norm"), NOISE),
     "v2_gradient": Variant(equiformer_v2(forces="gradient"), sampling_error=1e-6),

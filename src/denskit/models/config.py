@@ -47,6 +47,24 @@ class ModelConfig(Settings):
         return self
 
 
+class RadialOrigin(Settings):
+    """Where radial functions begin, for models that have those of Equiformer."""
+
+    radial_basis: str
+    basis_origin: Literal["zero", "covalent_radii"] = "zero"
+    """Where the functions of radial_basis=exponential_normal begin: at 0, as published, or 1.07 Å (that of C-H) below
+    the sum of the covalent radii of both atoms, so that all pairs of elements are resolved alike."""
+
+    @model_validator(mode="after")
+    def _origins_have_their_functions(self) -> RadialOrigin:
+        if self.basis_origin != "zero" and self.radial_basis != "exponential_normal":
+            raise ValueError(
+                f"basis_origin={self.basis_origin} is for radial_basis=exponential_normal, found {self.radial_basis}; "
+                "set basis_origin=zero"
+            )
+        return self
+
+
 class SO2ModelConfig(ModelConfig):
     """Settings of models with SO(2) convolutions of degrees up to l_max; the defaults are those for OC20."""
 

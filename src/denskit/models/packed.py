@@ -25,8 +25,10 @@ from denskit.models.execution import Execution
 from denskit.models.graph import EdgeGraph
 from denskit.nn.activation import smooth_leaky_relu
 from denskit.nn.attention import SINK, edge_softmax
+from denskit.nn.covalent_origins import CovalentOrigins
 from denskit.nn.force_encoding import ForceEncoding
 from denskit.nn.packed import PackedLinear
+from denskit.nn.radial import BesselBasis, ExponentialNormalBasis, GaussianSmearing
 from denskit.nn.so2_linear import SO2Linear
 from denskit.nn.so3_linear import Initialisation
 from denskit.nn.weight_decay import LayerNorm
@@ -256,6 +258,11 @@ def rescaling(l_max: int, m_max: int, like: Tensor) -> Tensor:
     return like.new_tensor(factors)[:, None]
 
 
+RADIAL_BASES = {
+    "gaussian": GaussianSmearing, "bessel": BesselBasis, "exponential_normal": ExponentialNormalBasis
+}  # fmt: skip
+
+
 class PackedBackbone(Backbone):
     """The part that the backbones share: atom, degree and force embedding, and the graph.
 
@@ -283,6 +290,8 @@ class PackedBackbone(Backbone):
                 per_degree, force_input_scale, init, bias=self.force_bias, stress="strain" in heads
             )
         self.edge_degree = EdgeDegreeEmbedding(config)
+        by_pair = getattr(config, "basis_origin", "zero") == "covalent_radii"
+        self.origins = CovalentOrigins(config.num_elements) if by_pair else None
 
     def embed(self, batch: Batch, force_input: Tensor | None, graph: PackedGraph) -> Tensor:
         """Features [N, (l_max + 1)^2, C] before the first block."""
@@ -301,7 +310,8 @@ class PackedBackbone(Backbone):
         tables = None
         if self.source_pairs is not None and self.target_pairs is not None:
             tables = (self.source_pairs.weight, self.target_pairs.weight)
-        fields = self.edge_fields(batch, frames, basis(frames.length), execution)
+        origins = () if self.origins is None else (self.origins(batch.atomic_numbers, batch.built_edges.index),)
+        fields = self.edge_fields(batch, frames, basis(frames.length, *origins), execution)
         return PackedGraph(
             **fields,
             chunks=chunks_of(batch, execution.edge_chunk),

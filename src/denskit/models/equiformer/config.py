@@ -7,12 +7,12 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from denskit.models.config import ModelConfig
+from denskit.models.config import ModelConfig, RadialOrigin
 from denskit.nn.so3_linear import Initialisation
 from denskit.settings import OnFineTuning
 
 
-class EquiformerConfig(ModelConfig):
+class EquiformerConfig(RadialOrigin, ModelConfig):
     """Equiformer; the defaults are the paper's L_max = 2 model for MD17."""
 
     name: Literal["equiformer"] = "equiformer"
@@ -32,9 +32,6 @@ class EquiformerConfig(ModelConfig):
     """Basis of distances."""
     num_basis: int = Field(32, ge=1)
     """Radial basis functions."""
-    basis_origin: Literal["zero", "covalent_radii"] = Field("zero")
-    """Where the functions of radial_basis=exponential_normal begin: at 0, as published, or 1.07 Å (that of C-H) below
-    the sum of the covalent radii of both atoms, so that all pairs of elements are resolved alike."""
     radial_hidden: tuple[int, ...] = Field((64, 64))
     """Hidden layers of the radial functions."""
     attention: Literal["mlp", "dot_product", "none"] = Field("mlp")
@@ -90,11 +87,6 @@ class EquiformerConfig(ModelConfig):
             raise ValueError(f"message_channels is {self.message_channels}; at least 1 channel a degree is wanted")
         if self.attention == "dot_product" and self.messages == "nonlinear":
             raise ValueError("dot-product attention has linear messages; set messages=linear or attention=mlp")
-        if self.basis_origin != "zero" and self.radial_basis != "exponential_normal":
-            raise ValueError(
-                f"basis_origin={self.basis_origin} is for radial_basis=exponential_normal, found {self.radial_basis}; "
-                "set basis_origin=zero"
-            )
         if self.attention == "none" and self.attention_dropout > 0:
             raise ValueError("attention_dropout would be ignored with attention=none; set it to 0")
         if self.norm != "none" and min(self.channels) < 2:

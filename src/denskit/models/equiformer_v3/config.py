@@ -6,14 +6,14 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from denskit.models.config import PackedModelConfig
+from denskit.models.config import PackedModelConfig, RadialOrigin
 from denskit.settings import OnFineTuning
 
 NormName = Literal["merged_layer_norm", "merged_rms_norm", "separable_layer_norm"]
 Activation = Literal["swiglu_s2", "silu_swiglu_s2", "separable_s2"]
 
 
-class EquiformerV3Config(PackedModelConfig):
+class EquiformerV3Config(RadialOrigin, PackedModelConfig):
     """EquiformerV3; the defaults are the published model for MPtrj (L = 4), with direct forces and dropout.
 
     The released models have 128 rows for elements, of which the last nine are of none.
@@ -43,7 +43,9 @@ class EquiformerV3Config(PackedModelConfig):
     ffn_channels: int = Field(512, ge=1)
     """Channels inside the feed-forward networks."""
     num_basis: int = Field(10, ge=2)
-    """Gaussians of the distance, two spacings wide."""
+    """Radial basis functions."""
+    radial_basis: Literal["gaussian", "exponential_normal"] = "gaussian"
+    """Gaussians two spacings wide, or the functions of Equiformer."""
     norm: NormName = "merged_layer_norm"
     """Normalisation of node features; the merged ones have one scale for all degrees."""
     activation: Activation = "swiglu_s2"

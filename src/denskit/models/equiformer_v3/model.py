@@ -18,11 +18,19 @@ from denskit.geometry.edge_frame import EdgeFrames
 from denskit.models.equiformer_v3.config import EquiformerV3Config
 from denskit.models.equiformer_v3.layers import FeedForward, GraphAttention
 from denskit.models.execution import DEFAULT, Execution
-from denskit.models.packed import Gate, PackedBackbone, PackedFeatures, PackedGraph, VectorHead, attend, features_of
+from denskit.models.packed import (
+    RADIAL_BASES,
+    Gate,
+    PackedBackbone,
+    PackedFeatures,
+    PackedGraph,
+    VectorHead,
+    attend,
+    features_of,
+)
 from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import StochasticDepth
 from denskit.nn.packed import PACKED_NORMS, PackedLinear, PackedNorm, PlainRMSNorm
-from denskit.nn.radial import GaussianSmearing
 
 NORMS: dict[str, type[PackedNorm]] = {
     "merged_layer_norm": PACKED_NORMS["rms_norm"],
@@ -107,7 +115,7 @@ class EquiformerV3(PackedBackbone):
         super().__init__(config, heads, force_input_scale, "uniform")
         self.gauge_exact = config.exact
         self.symmetric_sites = config.norm != "separable_layer_norm"
-        self.basis = GaussianSmearing(config.num_basis, config.cutoff)
+        self.basis = RADIAL_BASES[config.radial_basis](config.num_basis, config.cutoff)
         self.envelope = PolynomialEnvelope(config.cutoff, exponent=5) if config.envelope else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = NORMS[config.norm](config.l_max, config.channels)

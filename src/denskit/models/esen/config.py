@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from denskit.models.config import PackedModelConfig
+from denskit.models.config import PackedModelConfig, RadialOrigin
 from denskit.settings import OnFineTuning
 
 
-class ESENConfig(PackedModelConfig):
+class ESENConfig(RadialOrigin, PackedModelConfig):
     """eSEN; the defaults are the published 30M model for MPtrj, with direct forces."""
 
     name: Literal["esen"] = "esen"
@@ -34,8 +34,8 @@ class ESENConfig(PackedModelConfig):
     """Hidden width of the radial functions, and of the embeddings of both elements."""
     num_basis: int = Field(10, ge=2)
     """Radial basis functions."""
-    radial_basis: Literal["gaussian", "bessel"] = "gaussian"
-    """Gaussians two spacings wide, or trained Bessel functions with an envelope."""
+    radial_basis: Literal["gaussian", "bessel", "exponential_normal"] = "gaussian"
+    """Gaussians two spacings wide, trained Bessel functions with an envelope, or the functions of Equiformer."""
     atomwise: Literal["spectral", "grid"] = "spectral"
     """Networks of single atoms: with gates, or at points of the sphere, where equivariance is approximate."""
     envelope: bool = True
