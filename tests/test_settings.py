@@ -31,7 +31,7 @@ def test_nested_entries_have_dotted_keys() -> None:
         (
             StudyConfig,
             {"title": "t", "variants": {"a": {}}, "published": {"float": {"": "y"}}},
-            "published.float.: 'y': wanted a number, or a table {KEY: VALUE, ...}",
+            "published.float.: 'y': wanted a number, or a list [VALUE, ...], or a table {KEY: VALUE, ...}",
         ),
         (RelaxationSettings, {"optimizer": {"name": "foo"}}, "optimizer: {'name': 'foo'}: wanted lbfgs, fire"),
         (RelaxationSettings, {"optimizer": 3}, "optimizer: 3: wanted a table {KEY: VALUE, ...}"),

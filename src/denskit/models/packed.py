@@ -258,7 +258,7 @@ def rescaling(l_max: int, m_max: int, like: Tensor) -> Tensor:
     return like.new_tensor(factors)[:, None]
 
 
-RADIAL_BASES = {
+PACKED_BASES = {
     "gaussian": GaussianSmearing, "bessel": BesselBasis, "exponential_normal": ExponentialNormalBasis
 }  # fmt: skip
 

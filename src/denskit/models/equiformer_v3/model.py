@@ -19,7 +19,7 @@ from denskit.models.equiformer_v3.config import EquiformerV3Config
 from denskit.models.equiformer_v3.layers import FeedForward, GraphAttention
 from denskit.models.execution import DEFAULT, Execution
 from denskit.models.packed import (
-    RADIAL_BASES,
+    PACKED_BASES,
     Gate,
     PackedBackbone,
     PackedFeatures,
@@ -115,7 +115,7 @@ class EquiformerV3(PackedBackbone):
         super().__init__(config, heads, force_input_scale, "uniform")
         self.gauge_exact = config.exact
         self.symmetric_sites = config.norm != "separable_layer_norm"
-        self.basis = RADIAL_BASES[config.radial_basis](config.num_basis, config.cutoff)
+        self.basis = PACKED_BASES[config.radial_basis](config.num_basis, config.cutoff)
         self.envelope = PolynomialEnvelope(config.cutoff, exponent=5) if config.envelope else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = NORMS[config.norm](config.l_max, config.channels)

@@ -18,7 +18,7 @@ from denskit.models.edge_chunks import at_targets
 from denskit.models.esen.config import ESENConfig
 from denskit.models.execution import DEFAULT, Execution
 from denskit.models.packed import (
-    RADIAL_BASES,
+    PACKED_BASES,
     Gate,
     PackedBackbone,
     PackedFeatures,
@@ -161,7 +161,7 @@ class ESEN(PackedBackbone):
         assert self.source_pairs is not None and self.target_pairs is not None
         for table in (self.source_pairs, self.target_pairs):
             nn.init.uniform_(table.weight, -0.001, 0.001)
-        self.basis = RADIAL_BASES[config.radial_basis](config.num_basis, config.cutoff)
+        self.basis = PACKED_BASES[config.radial_basis](config.num_basis, config.cutoff)
         self.envelope = PolynomialEnvelope(config.cutoff, exponent=5) if config.envelope else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.l_max, config.channels)
