@@ -20,6 +20,7 @@ from denskit.training.forecast import _trial, forecasts_of
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 from denskit.training.settings import SizeRow, TrainingConfig, parse_budget
+from training.same_runs import TIMINGS
 
 Tiny = Callable[..., RunConfig]
 COST = Cost(step=0.1, structure=0.01, train=80, valid=20, test=50)
@@ -235,7 +236,4 @@ def test_rows_that_a_budget_chooses_from() -> None:
 
 def _errors(run: Path) -> list[list[str]]:
     with (run / "metrics.csv").open(newline="") as stream:
-        return [
-            [value for key, value in row.items() if not key.endswith(("seconds", "_ms", "MiB", "per_s"))]
-            for row in csv.DictReader(stream)
-        ]
+        return [[value for key, value in row.items() if key not in TIMINGS] for row in csv.DictReader(stream)]

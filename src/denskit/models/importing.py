@@ -78,15 +78,16 @@ def import_checkpoint(
             weights, heads = importer.convert(checkpoint.state, config)
         return with_weights(weights, config=config, heads=heads, scaling=scaling, path=path)
     except ValueError as error:
-        if given is not None and (others := _other_settings(config, importer, checkpoint)):
+        if given is not None and (others := _other_settings(config, importer, checkpoint, path)):
             raise ValueError(f"{path} does not fit the settings given: {others}") from error
         raise
 
 
-def _other_settings(given: ModelConfig, importer: Importer, checkpoint: PublishedCheckpoint) -> str:
+def _other_settings(given: ModelConfig, importer: Importer, checkpoint: PublishedCheckpoint, path: str | Path) -> str:
     """``num_layers=12 (2 in the file), ...``: where settings differ from the file's own; empty where it has none."""
     try:
-        own = importer.config(checkpoint)
+        with naming(path, "does not say its settings as published"):
+            own = importer.config(checkpoint)
     except ValueError:
         return ""
     differ = {name: value for name, value in given if name != "force_input_scale" and value != getattr(own, name)}

@@ -11,8 +11,8 @@ import pytest
 import torch
 from ase.build import bulk, fcc111
 
+from denskit.analysis.crystal_results import _rough
 from denskit.batch import Batch, System
-from denskit.cli.crystal import _rough
 from denskit.data.base import collate
 from denskit.simulation.crystals import (
     CrystalSettings,
