@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ import typer
 from denskit.cli.denoising import show_denoising
 from denskit.cli.discovery import show_discovery
 from denskit.cli.options import Committee, Deterministic, Device, Force, refuse
-from denskit.cli.output import complain, give
+from denskit.cli.output import complain, give, speaks
 from denskit.cli.sets import named_sets, print_table, with_reading
 from denskit.files import write_json
 from denskit.units import GPA
@@ -154,7 +153,7 @@ def _judge(
     else:
         given = sources.get(file or "")
         results = {Path(file).stem if file else split: evaluate_model(models, given, split=split, **settings)}
-    if os.environ.get("RANK", "0") != "0":  # of torchrun's processes one speaks
+    if not speaks():
         return
     give(errors=results)
     name = str(models[0]) if len(models) == 1 else f"mean of {', '.join(map(str, models))}"
@@ -178,7 +177,7 @@ def _kept(finished: dict[str, dict[str, float]], sets: dict[str, str], file: Pat
     try:
         yield
     except BaseException:  # Ctrl-C, too
-        if finished and os.environ.get("RANK", "0") == "0":
+        if finished and speaks():
             give(errors=finished)
             print_table(finished, title=f"finished: {', '.join(finished)}")
             if file is not None:
@@ -198,7 +197,7 @@ def _read(models: list[Path], sets: dict[str, str], data: dict[str, Any]) -> dic
 
     read = {name: read_structures(models, path, data) for name, path in sets.items()}
     for message in (message for _, said in read.values() for message in said):
-        if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
+        if speaks():
             typer.echo(message, err=True)
     return {name: source for name, (source, _) in read.items()}
 

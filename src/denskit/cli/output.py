@@ -23,6 +23,11 @@ from rich.console import Console
 PIPE_COLUMNS = 200  # of tables that no terminal shows
 
 
+def speaks() -> bool:
+    """Whether this is the one of torchrun's processes that speaks."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 class Output:
     """The output of one call of the program."""
 

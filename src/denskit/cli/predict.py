@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from denskit.cli.options import Committee, Deterministic, Device, Force
-from denskit.cli.output import give
+from denskit.cli.output import give, speaks
 from denskit.cli.sets import named_sets, with_reading
 from denskit.runtime.progress import counted
 
@@ -72,5 +71,5 @@ def predict(
         given = sets if named or len(sets) > 1 else next(iter(sets.values()))
         count = write_submission(models, given, output, layout=layout, **settings)  # type: ignore[arg-type]
     give(output=output, structures=count)
-    if os.environ.get("RANK", "0") == "0":  # of torchrun's processes one speaks
+    if speaks():
         typer.echo(f"Wrote {counted(count, 'structure')} to {output}")

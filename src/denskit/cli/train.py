@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from denskit.cli.options import refuse
-from denskit.cli.output import give
+from denskit.cli.output import give, speaks
 from denskit.runtime.progress import counted, duration
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def train(
         return
     if dry_run:
         document, expected = _planned(config) if processes == 1 else _planned_together(given, processes)
-        if _speaks():
+        if speaks():
             typer.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
             typer.echo(expected, err=True)
             give(config=document, expected=expected)
@@ -93,16 +93,11 @@ def train(
     from denskit.training.run import train as train_model
 
     run = train_model(config, resume=resume, progress=True)
-    if _speaks():
+    if speaks():
         _give(run)
         name = shlex.quote(str(run))
         evaluate = f"denskit evaluate {name}{'' if has_test(run) else ' NAME=FILE'}"
         typer.echo(f"Done: {run}\nNext:  {evaluate}   |   denskit report {name}")
-
-
-def _speaks() -> bool:
-    """Whether this is the one of several processes that speaks."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _together(arguments: list[str], processes: int, output: IO[str] | None = None) -> None:
@@ -140,7 +135,7 @@ def _planned(config: RunConfig) -> tuple[dict[str, Any], str]:
     from denskit.training.forecast import forecasts_of
 
     def say(line: str) -> None:
-        if _speaks():
+        if speaks():
             typer.echo(line, err=True)
 
     try:

@@ -24,7 +24,7 @@ class CrystalSettings(Settings):
     """Strains, displacements and convergence of the properties of crystals."""
 
     fmax: float = Field(1e-3, gt=0)
-    """EV/Å: largest force and (per atom) force on the cell in a relaxed crystal."""
+    """Largest force (eV/Å) and, per atom, force on the cell in a relaxed crystal."""
     steps: int = Field(1000, ge=1)
     """Most moves of a relaxation."""
     volumes: int = Field(9, ge=5)

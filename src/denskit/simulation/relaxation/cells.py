@@ -27,7 +27,7 @@ class CellRelaxation(Settings):
     hydrostatic: bool = False
     """The volume relaxes, the shape does not."""
     pressure: float = 0.0
-    """EV/Å^3, external; positive compresses."""
+    """External pressure (eV/Å^3); positive compresses."""
 
     @classmethod
     def from_name(cls, name: str, pressure: float = 0.0) -> CellRelaxation:

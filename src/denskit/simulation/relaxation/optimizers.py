@@ -60,7 +60,7 @@ class LBFGS(Settings):
     damping: float = Field(1.0, gt=0)
     """Factor of every move."""
     alpha: float = Field(70.0, gt=0)
-    """EV/Å^2, initial Hessian."""
+    """Initial Hessian (eV/Å^2)."""
 
     Memory: ClassVar = LBFGSMemory
 
