@@ -50,6 +50,12 @@ Threads = Annotated[int, typer.Option(help="Threads of torch; with 1 the process
 Repeats = Annotated[int, typer.Option(help="Timed steps of each.")]
 WarmUps = Annotated[int, typer.Option(help="Steps of each before them.")]
 Memory = Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory too, in processes of its own.")]
+Recorded = Annotated[
+    bool | None,
+    typer.Option(
+        help="Our training steps as a CUDA graph, as `denskit train` does; default: on a GPU.", show_default=False
+    ),
+]
 Compile = Annotated[bool, typer.Option("--compile", help="Compile our model, as `denskit md --compile` does.")]
 Json = Annotated[
     Path | None, typer.Option("--json", help="Write everything measured to this file.", show_default=False)
@@ -68,6 +74,7 @@ def train(
     layers: Layers = None,
     l_max: LMax = None,
     cutoff: Cutoff = None,
+    recorded: Recorded = None,
     device: Device = "cpu",
     threads: Threads = 1,
     repeats: Repeats = 20,
@@ -86,7 +93,8 @@ def train(
       python -m denskit_bench train --model escn --system slab --batch 1 --no-dens --against fairchem
           --peer-python PYTHON
     """
-    choices = dict(peer_python=peer_python, kernels=kernels, dens=dens)
+    recorded = device.startswith("cuda") and against != "fairchem" if recorded is None else recorded
+    choices = dict(peer_python=peer_python, kernels=kernels, dens=dens, recorded=recorded)
     sizes = dict(layers=layers, l_max=l_max, cutoff=cutoff)
     job = _job("train", model, system, batch, against, device, **choices, **sizes)
     _measure(job, threads, repeats, warm_ups, memory, json)

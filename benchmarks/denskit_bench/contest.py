@@ -21,8 +21,10 @@ from denskit.models.config import ModelConfig
 from denskit.models.equiformer.published import convert_equiformer
 from denskit.models.equiformer.published_settings import MD17_CONFIGS
 from denskit.random import keys_for
+from denskit.runtime.cuda_graph import Recorded
 from denskit.simulation.compiled import CompiledModel
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Task, total_loss
+from denskit.training.optimizer import Gradients
 from denskit_bench.contender import Agreement, Meeting, Own
 from denskit_bench.job import Job, Side
 from denskit_bench.models import build, config_of
@@ -51,17 +53,34 @@ class Contestant:
         prepared: Prepared,
     ) -> None:
         self.training, self.module, self.predict, self.task, self.prepared = training, module, predict, task, prepared
+        self.recorded: Recorded | None = None
         module.train(training)
         # without a learning rate: all of the work, and weights that stay what they are
         self.optimizer = torch.optim.AdamW(module.parameters(), lr=0.0, fused=True)
 
     def step(self) -> None:
         """Do the work once."""
+        if self.recorded is not None:
+            self.gradients.zero()
+            self.recorded(self.prepared.tensors())
+            self.optimizer.step()
+            return
         out = self.predict(self.prepared)
         if self.training:
             self.optimizer.zero_grad()
             self.loss(out).backward()
             self.optimizer.step()
+
+    def record(self) -> None:
+        """Make further training steps replay a CUDA graph of all but the optimizer, as a training does."""
+        self.gradients = Gradients(list(self.module.parameters()))
+
+        def backward(now: Sequence[Tensor]) -> list[Tensor]:
+            loss = self.loss(self.predict(self.prepared.with_tensors(now)))
+            loss.backward()
+            return [loss.detach()]
+
+        self.recorded = Recorded(backward, self.prepared.tensors())
 
     def loss(self, out: dict[str, Tensor]) -> Tensor:
         """The task's loss [] at the start of training."""
@@ -73,12 +92,16 @@ def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
     contestants = build_contestants(job, sides, torch.float32)
     device = torch.device(job.device)
     batch = next(iter(contestants.values())).prepared.batch
+    agreement = compare(job, contestants) if len(contestants) == 2 and job.work != "dens" else None
+    if job.recorded:
+        contestants["ours"].record()
+    seen = not (job.compile or job.recorded)  # a library or a graph hides its operations
     meeting = Meeting(
         contenders={
-            side: Own(one.step, device, one.module, counts=side == "theirs" or not job.compile)
+            side: Own(one.step, device, one.module, counts=side == "theirs" or seen)
             for side, one in contestants.items()
         },
-        agreement=compare(job, contestants) if len(contestants) == 2 and job.work != "dens" else None,
+        agreement=agreement,
         facts={"atoms": batch.num_atoms, "edges": batch.num_edges, "structures": job.batch},
     )
     return meeting

@@ -6,6 +6,7 @@ return a new container (``dataclasses.replace``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
@@ -68,6 +69,26 @@ class _Tensors:
                 keep = dtype is None or not value.is_floating_point() or field.name == "energy"
                 moved[field.name] = value.to(device=device, dtype=value.dtype if keep else dtype, non_blocking=True)
         return replace(self, **moved)  # type: ignore[type-var]
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, those of contained containers at their place."""
+        found: list[Tensor] = []
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            found += value.tensors() if isinstance(value, _Tensors) else [value] if isinstance(value, Tensor) else []
+        return found
+
+    def with_tensors(self, tensors: Iterable[Tensor]) -> Self:
+        """A copy with other tensors, in the order of :meth:`tensors`."""
+        coming = iter(tensors)
+        changed: dict[str, object] = {}
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, _Tensors):
+                changed[field.name] = value.with_tensors(coming)
+            elif isinstance(value, Tensor):
+                changed[field.name] = next(coming)
+        return replace(self, **changed)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,9 +20,9 @@ from denskit.batch import Batch, System
 from denskit.data.base import collate
 from denskit.geometry.edge_frame import edge_frames
 from denskit.geometry.neighbors import build_neighbors
+from denskit.geometry.padding import with_edges
 from denskit.models import MODELS, ForceField
 from denskit.models.model_file import load_model, save_model
-from denskit.simulation.compiled import padded
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, total_loss
 from denskit.testing import (
     JUMP,
@@ -234,7 +234,7 @@ class TestPadding:
         forces, wanted = forces_to_encode(force_field, plain), for_molecules(force_field)
         acting = [p for key, p in force_field.named_parameters() if key in acting_parameters(name)]
         outputs, gradients = [], []
-        for batch in (plain, padded(plain, plain.num_edges + 6)):
+        for batch in (plain, with_edges(plain, plain.num_edges + 6)):
             outputs.append(force_field.train()(batch, forces, wanted))
             gradients.append(torch.autograd.grad(loss_of(outputs[-1]), acting))
         assert_near(outputs[1], outputs[0], TOLERANCE[dtype])

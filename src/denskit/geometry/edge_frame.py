@@ -12,6 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from denskit.geometry.rows import reordered
 from denskit.geometry.wigner_3j import wigner_3j
 
 
@@ -79,5 +80,5 @@ def edge_frames(vectors: Tensor, l_max: int) -> EdgeFrames:
     length = vectors.square().sum(-1).sqrt()
     direction = vectors / length[:, None]
     blocks = wigner_d(edge_rotation(direction), l_max)
-    ordered = tuple(block[:, m_major(l)] if l else block for l, block in enumerate(blocks))
+    ordered = tuple(reordered(block, 1, m_major(l)) if l else block for l, block in enumerate(blocks))
     return EdgeFrames(length=length, direction=direction, wigner=ordered)

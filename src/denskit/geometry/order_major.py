@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from denskit.geometry.rows import reordered
+
 
 @cache
 def order_major(l_max: int, m_max: int) -> tuple[tuple[int, int, int], ...]:
@@ -49,4 +51,4 @@ def pack_wigner(blocks: Sequence[Tensor], l_max: int, m_max: int) -> Tensor:
             where[l, (k + 1) // 2 * (1 if k % 2 else -1)] = len(where)
         rows.append(F.pad(block[:, :kept], (l * l, size - (l + 1) ** 2)))
     order = [where[l, m] for l, m, _ in order_major(l_max, m_max)]
-    return torch.cat(rows, 1)[:, order]
+    return reordered(torch.cat(rows, 1), 1, order)

@@ -139,7 +139,7 @@ class Backbone(nn.Module, ABC):
         vectors, mask = batch.edge_vectors(), batch.built_edges.mask
         if mask is None:
             return vectors
-        return torch.where(mask[:, None], vectors, vectors.new_tensor([0.0, 1.0, 0.0]))
+        return torch.where(mask[:, None], vectors, torch.eye(3, dtype=vectors.dtype, device=vectors.device)[1])
 
 
 class ForceField(nn.Module):

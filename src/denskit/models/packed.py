@@ -16,6 +16,8 @@ from denskit.batch import Batch
 from denskit.geometry.edge_ends import gather_ends
 from denskit.geometry.edge_frame import EdgeFrames
 from denskit.geometry.order_major import order_major, pack_wigner, rows_of_degrees
+from denskit.geometry.rows import reordered
+from denskit.geometry.so2 import spread
 from denskit.geometry.so2_messages import MessageEdges, orders, rotate_and_convolve, weigh_and_sum
 from denskit.geometry.tracing import traced
 from denskit.models.base import Backbone, Features
@@ -55,7 +57,7 @@ class PackedGraph(EdgeGraph):
             return self.back
         rows = rows_of_degrees(l_max, m_max, degrees)
         columns = [l * l + k for l in degrees for k in range(2 * l + 1)]
-        return self.back[:, rows][:, :, columns]
+        return reordered(reordered(self.back, 1, rows), 2, columns)
 
     def edges(self, matrix: Tensor) -> MessageEdges:
         """Edges for messages in chunks, with ``into`` or a part of ``back``."""
@@ -254,8 +256,8 @@ class VectorHead(nn.Module):
 
 def rescaling(l_max: int, m_max: int, like: Tensor) -> Tensor:
     """Factors [K, 1] on the way out of the frame: degrees with truncated orders keep their average norm."""
-    factors = [((2 * l + 1) / (2 * min(l, m_max) + 1)) ** 0.5 for l, _, _ in order_major(l_max, m_max)]
-    return like.new_tensor(factors)[:, None]
+    factors = tuple(((2 * l + 1) / (2 * min(l, m_max) + 1)) ** 0.5 for l, _, _ in order_major(l_max, m_max))
+    return spread(factors, (1,) * len(factors), like.device, like.dtype)[:, None]
 
 
 PACKED_BASES = {

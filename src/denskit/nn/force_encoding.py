@@ -57,7 +57,7 @@ class ForceEncoding(nn.Module):
     def _of_forces(self, forces: Tensor) -> list[Tensor]:
         zero = (forces == 0).all(-1, keepdim=True)
         # zero forces get a direction, to avoid division by zero; their length is set to 0 afterwards
-        safe = torch.where(zero, forces.new_tensor([0.0, 1.0, 0.0]), forces)
+        safe = torch.where(zero, torch.eye(3, dtype=forces.dtype, device=forces.device)[1], forces)
         length = safe.square().sum(-1, keepdim=True).sqrt()
         magnitude = torch.where(zero, torch.zeros_like(length), length) * (self.scale / 3**0.5)
         harmonics = spherical_harmonics(safe / length, self.l_max)

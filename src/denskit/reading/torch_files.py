@@ -59,9 +59,10 @@ class _Machine(Machine):
 
 def _tensor(machine: Machine, *described: Any) -> Tensor:
     array = tensor(machine, *described)
-    if array.dtype.kind == "V":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    found = torch.from_numpy(array.view(np.int16) if array.dtype.kind == "V" else array)
+    found = found.view(torch.bfloat16) if array.dtype.kind == "V" else found
+    # numpy's strides of an empty array are not torch's, and fused optimizers on GPUs compare strides
+    return found if found.numel() else torch.zeros(found.shape, dtype=found.dtype)
 
 
 def _parameter(_: Machine, data: Any, *_unused: Any) -> Tensor:

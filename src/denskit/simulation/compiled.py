@@ -8,14 +8,15 @@ same while neighbours change.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from denskit.batch import Batch, Edges
+from denskit.batch import Batch
+from denskit.geometry.padding import with_edges
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
 from denskit.models.flat_graph import fold
@@ -26,26 +27,6 @@ SPARE = 1.05  # capacity relative to the present number of edges
 MULTIPLE = 32  # the capacity is a multiple
 
 Inputs = tuple[Tensor, ...]
-
-
-def padded(batch: Batch, capacity: int) -> Batch:
-    """The batch with padding edges up to ``capacity``: from the last atom to itself, masked."""
-    edges, count = batch.built_edges, batch.num_edges
-    missing = capacity - count
-    assert missing >= 0, (capacity, count)
-    mask = batch.fixed.new_ones(count) if edges.mask is None else edges.mask
-    last = edges.index.new_full((2, missing), batch.num_atoms - 1)
-    pairs = edges.pairs
-    if pairs is not None:
-        assert missing % 2 == 0, "pairs of padding edges"
-        pairs = torch.cat((pairs, torch.arange(count, capacity, device=pairs.device).view(-1, 2)))
-    padded_edges = Edges(
-        index=torch.cat((edges.index, last), 1),
-        shift=torch.cat((edges.shift, edges.shift.new_zeros(missing, 3))),
-        mask=torch.cat((mask, mask.new_zeros(missing))),
-        pairs=pairs,
-    )
-    return replace(batch, edges=padded_edges)
 
 
 class CompiledModel:
@@ -75,56 +56,45 @@ class CompiledModel:
         """Outputs in scaled units for a batch with edges."""
         if batch.num_edges > self._capacity:
             self._capacity = -int(-batch.num_edges * SPARE // MULTIPLE) * MULTIPLE
-        inputs = _inputs(padded(batch, self._capacity))
-        shapes = tuple(tensor.shape for tensor in inputs)
+        batch = with_edges(batch, self._capacity)
+        shapes = tuple(tensor.shape for tensor in batch.tensors())
         if self._graph is None or shapes != self._shapes:
             self._graph, self._shapes = None, shapes
-        return dict(zip(self.outputs, self._run(inputs), strict=True))
+        return dict(zip(self.outputs, self._run(batch), strict=True))
 
-    def _run(self, inputs: Inputs) -> Inputs:
+    def _run(self, batch: Batch) -> Inputs:
+        inputs = tuple(batch.tensors())
         try:
             if self._graph is None:
-                self._graph = self._compiled(inputs)
+                self._graph = self._compiled(batch, inputs)
             return self._graph(*inputs)
         except Exception as error:  # compilers raise exceptions of any type, some at the first call
             if self.backend == "eager":
                 raise
             warn(f"not compiled, and so slower: {type(error).__name__}: {_first_line(error)}")
             self.backend = "eager"
-            self._graph = self._compiled(inputs)
+            self._graph = self._compiled(batch, inputs)
             return self._graph(*inputs)
 
-    def _compiled(self, inputs: Inputs) -> Callable[..., Inputs]:
+    def _compiled(self, batch: Batch, inputs: Inputs) -> Callable[..., Inputs]:
         execution = self.model.execution
         if self.backend == "eager":
-            return self._traced(inputs, execution)
+            return self._traced(batch, inputs, execution)
         if inputs[0].is_cuda:
             # for hundreds of small kernels a step
-            graph = self._traced(inputs, execution)
+            graph = self._traced(batch, inputs, execution)
             return torch.compile(graph, backend=self.backend, dynamic=False, mode="reduce-overhead")
         if execution.kernels != "plain":
             execution = replace(execution, kernels="for_compiler")
-        return library_of(self._traced(inputs, execution), inputs)
+        return library_of(self._traced(batch, inputs, execution), inputs)
 
-    def _traced(self, inputs: Inputs, execution: Execution) -> fx.GraphModule:
+    def _traced(self, batch: Batch, inputs: Inputs, execution: Execution) -> fx.GraphModule:
         def outputs_of(*given: Tensor) -> Inputs:
-            found = self.model(_batch(given), outputs=self.outputs, execution=execution)
+            found = self.model(batch.with_tensors(given), outputs=self.outputs, execution=execution)
             return tuple(found[name] for name in self.outputs)
 
         outputs_of(*inputs)  # fills caches of the model: tensors made under tracing have no values
         return fold(make_fx(outputs_of)(*inputs))
-
-
-def _inputs(batch: Batch) -> Inputs:
-    """All tensors of a padded batch and of its edges; the pairs, perhaps None, come last."""
-    values = [getattr(part, item.name) for part in (batch, batch.built_edges) for item in fields(part)]
-    return tuple(value for value in values if isinstance(value, Tensor))
-
-
-def _batch(inputs: Inputs) -> Batch:
-    names = [item.name for item in fields(Batch) if item.name != "edges"]
-    of_edges = zip((item.name for item in fields(Edges)), inputs[len(names) :], strict=False)
-    return Batch(**dict(zip(names, inputs, strict=False)), edges=Edges(**dict(of_edges)))
 
 
 def _first_line(error: Exception) -> str:

@@ -32,16 +32,20 @@ class Term:
         return self.sum / self.count.clamp(min=1)
 
 
-def total_loss(terms: Mapping[str, Term], counts: Iterable[Tensor] | None = None) -> Tensor:
+def total_loss(
+    terms: Mapping[str, Term], counts: Iterable[Tensor] | None = None, weights: Iterable[Tensor] | None = None
+) -> Tensor:
     """Loss [], or the share of one micro-batch in it.
 
     counts: of each term in the whole step, over all micro-batches and processes; None: the batch is the whole step.
+    weights: of each term, in place of its own.
     """
     if counts is None:
         counts = [term.count for term in terms.values()]
+    by_term: Iterable[float | Tensor] = [term.weight for term in terms.values()] if weights is None else weights
     parts = [
-        term.weight * term.sum / count.clamp(min=1).to(term.sum.dtype)
-        for term, count in zip(terms.values(), counts, strict=True)
+        weight * term.sum / count.clamp(min=1).to(term.sum.dtype)
+        for term, count, weight in zip(terms.values(), counts, by_term, strict=True)
     ]
     return torch.stack(parts).sum()
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from denskit.batch import Batch, Prepared, Targets
 from denskit.models.base import ForceField
-from denskit.tasks import DeNS, LearnedTask, Task, total_loss
+from denskit.tasks import DeNS, LearnedTask, Task, Term, total_loss
 from denskit.tasks.metrics import Metrics
 
 ENCODES = "noise"  # the head with which a model encodes forces
@@ -33,11 +33,13 @@ def batch_loss(
     counts: Tensor,
     progress: float,
     autocast: AbstractContextManager,
+    weights: Tensor | None = None,
 ) -> BatchLoss:
     """Predict and score a micro-batch.
 
     part: with edges, targets in eV and Å.
     counts: [number of terms] of the whole step, over all micro-batches and processes.
+    weights: [number of terms] of the terms, in place of their own (a recorded step keeps numbers, but reads tensors).
     """
     scaling = force_field.scaling
     if isinstance(task, LearnedTask) and force_field.companion is not None:
@@ -51,7 +53,7 @@ def batch_loss(
     metrics = Metrics(part.batch.positions.device)
     metrics.update(physical, part.batch, _judged(task, part), scaling.reference_energy(part.batch))
     sums = torch.stack([term.sum.detach().double() for term in terms.values()])
-    return BatchLoss(loss=total_loss(terms, counts), sums=sums, metrics=metrics)
+    return BatchLoss(loss=total_loss(terms, counts, weights), sums=sums, metrics=metrics)
 
 
 def _judged(task: Task, part: Prepared) -> Targets:
@@ -63,8 +65,16 @@ def _judged(task: Task, part: Prepared) -> Targets:
 
 def counts_of(task: Task, part: Prepared, progress: float) -> Tensor:
     """Counts of the loss terms [number of terms] float64; they follow from masks, without a prediction."""
-    terms = task.losses(no_prediction(task, part.batch), part, progress)
-    return torch.stack([term.count.double() for term in terms.values()])
+    return torch.stack([term.count.double() for term in _unpredicted(task, part, progress).values()])
+
+
+def weights_of(task: Task, part: Prepared, progress: float) -> dict[str, float]:
+    """Weights of the loss terms, by name."""
+    return {name: float(term.weight) for name, term in _unpredicted(task, part, progress).items()}
+
+
+def _unpredicted(task: Task, part: Prepared, progress: float) -> dict[str, Term]:
+    return task.losses(no_prediction(task, part.batch), part, progress)
 
 
 def no_prediction(task: Task, batch: Batch) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from denskit.models.config import ModelConfig
 from denskit.random import fold, keys_for, permuted
 from denskit.runtime.progress import counted
 from denskit.tasks import Task
-from denskit.training.batch_loss import counts_of, no_prediction
+from denskit.training.batch_loss import counts_of, weights_of
 from denskit.training.schedule import Schedule
 
 _ORDER = 0x0D3  # tells the keys of the order from those of the corruption
@@ -87,6 +87,7 @@ class StepWork:
     step: int
     parts: list[Prepared]  # micro-batches with edges, targets in eV; may be empty on a process of the last batch
     counts: Tensor  # [number of terms] float64, of this process's parts
+    weights: Tensor  # [number of terms] float64, of the loss terms in this step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +135,11 @@ class Loader:
         shares = [share for share in self.shares(step) if len(share)]
         counts = torch.zeros(len(self.term_names), dtype=torch.float64)
         parts = [self._prepare(share, step) for share in shares]
+        progress = self.schedule.progress(step)
         for part in parts:
-            counts += counts_of(self.task, part, self.schedule.progress(step))
-        return StepWork(step=step, parts=parts, counts=counts)
+            counts += counts_of(self.task, part, progress)
+        weights = weights_of(self.task, parts[0], progress).values() if parts else torch.zeros_like(counts)
+        return StepWork(step=step, parts=parts, counts=counts, weights=torch.tensor([*weights], dtype=torch.float64))
 
     @property
     def edges(self) -> int:
@@ -152,8 +155,7 @@ class Loader:
         """Weights of the loss terms at a moment of the training."""
         batch, targets = collate([self.source[0]], self.dtype)
         prepared = self.task.prepare(batch, targets, torch.zeros(1, dtype=torch.int64), progress)
-        terms = self.task.losses(no_prediction(self.task, prepared.batch), prepared, progress)
-        return {name: float(term.weight) for name, term in terms.items()}
+        return weights_of(self.task, prepared, progress)
 
     def describe(self, step: int) -> str:
         """The structures of a step, for an error message."""

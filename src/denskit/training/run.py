@@ -22,6 +22,7 @@ from denskit.training.forecast import Say, say_what_is_read, settled
 from denskit.training.given_frames import Frames, kept, with_frames
 from denskit.training.inputs import contents, require_same_contents
 from denskit.training.optimizer import learning_rates_in_words
+from denskit.training.recorded import RecordedBackward
 from denskit.training.run_folder import RunFolder
 from denskit.training.run_log import RunLog
 from denskit.training.seen import seen_before
@@ -122,6 +123,7 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
     if config.training.tf32:
         precision += " and products in TF32" if trainer.precision.tf32 else " (TF32 is for NVIDIA GPUs)"
     kernels = force_field.backbone.choose_kernels(force_field.execution, trainer.group.device)
+    recorded = isinstance(trainer.backward, RecordedBackward)
     by = f"best: the smallest {BEST_BY[config.training.best_by]} on the validation split"
     return [
         *trainer.messages,
@@ -133,6 +135,7 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
         f"{precision}, seed {config.seed}",
         *learning_rates_in_words(trainer.optimizer, config.training),
         f"kernels of edge operations: {kernels}",
+        *(["steps are recorded as CUDA graphs, one for each shape of the batches"] if recorded else []),
         by if data.valid is not None else "no validation split: the last weights are kept",
         *([] if force_field.backbone.symmetric_sites else [f"warning: {SYMMETRIC_SITES}; set {_SAFE_NORM}"]),
     ]

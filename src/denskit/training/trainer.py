@@ -43,6 +43,7 @@ from denskit.training.optimizer import (
     optimizer_state,
     set_learning_rate,
 )
+from denskit.training.recorded import RecordedBackward, may_record
 from denskit.training.replay import with_replay
 from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, metrics_line
@@ -123,6 +124,8 @@ class Trainer:
         self.optimizer = build_optimizer(force_field, training, sharded=shared)
         self.gradients = Gradients(parameters, self.group)
         self.precision = Precision(training.amp, device, tf32=training.tf32)
+        recorded = may_record(training, force_field, self.group)
+        self.backward = RecordedBackward(self._backward, self.gradients, device) if recorded else self._backward
         decay = training.ema_decay
         shares = self.group if shared else None
         self.average = (
@@ -244,17 +247,17 @@ class Trainer:
         if not self.force_field.training:  # walking through all modules takes a millisecond
             self.force_field.train()
         self.gradients.zero()
-        counts = self.group.add(work.counts.to(device))
-        sums, metrics = torch.zeros_like(counts), Metrics(device)
+        counts, weights = self.group.add(work.counts.to(device)), work.weights.to(device)
+        errors = torch.cat([torch.zeros_like(counts), Metrics(device).state])
         for part in work.parts:
             check_measured(self.force_field, part.batch, self.data.train.name)
             self.gradients.complete = part is work.parts[-1]
             with memory_named(part.batch, _SMALLER), self.precision.products():
-                sums += self._backward(part.to(device), counts, metrics)
+                errors += self.backward(part, counts, weights)
         self.gradients.add()
         self.precision.unscale(self.optimizer)
         asked = torch.tensor([self.interrupt.signal != 0, self._is_late()], dtype=torch.float64, device=device)
-        totals = self.group.add(torch.cat([sums, metrics.state, asked]))
+        totals = self.group.add(torch.cat([errors, asked]))
         sums, metrics = totals[: len(counts)], Metrics(state=totals[len(counts) : -2])
         clip_norm = self.config.training.clip_norm
         norm = self.gradients.clip(clip_norm)
@@ -276,19 +279,19 @@ class Trainer:
         if self.group.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
-    def _backward(self, part: Prepared, counts: Tensor, metrics: Metrics) -> Tensor:
-        """Add the gradients and the errors of a micro-batch; its sums [number of terms] of the loss terms."""
+    def _backward(self, part: Prepared, counts: Tensor, weights: Tensor) -> Tensor:
+        """Add the gradients of a micro-batch; its sums of the loss terms, then the state of its metrics."""
         found = batch_loss(
             self.force_field,
             self.task,
-            part,
+            part.to(self.group.device),
             counts=counts,
             progress=self.schedule.progress(self.step),
             autocast=self.precision.autocast(),
+            weights=weights,
         )
         self.precision.backward(found.loss)
-        metrics.state += found.metrics.state
-        return found.sums
+        return torch.cat([found.sums, found.metrics.state])
 
     def _require_finite(self, sums: Tensor, norm: Tensor) -> None:
         if bool(torch.isfinite(torch.cat([sums, norm[None].double()])).all()):

@@ -1,0 +1,79 @@
+"""The backward passes of a training on a GPU, recorded as CUDA graphs.
+
+A step of a small batch launches some ten thousand kernels of microseconds, and Python takes five to ten times as long
+as the GPU.  A recorded step is launched at once.  Batches are padded to few shapes, each recorded when it first comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from denskit.batch import Prepared
+from denskit.geometry.padding import with_ghosts
+from denskit.models.base import ForceField
+from denskit.runtime.cuda_graph import Recorded
+from denskit.runtime.processes import Processes
+from denskit.runtime.warning import warn
+from denskit.training.optimizer import Gradients
+from denskit.training.settings import TrainingConfig
+
+MOST = 32  # shapes that are recorded; batches of others run as ever
+LARGEST = 2**15  # edges: a larger batch keeps a GPU busy by itself
+
+Backward = Callable[[Prepared, Tensor, Tensor], Tensor]
+
+
+def may_record(training: TrainingConfig, force_field: ForceField, group: Processes) -> bool:
+    """Whether steps of this training can be recorded: on one GPU, without code that looks at values on the CPU."""
+    return (
+        group.device.type == "cuda"
+        and group.count == 1
+        and training.cuda_graphs
+        and not training.activation_checkpointing
+        and training.edge_chunk is None
+        and force_field.companion is None
+    )
+
+
+class RecordedBackward:
+    """Does what ``backward`` does, by recordings; batches that cannot be recorded are passed on to it.
+
+    backward: adds the gradients of a batch on the device to ``gradients`` and returns a tensor of errors; the other
+    arguments are the counts and weights of the loss terms.
+    """
+
+    def __init__(self, backward: Backward, gradients: Gradients, device: torch.device) -> None:
+        self.backward, self.gradients, self.device = backward, gradients, device
+        self.recordings: dict[tuple[int, int, int], Recorded] = {}
+        self.failed = False
+
+    def __call__(self, part: Prepared, counts: Tensor, weights: Tensor) -> Tensor:
+        """Add the gradients of a batch from the CPU; its errors."""
+        if self.failed or part.batch.num_edges > LARGEST:
+            return self.backward(part.to(self.device), counts, weights)
+        part = with_ghosts(part)
+        shape = (part.batch.num_systems, part.batch.num_atoms, part.batch.num_edges)
+        inputs = [counts, weights, *part.tensors()]
+        if shape not in self.recordings:
+            if len(self.recordings) == MOST:
+                return self.backward(part.to(self.device), counts, weights)
+            try:
+                self.recordings[shape] = self._recorded(part, inputs)
+            except RuntimeError as error:
+                warn(f"training steps are not recorded, and so slower: {str(error).strip().splitlines()[0]}")
+                self.failed = True
+                return self.backward(part.to(self.device), counts, weights)
+        (errors,) = self.recordings[shape](inputs)
+        return errors.clone()
+
+    def _recorded(self, part: Prepared, inputs: list[Tensor]) -> Recorded:
+        before = self.gradients.flat.clone()
+        pool = next((recording.pool for recording in self.recordings.values()), None)
+        given = [tensor.to(self.device) for tensor in inputs]
+        try:
+            return Recorded(lambda now: [self.backward(part.with_tensors(now[2:]), now[0], now[1])], given, pool)
+        finally:
+            self.gradients.flat.copy_(before)  # without what the warm-ups added

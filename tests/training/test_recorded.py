@@ -1,0 +1,155 @@
+"""Recorded training steps: padded batches, one recording for a shape, the same weights as without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from denskit.data import load_data
+from denskit.runtime.cuda_graph import WARM_UPS, Function, Recorded
+from denskit.runtime.processes import join_processes
+from denskit.training import recorded as module
+from denskit.training.checkpoint import load_checkpoint
+from denskit.training.forecast import settled
+from denskit.training.load_config import load_config
+from denskit.training.recorded import RecordedBackward, may_record
+from denskit.training.run import train
+from denskit.training.trainer import Trainer
+
+from tolerances import REFERENCE64
+
+SETTINGS = [
+    "demo", "task=dens", "data.split={train: 20, valid: 4, test: 4}", "training.batch_size=4", "training.max_steps=6",
+    "training.dtype=float64", "training.ema_decay=0.9", "training.drop_last=false",
+]  # fmt: skip
+
+
+class OnTheCPU:
+    """Stands in for a recording where there is no GPU: calls the function on tensors of its own."""
+
+    made = 0
+    pool = None
+
+    def __init__(self, function: Function, inputs: Sequence[Tensor], pool: Any = None) -> None:
+        type(self).made += 1
+        self.function, self.inputs = function, [tensor.clone() for tensor in inputs]
+        for _ in range(WARM_UPS):
+            function(self.inputs)
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        for kept, given in zip(self.inputs, inputs, strict=True):
+            kept.copy_(given)  # raises for other shapes
+        return self.function(self.inputs)
+
+
+def weights_after(folder: Path, *settings: str, resume: bool = False) -> dict[str, Tensor]:
+    """Weights at the end of a training."""
+    first, *rest = SETTINGS
+    train(load_config(first, [*rest, *settings, f"output={folder}"]), resume=resume)
+    return load_checkpoint(folder / "checkpoints" / "last.pt").weights
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=REFERENCE64, msg=name)
+
+
+@pytest.mark.parametrize("setting", ["training.accumulate=1", "training.accumulate=2", "task.coefficient_decay=none"])
+def test_weights_are_those_without_recording(setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = weights_after(tmp_path / "plain", "device=cpu", "training.kernels=plain", setting)
+    monkeypatch.setattr(module, "Recorded", OnTheCPU)
+    monkeypatch.setattr("denskit.training.trainer.may_record", lambda *arguments: True)
+    OnTheCPU.made = 0
+    assert_same(weights_after(tmp_path / "recorded", "device=cpu", "training.kernels=plain", setting), expected)
+    assert 0 < OnTheCPU.made <= 3
+
+
+def trainer_in(folder: Path, *settings: str) -> Trainer:
+    first, *rest = SETTINGS
+    config = load_config(first, [*rest, *settings, "device=cpu", f"output={folder}"])
+    group = join_processes(config.device)
+    data = load_data(config.data, config.seed, config.required_labels)
+    config, _ = settled(config, data, group, None, lambda line: None)
+    return Trainer(config, data, group)
+
+
+def test_shapes_beyond_the_limit_run_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_in(tmp_path)
+    monkeypatch.setattr(module, "Recorded", OnTheCPU)
+    monkeypatch.setattr(module, "MOST", 0)
+    recorded = RecordedBackward(trainer._backward, trainer.gradients, torch.device("cpu"))
+    work = trainer.loader.work(0)
+    errors = recorded(work.parts[0], work.counts, work.weights)
+    assert not recorded.recordings
+    torch.testing.assert_close(errors, trainer._backward(work.parts[0], work.counts, work.weights))
+
+
+def test_a_failed_recording_is_told_and_leaves_the_gradients_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(OnTheCPU):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    trainer = trainer_in(tmp_path)
+    work = trainer.loader.work(0)
+    trainer._backward(work.parts[0], work.counts, work.weights)
+    expected = trainer.gradients.flat.clone()
+    trainer.gradients.zero()
+    monkeypatch.setattr(module, "Recorded", Failing)
+    recorded = RecordedBackward(trainer._backward, trainer.gradients, torch.device("cpu"))
+    with pytest.warns(UserWarning, match="not recorded, and so slower: operation not permitted when stream is capt"):
+        recorded(work.parts[0], work.counts, work.weights)
+    torch.testing.assert_close(trainer.gradients.flat, expected)
+    assert recorded.failed
+
+
+@pytest.mark.parametrize(
+    "setting", ["training.activation_checkpointing=true", "training.edge_chunk=100", "training.cuda_graphs=false"]
+)
+def test_what_cannot_be_recorded(setting: str, tmp_path: Path) -> None:
+    for settings, expected in (([], True), ([setting], False)):
+        trainer = trainer_in(tmp_path, *settings)
+        assert not may_record(trainer.config.training, trainer.force_field, trainer.group), "a CPU"
+        gpu = replace(trainer.group, device=torch.device("cuda", 0))
+        assert may_record(trainer.config.training, trainer.force_field, gpu) is expected
+        assert not may_record(trainer.config.training, trainer.force_field, replace(gpu, count=2))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("setting", ["training.accumulate=1", "training.accumulate=2", "model.forces=direct"])
+def test_a_gpu_learns_the_same_by_recordings(setting: str, tmp_path: Path) -> None:
+    expected = weights_after(tmp_path / "plain", "device=cuda", "training.cuda_graphs=false", setting)
+    assert_same(weights_after(tmp_path / "recorded", "device=cuda", setting), expected)
+    assert "recorded as CUDA graphs" in (tmp_path / "recorded" / "train.log").read_text()
+    part = weights_after(tmp_path / "resumed", "device=cuda", setting, "training.max_steps=3")
+    assert part.keys() == expected.keys()
+    assert_same(
+        weights_after(tmp_path / "resumed", "device=cuda", setting, "training.max_steps=6", resume=True),
+        weights_after(tmp_path / "again", "device=cuda", setting),
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_recording_replays_for_other_values() -> None:
+    total = torch.zeros(3, device="cuda")
+
+    def function(inputs: Sequence[Tensor]) -> list[Tensor]:
+        total.add_(inputs[0])
+        return [inputs[0] * inputs[1]]
+
+    recorded = Recorded(function, [torch.ones(3, device="cuda"), torch.full((3,), 2.0, device="cuda")])
+    total.zero_()
+    (product,) = recorded([torch.full((3,), 3.0), torch.full((3,), 5.0)])
+    assert product.tolist() == [15.0] * 3
+    assert total.tolist() == [3.0] * 3
