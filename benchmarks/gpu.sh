@@ -3,7 +3,8 @@
 #
 #     benchmarks/gpu.sh [--device cuda] [--slice SECONDS] [--tiny] [FOLDER]
 #
-# 1. Tests: every model by every way of computing on the GPU against the CPU.  If one fails, nothing is measured.
+# 1. Tests: every model by every way of computing on the GPU against the CPU, and trainings by CUDA graphs against those
+#    without.  If one fails, nothing is measured.
 # 2. Ratios: training steps, energies and forces, DeNS, dynamics, scaling (denskit_bench; it checks agreement itself).
 # 3. The paper's run on MD17: Equiformer (L = 2) with DeNS on aspirin.
 #
@@ -51,8 +52,8 @@ bench() { # NAME VERB OPTIONS ...
 tests() {
     if [ -e "$folder/tests.passed" ]; then return; fi
     echo "$(date +%H:%M) tests on $device"
-    within python -m pytest -n 0 -q -m gpu ${tiny:+-k "envelope and auto"} "$root/tests/contract/test_devices.py" \
-        >"$folder/tests.log" 2>&1
+    within python -m pytest -n 4 -q -m gpu ${tiny:+-k "envelope and auto"} "$root/tests/contract/test_devices.py" \
+        "$root/tests/training/test_recorded.py" >"$folder/tests.log" 2>&1
     local code=$?
     if [ $code -eq 143 ]; then left=1; return; fi
     tail -n 1 "$folder/tests.log"
@@ -66,24 +67,27 @@ ratios() {
         bench dens dens --model equiformer_small --system ethanol --batch 1 --no-memory
         return
     fi
-    local model system
-    for model in l2 l3; do
-        for system in ethanol aspirin; do
-            bench "train-$model-$system" train --model "equiformer_$model" --system "$system"
-            bench "forces-$model-$system" energy_forces --model "equiformer_$model" --system "$system" --batch 1
-        done
-        bench "dens-$model" dens --model "equiformer_$model"
+    local model
+    bench train-l2-ethanol train --model equiformer_l2 --system ethanol --no-memory
+    bench md-aspirin md --model equiformer_l2 --compile --no-memory
+    bench forces-l2-aspirin energy_forces --model equiformer_l2 --system aspirin --batch 1 --compile --no-memory
+    bench train-l2-aspirin train --model equiformer_l2 --system aspirin
+    bench dens-l2 dens --model equiformer_l2 --no-memory
+    bench train-l3-ethanol train --model equiformer_l3 --system ethanol --no-memory
+    for model in equiformer_v3 esen equiformer_v3_gradient; do
+        bench "train-$model" train --model "$model" --system crystal --batch 4 --no-dens --against none
     done
-    bench md-aspirin md --model equiformer_l2
-    bench md-aspirin-16 md --model equiformer_l2 --replicas 16
     for model in equiformer_v2 escn; do
-        bench "dens-$model" dens --model "$model" --system slab --batch 8
-        bench "train-$model" train --model "$model" --system slab --batch 8 --against none
+        bench "dens-$model" dens --model "$model" --system slab --batch 8 --repeats 10
         if [ -n "${FAIRCHEM_PYTHON:-}" ]; then
             bench "fairchem-$model" train --model "$model" --system slab --batch 8 --no-dens --against fairchem \
                 --peer-python "$FAIRCHEM_PYTHON"
         fi
     done
+    bench md-aspirin-64 md --model equiformer_l2 --replicas 64 --compile --no-memory
+    bench train-l3-aspirin train --model equiformer_l3 --system aspirin
+    bench train-l2-ethanol-eager train --model equiformer_l2 --system ethanol --no-recorded --no-memory
+    bench forces-l3-aspirin energy_forces --model equiformer_l3 --system aspirin --batch 1 --compile --no-memory
     bench scaling-edges scaling --over edges
     bench scaling-atoms scaling --over atoms
     bench scaling-batch scaling --over batch --model equiformer_l2 --system ethanol --work train --memory

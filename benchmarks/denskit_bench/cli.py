@@ -196,7 +196,8 @@ def dens(
 
     Example:  python -m denskit_bench dens --model escn --system slab --batch 1 --repeats 3 --json escn.json
     """
-    job = _job("dens", model, system, batch, "without", device, kernels=kernels, layers=layers)
+    recorded = device.startswith("cuda")
+    job = _job("dens", model, system, batch, "without", device, kernels=kernels, layers=layers, recorded=recorded)
     _measure(job, threads, repeats, warm_ups, memory, json)
 
 

@@ -94,11 +94,12 @@ def assemble(job: Job, sides: Sequence[Side]) -> Meeting:
     batch = next(iter(contestants.values())).prepared.batch
     agreement = compare(job, contestants) if len(contestants) == 2 and job.work != "dens" else None
     if job.recorded:
-        contestants["ours"].record()
-    seen = not (job.compile or job.recorded)  # a library or a graph hides its operations
+        for side in sides if job.work == "dens" else ("ours",):
+            contestants[side].record()
+    seen = not job.compile  # a library hides its operations, and so does a graph
     meeting = Meeting(
         contenders={
-            side: Own(one.step, device, one.module, counts=side == "theirs" or seen)
+            side: Own(one.step, device, one.module, counts=one.recorded is None and (side == "theirs" or seen))
             for side, one in contestants.items()
         },
         agreement=agreement,

