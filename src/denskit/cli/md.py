@@ -31,8 +31,8 @@ Compile = Annotated[
     bool,
     typer.Option(
         "--compile",
-        help="Compile the model, once for a number of atoms (minutes, C++ compiler): for long runs. On a GPU always done "
-        "up to 1,000 atoms, in seconds.",
+        help="Compile the model, once for a number of atoms (minutes, C++ compiler): for long runs. "
+        "On a GPU always done up to 1,000 atoms, in seconds.",
     ),
 ]
 DryRun = Annotated[
