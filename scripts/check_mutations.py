@@ -205,6 +205,27 @@ MUTATIONS = [
         test=_L + "test_paper_loss_of_the_worked_example",
     ),
     Mutation(
+        mistake="Huber's function of each component",
+        file=LOSSES,
+        before="return self._of_squared(difference.square().sum(dim=-1))",
+        after="return self._of_squared(difference.square()).sum(dim=-1)",
+        test=_L + "test_huber_loss_of_the_worked_example",
+    ),
+    Mutation(
+        mistake="Huber's function from a root without a gradient at zero",
+        file=LOSSES,
+        before="torch.where(small, torch.ones_like(squared), squared).sqrt()",
+        after="squared.sqrt()",
+        test=_L + "test_a_perfect_prediction_has_loss_zero_and_finite_gradients",
+    ),
+    Mutation(
+        mistake="Huber's delta left at its default",
+        file=LABELS,
+        before="HuberLoss(self.huber_delta)",
+        after="HuberLoss(0.01)",
+        test=_L + "test_huber_loss_of_the_worked_example",
+    ),
+    Mutation(
         mistake="force errors of fixed atoms in the metrics",
         file=METRICS,
         before="atoms = targets.forces_mask & batch.free_atoms\n        mask = atoms[:, None].expand_as(forces)",
@@ -298,8 +319,8 @@ MUTATIONS = [
     Mutation(
         mistake="the strain scored on all crystals",
         file=CELL_DENS,
-        before="LOSSES[self.config.loss], prepared.strain_mask",
-        after="LOSSES[self.config.loss], torch.ones_like(prepared.strain_mask)",
+        before="self.config.form, prepared.strain_mask",
+        after="self.config.form, torch.ones_like(prepared.strain_mask)",
         test=_C + "test_what_is_scored",
     ),
     Mutation(

@@ -116,6 +116,8 @@ def test_what_is_scored() -> None:
     wrong = right | {"strain": prepared.strain + 1, "stress": targets.stress + touched[:, None, None]}
     terms = task.losses(wrong, prepared, 0.0)
     assert float(terms["strain"].mean) == pytest.approx(3.0), "a matrix of ones has norm 3"
+    huber = CellDeNS(CONFIG.model_copy(update={"loss": "huber", "huber_delta": 2.0}))
+    assert float(huber.losses(wrong, prepared, 0.0)["strain"].mean) == pytest.approx(2 * (3 - 1))
     assert float(terms["stress"].sum) == 0
 
 

@@ -318,7 +318,7 @@ def situations(draw: st.DrawFn) -> tuple[DeNSConfig, Batch, Targets, Tensor, flo
         min_atoms=draw(st.sampled_from([None, 3])),
         max_force=draw(st.sampled_from([None, 2.5])),
         max_corrupted_share=draw(st.sampled_from([None, 0.6])) if partial else None,
-        loss=draw(st.sampled_from(["published", "paper"])),
+        loss=draw(st.sampled_from(["published", "paper", "huber"])),
         energy_loss=draw(st.sampled_from(["mae", "mae_per_atom"])),
     )
     keys = keys_for(draw(st.integers(0, 2**62)), draw(st.integers(0, 1000)), range(len(sizes)))

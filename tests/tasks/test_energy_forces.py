@@ -34,7 +34,7 @@ def test_a_term_without_weight_needs_no_prediction() -> None:
     assert set(task.losses({"energy": torch.zeros(2, dtype=torch.float64)}, prepared, 0.0)) == {"energy"}
 
 
-@pytest.mark.parametrize("loss", ["published", "paper"])
+@pytest.mark.parametrize("loss", ["published", "paper", "huber"])
 def test_absent_labels_may_be_nan(loss: str) -> None:
     batch, model = make_batch([4, 3]), LinearModel()
     targets = hide_labels(

@@ -16,11 +16,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from pydantic import ValidationError
+from scipy.stats import special_ortho_group
 from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd.functional import hessian
+from torch.nn.functional import huber_loss
 
 from denskit.batch import Prepared
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Term, total_loss
+from denskit.tasks.losses import HuberLoss
 from tasks.small import LinearModel, make_batch, make_targets, select_systems
 
 FAR = 1000.0
@@ -108,6 +114,94 @@ def test_published_oc20_loss_of_the_worked_example() -> None:
     assert total_loss(terms).item() == pytest.approx(3.5 + 1050 / 4, rel=1e-12)
 
 
+def test_huber_loss_of_the_worked_example() -> None:
+    """With delta = 4: n^2 / 2 up to 4, then 4 (n - 2)."""
+    prediction, prepared = worked_example()
+    config = DeNSConfig(
+        energy_weight=2.0, forces_weight=80.0, stress_weight=0.5, coefficient=5.0, loss="huber", huber_delta=4.0
+    )
+    terms = DeNS(config).losses(prediction, prepared, progress=0.25)
+    assert numbers(terms) == approx(
+        {
+            "energy": (3.0**2 / 2 + 0.5**2 / 2, 2, 2.0),
+            "forces": (3.0**2 / 2 + 4 * (7.0 - 2) + 0.0, 3, 80.0),  # atoms 1, 3, 4
+            "noise": (4 * (5.0 - 2), 1, 5.0 * 0.75),
+            "stress": (3.0**2 / 2, 1, 0.5),  # B
+        }
+    )
+    # 2 * 4.625 / 2 + 80 * 24.5 / 3 + 3.75 * 12 + 0.5 * 4.5 = 4.625 + 653.333... + 45 + 2.25
+    assert total_loss(terms).item() == pytest.approx(705.0 + 5 / 24, rel=1e-12)
+
+
+@pytest.mark.parametrize("per_atom", [False, True])
+@pytest.mark.parametrize("delta", [0.01, 0.3, 1.0, 100.0])
+def test_huber_terms_are_those_of_torch(delta: float, per_atom: bool) -> None:
+    """Of energies and components of stress as MACE has them; of forces torch's function of the norms."""
+    batch = make_batch([4, 2, 5])
+    config = EnergyForcesConfig(
+        stress_weight=1.0, stress_loss="mae", energy_loss="mae_per_atom" if per_atom else "mae", loss="huber",
+        huber_delta=delta,
+    )  # fmt: skip
+    task, targets = EnergyForces(config), make_targets(batch)
+    prepared = task.prepare(batch, targets, keys_for(0, 0, range(3)), 0.0)
+    prediction = LinearModel()(prepared)
+    terms = task.losses(prediction, prepared, 0.0)
+    divisor = batch.n_atoms if per_atom else 1
+    norms = torch.linalg.vector_norm(prediction["forces"] - targets.forces, dim=-1)
+    expected = {
+        "energy": huber_loss(prediction["energy"] / divisor, targets.energy / divisor, delta=delta),
+        "forces": huber_loss(norms, torch.zeros_like(norms), delta=delta),
+        "stress": huber_loss(prediction["stress"], targets.stress, delta=delta),
+    }
+    for name, value in expected.items():
+        torch.testing.assert_close(terms[name].mean, value, rtol=1e-12, atol=0)
+
+
+def test_huber_loss_does_not_depend_on_the_axes() -> None:
+    prediction, prepared = worked_example()
+    rotation = torch.from_numpy(special_ortho_group.rvs(3, random_state=0))
+    targets = prepared.targets
+    turned = replace(
+        prepared,
+        noise=prepared.noise @ rotation.T,
+        targets=replace(targets, forces=targets.forces @ rotation.T, stress=rotation @ targets.stress @ rotation.T),
+    )
+    turned_prediction = {
+        "energy": prediction["energy"],
+        "forces": prediction["forces"] @ rotation.T,
+        "noise": prediction["noise"] @ rotation.T,
+        "stress": rotation @ prediction["stress"] @ rotation.T,
+    }
+    task = DeNS(DeNSConfig(stress_weight=1.0, loss="huber", huber_delta=4.0))
+    before, after = task.losses(prediction, prepared, 0.0), task.losses(turned_prediction, turned, 0.0)
+    for name, term in before.items():
+        torch.testing.assert_close(term.sum, after[name].sum, rtol=1e-12, atol=0)
+
+
+def test_huber_loss_is_twice_differentiable() -> None:
+    """At zero, where a norm is not; inside and outside of delta by finite differences."""
+    form = HuberLoss(0.45)
+    zero = torch.zeros(3, dtype=torch.float64)
+    assert torch.equal(hessian(form.size, zero), torch.eye(3, dtype=torch.float64))
+    assert float(hessian(form.size_of_number, zero[0])) == 1.0
+    errors = torch.tensor([[0.1, -0.2, 0.3], [0.4, 0.5, -0.6], [0.0, 0.0, 9.0]], dtype=torch.float64)
+    for size in (form.size, form.size_of_number):
+        assert gradcheck(size, errors.requires_grad_()) and gradgradcheck(size, errors)
+
+
+@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper"])
+def test_a_delta_without_huber_is_refused(loss: str) -> None:
+    with pytest.raises(ValidationError, match=f"huber_delta=0.02 has no effect with loss={loss}; set loss=huber"):
+        DeNSConfig(loss=loss, huber_delta=0.02)
+    assert DeNSConfig.model_validate(DeNSConfig(loss=loss).model_dump()).loss == loss  # a saved run has the default
+
+
+@pytest.mark.parametrize("delta", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_delta_is_a_finite_number_above_zero(delta: float) -> None:
+    with pytest.raises(ValidationError, match="huber_delta"):
+        EnergyForcesConfig(loss="huber", huber_delta=delta)
+
+
 def test_published_oc20_counts_all_stresses() -> None:
     """As published, where the stress of a corrupted structure is a constant error: others weigh no more for it."""
     prediction, prepared = worked_example()
@@ -131,7 +225,7 @@ def test_without_corruption_the_published_forms_are_one() -> None:
         assert total_loss(terms).item() == pytest.approx(1.75 + 100 * l2mae.item(), rel=1e-12)
 
 
-@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper"])
+@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper", "huber"])
 def test_what_is_not_scored_has_no_gradient(loss: str) -> None:
     prediction, prepared = worked_example()
     terms = DeNS(DeNSConfig(stress_weight=1.0, loss=loss)).losses(prediction, prepared, progress=0.0)
@@ -144,7 +238,7 @@ def test_what_is_not_scored_has_no_gradient(loss: str) -> None:
     assert all(value.grad.isfinite().all() for value in prediction.values())
 
 
-@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper"])
+@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper", "huber"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_perfect_prediction_has_loss_zero_and_finite_gradients(loss: str, dtype: torch.dtype) -> None:
     _, prepared = worked_example()
@@ -161,7 +255,7 @@ def test_a_perfect_prediction_has_loss_zero_and_finite_gradients(loss: str, dtyp
     assert all(torch.equal(value.grad, torch.zeros_like(value)) for value in prediction.values())
 
 
-@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper"])
+@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper", "huber"])
 def test_nothing_to_score_gives_zero_and_a_gradient_of_zero(loss: str) -> None:
     prediction, prepared = worked_example()
     targets = prepared.targets
@@ -178,7 +272,7 @@ def test_nothing_to_score_gives_zero_and_a_gradient_of_zero(loss: str) -> None:
     assert all(torch.equal(value.grad, torch.zeros_like(value)) for value in prediction.values())
 
 
-@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper"])
+@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper", "huber"])
 def test_without_corruption_the_noise_head_still_has_a_gradient_of_zero(loss: str) -> None:
     prediction, prepared = worked_example()
     ordinary = replace(prepared, noise_mask=torch.zeros_like(prepared.noise_mask))
@@ -228,7 +322,7 @@ def test_the_published_noise_term_weighs_about_16_times_more() -> None:
     assert means == {"published": pytest.approx(1.0), "paper": pytest.approx(1 / 16)}
 
 
-@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper"])
+@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper", "huber"])
 def test_terms_of_two_micro_batches_add_up_to_those_of_the_batch(loss: str) -> None:
     model, batch = LinearModel(), make_batch([4, 2, 5, 3])
     targets, keys = make_targets(batch), keys_for(0, 0, range(4))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.functional import huber_loss
 
 from denskit.batch import Batch, Prepared, Targets
 from denskit.geometry.neighbors import build_neighbors
@@ -62,7 +63,7 @@ def test_only_the_structures_have_labels() -> None:
     assert terms["noise"].weight == CONFIG.coefficient == 1.0
 
 
-@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper"])
+@pytest.mark.parametrize("loss", ["published", "published_oc20", "paper", "huber"])
 def test_the_change_of_the_forces_is_compared_with_the_noise(loss: str) -> None:
     """In the well c x^2 / 2 with sigma = 1/c a head of forces is exact, a head of noise is not."""
     batch, curvature = make_batch([4, 3, 5]), 5.0
@@ -73,6 +74,8 @@ def test_the_change_of_the_forces_is_compared_with_the_noise(loss: str) -> None:
     assert float(NDeM(config).losses(prediction, prepared, 0.0)["noise"].sum) < EXACT64
     wrong = NDeM(config).losses({**prediction, "noise": prepared.noise}, prepared, 0.0)["noise"]
     size = torch.linalg.vector_norm(force[:12] - 2 * prepared.noise[12:], dim=-1)
+    if loss == "huber":
+        size = huber_loss(size, torch.zeros_like(size), reduction="none", delta=config.huber_delta)
     if loss != "paper":
         assert (wrong.sum.item(), wrong.count.item()) == pytest.approx((size.sum().item(), 12.0))
     else:

@@ -92,7 +92,7 @@ def test_noise_counts_where_there_are_no_force_labels() -> None:
     hidden = hide_labels(
         make_targets(batch), energy=torch.ones(2).bool(), forces=torch.zeros(7).bool(), stress=torch.zeros(2).bool()
     )
-    for loss, count in (("published", 7.0), ("published_oc20", 7.0), ("paper", 2.0)):
+    for loss, count in (("published", 7.0), ("published_oc20", 7.0), ("paper", 2.0), ("huber", 7.0)):
         config = NoisyNodesConfig(loss=loss, forces_weight=0)
         prepared = prepared_by(batch, hidden, config)
         prediction = {"energy": hidden.energy, "noise": torch.zeros_like(prepared.noise).requires_grad_()}

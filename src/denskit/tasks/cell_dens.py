@@ -25,7 +25,7 @@ from denskit.geometry.symmetric_matrices import coefficients_of
 from denskit.random import Use, normal, uniform
 from denskit.tasks.base import Term
 from denskit.tasks.dens import DeNS, DeNSConfig
-from denskit.tasks.losses import LOSSES, zero_unless
+from denskit.tasks.losses import zero_unless
 
 
 class CellDeNSConfig(DeNSConfig):
@@ -74,7 +74,7 @@ class CellDeNS(DeNS):
         """Terms of DeNS and "strain" (see :class:`denskit.tasks.base.Task`)."""
         assert prepared.strain is not None and prepared.strain_mask is not None
         terms = super().losses(prediction, prepared, progress)
-        form, scored = LOSSES[self.config.loss], prepared.strain_mask
+        form, scored = self.config.form, prepared.strain_mask
         difference = zero_unless(scored, prediction["strain"] - prepared.strain)
         sums = form.over_systems(form.size(difference.flatten(1)), scored=scored, existing=prepared.targets.stress_mask)
         terms["strain"] = Term(*sums, self.config.strain_coefficient * self.config.share_at(progress))

@@ -15,7 +15,6 @@ from denskit.batch import Batch, Prepared
 from denskit.random import Use, normal
 from denskit.tasks.base import Term
 from denskit.tasks.energy_forces import LossConfig
-from denskit.tasks.losses import LOSSES
 
 AUTO = ("auto", "auto_by_element")  # values of sigma that a training replaces by what it measures
 
@@ -107,7 +106,7 @@ def displaced(batch: Batch, displacement: Tensor) -> Batch:
 def noise_term(config: DenoisingConfig, noise: Tensor, prepared: Prepared, progress: float) -> Term:
     """Loss of predicted ``noise`` [N, 3], in units of sigma, on the corrupted atoms."""
     batch = prepared.batch
-    sums = LOSSES[config.loss].over_atoms(
+    sums = config.form.over_atoms(
         noise - prepared.noise,
         scored=prepared.noise_mask,
         existing=prepared.noise_mask | (batch.free_atoms & prepared.targets.forces_mask),

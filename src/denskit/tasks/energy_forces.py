@@ -12,7 +12,7 @@ from torch import Tensor
 from denskit.batch import Batch, Prepared, Targets
 from denskit.settings import Settings
 from denskit.tasks.base import Term
-from denskit.tasks.losses import LOSSES, LossName, zero_unless
+from denskit.tasks.losses import LOSSES, HuberLoss, LossName, PublishedLoss, zero_unless
 
 
 class LossConfig(Settings):
@@ -28,12 +28,17 @@ class LossConfig(Settings):
     stress_weight: float = Field(0.0, ge=0)
     """Weight of the stress term."""
     stress_loss: Literal["norm", "mae"] = "norm"
-    """Stress error of a structure: Frobenius norm (squared in the form "paper"), or mean of the absolute components."""
+    """Stress error of a structure: Frobenius norm (squared in the form "paper"), or mean of the absolute components.
+    With "huber": Huber function of the norm, or mean of the Huber functions of the components."""
     energy_loss: Literal["mae", "mae_per_atom"] = "mae"
     """Energy error of a structure, or that error divided by its number of atoms."""
     loss: LossName = "published"
     """Form of the terms over atoms: "published" (MD17: unsquared norms, mean over the atoms scored), "published_oc20"
-    (the same norms, mean over all free atoms) or "paper" (as printed)."""
+    (the same norms, mean over all free atoms), "paper" (as printed) or "huber" (Huber function of the norms and
+    of the energy error, mean over the atoms scored)."""
+    huber_delta: float = Field(0.01, gt=0, allow_inf_nan=False)
+    """Error at which loss=huber changes from quadratic to linear, in all terms (MACE: 0.01). In the model's units;
+    times the scales in the log, in eV and eV/Å. For noise in units of sigma."""
 
     @model_validator(mode="after")
     def _some_weight(self) -> LossConfig:
@@ -43,6 +48,20 @@ class LossConfig(Settings):
                 "set at least one of them above 0"
             )
         return self
+
+    @model_validator(mode="after")
+    def _delta_has_effect(self) -> LossConfig:
+        if self.loss != "huber" and self.huber_delta != type(self).model_fields["huber_delta"].default:
+            raise ValueError(
+                f"huber_delta={self.huber_delta:g} has no effect with loss={self.loss}; set loss=huber or leave "
+                "huber_delta out"
+            )
+        return self
+
+    @property
+    def form(self) -> PublishedLoss:
+        """The form of the loss, with its settings."""
+        return HuberLoss(self.huber_delta) if self.loss == "huber" else LOSSES[self.loss]
 
 
 class EnergyForcesConfig(LossConfig):
@@ -90,16 +109,16 @@ def label_terms(
     """Weighted terms of energy, forces and stress in model units.
 
     Scored are structures and atoms that have the label and that the masks ([B], [N], [B]; default all) select.  The
-    energy error is |E - E'| in all forms.
+    energy error is |E - E'| in all forms but "huber", where it is the Huber function of E - E'.
     """
-    form, batch, targets = LOSSES[config.loss], prepared.batch, prepared.targets
+    form, batch, targets = config.form, prepared.batch, prepared.targets
     terms = {}
     if config.energy_weight > 0:
         scored = targets.energy_mask & energy_scored
-        error = zero_unless(scored, prediction["energy"] - targets.energy).abs()
+        difference = zero_unless(scored, prediction["energy"] - targets.energy)
         if config.energy_loss == "mae_per_atom":
-            error = error / batch.n_atoms
-        sums = form.over_systems(error, scored=scored, existing=targets.energy_mask)
+            difference = difference / batch.n_atoms
+        sums = form.over_systems(form.size_of_number(difference), scored=scored, existing=targets.energy_mask)
         terms["energy"] = Term(*sums, config.energy_weight)
     if config.forces_weight > 0:
         existing = targets.forces_mask & batch.free_atoms
@@ -110,7 +129,7 @@ def label_terms(
         scored = targets.stress_mask & stress_scored
         difference = zero_unless(scored, prediction["stress"] - targets.stress)
         mean = config.stress_loss == "mae"
-        error = difference.abs().mean((1, 2)) if mean else form.size(difference.flatten(1))
+        error = form.size_of_number(difference).mean((1, 2)) if mean else form.size(difference.flatten(1))
         sums = form.over_systems(error, scored=scored, existing=targets.stress_mask)
         terms["stress"] = Term(*sums, config.stress_weight)
     return terms

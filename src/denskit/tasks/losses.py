@@ -1,8 +1,8 @@
 """Forms of the loss: from differences to the sum and count of a term.
 
 ``published`` is the loss of the published MD17 training, ``published_oc20`` that of the published training on OC20 and
-OC22, ``paper`` the printed equations.  A coefficient belongs to one form: with p = r = 0.25 the noise term weighs about
-16 times more in the first than in the others (see docs/dens.md).
+OC22, ``paper`` the printed equations, ``huber`` the Huber function of norms.  A coefficient belongs to one form: with
+p = r = 0.25 the noise term weighs about 16 times more in the first than in the next two (see docs/dens.md).
 
 An atom or system *exists* for a term when it has the label and may move; it is *scored* when the term counts its error.
 Scored atoms and systems are a subset of the existing ones.
@@ -26,6 +26,10 @@ class PublishedLoss:
     def size(self, difference: Tensor) -> Tensor:
         """Size [...] of vectors [..., d]; its gradient at zero is zero."""
         return torch.linalg.vector_norm(difference, dim=-1)
+
+    def size_of_number(self, difference: Tensor) -> Tensor:
+        """Size [...] of numbers [...], such as energy errors: the absolute value; its gradient at zero is zero."""
+        return difference.abs()
 
     def over_atoms(self, difference: Tensor, *, scored: Tensor, existing: Tensor, batch: Batch) -> Sums:
         """Sum of the sizes of vectors [N, 3] over the scored atoms [N] bool; ``existing`` [N] bool."""
@@ -78,8 +82,43 @@ class PaperLoss(PublishedLoss):
         return value.sum(), existing.sum().to(value.dtype)
 
 
-LossName = Literal["published", "published_oc20", "paper"]
-LOSSES: dict[LossName, PublishedLoss] = {
+class HuberLoss(PublishedLoss):
+    """Huber function of Euclidean norms and of energy errors; one mean over all scored atoms (systems) of the batch.
+
+    As in ``torch.nn.functional.huber_loss``, of a size n >= 0:
+
+        n^2 / 2                if n <= delta
+        delta (n - delta / 2)  otherwise
+
+    MACE (``WeightedHuberEnergyForcesStressLoss``) takes the function of each component of forces and stresses.  That
+    depends on the axes: rotated structures with equally large errors would have different losses.  The norm does not
+    change under rotations.  Small errors of forces count 3 times, of stresses 9 times as much as in MACE's mean over
+    components.
+
+    delta: in model units, as everything that tasks compare; multiply it by the scales of the model for eV, eV/Å and
+    eV/Å^3.  For noise and strains it is in units of their sigma.
+    """
+
+    def __init__(self, delta: float) -> None:
+        self.delta = delta
+
+    def size(self, difference: Tensor) -> Tensor:
+        """Huber function of the norms."""
+        return self._of_squared(difference.square().sum(dim=-1))
+
+    def size_of_number(self, difference: Tensor) -> Tensor:
+        """Huber function of the numbers."""
+        return self._of_squared(difference.square())
+
+    def _of_squared(self, squared: Tensor) -> Tensor:
+        """Huber function of sizes, from their squares [...]; twice differentiable at zero, where roots are not."""
+        small = squared <= self.delta * self.delta
+        size = torch.where(small, torch.ones_like(squared), squared).sqrt()
+        return torch.where(small, squared / 2, self.delta * (size - self.delta / 2))
+
+
+LossName = Literal["published", "published_oc20", "paper", "huber"]
+LOSSES: dict[str, PublishedLoss] = {  # without settings of their own
     "published": PublishedLoss(),
     "published_oc20": PublishedOC20Loss(),
     "paper": PaperLoss(),

@@ -26,7 +26,6 @@ from denskit.random import Use, uniform
 from denskit.tasks.base import Term
 from denskit.tasks.corruption import DenoisingConfig, displaced, draw_noise
 from denskit.tasks.energy_forces import label_terms
-from denskit.tasks.losses import LOSSES
 
 
 class NDeMConfig(DenoisingConfig):
@@ -84,7 +83,7 @@ class NDeM:
         _, displaced_forces = prediction["noise"].chunk(2)
         change = _for_copies(forces - displaced_forces)
         copies = prepared.noise_mask
-        sums = LOSSES[self.config.loss].over_atoms(
+        sums = self.config.form.over_atoms(
             change - prepared.noise, scored=copies, existing=copies, batch=prepared.batch
         )
         terms["noise"] = Term(*sums, self.config.coefficient_at(progress))
