@@ -26,6 +26,9 @@ ANIDS = "tasks/anids.py"
 LABELS = "tasks/energy_forces.py"
 LOSSES = "tasks/losses.py"
 METRICS = "tasks/metrics.py"
+PADDING = "geometry/padding.py"
+RECORDED = "training/recorded.py"
+TRAINER = "training/trainer.py"
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,40 @@ _C = "tests/tasks/test_cell_dens.py::"
 _D = "tests/tasks/test_ndem.py::"
 _E = "tests/tasks/test_element_sigma.py::"
 _A = "tests/tasks/test_anids.py::"
+_R = "tests/training/test_recorded.py::"
+_P = "tests/contract/test_recording.py::"
 
 MUTATIONS = [
+    Mutation(
+        mistake="padding edges that count",
+        file=PADDING,
+        before="mask.new_zeros(missing)",
+        after="mask.new_ones(missing)",
+        test=_P + "test_ghosts_change_nothing",
+    ),
+    Mutation(
+        mistake="forces of padding atoms that are scored",
+        file=PADDING,
+        before="""            changed[field.name] = torch.cat((value, value.new_zeros(more, *value.shape[1:])))
+""",
+        after="""            changed[field.name] = torch.cat((value, value.new_ones(more, *value.shape[1:])))
+""",
+        test=_P + "test_ghosts_change_nothing",
+    ),
+    Mutation(
+        mistake="gradients of the warm-ups of a recording that are kept",
+        file=RECORDED,
+        before="            self.gradients.flat.copy_(before)",
+        after="            before.copy_(self.gradients.flat)",
+        test=_R + "test_weights_are_those_without_recording",
+    ),
+    Mutation(
+        mistake="weights of the loss terms that a recording keeps from its first step",
+        file=TRAINER,
+        before="            weights=weights,\n",
+        after="            weights=None,\n",
+        test=_R + "test_what_changes_with_the_step_is_read_from_tensors",
+    ),
     Mutation(
         mistake="noise not divided by sigma",
         file=DENS,

@@ -81,6 +81,22 @@ def trainer_in(folder: Path, *settings: str, device: str = "cpu") -> Trainer:
     return Trainer(config, data, group)
 
 
+def test_what_changes_with_the_step_is_read_from_tensors(tmp_path: Path) -> None:
+    """A recording keeps all other numbers of the step in which it was made."""
+    trainer = trainer_in(tmp_path)
+    first, later = trainer.loader.work(0), trainer.loader.work(4)
+    assert first.weights[-1] > later.weights[-1] > 0, "the coefficient of DeNS decays"
+    found = []
+    for trainer.step in (0, 4):
+        trainer.gradients.zero()
+        trainer._backward(first.parts[0], first.counts, later.weights)
+        found.append(trainer.gradients.flat.clone())
+    assert torch.equal(*found)
+    trainer.gradients.zero()
+    trainer._backward(first.parts[0], first.counts, first.weights)
+    assert not torch.equal(trainer.gradients.flat, found[0])
+
+
 def test_shapes_beyond_the_limit_run_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = trainer_in(tmp_path)
     monkeypatch.setattr(module, "Recorded", OnTheCPU)
