@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from denskit.batch import Batch, System
+from denskit.geometry import neighbors
 from denskit.geometry.neighbors import build_neighbors
 from denskit.simulation.structures import batch_of
 
@@ -274,3 +275,16 @@ def test_replaces_older_edges() -> None:
         build_neighbors(replace(batch, positions=moved.positions), 3.0)
     )
     assert edge_list(build_neighbors(moved, 3.0)) != edge_list(old)
+
+
+@pytest.mark.parametrize(("limit", "strict"), [(None, True), (4, True), (4, False)])
+def test_few_atoms_have_the_edges_of_a_search(limit: int | None, strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(3)
+    molecules = [ase.Atoms(f"C{n}", generator.uniform(-3, 3, (n, 3)) + 40) for n in (1, 2, 9, 40)]
+    grid = ase.Atoms("C27", np.stack(np.meshgrid(*3 * [[0.0, 1.5, 3.0]]), -1).reshape(-1, 3))  # equal distances
+    batch = batch_of([*molecules, grid])
+    found = build_neighbors(batch, 3.0, max_neighbors=limit, strict=strict).built_edges
+    monkeypatch.setattr(neighbors, "FEW_ATOMS", 0)
+    expected = build_neighbors(batch, 3.0, max_neighbors=limit, strict=strict).built_edges
+    assert torch.equal(found.index, expected.index) and torch.equal(found.shift, expected.shift)
+    assert found.index.shape[1] > 100

@@ -54,7 +54,7 @@ def box_of(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: flo
         ValueError: Positions or cell not finite, no volume along periodic directions, or an extent beyond ``LARGEST``
             cutoffs.
     """
-    _check_numbers(positions, cell, name)
+    check_numbers(positions, cell, name)
     rows, change = short_basis(cell[pbc])
     repeats = np.linalg.norm(rows, axis=1).min(initial=np.inf)
     if not repeats >= SAME_PLACE:
@@ -86,7 +86,8 @@ def box_of(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: flo
     return Box(box, 1 / np.linalg.norm(inverse, axis=0), positions, whole, moved)
 
 
-def _check_numbers(positions: np.ndarray, cell: np.ndarray, name: str) -> None:
+def check_numbers(positions: np.ndarray, cell: np.ndarray, name: str) -> None:
+    """ValueError for positions or a cell that are not finite or far beyond any structure."""
     wrong = np.flatnonzero(~(np.abs(positions) < OUTERMOST).all(axis=1))
     if len(wrong):
         raise ValueError(

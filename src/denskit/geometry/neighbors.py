@@ -16,13 +16,15 @@ import torch
 import vesin
 
 from denskit.batch import Batch, Edges
-from denskit.geometry.lattice import LARGEST, SAME_PLACE, Box, box_of
+from denskit.geometry.lattice import LARGEST, SAME_PLACE, Box, box_of, check_numbers
 
 TIE = 0.01  # Å^2: OC20's tolerance for neighbours as far as the last one kept
 SPARSE = 0.015  # atoms per Å^3: a fourth of a solid's: the density around an atom on its surface
 GROWTH = 1.4  # of the search radius, where it did not hold enough neighbours
 MOST_EDGES = 2e7  # of one structure: 3 GB while they are sorted
 MOST_STEPS = 1e9  # of vesin from cell to cell: about five seconds
+FEW_ATOMS = 64  # of a molecule: looking at all pairs is two to six times as fast as a search
+FEW_CUTOFFS = 50  # from the origin: farther out the box of the search is checked
 MOST_CELLS = 1e5  # of vesin's list, however large the box
 
 
@@ -89,21 +91,42 @@ def _least_radius(box: Box) -> float:
 
 def _system_edges(rule: _Rule, positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, name: str) -> _Edges:
     """All edges of one system in their final order."""
+    check_numbers(positions, cell, name)
+    if not pbc.any() and len(positions) <= FEW_ATOMS and np.abs(positions).max(initial=0) < FEW_CUTOFFS * rule.cutoff:
+        edges = _among(positions, rule.cutoff)
+        _check_places(edges, name)
+        kept = rule.nearest(edges, len(positions), rule.cutoff)
+        assert kept is not None, "no longer edges are wanted"
+        return kept
     box = box_of(positions, cell, pbc, rule.cutoff, name)
     radius = rule.first_radius(_least_radius(box))
     while True:
         edges = _within(radius, box, name)
-        too_near = np.flatnonzero(edges.distance < SAME_PLACE)
-        if len(too_near):
-            i, j, d = edges.target[too_near[0]], edges.source[too_near[0]], edges.distance[too_near[0]]
-            raise ValueError(
-                f"{name}: atoms {i} and {j} are at one place ({d:.1e} Å apart, images included; counted from 0); "
-                f"at least {SAME_PLACE} Å is wanted. Remove the double atom or correct the cell."
-            )
+        _check_places(edges, name)
         kept = rule.nearest(edges, len(positions), radius)
         if kept is not None:
             return kept
         radius = min(GROWTH * radius, rule.cutoff)
+
+
+def _check_places(edges: _Edges, name: str) -> None:
+    too_near = np.flatnonzero(edges.distance < SAME_PLACE)
+    if len(too_near):
+        i, j, d = edges.target[too_near[0]], edges.source[too_near[0]], edges.distance[too_near[0]]
+        raise ValueError(
+            f"{name}: atoms {i} and {j} are at one place ({d:.1e} Å apart, images included; counted from 0); "
+            f"at least {SAME_PLACE} Å is wanted. Remove the double atom or correct the cell."
+        )
+
+
+def _among(positions: np.ndarray, radius: float) -> _Edges:
+    """All edges shorter than a radius among a few atoms without a cell, sorted by target and source."""
+    vectors = positions[None] - positions[:, None]  # [target, source, 3]
+    distance = np.sqrt(np.square(vectors).sum(-1))
+    near = distance < radius
+    np.fill_diagonal(near, False)
+    target, source = near.nonzero()
+    return _Edges(source, target, np.zeros((len(target), 3), dtype=np.int64), distance[target, source])
 
 
 def _within(radius: float, box: Box, name: str) -> _Edges:

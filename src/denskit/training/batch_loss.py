@@ -65,15 +65,11 @@ def _judged(task: Task, part: Prepared) -> Targets:
 
 def counts_of(task: Task, part: Prepared, progress: float) -> Tensor:
     """Counts of the loss terms [number of terms] float64; they follow from masks, without a prediction."""
-    return torch.stack([term.count.double() for term in _unpredicted(task, part, progress).values()])
+    return torch.stack([term.count.double() for term in terms_without(task, part, progress).values()])
 
 
-def weights_of(task: Task, part: Prepared, progress: float) -> dict[str, float]:
-    """Weights of the loss terms, by name."""
-    return {name: float(term.weight) for name, term in _unpredicted(task, part, progress).items()}
-
-
-def _unpredicted(task: Task, part: Prepared, progress: float) -> dict[str, Term]:
+def terms_without(task: Task, part: Prepared, progress: float) -> dict[str, Term]:
+    """The loss terms of no prediction, for their names, weights and counts."""
     return task.losses(no_prediction(task, part.batch), part, progress)
 
 

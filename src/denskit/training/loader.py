@@ -24,7 +24,7 @@ from denskit.models.config import ModelConfig
 from denskit.random import fold, keys_for, permuted
 from denskit.runtime.progress import counted
 from denskit.tasks import Task
-from denskit.training.batch_loss import counts_of, weights_of
+from denskit.training.batch_loss import terms_without
 from denskit.training.schedule import Schedule
 
 _ORDER = 0x0D3  # tells the keys of the order from those of the corruption
@@ -133,13 +133,13 @@ class Loader:
     def work(self, step: int) -> StepWork:
         """This process's share of a step."""
         shares = [share for share in self.shares(step) if len(share)]
-        counts = torch.zeros(len(self.term_names), dtype=torch.float64)
+        counts, weights = torch.zeros(2, len(self.term_names), dtype=torch.float64)
         parts = [self._prepare(share, step) for share in shares]
-        progress = self.schedule.progress(step)
         for part in parts:
-            counts += counts_of(self.task, part, progress)
-        weights = weights_of(self.task, parts[0], progress).values() if parts else torch.zeros_like(counts)
-        return StepWork(step=step, parts=parts, counts=counts, weights=torch.tensor([*weights], dtype=torch.float64))
+            terms = terms_without(self.task, part, self.schedule.progress(step)).values()
+            counts = counts + torch.stack([term.count.double() for term in terms])
+            weights = torch.tensor([term.weight for term in terms], dtype=torch.float64)
+        return StepWork(step=step, parts=parts, counts=counts, weights=weights)
 
     @property
     def edges(self) -> int:
@@ -155,7 +155,7 @@ class Loader:
         """Weights of the loss terms at a moment of the training."""
         batch, targets = collate([self.source[0]], self.dtype)
         prepared = self.task.prepare(batch, targets, torch.zeros(1, dtype=torch.int64), progress)
-        return weights_of(self.task, prepared, progress)
+        return {name: float(term.weight) for name, term in terms_without(self.task, prepared, progress).items()}
 
     def describe(self, step: int) -> str:
         """The structures of a step, for an error message."""
