@@ -19,55 +19,38 @@ from denskit.analysis.plots import COLOURS, plain_ticks, row_of_axes, save_figur
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 VARIANTS = dict(zip(("without DeNS", "with DeNS"), COLOURS, strict=False))
-LONG = 20_000  # steps, 1,667 epochs of 100 structures
-Numbers = dict[tuple[str, int, float], list[float]]
+Numbers = dict[tuple[str, float], list[float]]
 
 
 def read(name: str, at: str) -> Numbers:
-    """Force errors (meV/Å) of all seeds by variant, planned steps and the column ``at``."""
+    """Force errors (meV/Å) of all seeds by variant and the column ``at``."""
     found: Numbers = defaultdict(list)
     with (DOCS / "data" / name).open(encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
-            found[row["variant"], int(row["steps"]), float(row[at])].append(float(row["forces_mae_meV_per_A"]))
+            found[row["variant"], float(row[at])].append(float(row["forces_mae_meV_per_A"]))
     return found
 
 
 def draw_frames(axes: Axes, numbers: Numbers) -> None:
-    """Means over seeds and their standard errors against the number of structures; long trainings apart."""
+    """Means over seeds and their standard errors against the number of structures."""
     for variant, colour in VARIANTS.items():
-        for long in (False, True):
-            places = {
-                at: np.array(rows) for (v, steps, at), rows in numbers.items() if (v, steps == LONG) == (variant, long)
-            }
-            x = sorted(places)
-            means = [places[at].mean() for at in x]
-            errors = [places[at].std(ddof=1) / len(places[at]) ** 0.5 for at in x]
-            label = f"{variant}, 1,667 epochs" if long else f"{variant}, 830 to 1,000 epochs"
-            axes.errorbar(
-                x,
-                means,
-                yerr=errors,
-                label=label,
-                color=colour,
-                marker="s" if long else "o",
-                markersize=4,
-                capsize=2,
-                mfc="white" if long else colour,
-            )
+        places = {at: np.array(rows) for (v, at), rows in numbers.items() if v == variant}
+        x = sorted(places)
+        means = [places[at].mean() for at in x]
+        errors = [places[at].std(ddof=1) / len(places[at]) ** 0.5 for at in x]
+        axes.errorbar(x, means, yerr=errors, label=variant, color=colour, marker="o", markersize=4, capsize=2)
     axes.set(xlabel="training structures", ylabel="force MAE (meV/Å), test", xscale="log", yscale="log")
-    axes.set_xticks([50, 100], ["50", "100"])
-    axes.set_xlim(45, 112)
+    axes.set_xticks(x, [f"{at:.0f}" for at in x])
+    axes.set_xlim(0.9 * x[0], 1.12 * x[-1])
     axes.xaxis.set_minor_locator(NullLocator())
 
 
 def draw_curves(axes: Axes, numbers: Numbers) -> None:
-    """Mean validation errors over the steps, of short trainings thin."""
+    """Mean validation errors over the steps."""
     for variant, colour in VARIANTS.items():
-        for steps in sorted({steps for _, steps, _ in numbers}):
-            points = sorted((at, np.mean(rows)) for (v, s, at), rows in numbers.items() if (v, s) == (variant, steps))
-            x, y = np.array([point for point in points if point[0] >= 1000]).T
-            style = {"linewidth": 1.8} if steps == LONG else {"linewidth": 0.9, "alpha": 0.7}
-            axes.plot(x, y, color=colour, label=f"{variant}, {steps:,} steps", **style)
+        points = sorted((at, np.mean(rows)) for (v, at), rows in numbers.items() if v == variant)
+        x, y = np.array([point for point in points if point[0] >= 1000]).T
+        axes.plot(x, y, color=colour, label=variant, linewidth=1.8)
     axes.set(xlabel="training step, 100 structures", ylabel="force MAE (meV/Å), validation", yscale="log")
 
 
