@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from denskit.batch import System
+from denskit.data.periodicity import not_a_crystal
 from denskit.reading.arrays import read_npz
 from denskit.simulation.crystals.ground_state import CrystalSettings
 from denskit.simulation.crystals.phonons import IMAGINARY, TEMPERATURE, displaced_forces, repeats_of, right_handed
@@ -34,7 +35,7 @@ class Conductivity:
     mode_kappa: np.ndarray  # [Q, M] W/(m K), mean of the directions; their sum over sum(weights) is the mean of kappa
     weights: np.ndarray  # [Q] of the irreducible points of the mesh
     frequencies: np.ndarray  # [Q, M] THz; imaginary ones are negative
-    mesh: np.ndarray | None = None  # [3] points of q along each axis; None: not known
+    mesh: np.ndarray | None = None  # [3] points of q along the axes, or [3, 3] of a generalized grid; None: not known
     repeats: np.ndarray | None = (
         None  # [2, 3] of the cell, in the supercells of second and third order; None: not known
     )
@@ -55,15 +56,26 @@ class Conductivity:
         lacking = {"kappa", "mode_kappa", "weights"} - arrays.keys()
         if lacking:
             raise ValueError(f"{path} holds no conductivity: {', '.join(sorted(lacking))} are absent")
-        for name, shape in (("mesh", (3,)), ("repeats", (2, 3))):
-            if name in arrays and (arrays[name].shape != shape or not (arrays[name] >= 1).all()):
-                raise ValueError(f"{path}: {name} is {arrays[name].tolist()}; wanted {shape} whole numbers above 0")
+        mesh, repeats = (_counts(arrays, name, path) for name in ("mesh", "repeats"))
         empty = np.zeros((0, 0))
         return cls(
             kappa=arrays["kappa"], mode_kappa=arrays["mode_kappa"], weights=arrays["weights"],
             coherence=float(arrays.get("coherence", np.nan)), frequencies=arrays.get("frequencies", empty),
-            mesh=arrays.get("mesh"), repeats=arrays.get("repeats"),
+            mesh=mesh, repeats=repeats,
         )  # fmt: skip
+
+
+def _counts(arrays: dict[str, np.ndarray], name: str, path: Path) -> np.ndarray | None:
+    """Whole numbers of a file; of a generalized grid some are 0.  Raises ValueError for others."""
+    if name not in arrays:
+        return None
+    given, shapes = arrays[name], {"mesh": ((3,), (3, 3)), "repeats": ((2, 3),)}[name]
+    smallest = -np.inf if given.shape == (3, 3) else 1
+    if given.shape not in shapes or not (np.equal(given, np.rint(given)) & (given >= smallest)).all():
+        wanted = " or ".join(map(str, shapes))
+        raise ValueError(f"{path}: {name} is {given.tolist()}; wanted are whole numbers above 0 of shape {wanted}")
+    counts: np.ndarray = given.astype(np.int64)
+    return counts
 
 
 def conductivity(
@@ -121,11 +133,11 @@ def _of(
     calculation: Any, kappa: np.ndarray, mode_kappa: np.ndarray, weights: np.ndarray, *,
     frequencies: np.ndarray, coherence: float,
 ) -> Conductivity:  # fmt: skip
-    plain_mesh = calculation.grid.grid_matrix is None  # else three numbers do not say the mesh
+    generalized = calculation.grid.grid_matrix  # where three numbers would break the symmetry
     cells = calculation.phonon_supercell_matrix, calculation.supercell_matrix
     return Conductivity(
         kappa=np.array(kappa), mode_kappa=mode_kappa, weights=np.array(weights), frequencies=np.array(frequencies),
-        coherence=float(coherence), mesh=np.array(calculation.mesh_numbers) if plain_mesh else None,
+        coherence=float(coherence), mesh=np.array(calculation.mesh_numbers if generalized is None else generalized),
         repeats=np.array([np.diag(cell) for cell in cells]),
     )  # fmt: skip
 
@@ -133,9 +145,11 @@ def _of(
 def require_comparable(reference: Conductivity, crystal: System, settings: CrystalSettings) -> None:
     """Raises ValueError where a reference has no conductivity, does not know its mesh, or is of another crystal, and
     ModuleNotFoundError without phono3py.  To be asked before a long calculation."""
+    if told := not_a_crystal(crystal):
+        raise ValueError(f"the reference is of a crystal, and the structure is none: {told}")
     if np.isnan(reference.mean):
         raise ValueError(NO_REFERENCE)
-    if reference.mesh is None:
+    if reference.mesh is None and "mesh" not in settings.model_fields_set:
         raise ValueError(
             "the reference does not say its mesh; write it again, by denskit crystal --conductivity or by "
             "Conductivity(..., mesh=[19, 19, 19]).save"
@@ -177,7 +191,7 @@ def conductivity_errors(found: Conductivity, reference: Conductivity, *, symmetr
     if found.mode_kappa.shape != reference.mode_kappa.shape:
         raise ValueError(
             f"modes of {found.mode_kappa.shape} are compared with {reference.mode_kappa.shape} of the reference: the "
-            "meshes or the crystals differ; --mesh gives the length that the reference was made with"
+            "meshes or the crystals differ; without --mesh that of the reference is taken, where its file says it"
         )
     apart = np.abs(found.mode_kappa - reference.mode_kappa).sum() / reference.weights.sum()
     return {**errors, "kappa_SRME": float(2 * apart / both)}

@@ -127,10 +127,10 @@ def require_conductivities(folder: Path, source: Structures, settings: CrystalSe
     crystal, and ModuleNotFoundError without phono3py."""
     _require_references(folder, len(source))
     for index in range(len(source)):
-        file = folder / HEAT.format(index)
+        file, crystal = folder / HEAT.format(index), source[index]
         try:
-            require_comparable(Conductivity.load(file), source[index], settings)
-        except ValueError as error:
+            require_comparable(Conductivity.load(file), crystal, settings)
+        except (ValueError, RuntimeError) as error:  # phono3py raises these
             raise ValueError(f"{file}: {error}") from None
 
 
