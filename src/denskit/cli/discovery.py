@@ -28,7 +28,7 @@ ROWS = (
     ("thermal conductivity: kappa_SRME", "kappa_SRME", "{:.4f}"),
     ("thermal conductivity: kappa_SRE", "kappa_SRE", "{:.4f}"),
     ("conductivities to compare with", "reference_conductivities", "{}"),
-    ("conductivities with the largest kappa_SRME, 2", "conductivities_counted_as_worst", "{}"),
+    ("conductivities that count as 2, the worst", "conductivities_counted_as_worst", "{}"),
     ("predicted stable", "predicted_stable", "{}"),
     ("converged", "converged", "{}"),
     ("not converged in 500 moves", "not_converged", "{}"),

@@ -44,7 +44,7 @@ RelaxedReferences = Annotated[
 Kappa = Annotated[
     Path | None,
     typer.Option(
-        help="Crystals with known thermal conductivity: adds kappa_SRME to --discovery (extra conductivity).",
+        help="Crystals with known thermal conductivities, for --discovery: adds their error, kappa_SRME.",
         metavar="FILE",
     ),
 ]
