@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from denskit.analysis.crystal_results import is_measured, name_in_words
+from denskit.analysis.crystal_results import name_in_words
 from denskit.analysis.plots import row_of_axes, save_figure, series_style
 
 MOST = 12  # crystals in one picture
@@ -27,7 +27,7 @@ def crystal_figure(crystals: Sequence[Mapping[str, Any]]) -> Figure | None:
 
     ``crystals``: as :func:`denskit.simulation.crystals.folder.measure_into` returns them.
     """
-    shown = [crystal for crystal in crystals if is_measured(crystal)][:MOST]
+    shown = [crystal for crystal in crystals if "eos_energies_eV_per_atom" in crystal][:MOST]
     if not shown:
         return None
     vibrating = [crystal for crystal in shown if "phonon_density_per_THz" in crystal]

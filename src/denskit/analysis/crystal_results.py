@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 def is_measured(crystal: Mapping[str, Any]) -> bool:
-    """Whether the crystal relaxed and has an equation of state."""
+    """Whether the crystal relaxed."""
     return "energy_eV_per_atom" in crystal
 
 
@@ -74,6 +74,8 @@ def remarks(crystal: Mapping[str, Any]) -> Iterator[str]:
 
 def _rough(crystal: Mapping[str, Any]) -> str:
     """A warning where two bulk moduli, or the curvature of the equation of state, show noise; else empty."""
+    if "bulk_modulus_GPa" not in crystal:
+        return ""
     energies, constants = crystal["bulk_modulus_GPa"], crystal.get("elastic_constants_GPa")
     stresses = None if constants is None else float(np.mean(np.array(constants)[:3, :3]))  # of uniform strains (Voigt)
     derivative = crystal["bulk_modulus_derivative"]

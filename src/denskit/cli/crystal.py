@@ -27,11 +27,14 @@ def crystal(
         Path | None, typer.Option(help="Folder with conductivities of the same crystals, to compare with.")
     ] = None,
     mesh: Annotated[
-        float | None, typer.Option(help="Å: length of the sampling of q for --conductivity; default: 40.")
+        float | None,
+        typer.Option(help="Å: length of the sampling of q for --conductivity; default: 40, or as --reference."),
     ] = None,
     supercell: Annotated[
         float | None,
-        typer.Option(help="Å: smallest height of the supercell for --phonons, --conductivity; default: 12."),
+        typer.Option(
+            help="Å: smallest height of the supercell for --phonons, --conductivity; default: 12, or as --reference."
+        ),
     ] = None,
     fmax: Annotated[float, typer.Option(help="eV/Å: largest force in a relaxed crystal.")] = 1e-3,
     strain: Annotated[float, typer.Option(help="Strain of the elastic constants.")] = 0.005,

@@ -25,6 +25,10 @@ ROWS = (
     ("relaxed structure: RMSD, in (volume/atom)^(1/3)", "rmsd", "{:.4f}"),
     ("relaxed structures that match", "matched", "{}"),
     ("structures to compare with", "reference_structures", "{}"),
+    ("thermal conductivity: kappa_SRME", "kappa_SRME", "{:.4f}"),
+    ("thermal conductivity: kappa_SRE", "kappa_SRE", "{:.4f}"),
+    ("conductivities to compare with", "reference_conductivities", "{}"),
+    ("conductivities that count as 2, the worst", "conductivities_counted_as_worst", "{}"),
     ("predicted stable", "predicted_stable", "{}"),
     ("converged", "converged", "{}"),
     ("not converged in 500 moves", "not_converged", "{}"),
@@ -39,6 +43,8 @@ def show_discovery(
     *,
     hull: Path | None,
     relaxed: Path | None,
+    kappa: Path | None,
+    reference: Path | None,
     device: str,
     checkpoint: Any,
     resume: bool,
@@ -46,10 +52,12 @@ def show_discovery(
     """Relax the materials of a file, judge them, and print the table.  Raises ValueError without an output folder."""
     from rich.console import Console
 
+    from denskit.evaluation.conductivities import KnownConductivities
     from denskit.evaluation.convex_hull import ConvexHull
     from denskit.evaluation.discovery import RESULT, TABLE, Materials, discover_into, rmsd_function
     from denskit.evaluation.evaluate import source_of
     from denskit.runtime.device import choose_device
+    from denskit.simulation.calculator import DTYPES
     from denskit.simulation.potential import Potential
     from denskit.simulation.relaxation.folder import RelaxationFolder
     from denskit.training.run_folder import model_file
@@ -68,11 +76,16 @@ def show_discovery(
         "model": potential.weights_sha256(),
         **{name: path and origin_of_file(path) for name, path in files.items()},
     }
+    known_heat = None
+    if kappa is not None and reference is not None:
+        precise = Potential(weights, device=choose_device(device), dtype=DTYPES["float64"], stress=True)
+        heat_origin = {"model": origin["model"], **origin_of_file(kappa)}
+        known_heat = KnownConductivities(source_of(model, kappa, ""), kappa, reference, precise, origin=heat_origin)
     console = Console(stderr=True, soft_wrap=True)
     with stoppable(console) as work:
         found = discover_into(
-            output, potential, materials, origin={"origin": origin}, resume=resume, progress=work.progress,
-            say=lambda text: console.print(text, style="yellow", markup=False), stop=work.stop,
+            output, potential, materials, conductivities=known_heat, origin={"origin": origin}, resume=resume,
+            say=lambda text: console.print(text, style="yellow", markup=False), stop=work.stop, progress=work.progress,
         )  # fmt: skip
     if found is None:
         work.leave(f"the state is saved in {output}")

@@ -34,6 +34,28 @@ Sigmas = Annotated[
 Ratios = Annotated[
     list[float] | None, typer.Option(help="Corruption ratio for --denoise, repeatable; default: from the run's own.")
 ]
+Discovery = Annotated[
+    Path | None, typer.Option(help="Instead: relax these crystals and judge their stability.", metavar="FILE")
+]
+Hull = Annotated[Path | None, typer.Option(help="Known phases with energies, for --discovery.", metavar="FILE")]
+RelaxedReferences = Annotated[
+    Path | None, typer.Option(help="Reference relaxed structures, for --discovery.", metavar="FILE")
+]
+Kappa = Annotated[
+    Path | None,
+    typer.Option(
+        help="Crystals with known thermal conductivities, for --discovery: adds their error, kappa_SRME.",
+        metavar="FILE",
+    ),
+]
+References = Annotated[
+    Path | None,
+    typer.Option(
+        help="Conductivities of the crystals of --kappa: a folder with conductivity_0.npz, conductivity_1.npz, ..., "
+        "as denskit crystal --conductivity writes it.",
+        metavar="FOLDER",
+    ),
+]
 
 
 def evaluate(
@@ -56,16 +78,11 @@ def evaluate(
     ] = False,
     sigma: Sigmas = None,
     ratio: Ratios = None,
-    discovery: Annotated[
-        Path | None,
-        typer.Option(help="Instead: relax these crystals and judge their stability.", metavar="FILE"),
-    ] = None,
-    hull: Annotated[
-        Path | None, typer.Option(help="Known phases with energies, for --discovery.", metavar="FILE")
-    ] = None,
-    relaxed: Annotated[
-        Path | None, typer.Option(help="Reference relaxed structures, for --discovery.", metavar="FILE")
-    ] = None,
+    discovery: Discovery = None,
+    hull: Hull = None,
+    relaxed: RelaxedReferences = None,
+    kappa: Kappa = None,
+    reference: References = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue --discovery in its folder.")] = False,
     force: Force = False,
 ) -> None:
@@ -85,6 +102,8 @@ def evaluate(
 
       denskit evaluate runs/mine --discovery wbm.extxyz --hull phases.extxyz -o runs/mine/discovery
 
+      denskit evaluate runs/mine --discovery wbm.extxyz --kappa heat.extxyz --reference dft -o runs/mine/discovery
+
       torchrun --nproc-per-node 4 -m denskit evaluate runs/oc20 id=val_id ood_ads=val_ood_ads
     """
     from denskit.runtime.determinism import use_deterministic_algorithms
@@ -97,6 +116,8 @@ def evaluate(
         (split != "test" and sets, f"--split {split} is of the run's data, and would be ignored for other structures"),
         ((sigma or ratio) and not denoise, "--sigma and --ratio belong to --denoise"),
         ((hull or relaxed or resume) and not discovery, "--hull, --relaxed and --resume belong to --discovery"),
+        ((kappa or reference) and not discovery, "--kappa and --reference belong to --discovery"),
+        (bool(kappa) != bool(reference), "--kappa FILE (crystals) and --reference FOLDER (conductivities) go together"),
         (committee and (discovery or denoise), "--committee goes with neither --discovery nor --denoise"),
         (discovery and (sets or denoise or data), "--discovery takes its own file, no data.KEY=VALUE, no --denoise"),
         (discovery and (force or split != "test"), "--discovery takes no --split, and no --force; --resume continues"),
@@ -104,7 +125,7 @@ def evaluate(
         (data and not sets, "data.KEY=VALUE says how a file is read; give the file, or leave it out"),
     )
     if discovery:
-        others: dict[str, Any] = {"hull": hull, "relaxed": relaxed}
+        others: dict[str, Any] = {"hull": hull, "relaxed": relaxed, "kappa": kappa, "reference": reference}
         show_discovery(model, discovery, output, device=device, checkpoint=checkpoint, resume=resume, **others)
         return
     common: dict[str, Any] = {"split": split, "checkpoint": checkpoint, "device": device, "batch_size": batch_size}

@@ -1,7 +1,7 @@
 """Stability of crystals from structures that are not relaxed, by the protocol of Matbench Discovery.
 
 Structures are relaxed with their cells (FIRE, 0.02 eV/Å, at most 500 moves); their energies are compared with the
-convex hull of known phases, and with references where there are any.
+convex hull of known phases, and with references where there are any.  Thermal conductivities are of other crystals.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.writing import Originals, plain, relaxed_at
+from denskit.evaluation.conductivities import KnownConductivities, judge_conductivities
 from denskit.evaluation.convex_hull import ConvexHull
 from denskit.evaluation.stability_metrics import stability_metrics
 from denskit.files import atomic_write, write_json
@@ -32,7 +33,7 @@ from denskit.simulation.relaxation.results import Relaxed
 
 PROTOCOL = PROTOCOLS["matbench-discovery"]
 UNMATCHED = 1.0  # RMSD of structures that do not match, as on the leaderboard: the tolerance of the comparison
-TABLE, RESULT = "discovery.csv", "discovery.json"
+TABLE, RESULT, KAPPA = "discovery.csv", "discovery.json", "kappa"
 NAME, HULL, ENERGY = "material_id", "e_above_hull", "relaxed_energy"  # fields of the files
 ATOMS = Callable[[System], ase.Atoms]
 
@@ -99,6 +100,7 @@ def discover_into(
     potential: EnergyAndForces,
     materials: Materials,
     *,
+    conductivities: KnownConductivities | None = None,
     origin: dict[str, Any] | None = None,
     resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
@@ -107,10 +109,13 @@ def discover_into(
 ) -> dict[str, Any] | None:
     """Relax all materials into a folder and judge them; returns the metrics, or None where ``stop`` ended the run.
 
-    Writes ``discovery.csv`` (a line a material), ``discovery.json`` (the metrics), and the files of a relaxation.
-    Arguments and errors as :func:`denskit.simulation.relaxation.folder.relax_into`, and those of :class:`Materials`,
-    all raised before the first move.
+    Writes ``discovery.csv`` (a line a material), ``discovery.json`` (the metrics), and the files of a relaxation; with
+    ``conductivities`` their mean errors are among the metrics, and the folder ``kappa`` has a line a crystal.
+    Arguments and errors as :func:`denskit.simulation.relaxation.folder.relax_into`, and those of :class:`Materials` and
+    of :meth:`KnownConductivities.require_comparable`, all raised before the first move.
     """
+    if conductivities is not None:
+        conductivities.require_comparable()
     hull, references = materials.hull_energies(), materials.references
     if lacking := _lacking(materials):
         say(lacking)
@@ -129,8 +134,20 @@ def discover_into(
         writer.writeheader()
         writer.writerows({name: "" if value is None else value for name, value in row.items()} for row in rows)
     found = {"materials": len(rows), **summary["status"], **_metrics(rows)}
-    write_json(work.path / RESULT, {name: value if math.isfinite(value) else None for name, value in found.items()})
-    return found
+    _write(work.path / RESULT, found)
+    if conductivities is None:
+        return found
+    errors = judge_conductivities(
+        work.path / KAPPA, conductivities, resume=resume, say=say, stop=stop, progress=progress
+    )
+    if errors is None:
+        return None
+    _write(work.path / RESULT, found | errors)
+    return found | errors
+
+
+def _write(file: Path, found: dict[str, Any]) -> None:
+    write_json(file, {name: value if math.isfinite(value) else None for name, value in found.items()})
 
 
 def _lacking(materials: Materials) -> str | None:

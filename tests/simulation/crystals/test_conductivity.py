@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ase import Atoms
 from ase.build import bulk
 
 from denskit.data.frames import structures_of
 from denskit.simulation.crystals import Conductivity, CrystalSettings, conductivity_errors, relaxed_crystal
-from denskit.simulation.crystals.conductivity import conductivity, space_group
+from denskit.simulation.crystals.conductivity import conductivity, require_comparable, space_group
 from denskit.simulation.crystals.folder import measure_into
 from simulation.morse import Morse
 
@@ -80,6 +81,62 @@ def test_missing_references_are_told_before_the_first_crystal(tmp_path: Path) ->
     with pytest.raises(ValueError, match="holds no conductivity: mode_kappa, weights are absent"):
         measure_into(tmp_path / "out", MORSE, source, SETTINGS, heat=True, reference=tmp_path)
     assert not (tmp_path / "out").exists()
+
+
+def test_mesh_and_supercells_are_those_of_the_reference(tmp_path: Path) -> None:
+    """By its lengths a smaller crystal has another mesh, and then other modes."""
+    pytest.importorskip("phono3py", reason="phono3py (extra conductivity) is not installed")
+    (small, wide), _ = structures_of([bulk("Cu", "fcc", a=2.65), bulk("Cu", "fcc", a=2.8)])
+    coarse = CrystalSettings(supercell=4.0, triplet_supercell=3.0, mesh=5.6)
+    reference = conductivity(MORSE, wide, coarse)
+    reference.save(tmp_path / "conductivity_0.npz")
+    reference = Conductivity.load(tmp_path / "conductivity_0.npz")
+    assert reference.mesh is not None and reference.repeats is not None
+    assert reference.mesh.tolist() == [3, 3, 3] and reference.repeats.tolist() == [[3, 3, 3], [2, 2, 2]]
+    own, given = CrystalSettings(), CrystalSettings(mesh=8.0)
+    require_comparable(reference, wide, own)
+    found = conductivity(MORSE, small, own, reference=reference)
+    assert found.mesh is not None and found.mesh.tolist() == [3, 3, 3]
+    assert 0 < conductivity_errors(found, reference)["kappa_SRME"] < 2
+    with pytest.raises(ValueError, match="of another crystal or mesh"):
+        require_comparable(reference, wide, given)
+
+
+def test_references_that_cannot_be_compared_are_told(tmp_path: Path) -> None:
+    pytest.importorskip("phono3py", reason="phono3py (extra conductivity) is not installed")
+    (copper, titanium), _ = structures_of([bulk("Cu", "fcc", a=2.65), bulk("Ti", "hcp", a=2.1, c=3.43)])
+    three = _modes([[1.0, 2.0, 3.0]] * 4, [1, 8, 6, 12])
+    with pytest.raises(ValueError, match="does not say its mesh; write it again"):
+        require_comparable(three, copper, CrystalSettings())
+    known = replace(three, mesh=np.array([3, 3, 3]), repeats=np.full((2, 3), 1))
+    require_comparable(known, copper, CrystalSettings())
+    with pytest.raises(
+        ValueError, match=r"has modes of \(4, 3\) .* the crystal has \(\d+, 6\) for a mesh of 3 x 3 x 3"
+    ):
+        require_comparable(known, titanium, CrystalSettings())
+    with pytest.raises(ValueError, match="has 24 points of q, and its mesh of 3 x 3 x 3 has 27"):
+        require_comparable(replace(known, weights=np.full(4, 6)), copper, CrystalSettings())
+    with pytest.raises(ValueError, match="its crystal has imaginary modes"):
+        require_comparable(replace(known, kappa=np.full(6, np.nan)), copper, CrystalSettings())
+    with pytest.raises(ValueError, match="the structure is none: periodic along xy only"):
+        require_comparable(known, replace(copper, pbc=np.array([True, True, False])), CrystalSettings())
+    np.savez(tmp_path / "a.npz", **{**vars(known), "mesh": np.array([3, 3, 0])})
+    with pytest.raises(ValueError, match=r"mesh is \[3, 3, 0\]; wanted are whole numbers above 0 of shape \(3,\) or"):
+        Conductivity.load(tmp_path / "a.npz")
+
+
+def test_the_mesh_of_a_body_centred_crystal_is_a_matrix(tmp_path: Path) -> None:
+    """Three numbers would break its symmetry."""
+    pytest.importorskip("phono3py", reason="phono3py (extra conductivity) is not installed")
+    edges = np.diag([1.85, 1.85, 2.71])
+    (crystal,), _ = structures_of([Atoms("Cu", cell=(np.full((3, 3), 0.5) - np.eye(3)) @ edges, pbc=True)])
+    found = conductivity(MORSE, crystal, CrystalSettings(supercell=4.0, triplet_supercell=3.0, mesh=5.0))
+    assert found.mesh is not None and found.mesh.tolist() == [[0, 3, 3], [3, 0, 3], [2, 2, 0]]
+    found.save(tmp_path / "a.npz")
+    reference = Conductivity.load(tmp_path / "a.npz")
+    require_comparable(reference, crystal, CrystalSettings())
+    again = conductivity(MORSE, crystal, CrystalSettings(), reference=reference)
+    assert conductivity_errors(again, reference)["kappa_SRME"] == pytest.approx(0, abs=1e-9)
 
 
 def test_files_without_modes_are_refused(tmp_path: Path) -> None:

@@ -17,7 +17,14 @@ from denskit.files import write_json
 from denskit.reading.documents import read_json
 from denskit.runtime.progress import Report, unreported
 from denskit.runtime.work_folder import WorkFolder, append_line, whole_lines
-from denskit.simulation.crystals.conductivity import Conductivity, conductivity, conductivity_errors, space_group
+from denskit.simulation.crystals.conductivity import (
+    Conductivity,
+    Tell,
+    conductivity,
+    conductivity_errors,
+    require_comparable,
+    space_group,
+)
 from denskit.simulation.crystals.elastic import cubic_constants, elastic_constants
 from denskit.simulation.crystals.equation_of_state import equation_of_state
 from denskit.simulation.crystals.ground_state import CrystalSettings, relaxed_crystal
@@ -39,6 +46,7 @@ def measure_into(
     source: Structures,
     settings: CrystalSettings,
     *,
+    moduli: bool = True,
     vibrations: bool = False,
     heat: bool = False,
     reference: Path | None = None,
@@ -56,15 +64,16 @@ def measure_into(
         potential: with stress.
         source: the crystals.
         settings: strains, displacements, convergence.
+        moduli: measure the equation of state and the elastic constants.
         vibrations: measure phonons, too.
         heat: measure the thermal conductivity, too, into ``conductivity_INDEX.npz``.
-        reference: folder with ``conductivity_INDEX.npz`` of the same crystals, to compare with.
+        reference: folder with ``conductivity_INDEX.npz`` of the same crystals; it gives mesh and supercells, too.
         origin: plain JSON about model and file, kept with the settings.
         original: gives each crystal with the fields that may name it; called in ascending order.
         resume: continue the work in the folder.
         say: gets messages for the user.
         stop: asked before each crystal.
-        progress: called after each crystal.
+        progress: called after each crystal and each supercell of a conductivity.
 
     A crystal with a property that cannot be measured has an "error" in its line, beside those found before.  Raises
     ValueError for a folder with other work, FileNotFoundError for a crystal without a reference, and ValueError for a
@@ -78,6 +87,7 @@ def measure_into(
         "phonons": vibrations,
         "conductivity": heat,
         "crystals": len(source),
+        **({} if moduli else {"moduli": False}),
         **(origin or {}),
     }
     with work.opened(resume=resume) as continues:
@@ -97,22 +107,41 @@ def measure_into(
                     say(f"crystal {index}: {told}")
                 potential.check_elements(given)
                 crystal = relaxed_crystal(potential, given, settings)
-                found |= _energies(potential, crystal, settings)
-                found |= _elastic(potential, crystal, settings)
+                for part in _moduli(potential, crystal, settings) if moduli else [_cell(crystal)]:
+                    found |= part
                 if vibrations:
                     found |= _vibrations(potential, crystal, settings, folder / f"phonopy_{index}.yaml")
                 if heat:
-                    kept = space_group(given) == space_group(crystal)
-                    heat_of = conductivity(potential, crystal, settings)
-                    found |= _heat(heat_of, kept, folder / HEAT.format(index))
-                    if reference is not None:
-                        wanted = Conductivity.load(reference / HEAT.format(index))
-                        found |= conductivity_errors(heat_of, wanted, symmetric=kept)
+                    tell = _tell(progress, index, len(source))
+                    for part in _heat(potential, given, crystal, settings, index, folder, reference, tell):
+                        found |= part
             except (ValueError, RuntimeError, ArithmeticError) as error:  # phonopy, phono3py and spglib raise these
                 found["error"] = str(error)
             append_line(folder / PROPERTIES, {**_head(source, index, names[index]), **found})
             progress(index + 1, f"{index + 1} of {len(source)} crystals", len(source))
     return list(properties_in(folder))
+
+
+def require_conductivities(folder: Path, source: Structures, settings: CrystalSettings) -> None:
+    """Raises FileNotFoundError and ValueError where a folder lacks a conductivity that can be compared with that of a
+    crystal, and ModuleNotFoundError without phono3py."""
+    _require_references(folder, len(source))
+    for index in range(len(source)):
+        file, crystal = folder / HEAT.format(index), source[index]
+        try:
+            require_comparable(Conductivity.load(file), crystal, settings)
+        except (ValueError, RuntimeError) as error:  # phono3py raises these
+            raise ValueError(f"{file}: {error}") from None
+
+
+def _tell(progress: Report, index: int, crystals: int) -> Tell:
+    """Progress within a conductivity."""
+
+    def told(done: int, total: int) -> None:
+        text = f"{index} of {crystals} crystals; of the next {done} of {total} supercells"
+        progress(index + done / (total + 1), text, crystals)
+
+    return told
 
 
 def _require_references(folder: Path, crystals: int) -> None:
@@ -146,15 +175,27 @@ def _head(source: Structures, index: int, name: str) -> dict[str, Any]:
     return head
 
 
-def _energies(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> dict[str, Any]:
-    """Cell and equation of state of one relaxed crystal as plain JSON; units are in the names."""
-    state = equation_of_state(potential, crystal, settings)
+def _cell(crystal: System) -> dict[str, Any]:
+    """Energy and cell of a relaxed crystal as plain JSON; units are in the names."""
     lengths = np.linalg.norm(crystal.cell, axis=1)
     return {
         "atoms": len(crystal),
         "energy_eV_per_atom": (crystal.energy or 0.0) / len(crystal),
         "volume_A3_per_atom": abs(float(np.linalg.det(crystal.cell))) / len(crystal),
         "cell_lengths_A": lengths.tolist(),
+    }
+
+
+def _moduli(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> Iterator[dict[str, Any]]:
+    """Cell with equation of state, and elastic constants, as plain JSON."""
+    yield {**_cell(crystal), **_equation_of_state(potential, crystal, settings)}
+    yield _elastic(potential, crystal, settings)
+
+
+def _equation_of_state(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> dict[str, Any]:
+    """Equation of state as plain JSON."""
+    state = equation_of_state(potential, crystal, settings)
+    return {
         "bulk_modulus_GPa": state.bulk_modulus,
         "bulk_modulus_derivative": state.derivative,
         "eos_residual_meV_per_atom": 1000 * state.residual,
@@ -194,14 +235,22 @@ def _vibrations(potential: EnergyAndForces, crystal: System, settings: CrystalSe
     }
 
 
-def _heat(found: Conductivity, kept: bool, file: Path) -> dict[str, Any]:
-    """The thermal conductivity as plain JSON, saved with its modes; ``kept``: relaxation kept the symmetry."""
-    found.save(file)
+def _heat(
+    potential: EnergyAndForces, given: System, crystal: System, settings: CrystalSettings,
+    index: int, folder: Path, reference: Path | None, tell: Tell,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """The thermal conductivity as plain JSON, saved with its modes; then its errors where there is a reference."""
+    wanted = None if reference is None else Conductivity.load(reference / HEAT.format(index))
+    kept = space_group(given) == space_group(crystal)
+    found = conductivity(potential, crystal, settings, reference=wanted, tell=tell)
+    found.save(folder / HEAT.format(index))
     stable = not np.isnan(found.mean)
-    return {
+    yield {
         "conductivity_300K_W_per_m_K": found.mean if stable else None,
         "conductivity_tensor_W_per_m_K": found.kappa.tolist() if stable else None,
         "conductivity_of_coherences_W_per_m_K": found.coherence if stable else None,
         "phonon_smallest_of_mesh_THz": float(found.frequencies.min()),
         "symmetry_kept": kept,
     }
+    if wanted is not None:
+        yield conductivity_errors(found, wanted, symmetric=kept)

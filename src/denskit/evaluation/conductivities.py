@@ -1,0 +1,74 @@
+"""Errors of thermal conductivities over crystals with references: kappa_SRME of Matbench Discovery.
+
+Conductivities and errors are those of ``denskit crystal --conductivity --reference``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from denskit.data.base import Source
+from denskit.data.writing import Originals
+from denskit.files import sha256_of
+from denskit.runtime.progress import Report, unreported
+from denskit.simulation.crystals import CrystalSettings
+from denskit.simulation.crystals.conductivity import WORST
+from denskit.simulation.crystals.folder import HEAT, measure_into, require_conductivities
+from denskit.simulation.potential import EnergyAndForces
+
+ERRORS = ("kappa_SRME", "kappa_SRE")
+
+
+@dataclass(frozen=True)
+class KnownConductivities:
+    """Crystals whose conductivities are known, and the potential that is judged by them."""
+
+    source: Source
+    file: Path
+    references: Path  # folder with conductivity_INDEX.npz of each crystal
+    potential: EnergyAndForces  # with stress; in float64, since conductivities need third derivatives
+    settings: CrystalSettings = field(default_factory=CrystalSettings)
+    origin: dict[str, Any] = field(default_factory=dict)  # plain JSON about model and file
+
+    def require_comparable(self) -> None:
+        """Raises FileNotFoundError, ValueError naming the reference, and ModuleNotFoundError without phono3py."""
+        require_conductivities(self.references, self.source, self.settings)
+
+    def record(self) -> dict[str, Any]:
+        """``origin``, and the content of the references, with which a judgement that is resumed must begin."""
+        content = [sha256_of(self.references / HEAT.format(index)) for index in range(len(self.source))]
+        return {**self.origin, "references_sha256": hashlib.sha256("".join(content).encode()).hexdigest()}
+
+
+def judge_conductivities(
+    folder: Path,
+    known: KnownConductivities,
+    *,
+    resume: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Report = unreported,
+) -> dict[str, Any] | None:
+    """Mean errors of the conductivities, or None where ``stop`` ended the work.
+
+    A crystal without a conductivity, by imaginary modes or because it did not relax, has the largest error, 2; so it
+    has where relaxation broke its symmetry.  Writes a line a crystal.  Arguments and errors as
+    :func:`denskit.simulation.crystals.folder.measure_into`.
+    """
+    found = measure_into(
+        folder, known.potential, known.source, known.settings, moduli=False, heat=True, reference=known.references,
+        origin=known.record(), original=Originals(known.file, known.source), resume=resume,
+        say=say, stop=stop, progress=progress,
+    )  # fmt: skip
+    if found is None:
+        return None
+    for crystal in found:
+        if "error" in crystal:
+            say(f"no conductivity of crystal {crystal['index']} ({crystal['formula']}): {crystal['error']}")
+    means = {name: sum(crystal.get(name, WORST) for crystal in found) / len(found) for name in ERRORS}
+    worst = sum(crystal.get("kappa_SRME", WORST) == WORST for crystal in found)
+    return {**means, "reference_conductivities": len(found), "conductivities_counted_as_worst": worst}
