@@ -71,7 +71,10 @@ class Task(Protocol):
         ...
 
     def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: float) -> dict[str, Term]:
-        """Terms of the loss.  ``prediction`` and ``prepared.targets`` are in model units."""
+        """Terms of the loss.  ``prediction`` and ``prepared.targets`` are in model units.
+
+        ``progress`` may change the weights of the terms and nothing else: recorded steps keep other numbers.
+        """
         ...
 
 
