@@ -32,7 +32,7 @@ Compile = Annotated[
     typer.Option(
         "--compile",
         help="Compile the model, once for a number of atoms (minutes, C++ compiler): for long runs. "
-        "On a GPU always done up to 1,000 atoms, in seconds.",
+        "On a GPU always done up to 1,500 atoms, in seconds.",
     ),
 ]
 DryRun = Annotated[

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from denskit.data.base import Source
     from denskit.simulation.divided import DividedPotential
 
-RECORDED_ATOMS = 1000  # at once, with about 30 neighbours each: more keep a GPU busy by themselves
+RECORDED_ATOMS = 1500  # at once; 64 aspirins (1,344 atoms) took 7.7 ms on an H200, 24.8 without recording
 
 
 def gains_by_recording(device: str, atoms: int) -> bool:
