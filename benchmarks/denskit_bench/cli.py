@@ -151,6 +151,9 @@ def md(
     kernels: Kernels = None,
     compile: Compile = False,
     processes: Annotated[int, typer.Option(help="Processes that share the replicas of our side.", min=1)] = 1,
+    edge_chunk: Annotated[
+        int | None, typer.Option(help="Our side in chunks of so many edges, beside mace and nequip.", min=1)
+    ] = None,
     device: Device = "cpu",
     threads: Threads = 1,
     repeats: Repeats = 20,
@@ -171,7 +174,9 @@ def md(
 
       python -m denskit_bench md --model equiformer_wide --against mace --peer-python PYTHON
     """
-    choices = dict(peer_python=peer_python, kernels=kernels, compile=compile, processes=processes)
+    choices = dict(
+        peer_python=peer_python, kernels=kernels, compile=compile, processes=processes, edge_chunk=edge_chunk
+    )
     job = _job("md", model, system, batch, against, device, **choices)
     _measure(job, threads, repeats, warm_ups, memory, json)
 

@@ -172,7 +172,8 @@ def _among_calculators(job: Job, sides: Sequence[Side], atoms: list[ase.Atoms], 
         meeting.resources.callback(peer.close)
     if "ours" in sides:
         model = _model(job, job.our_kernels)
-        calculator = DenskitCalculator(model, device=job.device, compile=job.compile, kernels=job.our_kernels)
+        choices: dict[str, Any] = {"compile": job.compile, "kernels": job.our_kernels, "edge_chunk": job.edge_chunk}
+        calculator = DenskitCalculator(model, device=job.device, **choices)
         meeting.contenders["ours"] = Own(
             verlet(wanted, calculator), torch.device(job.device), model, counts=not job.compile
         )

@@ -58,6 +58,7 @@ class Job:
     cutoff: float | None = None  # Å
     max_neighbors: int | None = None
     compile: bool = False  # molecular dynamics, energies and forces
+    edge_chunk: int | None = None  # of our side, molecular dynamics beside MACE and NequIP
     recorded: bool = False  # training steps of our side as a CUDA graph
     processes: int = 1  # of our side, molecular dynamics only
     device: str = "cpu"
@@ -71,6 +72,8 @@ class Job:
             raise ValueError(f"{self.work} has no opponent {self.against!r}; known are {listed}")
         if self.batch < 1:
             raise ValueError(f"batch={self.batch}: at least 1 structure is wanted")
+        if self.edge_chunk is not None and (self.against not in ELSEWHERE or self.compile):
+            raise ValueError("--edge-chunk is for large systems beside mace and nequip, without --compile")
         if self.recorded and not self.device.startswith("cuda"):
             raise ValueError(f"device={self.device}: CUDA graphs are for GPUs; leave out --recorded")
         if self.against in ELSEWHERE and self.peer_python is None:
@@ -96,6 +99,7 @@ class Job:
             return {"ours": "with DeNS", "theirs": "without"}
         ours = "denskit" if self.our_kernels == "auto" else f"denskit {self.our_kernels}"
         ours += f", {self.processes} processes" if self.processes > 1 else ""
+        ours += f", edge_chunk {self.edge_chunk}" if self.edge_chunk else ""
         ours += ", CUDA graph" if self.recorded else ""
         published = self.against == "fairchem" and self.model.startswith("equiformer_v3")
         theirs = "published code" if published else self.against

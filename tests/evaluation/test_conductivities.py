@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import sys
@@ -18,6 +19,7 @@ from denskit.evaluation.conductivities import KnownConductivities
 from denskit.evaluation.discovery import Materials, discover_into
 from denskit.simulation.crystals import Conductivity, CrystalSettings, conductivity, relaxed_crystal
 from denskit.simulation.crystals.folder import properties_in
+from denskit.simulation.crystals.published_conductivities import references_in
 from denskit.simulation.potential import Potential
 from simulation.morse import Morse
 
@@ -171,3 +173,114 @@ def test_mistakes_are_told_before_the_first_move(
     monkeypatch.setitem(sys.modules, "phono3py", None)
     assert "needs phono3py: pip install 'denskit[conductivity]'" in said(*given, references)
     assert not (tmp_path / "out").exists()
+
+
+def _published(references: Path, *, columns: bool = False, **changed: object) -> bytes:
+    """The references as Matbench Discovery publishes conductivities."""
+    records = []
+    for index in (0, 1):
+        known = Conductivity.load(references / f"conductivity_{index}.npz")
+        directions = np.repeat(known.mode_kappa[None, :, :, None], 6, axis=-1)
+        record = {
+            "material_id": f"mp-{index}",
+            "temperatures": [300],
+            "kappa_tot_rta": [[known.mean] * 3 + [0.0] * 3],
+            "mode_kappa_tot_rta": directions.tolist(),
+            "mode_weights": known.weights.tolist(),
+            "ph_freqs": known.frequencies.tolist(),
+        }
+        records.append({name: value for name, value in (record | changed).items() if value is not None})
+    table = {name: {str(i): record[name] for i, record in enumerate(records)} for name in records[0]}
+    return gzip.compress(json.dumps(table if columns else records).encode())
+
+
+def _named_crystals(references: Path, **changed: object) -> list[ase.Atoms]:
+    crystals = [crystal.copy() for crystal in CRYSTALS[:2]]
+    for index, crystal in enumerate(crystals):
+        known = Conductivity.load(references / f"conductivity_{index}.npz")
+        assert known.mesh is not None and known.repeats is not None
+        second, third = (np.diag(counts) for counts in known.repeats)
+        crystal.info |= {"material_id": f"mp-{index}", "q_point_mesh": known.mesh, "fc2_supercell": second}
+        crystal.info |= {"fc3_supercell": third, "name": "Cu", **changed}
+    return crystals
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_published_files_are_references(tmp_path: Path, references: Path, columns: bool) -> None:
+    """The order of the crystals may be another; mesh and supercells come with the crystals."""
+    file = tmp_path / "kappas.json.gz"
+    file.write_bytes(_published(references, columns=columns))
+    crystals = _named_crystals(references)[::-1]
+    with references_in(file, lambda: [crystal.info for crystal in crystals]) as folder:
+        for place, index in enumerate((1, 0)):
+            found = Conductivity.load(folder / f"conductivity_{place}.npz")
+            wanted = Conductivity.load(references / f"conductivity_{index}.npz")
+            assert found.mean == pytest.approx(wanted.mean, rel=1e-12)
+            for name in ("mode_kappa", "weights", "frequencies", "mesh", "repeats"):
+                np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-12, err_msg=name)
+    assert not folder.exists()
+    with references_in(references, list) as folder:
+        assert folder == references
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"material_id": "mp-7"}, "has no conductivity of crystal 0, mp-0"),
+        ({"material_id": None}, "no record has a field material_id or mp_id"),
+        ({"mode_weights": None}, "mp-0: its conductivity cannot be read .none of mode_weights, weights is there"),
+        ({"temperatures": [500]}, r"mp-0: .*values at 300 K are wanted; found shape \(1, .*for \[500\] K"),
+        ({"mode_kappa_tot_rta": "many"}, "mp-0: its conductivity cannot be read"),
+    ],
+)
+def test_published_files_that_do_not_fit_are_refused(
+    tmp_path: Path, references: Path, changed: dict[str, object], message: str
+) -> None:
+    file = tmp_path / "kappas.json.gz"
+    file.write_bytes(_published(references, **changed))
+    fields = [crystal.info for crystal in _named_crystals(references)]
+    with pytest.raises(ValueError, match=message), references_in(file, lambda: fields):
+        pass
+
+
+def test_damaged_files_and_turned_supercells_are_refused(tmp_path: Path, references: Path) -> None:
+    file = tmp_path / "kappas.json.gz"
+    whole = _published(references)
+    turned = [crystal.info for crystal in _named_crystals(references, fc2_supercell=np.ones((3, 3)))]
+    unnamed = [crystal.info for crystal in _named_crystals(references, material_id=None)]
+    for content, fields, message in (
+        (whole[:-20], turned, "kappas.json.gz is damaged"),
+        (gzip.compress(b"3"), turned, "a list of records is wanted, or columns; found int"),
+        (whole, turned, "supercells along the axes of the cell are wanted"),
+        (whole, unnamed, "crystal 0 has no material_id or mp_id"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=message), references_in(file, lambda fields=fields: fields):
+            pass
+
+
+def test_the_program_reads_published_files(tmp_path: Path, references: Path) -> None:
+    import torch
+
+    model, crystals = Potential(TRAINED, dtype=torch.float64, stress=True), [bulk("Cu", a=3.6), bulk("Cu", a=3.7)]
+    settings = COARSE.model_copy(update={"supercell": 4.0, "triplet_supercell": 4.0})
+    (tmp_path / "dft").mkdir()
+    for index, system in enumerate(structures_of(crystals)[0]):
+        known = conductivity(model, relaxed_crystal(model, system, CrystalSettings()), settings)
+        known.save(tmp_path / "dft" / f"conductivity_{index}.npz")
+        assert known.mesh is not None and known.repeats is not None
+        second, third = (np.diag(counts) for counts in known.repeats)
+        crystals[index].info |= {"material_id": f"mp-{index}", "q_point_mesh": known.mesh}
+        crystals[index].info |= {"fc2_supercell": second, "fc3_supercell": third}
+    (tmp_path / "kappas.json.gz").write_bytes(_published(tmp_path / "dft"))
+    wbm, heat = _file(tmp_path / "wbm.extxyz", [bulk("Cu", a=3.5)]), _file(tmp_path / "heat.extxyz", crystals)
+    given = ["--discovery", wbm, "--kappa", heat, "--reference", tmp_path / "kappas.json.gz", "-o", tmp_path / "out"]
+    result = denskit("evaluate", TRAINED, *given, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["discovery"]["kappa_SRME"] == pytest.approx(0, abs=1e-6)
+    again = denskit("evaluate", TRAINED, *given, "--json", "--resume")
+    assert json.loads(again.stdout) == json.loads(result.stdout)
+    given = ["--conductivity", "--reference", tmp_path / "kappas.json.gz", "-o", tmp_path / "crystals", "--json"]
+    result = denskit("crystal", TRAINED, heat, *given)
+    assert result.exit_code == 0, result.stderr
+    assert [one["kappa_SRME"] for one in json.loads(result.stdout)["crystals"]] == pytest.approx([0, 0], abs=1e-6)

@@ -211,6 +211,16 @@ def test_compiled(systems: dict[str, System], monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_allclose(atoms.get_stress(), plain.get_stress(), atol=1e-10)
 
 
+def test_chunks_of_edges_change_nothing(systems: dict[str, System]) -> None:
+    atoms, model = atoms_named(systems, "copper"), build("envelope", torch.float64)
+    atoms.calc = DenskitCalculator(model)
+    whole, forces = atoms.get_potential_energy(), atoms.get_forces()
+    atoms.calc = DenskitCalculator(model, edge_chunk=20)
+    assert atoms.calc._potential.models[0].execution.edge_chunk == 20
+    assert atoms.get_potential_energy() == pytest.approx(whole, abs=1e-10)
+    np.testing.assert_allclose(atoms.get_forces(), forces, atol=1e-10)
+
+
 def test_vibrations_of_a_minimum_are_real(tmp_path: Path) -> None:
     """Through ASE: all but the six motions of the whole molecule."""
     atoms = molecule("H2O")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from denskit.cli.opening import open_potential, open_structures
+from denskit.cli.opening import open_potential, open_structures, references_of
 from denskit.cli.options import Device, HowRead, Kernels, refuse
 from denskit.cli.output import complain, give, table_console
 from denskit.cli.sets import origin_of_file, reading_settings
@@ -24,7 +25,7 @@ def crystal(
         bool, typer.Option("--conductivity", help="Thermal conductivity too, by phono3py (extra conductivity).")
     ] = False,
     reference: Annotated[
-        Path | None, typer.Option(help="Folder with conductivities of the same crystals, to compare with.")
+        Path | None, typer.Option(help="Conductivities to compare with: a folder, or a file of Matbench Discovery.")
     ] = None,
     mesh: Annotated[
         float | None,
@@ -78,9 +79,10 @@ def crystal(
     potential = open_potential([model], device, dtype, stress=True, kernels=kernels)
     source = open_structures(model, file, reading_settings(how or []))
     origin = {"model": potential.weights_sha256(), **origin_of_file(file), "dtype": dtype}
-    with stoppable(Console(stderr=True)) as work:
+    known = nullcontext() if reference is None else references_of(reference, file, source)
+    with stoppable(Console(stderr=True)) as work, known as references:
         found = measure_into(
-            output, potential, source, settings, vibrations=phonons, heat=conductivity, reference=reference,
+            output, potential, source, settings, vibrations=phonons, heat=conductivity, reference=references,
             origin=origin, original=Originals(file, source), resume=resume,
             say=lambda text: typer.echo(text, err=True), stop=work.stop, progress=work.progress,
         )  # fmt: skip

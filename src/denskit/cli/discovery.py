@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from denskit.cli.opening import references_of
 from denskit.cli.output import complain, give
 from denskit.cli.sets import origin_of_file
 from denskit.cli.stopping import stoppable
@@ -76,13 +78,14 @@ def show_discovery(
         "model": potential.weights_sha256(),
         **{name: path and origin_of_file(path) for name, path in files.items()},
     }
-    known_heat = None
-    if kappa is not None and reference is not None:
-        precise = Potential(weights, device=choose_device(device), dtype=DTYPES["float64"], stress=True)
-        heat_origin = {"model": origin["model"], **origin_of_file(kappa)}
-        known_heat = KnownConductivities(source_of(model, kappa, ""), kappa, reference, precise, origin=heat_origin)
     console = Console(stderr=True, soft_wrap=True)
-    with stoppable(console) as work:
+    with stoppable(console) as work, ExitStack() as opened:
+        known_heat = None
+        if kappa is not None and reference is not None:
+            precise = Potential(weights, device=choose_device(device), dtype=DTYPES["float64"], stress=True)
+            heat, heat_origin = source_of(model, kappa, ""), {"model": origin["model"], **origin_of_file(kappa)}
+            folder = opened.enter_context(references_of(reference, kappa, heat))
+            known_heat = KnownConductivities(heat, kappa, folder, precise, origin=heat_origin)
         found = discover_into(
             output, potential, materials, conductivities=known_heat, origin={"origin": origin}, resume=resume,
             say=lambda text: console.print(text, style="yellow", markup=False), stop=work.stop, progress=work.progress,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from denskit.cli.output import give
 
 PACKAGES = ("denskit", "torch", "numpy", "numba", "ase", "vesin", "pydantic", "safetensors", "tblite", "e3nn")
@@ -27,6 +29,7 @@ def doctor() -> None:
         "system": platform.platform(),
         **{package: version_of(package) or "not installed" for package in PACKAGES},
         "CPU threads": f"{torch.get_num_threads()} (OMP_NUM_THREADS sets them)",
+        "idle threads look for work": _waiting(),
         "kernels on CPUs": "; ".join(f"plain: {problem}" for problem in problems) or "fused (equiformer); others plain",
         "kernels on GPUs": "plain",
         "CUDA": _cuda(),
@@ -36,6 +39,11 @@ def doctor() -> None:
     for row in found.items():
         table.add_row(*row)
     Console().print(table)
+
+
+def _waiting() -> str:
+    given = {name: os.environ[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT") if name in os.environ}
+    return ", ".join(f"{name}={value}" for name, value in given.items()) or "as long as OpenMP's default"
 
 
 def _cuda() -> str:

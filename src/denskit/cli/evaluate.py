@@ -52,7 +52,7 @@ References = Annotated[
     Path | None,
     typer.Option(
         help="Conductivities of the crystals of --kappa: a folder with conductivity_0.npz, conductivity_1.npz, ..., "
-        "as denskit crystal --conductivity writes it.",
+        "as denskit crystal --conductivity writes it, or the file of Matbench Discovery (kappas-....json.gz).",
         metavar="FOLDER",
     ),
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,3 +50,14 @@ def open_structures(model: Path, file: Path, data: dict[str, Any]) -> Source:
     require_keys(data, source)
     typer.echo("\n".join(said), err=True)
     return source
+
+
+@contextmanager
+def references_of(reference: Path, file: Path, source: Source) -> Iterator[Path]:
+    """The folder of ``--reference`` for the crystals of a file, made for the block where it is a published file."""
+    from denskit.data.writing import Originals
+    from denskit.simulation.crystals.published_conductivities import references_in
+
+    original = Originals(file, source)
+    with references_in(reference, lambda: [original(system).info for system in source]) as folder:
+        yield folder

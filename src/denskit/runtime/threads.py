@@ -8,8 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-EDGES_PER_THREAD = 4_000  # in a batch of a training; with fewer, threads wait for each other (docs/processes.md)
-EVALUATED_EDGES_PER_THREAD = 2_000  # where nothing is trained
+EDGES_PER_THREAD = 1_000  # in a batch; with fewer, threads wait for each other (docs/processes.md)
 
 
 def cores() -> int:
@@ -45,7 +44,7 @@ def threads_evaluating(edges: int, device: torch.device) -> int:
     threads = torch.get_num_threads()
     if device.type != "cpu" or "OMP_NUM_THREADS" in os.environ:
         return threads
-    return min(threads, max(1, edges // EVALUATED_EDGES_PER_THREAD))
+    return min(threads, max(1, edges // EDGES_PER_THREAD))
 
 
 @contextmanager

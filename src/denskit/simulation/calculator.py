@@ -37,6 +37,7 @@ class DenskitCalculator(Calculator):
         skin: Å; the neighbour list within cutoff + skin is kept until an atom has moved skin / 2.
         compile: as in :class:`Potential`, for many calls with the same atoms; calls with stress are not compiled.
         kernels: see :class:`denskit.models.execution.Execution`.
+        edge_chunk: as in :class:`Potential`, for systems larger than memory; not together with ``compile``.
 
     Raises:
         FileNotFoundError: No such model file.
@@ -54,16 +55,18 @@ class DenskitCalculator(Calculator):
         skin: float = 0.5,
         compile: bool = False,
         kernels: KernelName = "auto",
+        edge_chunk: int | None = None,
         **kwargs: Any,
     ) -> None:
         if unknown := kwargs.keys() - _OF_ASE:
             given = ", ".join(sorted(unknown))
             raise TypeError(f"DenskitCalculator has no argument {given}; it has model, device, dtype, skin, compile, "
-                            f"kernels, and ASE's {', '.join(_OF_ASE)}")  # fmt: skip
+                            f"kernels, edge_chunk, and ASE's {', '.join(_OF_ASE)}")  # fmt: skip
         super().__init__(**kwargs)
         self._potential = Potential(
-            model, device=device, dtype=_dtype(dtype), skin=skin, compile=compile, kernels=kernels
-        )
+            model, device=device, dtype=_dtype(dtype), skin=skin, compile=compile, kernels=kernels,
+            edge_chunk=edge_chunk,
+        )  # fmt: skip
         self._kept: ase.Atoms | None = None  # the atoms of the batch
         self._batch: Batch | None = None
 

@@ -1,0 +1,137 @@
+"""Thermal conductivities as Matbench Discovery publishes them, by the names of the crystals.
+
+Two files belong together: crystals (extxyz), whose fields are ``material_id``, ``q_point_mesh``, ``fc2_supercell`` and
+``fc3_supercell``, and a JSON file, mostly packed, with the conductivities of their modes
+(``...-phononDB-PBE-103-structures.extxyz`` and ``...-kappas-phononDB-PBE-noNAC.json.gz``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from denskit.reading.budget import Text, Unreadable, naming
+from denskit.reading.documents import parse_json
+from denskit.simulation.crystals.conductivity import Conductivity
+from denskit.simulation.crystals.folder import HEAT
+from denskit.simulation.crystals.phonons import TEMPERATURE
+
+NAMES = ("material_id", "mp_id")
+MODES = ("mode_kappa_tot_avg", "mode_kappa_tot_rta", "mode_kappa_tot")  # the first has no directions
+WEIGHTS = ("mode_weights", "weights")
+MEAN = ("kappa_tot_avg", "kappa_tot_rta")
+FREQUENCIES = ("ph_freqs", "frequencies")
+REPEATS = ("fc2_supercell", "fc3_supercell")
+PIECE = 2**20  # characters
+
+
+@contextmanager
+def references_in(place: Path, fields: Callable[[], Sequence[Mapping[str, Any]]]) -> Iterator[Path]:
+    """The folder of references that ``place`` is, or one for the block, where it is a published file.
+
+    fields: gives those of each crystal.  Raises Unreadable (a ValueError) naming file and crystal.
+    """
+    if not place.is_file():
+        yield place
+        return
+    known = conductivities_of(place)
+    with TemporaryDirectory() as temporary:
+        for index, own in enumerate(fields()):
+            _of_crystal(known, own, index, place).save(Path(temporary, HEAT.format(index)))
+        yield Path(temporary)
+
+
+def conductivities_of(file: Path) -> dict[str, dict[str, Any]]:
+    """The records of a published file by the names of their crystals.  Raises FileNotFoundError, Unreadable."""
+    with Text(file) as text, naming(file, "is damaged"):
+        pieces = "".join(iter(lambda: text.read(PIECE), ""))
+    content = parse_json(pieces, file)
+    if isinstance(content, dict):  # columns, as pandas writes them
+        columns = {name: column for name, column in content.items() if isinstance(column, dict)}
+        places = next((columns[name] for name in NAMES if name in columns), {})
+        content = [{name: column.get(place) for name, column in columns.items()} for place in places]
+    if not isinstance(content, list) or not all(isinstance(record, dict) for record in content):
+        raise Unreadable(f"{file}: a list of records is wanted, or columns; found {type(content).__name__}")
+    named = {str(_first(record, NAMES)): record for record in content if _first(record, NAMES) is not None}
+    if not named:
+        raise Unreadable(f"{file}: no record has a field {' or '.join(NAMES)}")
+    return named
+
+
+def _of_crystal(known: dict[str, dict[str, Any]], own: Mapping[str, Any], index: int, file: Path) -> Conductivity:
+    name = _first(own, NAMES)
+    if name is None:
+        raise Unreadable(f"crystal {index} has no {' or '.join(NAMES)}, by which {file} names its conductivities")
+    if str(name) not in known:
+        raise Unreadable(f"{file} has no conductivity of crystal {index}, {name}")
+    record = known[str(name)]
+    with naming(f"{file}, {name}:", "its conductivity cannot be read"):
+        modes = _at_room_temperature(_directions_averaged(_wanted(record, MODES), modes=True), record, 3)
+        mean = _at_room_temperature(_directions_averaged(_wanted(record, MEAN), modes=False), record, 1)
+        frequencies = _first(record, FREQUENCIES)
+        return Conductivity(
+            kappa=np.array([mean, mean, mean, np.nan, np.nan, np.nan], float),
+            coherence=float("nan"),
+            mode_kappa=modes,
+            weights=_wanted(record, WEIGHTS).astype(np.int64),
+            frequencies=np.zeros((0, 0)) if frequencies is None else np.array(frequencies, float),
+            mesh=_mesh(own, record),
+            repeats=_repeats(own),
+        )
+
+
+def _first(record: Mapping[str, Any], names: Sequence[str]) -> Any:
+    return next((record[name] for name in names if record.get(name) is not None), None)
+
+
+def _wanted(record: Mapping[str, Any], names: Sequence[str]) -> np.ndarray:
+    found = _first(record, names)
+    if found is None:
+        raise ValueError(f"none of {', '.join(names)} is there; found {', '.join(sorted(record))}")
+    array: np.ndarray = np.array(found, float)
+    return array
+
+
+def _directions_averaged(values: np.ndarray, *, modes: bool) -> np.ndarray:
+    """Without the last dimensions, where they are directions: 3, Voigt's 6, or 3 x 3."""
+    plain = 3 if modes else 1  # dimensions: temperatures, and for modes points of q and modes
+    if values.ndim == plain + 2 and values.shape[-2:] == (3, 3):
+        return np.trace(values, axis1=-2, axis2=-1) / 3
+    if values.ndim == plain + 1 and values.shape[-1] in (3, 6):
+        mean: np.ndarray = values[..., :3].mean(axis=-1)
+        return mean
+    return values
+
+
+def _at_room_temperature(values: np.ndarray, record: Mapping[str, Any], dimensions: int) -> np.ndarray:
+    """Values at 300 K, of [T, ...] or, for one temperature, [...]."""
+    if values.ndim == dimensions - 1:
+        return values
+    temperatures = record.get("temperatures") or [TEMPERATURE]
+    if values.ndim != dimensions or len(values) != len(temperatures) or TEMPERATURE not in temperatures:
+        raise ValueError(f"values at {TEMPERATURE:g} K are wanted; found shape {values.shape}, for {temperatures} K")
+    at: np.ndarray = values[list(temperatures).index(TEMPERATURE)]
+    return at
+
+
+def _mesh(own: Mapping[str, Any], record: Mapping[str, Any]) -> np.ndarray | None:
+    mesh = _first(own, ("q_point_mesh", "q_mesh"))
+    mesh = _first(record, ("q_point_mesh", "q_mesh")) if mesh is None else mesh
+    return None if mesh is None else np.array(mesh, np.int64).reshape(3)
+
+
+def _repeats(own: Mapping[str, Any]) -> np.ndarray | None:
+    """Repetitions of the cell in the supercells of second and third order."""
+    found = [own[name] for name in REPEATS if name in own]
+    if len(found) < len(REPEATS):
+        return None
+    cells = [np.array(cell, float) for cell in found]
+    cells = [np.diag(cell) if cell.size == 3 else cell.reshape(3, 3) for cell in cells]
+    if any(np.count_nonzero(cell - np.diag(np.diag(cell))) for cell in cells):
+        raise ValueError(f"supercells along the axes of the cell are wanted; found {[c.tolist() for c in cells]}")
+    return np.array([np.diag(cell) for cell in cells], np.int64)
