@@ -175,5 +175,5 @@ def _among_calculators(job: Job, sides: Sequence[Side], atoms: list[ase.Atoms], 
         choices: dict[str, Any] = {"compile": job.compile, "kernels": job.our_kernels, "edge_chunk": job.edge_chunk}
         calculator = DenskitCalculator(model, device=job.device, **choices)
         meeting.contenders["ours"] = Own(
-            verlet(wanted, calculator), torch.device(job.device), model, counts=not job.compile
+            verlet(wanted, calculator), torch.device(job.device), model, counts=not job.compile and not job.edge_chunk
         )

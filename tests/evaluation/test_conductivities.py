@@ -121,6 +121,7 @@ def test_an_evaluation_gets_conductivities_later(tmp_path: Path, references: Pat
     )
     found = discover_into(tmp_path / "out", potential, _materials(tmp_path), conductivities=known, resume=True)
     assert found is not None and found["reference_conductivities"] == 1 and 0 < found["kappa_SRME"] < 1
+    assert discover_into(tmp_path / "out", potential, _materials(tmp_path), resume=True) == found, "they are kept"
 
 
 def test_the_program_prints_one_table(tmp_path: Path) -> None:

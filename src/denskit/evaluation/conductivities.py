@@ -21,6 +21,7 @@ from denskit.simulation.crystals.folder import HEAT, measure_into, require_condu
 from denskit.simulation.potential import EnergyAndForces
 
 ERRORS = ("kappa_SRME", "kappa_SRE")
+MEANS = (*ERRORS, "reference_conductivities", "conductivities_counted_as_worst")  # of all crystals
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,11 @@ import numpy as np
 from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.writing import Originals, plain, relaxed_at
-from denskit.evaluation.conductivities import KnownConductivities, judge_conductivities
+from denskit.evaluation.conductivities import MEANS, KnownConductivities, judge_conductivities
 from denskit.evaluation.convex_hull import ConvexHull
 from denskit.evaluation.stability_metrics import stability_metrics
 from denskit.files import atomic_write, write_json
+from denskit.reading.documents import read_json
 from denskit.runtime.progress import Report, unreported
 from denskit.simulation.potential import EnergyAndForces
 from denskit.simulation.relaxation import PROTOCOLS
@@ -134,6 +135,8 @@ def discover_into(
         writer.writeheader()
         writer.writerows({name: "" if value is None else value for name, value in row.items()} for row in rows)
     found = {"materials": len(rows), **summary["status"], **_metrics(rows)}
+    if conductivities is None:
+        found |= _judged_before(work.path / RESULT)
     _write(work.path / RESULT, found)
     if conductivities is None:
         return found
@@ -144,6 +147,12 @@ def discover_into(
         return None
     _write(work.path / RESULT, found | errors)
     return found | errors
+
+
+def _judged_before(file: Path) -> dict[str, Any]:
+    """Errors of conductivities that the file holds, of an evaluation that is repeated without them."""
+    known = read_json(file) if file.is_file() else {}
+    return {name: known[name] for name in MEANS if name in known}
 
 
 def _write(file: Path, found: dict[str, Any]) -> None:
