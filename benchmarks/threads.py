@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 EVALUATED = [("ethanol", n) for n in (1, 8, 16, 32, 64, 128)] + [("liquid-576", 1)]
-TRAINED = [("ethanol", 8), ("ethanol", 32), ("aspirin", 8), ("liquid-200", 1), ("liquid-200", 2)]
+TRAINED = [("ethanol", 8), ("ethanol", 16), ("ethanol", 32), ("aspirin", 8), ("liquid-200", 1), ("liquid-200", 2)]
 LOGGED, FIRST = 5, 10  # steps between lines of a training's log; steps that load kernels
 
 

@@ -231,6 +231,7 @@ def test_published_files_are_references(tmp_path: Path, references: Path, column
         ({"material_id": None}, "no record has a field material_id or mp_id"),
         ({"mode_weights": None}, "mp-0: its conductivity cannot be read .none of mode_weights, weights is there"),
         ({"temperatures": [500]}, r"mp-0: .*values at 300 K are wanted; found shape \(1, .*for \[500\] K"),
+        ({"kappa_tot_avg": [1e4]}, r"mp-0: .*its modes sum to .* W/\(m K\), and it is 1e\+04"),
         ({"mode_kappa_tot_rta": "many"}, "mp-0: its conductivity cannot be read"),
     ],
 )

@@ -27,6 +27,7 @@ WEIGHTS = ("mode_weights", "weights")
 MEAN = ("kappa_tot_avg", "kappa_tot_rta")
 FREQUENCIES = ("ph_freqs", "frequencies")
 REPEATS = ("fc2_supercell", "fc3_supercell")
+AGREES = 0.02  # relative, of the sum over the modes with the conductivity
 PIECE = 2**20  # characters
 
 
@@ -73,12 +74,15 @@ def _of_crystal(known: dict[str, dict[str, Any]], own: Mapping[str, Any], index:
     with naming(f"{file}, {name}:", "its conductivity cannot be read"):
         modes = _at_room_temperature(_directions_averaged(_wanted(record, MODES), modes=True), record, 3)
         mean = _at_room_temperature(_directions_averaged(_wanted(record, MEAN), modes=False), record, 1)
+        weights = _wanted(record, WEIGHTS).astype(np.int64)
+        if not abs(modes.sum() / weights.sum() - mean) <= AGREES * mean:
+            raise ValueError(f"its modes sum to {modes.sum() / weights.sum():.4g} W/(m K), and it is {mean:.4g}")
         frequencies = _first(record, FREQUENCIES)
         return Conductivity(
             kappa=np.array([mean, mean, mean, np.nan, np.nan, np.nan], float),
             coherence=float("nan"),
             mode_kappa=modes,
-            weights=_wanted(record, WEIGHTS).astype(np.int64),
+            weights=weights,
             frequencies=np.zeros((0, 0)) if frequencies is None else np.array(frequencies, float),
             mesh=_mesh(own, record),
             repeats=_repeats(own),
