@@ -152,7 +152,7 @@ def discover_into(
 def _judged_before(file: Path) -> dict[str, Any]:
     """Errors of conductivities that the file holds, of an evaluation that is repeated without them."""
     known = read_json(file) if file.is_file() else {}
-    return {name: known[name] for name in MEANS if name in known}
+    return {name: known[name] for name in MEANS if known.get(name) is not None}
 
 
 def _write(file: Path, found: dict[str, Any]) -> None:
