@@ -176,17 +176,17 @@ def test_mistakes_are_told_before_the_first_move(
     assert not (tmp_path / "out").exists()
 
 
-def _published(references: Path, *, columns: bool = False, **changed: object) -> bytes:
-    """The references as Matbench Discovery publishes conductivities."""
+def _published(references: Path, *, columns: bool = False, axes: str = "voigt", **changed: object) -> bytes:
+    """The references as Matbench Discovery publishes conductivities, with directions as ``axes`` says."""
+    tensor = {"none": np.array(1.0), "three": np.ones(3), "voigt": np.array([1.0] * 3 + [5.0] * 3), "matrix": np.eye(3)}
     records = []
     for index in (0, 1):
         known = Conductivity.load(references / f"conductivity_{index}.npz")
-        directions = np.repeat(known.mode_kappa[None, :, :, None], 6, axis=-1)
         record = {
             "material_id": f"mp-{index}",
             "temperatures": [300],
-            "kappa_tot_rta": [[known.mean] * 3 + [0.0] * 3],
-            "mode_kappa_tot_rta": directions.tolist(),
+            "kappa_tot_rta": np.multiply.outer([known.mean], tensor[axes]).tolist(),
+            "mode_kappa_tot_rta": np.multiply.outer(known.mode_kappa[None], tensor[axes]).tolist(),
             "mode_weights": known.weights.tolist(),
             "ph_freqs": known.frequencies.tolist(),
         }
@@ -207,10 +207,11 @@ def _named_crystals(references: Path, **changed: object) -> list[ase.Atoms]:
 
 
 @pytest.mark.parametrize("columns", [False, True])
-def test_published_files_are_references(tmp_path: Path, references: Path, columns: bool) -> None:
+@pytest.mark.parametrize("axes", ["none", "three", "voigt", "matrix"])
+def test_published_files_are_references(tmp_path: Path, references: Path, columns: bool, axes: str) -> None:
     """The order of the crystals may be another; mesh and supercells come with the crystals."""
     file = tmp_path / "kappas.json.gz"
-    file.write_bytes(_published(references, columns=columns))
+    file.write_bytes(_published(references, columns=columns, axes=axes))
     crystals = _named_crystals(references)[::-1]
     with references_in(file, lambda: [crystal.info for crystal in crystals]) as folder:
         for place, index in enumerate((1, 0)):
@@ -222,6 +223,8 @@ def test_published_files_are_references(tmp_path: Path, references: Path, column
     assert not folder.exists()
     with references_in(references, list) as folder:
         assert folder == references
+    with pytest.raises(FileNotFoundError, match="absent: a folder with conductivity_0.npz"):
+        references_in(tmp_path / "absent", list).__enter__()
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,11 @@ PIECE = 2**20  # characters
 def references_in(place: Path, fields: Callable[[], Sequence[Mapping[str, Any]]]) -> Iterator[Path]:
     """The folder of references that ``place`` is, or one for the block, where it is a published file.
 
-    fields: gives those of each crystal.  Raises Unreadable (a ValueError) naming file and crystal.
+    fields: gives those of each crystal.  Raises FileNotFoundError, and Unreadable (a ValueError) naming file and
+    crystal.
     """
+    if not place.exists():
+        raise FileNotFoundError(f"no {place}: a folder with {HEAT.format(0)}, ... or a published file is wanted")
     if not place.is_file():
         yield place
         return
@@ -72,8 +75,7 @@ def _of_crystal(known: dict[str, dict[str, Any]], own: Mapping[str, Any], index:
         raise Unreadable(f"{file} has no conductivity of crystal {index}, {name}")
     record = known[str(name)]
     with naming(f"{file}, {name}:", "its conductivity cannot be read"):
-        modes = _at_room_temperature(_directions_averaged(_wanted(record, MODES), modes=True), record, 3)
-        mean = _at_room_temperature(_directions_averaged(_wanted(record, MEAN), modes=False), record, 1)
+        modes, mean = _at_room_temperature(record, MODES, 3), _at_room_temperature(record, MEAN, 1)
         weights = _wanted(record, WEIGHTS).astype(np.int64)
         if not abs(modes.sum() / weights.sum() - mean) <= AGREES * mean:
             raise ValueError(f"its modes sum to {modes.sum() / weights.sum():.4g} W/(m K), and it is {mean:.4g}")
@@ -101,19 +103,17 @@ def _wanted(record: Mapping[str, Any], names: Sequence[str]) -> np.ndarray:
     return array
 
 
-def _directions_averaged(values: np.ndarray, *, modes: bool) -> np.ndarray:
-    """Without the last dimensions, where they are directions: 3, Voigt's 6, or 3 x 3."""
-    plain = 3 if modes else 1  # dimensions: temperatures, and for modes points of q and modes
-    if values.ndim == plain + 2 and values.shape[-2:] == (3, 3):
-        return np.trace(values, axis1=-2, axis2=-1) / 3
-    if values.ndim == plain + 1 and values.shape[-1] in (3, 6):
-        mean: np.ndarray = values[..., :3].mean(axis=-1)
-        return mean
-    return values
+def _at_room_temperature(record: Mapping[str, Any], names: Sequence[str], dimensions: int) -> np.ndarray:
+    """Values at 300 K, averaged over directions.
 
-
-def _at_room_temperature(values: np.ndarray, record: Mapping[str, Any], dimensions: int) -> np.ndarray:
-    """Values at 300 K, of [T, ...] or, for one temperature, [...]."""
+    Found are [T, ...] of so many ``dimensions``, or [...] for one temperature; directions are the last dimension, 3 or
+    Voigt's 6, or the last two, 3 x 3.
+    """
+    values = _wanted(record, names)
+    if values.ndim == dimensions + 2 and values.shape[-2:] == (3, 3):
+        values = np.trace(values, axis1=-2, axis2=-1) / 3
+    elif values.ndim == dimensions + 1 and values.shape[-1] in (3, 6):
+        values = values[..., :3].mean(axis=-1)
     if values.ndim == dimensions - 1:
         return values
     temperatures = record.get("temperatures") or [TEMPERATURE]
