@@ -20,6 +20,7 @@ import ase
 import ase.io
 import numpy as np
 import pytest
+import torch
 import yaml
 from ase.build import bulk, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
@@ -60,7 +61,7 @@ from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_an
 from denskit.evaluation.study.splits import split_settings
 from denskit.evaluation.study.statistics import difference, mean_of
 from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich
-from denskit.evaluation.study.timing import cell_of, runs_to_try, seconds_of, trial
+from denskit.evaluation.study.timing import abreast, cell_of, runs_to_try, seconds_of, trial
 from denskit.files import locked, write_json
 from denskit.presets import study_names
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
@@ -647,13 +648,24 @@ class TestWholeStudies:
     def test_more_processes_than_cores_take_no_less_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Sixteen runs of one kind on 2 cores take as long for 8 processes as for 2, and half as long as for 1."""
         command = importlib.import_module("denskit.cli.study")
-        monkeypatch.setattr("denskit.runtime.threads.cores", lambda: 2)
+        for module in ("denskit.runtime.threads", "denskit.evaluation.study.timing"):
+            monkeypatch.setattr(f"{module}.cores", lambda: 2)
         study, cost = tiny_study(seeds=8), Cost(step=100.0, structure=0.0, train=40, valid=6, test=20)
         costs = {cell: cost for cell in runs_to_try(study)}
         said = {n: command._announce(study, StudyFolder(tmp_path), costs, n) for n in (1, 2, 8)}
         assert "about 5h20m on 1 core " in said[1][0] and "about 2h40m on 2 cores " in said[2][0]
         assert said[8] == [said[2][0], "note: --processes 8 shares 2 cores, and is no faster than 2"]
         assert len(said[1]) == len(said[2]) == 1
+
+    def test_a_gpu_is_shared(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its time is that of all runs, one after another, and the note says how many share it."""
+        command = importlib.import_module("denskit.cli.study")
+        for module in ("denskit.runtime.device", "denskit.evaluation.study.timing"):
+            monkeypatch.setattr(f"{module}.choose_device", lambda device: torch.device("cuda", 0))
+        study, cost = tiny_study(seeds=2), Cost(step=100.0, structure=0.0, train=40, valid=6, test=20)
+        said = command._announce(study, StudyFolder(tmp_path), {cell: cost for cell in runs_to_try(study)}, 8)
+        assert "about 1h20m on one GPU, one after another" in said[0] and "4 runs share the GPU" in said[1]
+        assert abreast(study, 8) == 1
 
     def test_stopped_by_a_signal_it_saves_and_continues(self, tmp_path: Path) -> None:
         study = tiny_study(settings={**TINY, "training.max_steps": 100_000}, seeds=1)

@@ -86,6 +86,17 @@ def test_errors_are_judged_against_those_of_predicting_nothing(tiny: Tiny) -> No
     assert verdict_on({"valid_forces_mae_meV_per_A": 5.0, "valid_forces_mae_relative_to_zero": 100.0}, config) is None
 
 
+def test_forces_that_stay_as_wrong_as_none(tiny: Tiny) -> None:
+    config = tiny()
+    stuck = {**_row(1.05), **_row(0.99, split="train"), "epoch": 5, "step": 500}
+    found = verdict_on(stuck, config)
+    assert found is not None and not found.failed
+    assert "after 5 epochs" in found.message and f"training.lr, which is {config.training.lr:g}" in found.message
+    for learned in ({"epoch": 4}, {"step": 499}, _row(0.9, split="train"), {"train_forces_mae_meV_per_A": 19.0}):
+        assert verdict_on({**stuck, **learned}, config) is None, learned
+    assert verdict_on(stuck, tiny("task.forces_weight=0", "training.best_by=energy")) is None
+
+
 def test_gradient_norms_and_clipping_are_in_rows_and_log(tiny: Tiny) -> None:
     for name, clip, share, said in (("free", "null", 0.0, ")"), ("clipped", "1e-3", 1.0, ", 100% clipped)")):
         config = tiny("training.max_steps=4", f"training.clip_norm={clip}", name=name)

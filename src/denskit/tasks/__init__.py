@@ -12,7 +12,7 @@ from denskit.tasks.base import LearnedTask, Task, Term, total_loss
 from denskit.tasks.cell_dens import CellDeNS, CellDeNSConfig
 from denskit.tasks.corruption import DenoisingConfig
 from denskit.tasks.dens import FOR_CRYSTALS, DeNS, DeNSConfig
-from denskit.tasks.energy_forces import EnergyForces, EnergyForcesConfig
+from denskit.tasks.energy_forces import FOR_MANY_MATERIALS, EnergyForces, EnergyForcesConfig
 from denskit.tasks.ndem import NDeM, NDeMConfig
 from denskit.tasks.noisy_nodes import NoisyNodes, NoisyNodesConfig
 
@@ -39,6 +39,7 @@ def denoises(config: TaskConfig) -> TypeGuard[Denoises]:
 
 __all__ = [
     "FOR_CRYSTALS",
+    "FOR_MANY_MATERIALS",
     "TASKS",
     "AniDS",
     "AniDSConfig",

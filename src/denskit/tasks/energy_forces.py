@@ -14,6 +14,9 @@ from denskit.settings import Settings
 from denskit.tasks.base import Term
 from denskit.tasks.losses import LOSSES, HuberLoss, LossName, PublishedLoss, zero_unless
 
+# for many materials instead of the defaults, which are for molecules: as published with EquiformerV3 and eSEN
+FOR_MANY_MATERIALS = {"energy_loss": "mae_per_atom", "energy_weight": 20.0, "forces_weight": 20.0}
+
 
 class LossConfig(Settings):
     """Weights and form of the terms that all tasks share.

@@ -18,12 +18,13 @@ from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes, join_processes
 from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
-from denskit.tasks import FOR_CRYSTALS, DenoisingConfig, DeNSConfig
+from denskit.tasks import FOR_CRYSTALS, FOR_MANY_MATERIALS, DenoisingConfig, DeNSConfig
 from denskit.tasks.metrics import measure
 from denskit.training.budget import lasting
 from denskit.training.checkpoint import Checkpoint
 from denskit.training.checks import PlannedTraining
 from denskit.training.cost import TRIAL_SECONDS, TRIAL_STEPS, Cost, time_steps
+from denskit.training.fitted_loss import fit_loss_to_energies
 from denskit.training.fitted_settings import fit_dens_to_crystals, fit_model_to_data, fit_sigma_to_data, rows_for
 from denskit.training.loader import steps_per_epoch
 from denskit.training.replay import old_structures
@@ -115,11 +116,12 @@ def settled(
 def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:
     """The run with that row of ``sizes`` whose model the checkpoint has; without one, as if it began.
 
-    Settings of DeNS that are chosen for crystals, and not given, stay as they were.
+    Settings of the task that are chosen by the data, and not given, stay as they were.
     """
     task, before = config.task, checkpoint.config["task"]
-    if isinstance(task, DeNSConfig) and before["name"] == task.name:
-        kept = {name: before[name] for name in FOR_CRYSTALS if name in before and name not in task.model_fields_set}
+    if before["name"] == task.name:
+        chosen = (*FOR_MANY_MATERIALS, *(FOR_CRYSTALS if isinstance(task, DeNSConfig) else ()))
+        kept = {name: before[name] for name in chosen if name in before and name not in task.model_fields_set}
         config = config.model_copy(update={"task": task.model_copy(update=kept)})
     candidates = [_fitted(candidate, data) for candidate in _by_row(config, data)]
     for fitted, said in candidates:
@@ -176,9 +178,10 @@ def _by_row(config: RunConfig, data: LoadedData) -> list[RunConfig]:
 def _fitted(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:
     """The run with the settings that its data decide; and messages for the log."""
     config, sized = fit_model_to_data(config, data)
+    config, weighed = fit_loss_to_energies(config, data.train)
     config, published = fit_dens_to_crystals(config, data.train)
     config, measured = fit_sigma_to_data(config, _denoised(config, data.train))
-    return config, sized + published + measured
+    return config, sized + weighed + published + measured
 
 
 def _denoised(config: RunConfig, new: Source) -> Source:

@@ -14,7 +14,7 @@ from denskit.presets import preset_names
 from denskit.reading.documents import read_json
 from denskit.runtime.progress import counted, duration
 from denskit.settings import dotted
-from denskit.tasks import FOR_CRYSTALS
+from denskit.tasks import FOR_CRYSTALS, FOR_MANY_MATERIALS
 from denskit.training.load_config import load_config
 from denskit.training.settings import RunConfig
 
@@ -89,7 +89,9 @@ def _is_decided(key: str, value: Any, run: RunConfig, preset: RunConfig, theirs:
         sized = any(row.model.get(name) == value for row in preset.sizes)
         return sized or (name in MEASURED and theirs.get(key, 0) is None)
     measured = name.partition(".")[0] == "sigma" and isinstance(theirs.get("task.sigma", usual), str)
-    return key == "sizes" or (section == "task" and (measured or FOR_CRYSTALS.get(name) == value))
+    return key == "sizes" or (
+        section == "task" and (measured or {**FOR_CRYSTALS, **FOR_MANY_MATERIALS}.get(name) == value)
+    )
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:

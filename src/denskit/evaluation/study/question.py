@@ -16,6 +16,7 @@ from denskit.evaluation.study.timing import cell_of
 from denskit.tasks import EnergyForcesConfig
 from denskit.training.checks import FEW_EPOCHS, SAMPLE
 from denskit.training.cost import Cost
+from denskit.training.fitted_loss import fit_loss_to_energies
 from denskit.training.fitted_settings import fit_dens_to_crystals
 from denskit.training.loader import steps_per_epoch
 
@@ -61,11 +62,13 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
         variants["only the noise"] = {"task": "dens", **given, **_ONLY_NOISE}
         said.append(
             "test files of their own: a third variant learns only the noise of corrupted structures "
-            f"({' '.join(f'{key}=false' for key in _ONLY_NOISE)}), which lost nothing at 600 K on 3BPA"
+            f"({' '.join(f'{key}=false' for key in _ONLY_NOISE)}), which lost nothing at "
+            "600 K in short trainings of 3BPA"
         )
     study = study.model_copy(update={"settings": settings, "variants": variants})
     denoising = (run.config(Path("unused")) for run in runs_of(study) if run.settings.get("task") == "dens")
-    return study, said + fit_dens_to_crystals(next(denoising), train)[1]
+    first = next(denoising)
+    return study, said + fit_loss_to_energies(first, train)[1] + fit_dens_to_crystals(first, train)[1]
 
 
 def same_question(study: StudyConfig, other: StudyConfig, file: Path) -> bool:

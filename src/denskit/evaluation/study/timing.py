@@ -9,6 +9,8 @@ from pathlib import Path
 from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, overrides, runs_of
 from denskit.evaluation.study.judges import require_judgeable
 from denskit.evaluation.study.splits import split_settings
+from denskit.runtime.device import choose_device
+from denskit.runtime.threads import cores
 from denskit.training.cost import Cost
 from denskit.training.forecast import forecasts_of
 from denskit.training.settings import RunConfig
@@ -17,6 +19,12 @@ from denskit.training.settings import RunConfig
 def seconds_of(run: StudyRun, config: RunConfig, cost: Cost) -> float:
     """Time of a whole run: training, its validations, and the final test."""
     return cost.training_seconds(config.training, run.point.get(FRAMES)) + cost.test * cost.structure
+
+
+def abreast(study: StudyConfig, processes: int) -> int:
+    """Trainings that run side by side, each as fast as alone: on CPUs one for each core, on a GPU one."""
+    device = choose_device(runs_of(study)[0].config(Path("unused")).device)
+    return min(processes, cores()) if device.type == "cpu" else 1
 
 
 def require_structures(study: StudyConfig) -> None:

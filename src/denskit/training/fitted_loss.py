@@ -1,0 +1,52 @@
+"""The weights of the loss where energies differ by far more than forces explain, as those of many materials do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from denskit.batch import System
+from denskit.data.base import Source, evenly
+from denskit.models.reference_fit import fit_references
+from denskit.models.scaling import Statistics, is_isolated
+from denskit.tasks import FOR_MANY_MATERIALS
+from denskit.training.settings import RunConfig
+
+SAMPLE = 1000  # training structures whose energies are compared
+FAR_APART = 0.5  # Å: molecules, liquids, alloys and metals at 300 K have 0.005 to 0.2, MPtrj has 4
+
+
+def fit_loss_to_energies(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
+    """The run with the loss for many materials, and a message for the log.
+
+    Where the energies per atom are further from the references of the elements than ``FAR_APART`` times the mean force,
+    ``FOR_MANY_MATERIALS`` replaces the defaults, which are for molecules: with them such energies are hardly learned.
+    Where a preset, a file or an override gives one of these settings, and with ``training.init_from``, all stay.
+    """
+    task = config.task
+    if config.training.init_from is not None or FOR_MANY_MATERIALS.keys() & task.model_fields_set:
+        return config, []
+    spread, force = energy_spread(list(evenly(source, SAMPLE)))
+    if not spread > FAR_APART * force > 0:
+        return config, []
+    listed = " ".join(f"task.{name}={value}" for name, value in FOR_MANY_MATERIALS.items())
+    message = (
+        f"energies are {1000 * spread:.0f} meV an atom from the references of the elements, and forces "
+        f"{1000 * force:.0f} meV/Å: so far apart, energies are weighed by the atom, {listed} (docs/crystals.md)"
+    )
+    return config.model_copy(update={"task": task.model_copy(update=dict(FOR_MANY_MATERIALS))}), [message]
+
+
+def energy_spread(systems: list[System]) -> tuple[float, float]:
+    """How far energies are from the references, and how large the forces are.
+
+    Root mean square error of the energy of a structure by references that are fitted to the others, in eV per atom (NaN
+    where there are too few); mean absolute component of the forces on free atoms, in eV/Å (0 where there are none).
+    Isolated atoms are left out.
+    """
+    bound = [system for system in systems if system.energy is not None and not is_isolated(system)]
+    free = [np.abs(system.forces[~system.fixed]).ravel() for system in bound if system.forces is not None]
+    if len(bound) < 2 or not sum(map(len, free)):
+        return np.nan, 0.0
+    statistics = Statistics(bound)
+    error = fit_references(statistics.counts.astype(np.float64), statistics.energies).error_left_out
+    return error, float(np.concatenate(free).mean())
