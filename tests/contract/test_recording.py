@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from contract.variants import VARIANTS, build
 from denskit.batch import Prepared, System
 from denskit.data.base import collate
-from denskit.geometry.padding import with_ghosts
+from denskit.geometry.padding import padded_shape, with_ghosts
 from denskit.models.execution import Execution
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Task
@@ -61,7 +61,7 @@ def learned(name: str, task: Task, part: Prepared, counts: Tensor) -> dict[str, 
 def test_ghosts_change_nothing(name: str, systems: dict[str, System]) -> None:
     task = task_for(name)
     part = prepared(name, task, systems)
-    larger, counts = with_ghosts(part), counts_of(task, part, 0.25)
+    larger, counts = with_ghosts(part, padded_shape(part.batch)), counts_of(task, part, 0.25)
     assert torch.equal(counts_of(task, larger, 0.25), counts)
     expected, found = learned(name, task, part, counts), learned(name, task, larger, counts)
     for key, value in expected.items():
@@ -89,7 +89,8 @@ class NeedsNoHost(TorchDispatchMode):
 def test_a_step_never_looks_at_values(name: str, systems: dict[str, System], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("denskit.models.equiformer.model.edge_pairs", lambda batch: None)  # as on a GPU
     task = task_for(name)
-    part = with_ghosts(prepared(name, task, systems))
+    part = prepared(name, task, systems)
+    part = with_ghosts(part, padded_shape(part.batch))
     counts = counts_of(task, part, 0.25)
     force_field = build(name, torch.float64).train()
     force_field.execution = Execution(kernels="plain")

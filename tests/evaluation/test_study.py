@@ -650,7 +650,10 @@ class TestWholeStudies:
         command = importlib.import_module("denskit.cli.study")
         for module in ("denskit.runtime.threads", "denskit.evaluation.study.timing"):
             monkeypatch.setattr(f"{module}.cores", lambda: 2)
-        study, cost = tiny_study(settings={**TINY, "device": "cpu"}, seeds=8), Cost(step=100.0, structure=0.0, train=40, valid=6, test=20)
+        study, cost = (
+            tiny_study(settings={**TINY, "device": "cpu"}, seeds=8),
+            Cost(step=100.0, structure=0.0, train=40, valid=6, test=20),
+        )
         costs = {cell: cost for cell in runs_to_try(study)}
         said = {n: command._announce(study, StudyFolder(tmp_path), costs, n) for n in (1, 2, 8)}
         assert "about 5h20m on 1 core " in said[1][0] and "about 2h40m on 2 cores " in said[2][0]

@@ -11,7 +11,7 @@ from torch import Tensor
 from denskit.batch import Batch, Prepared, System
 from denskit.data.base import collate
 from denskit.geometry.neighbors import build_neighbors
-from denskit.geometry.padding import LEAST, rounded_up, with_ghosts
+from denskit.geometry.padding import LEAST, padded_shape, rounded_up, smallest_holding, with_ghosts
 from denskit.random import keys_for
 from denskit.tasks import CellDeNS, CellDeNSConfig
 
@@ -41,7 +41,10 @@ def test_sizes_are_few_and_waste_at_most_an_eighth() -> None:
 
 def test_every_tensor_grows_with_the_atoms_or_the_systems(part: Prepared) -> None:
     """A field that is new in a container must be named in padding.py."""
-    larger, (atoms, systems) = with_ghosts(part), (part.batch.num_atoms, part.batch.num_systems)
+    larger, (atoms, systems) = (
+        with_ghosts(part, padded_shape(part.batch)),
+        (part.batch.num_atoms, part.batch.num_systems),
+    )
     assert larger.batch.num_systems == systems + 1 and larger.batch.num_atoms == rounded_up(atoms + 1)
     for before, after in ((part, larger), (part.targets, larger.targets), (part.batch, larger.batch)):
         for field in fields(before):
@@ -57,12 +60,21 @@ def test_every_tensor_grows_with_the_atoms_or_the_systems(part: Prepared) -> Non
 
 
 def test_edges_are_those_of_the_batch_then_masked_ones(part: Prepared) -> None:
-    larger, count = with_ghosts(part).batch, part.batch.num_edges
+    larger, count = with_ghosts(part, padded_shape(part.batch)).batch, part.batch.num_edges
     edges = larger.built_edges
     assert larger.num_edges == rounded_up(count)
     assert edges.mask is not None and edges.mask[:count].all() and not edges.mask[count:].any()
     assert torch.equal(edges.index[:, :count], part.batch.built_edges.index)
     assert (edges.index[:, count:] == larger.num_atoms - 1).all()
+
+
+def test_the_smallest_shape_that_holds_another() -> None:
+    shapes = [(3, 64, 512), (3, 32, 640), (3, 96, 512), (5, 64, 512), (3, 64, 2048)]
+    assert smallest_holding((3, 64, 480), shapes, 2.0) == (3, 64, 512)
+    assert smallest_holding((3, 96, 480), shapes, 2.0) == (3, 96, 512)
+    assert smallest_holding((3, 32, 608), shapes, 2.0) == (3, 32, 640)
+    for none in ((3, 64, 1000), (3, 128, 512), (4, 64, 512)):  # too wasteful, too few atoms, other systems
+        assert smallest_holding(none, shapes, 2.0) is None
 
 
 def test_tensors_come_back_in_their_order(part: Prepared) -> None:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from denskit.data import load_data
+from denskit.geometry.neighbors import build_neighbors
+from denskit.geometry.padding import padded_shape
 from denskit.runtime.cuda_graph import WARM_UPS, Function, Recorded
 from denskit.runtime.processes import join_processes
 from denskit.training import recorded as module
@@ -106,6 +108,27 @@ def test_shapes_beyond_the_limit_run_as_ever(tmp_path: Path, monkeypatch: pytest
     errors = recorded(work.parts[0], work.counts, work.weights)
     assert not recorded.recordings
     torch.testing.assert_close(errors, trainer._backward(work.parts[0], work.counts, work.weights))
+
+
+def test_shapes_beyond_the_limit_are_padded_to_a_recorded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch of a smaller cutoff, in the recording of the first: the same gradients and errors."""
+    trainer = trainer_in(tmp_path)
+    monkeypatch.setattr(module, "Recorded", OnTheCPU)
+    monkeypatch.setattr(module, "MOST", 1)
+    recorded = RecordedBackward(trainer._backward, trainer.gradients, torch.device("cpu"))
+    work = trainer.loader.work(0)
+    recorded(work.parts[0], work.counts, work.weights)
+    fewer = replace(work.parts[0], batch=build_neighbors(work.parts[0].batch, 2.5))
+    assert padded_shape(fewer.batch)[2] < padded_shape(work.parts[0].batch)[2]
+    monkeypatch.setattr(module, "WASTE", 10.0)
+    trainer.gradients.zero()
+    errors = recorded(fewer, work.counts, work.weights)
+    found = trainer.gradients.flat.clone()
+    assert len(recorded.recordings) == 1
+    trainer.gradients.zero()
+    expected = recorded.backward(fewer, work.counts, work.weights)
+    torch.testing.assert_close(errors, expected)
+    assert (found - trainer.gradients.flat).abs().max() < SAME_GRADIENT64 * found.square().mean().sqrt()
 
 
 def test_a_failed_recording_is_told_and_leaves_the_gradients_right(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ _OF_ATOMS = ("positions", "fixed", "tags", "forces", "forces_mask", "force_input
              "relaxation", "relaxation_mask", "noise_penalty")  # fmt: skip
 _OF_SYSTEMS = ("cell", "pbc", "denoise", "energy", "stress", "energy_mask", "stress_mask", "strain", "strain_mask")
 Container = TypeVar("Container", Batch, Targets, Prepared)
+Shape = tuple[int, int, int]  # systems, atoms, edges
 
 
 def rounded_up(count: int) -> int:
@@ -43,13 +45,28 @@ def with_edges(batch: Batch, capacity: int) -> Batch:
     return replace(batch, edges=padded_edges)
 
 
-def with_ghosts(part: Prepared) -> Prepared:
-    """One more system, of atoms without neighbours and labels, and padding edges: few shapes for all batches.
+def padded_shape(batch: Batch) -> Shape:
+    """The smallest of few shapes that holds a batch, at least one more atom and one more system."""
+    return batch.num_systems + 1, rounded_up(batch.num_atoms + 1), rounded_up(batch.num_edges)
+
+
+def smallest_holding(shape: Shape, shapes: Iterable[Shape], waste: float) -> Shape | None:
+    """The smallest of ``shapes`` for ``shape``: as many systems, no fewer atoms, up to ``waste`` times the edges."""
+    systems, atoms, edges = shape
+    held = [
+        other for other in shapes if other[0] == systems and other[1] >= atoms and edges <= other[2] <= waste * edges
+    ]
+    return min(held, key=lambda other: (other[2], other[1]), default=None)
+
+
+def with_ghosts(part: Prepared, shape: Shape) -> Prepared:
+    """One more system, of atoms without neighbours and labels, and padding edges, up to ``shape``.
 
     The atoms, at least one, have the first atom's element.  No loss and no metric counts them.
     """
-    batch = part.batch
-    ghosts = rounded_up(batch.num_atoms + 1) - batch.num_atoms
+    batch, (systems, atoms, edges) = part.batch, shape
+    ghosts = atoms - batch.num_atoms
+    assert systems == batch.num_systems + 1 and ghosts > 0, (shape, batch.num_systems, batch.num_atoms)
     larger = replace(
         _longer(batch, ghosts),
         atomic_numbers=torch.cat((batch.atomic_numbers, batch.atomic_numbers[:1].expand(ghosts))),
@@ -58,7 +75,7 @@ def with_ghosts(part: Prepared) -> Prepared:
     )
     return replace(
         _longer(part, ghosts),
-        batch=with_edges(larger, rounded_up(batch.num_edges)),
+        batch=with_edges(larger, edges),
         targets=_longer(part.targets, ghosts),
     )
 

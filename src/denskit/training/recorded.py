@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Prepared
-from denskit.geometry.padding import with_ghosts
+from denskit.geometry.padding import Shape, padded_shape, smallest_holding, with_ghosts
 from denskit.models.base import ForceField
 from denskit.runtime.cuda_graph import Recorded
 from denskit.runtime.processes import Processes
@@ -20,7 +20,8 @@ from denskit.runtime.warning import warn
 from denskit.training.optimizer import Gradients
 from denskit.training.settings import TrainingConfig
 
-MOST = 32  # shapes that are recorded; batches of others run as ever
+MOST = 32  # shapes that are recorded; batches of others are padded to one of these, or run as ever
+WASTE = 2.0  # edges of such a shape to the batch's own: a recorded step of small batches takes about as long
 LARGEST = 2**15  # edges: a larger batch keeps a GPU busy by itself
 
 Backward = Callable[[Prepared, Tensor, Tensor], Tensor]
@@ -47,19 +48,21 @@ class RecordedBackward:
 
     def __init__(self, backward: Backward, gradients: Gradients, device: torch.device) -> None:
         self.backward, self.gradients, self.device = backward, gradients, device
-        self.recordings: dict[tuple[int, int, int], Recorded] = {}
+        self.recordings: dict[Shape, Recorded] = {}
         self.failed = False
 
     def __call__(self, part: Prepared, counts: Tensor, weights: Tensor) -> Tensor:
         """Add the gradients of a batch from the CPU; its errors."""
         if self.failed or part.batch.num_edges > LARGEST:
             return self.backward(part.to(self.device), counts, weights)
-        part = with_ghosts(part)
-        shape = (part.batch.num_systems, part.batch.num_atoms, part.batch.num_edges)
+        shape: Shape | None = padded_shape(part.batch)
+        if shape not in self.recordings and len(self.recordings) == MOST:
+            shape = smallest_holding(shape, self.recordings, WASTE)
+        if shape is None:
+            return self.backward(part.to(self.device), counts, weights)
+        part = with_ghosts(part, shape)
         inputs = [counts, weights, *part.tensors()]
         if shape not in self.recordings:
-            if len(self.recordings) == MOST:
-                return self.backward(part.to(self.device), counts, weights)
             try:
                 self.recordings[shape] = self._recorded(part, inputs)
             except RuntimeError as error:
