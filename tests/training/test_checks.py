@@ -10,13 +10,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ase.build import bulk
 from typer.testing import CliRunner
 
 from denskit.batch import System
 from denskit.cli import app
 from denskit.models.model_file import load_model
 from denskit.training.checkpoint import load_checkpoint
-from denskit.training.checks import PlannedTraining, hint_after, hints_before, verdict_on, warnings_before
+from denskit.training.checks import (
+    PlannedTraining,
+    hint_after,
+    hints_before,
+    learns_nothing,
+    verdict_on,
+    warnings_before,
+)
 from denskit.training.load_config import RunConfig
 from denskit.training.run import train
 from denskit.training.schedule import Schedule
@@ -88,13 +96,21 @@ def test_errors_are_judged_against_those_of_predicting_nothing(tiny: Tiny) -> No
 
 def test_forces_that_stay_as_wrong_as_none(tiny: Tiny) -> None:
     config = tiny()
-    stuck = {**_row(1.05), **_row(0.99, split="train"), "epoch": 5, "step": 500}
-    found = verdict_on(stuck, config)
-    assert found is not None and not found.failed
-    assert "after 5 epochs" in found.message and f"training.lr, which is {config.training.lr:g}" in found.message
+    stuck = {**_row(0.99, split="train"), "epoch": 5, "step": 500}
+    found = learns_nothing(stuck, config)
+    assert found is not None and "after 5 epochs" in found and f"training.lr, now {config.training.lr:g}" in found
     for learned in ({"epoch": 4}, {"step": 499}, _row(0.9, split="train"), {"train_forces_mae_meV_per_A": 19.0}):
-        assert verdict_on({**stuck, **learned}, config) is None, learned
-    assert verdict_on(stuck, tiny("task.forces_weight=0", "training.best_by=energy")) is None
+        assert learns_nothing({**stuck, **learned}, config) is None, learned
+    assert learns_nothing(stuck, tiny("task.forces_weight=0", "training.best_by=energy")) is None
+
+
+def test_it_is_said_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("denskit.training.checks.STUCK", 0.0)
+    monkeypatch.setattr("denskit.training.checks.STUCK_STEPS", 2)
+    monkeypatch.setattr("denskit.training.checks.STUCK_EPOCHS", 0)
+    config = tiny("training.log_every=1", "training.max_steps=4")
+    text = (train(config) / "train.log").read_text()
+    assert text.count("as wrong as no forces") == 1
 
 
 def test_gradient_norms_and_clipping_are_in_rows_and_log(tiny: Tiny) -> None:
@@ -169,19 +185,22 @@ def test_cell_dens_needs_crystals_with_stress(tiny: Tiny, systems: dict[str, Sys
 
 
 def test_denoising_few_crystals_was_measured_to_do_harm(tiny: Tiny, systems: dict[str, System]) -> None:
-    few = [systems["copper"]] * 50
+    displaced = systems["copper"]
+    copper = replace(displaced, positions=bulk("Cu", cubic=True).positions)
+    few = [copper] * 50
     for task in ("dens", "cell_dens"):
-        assert f"task={task} for 50 crystals: with 50 structures of Mo-Nb" in _warned(
+        assert f"task={task} for 50 crystals, most with atoms on the sites" in _warned(
             tiny(LONG, f"task={task}", "model.stress=strain", "task.stress_weight=1"), few
         )
     plain = tiny(LONG, "task=energy_forces", "model.stress=strain", "task.stress_weight=1")
     assert "crystals" not in _warned(plain, few)
-    assert "51 crystals: with 50" in _warned(tiny(LONG, "task=dens"), [*few, systems["ethanol"]])
-    assert " crystals: with 50" not in _warned(tiny(LONG, "task=dens"), [*few[:25], *[systems["ethanol"]] * 25])
-    slab = replace(systems["copper"], fixed=np.ones(len(systems["copper"]), bool))
-    assert " crystals: with 50" not in _warned(tiny(LONG, "task=dens"), [slab] * 50)
-    in_a_box = replace(systems["copper"], cell=systems["copper"].cell + np.diag([0.0, 0.0, 10.0]))  # periodic in name
-    assert " crystals: with 50" not in _warned(tiny(LONG, "task=dens"), [in_a_box] * 50)
+    assert "51 crystals, most with" in _warned(tiny(LONG, "task=dens"), [*few, systems["ethanol"]])
+    assert " crystals, most with" not in _warned(tiny(LONG, "task=dens"), [*few[:25], *[systems["ethanol"]] * 25])
+    slab = replace(copper, fixed=np.ones(len(copper), bool))
+    assert " crystals, most with" not in _warned(tiny(LONG, "task=dens"), [slab] * 50)
+    assert " crystals" not in _warned(tiny(LONG, "task=dens"), [displaced] * 50), "positions do not tell the noise"
+    in_a_box = replace(copper, cell=copper.cell + np.diag([0.0, 0.0, 10.0]))  # periodic in name
+    assert " crystals, most with" not in _warned(tiny(LONG, "task=dens"), [in_a_box] * 50)
 
 
 def test_denoising_needs_forces(tiny: Tiny, systems: dict[str, System]) -> None:
@@ -251,6 +270,13 @@ def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems
     assert hinted(plain, frames=[*frames, relaxed], steps=6000) == ""
     crystal = replace(systems["ethanol"], pbc=np.ones(3, bool))
     assert hinted(plain, frames=[*frames, crystal], steps=6000) == ""
+    hot = systems["copper"]  # displaced
+    copper = replace(hot, positions=bulk("Cu", cubic=True).positions)
+    still = replace(hot, forces=np.zeros((4, 3)))
+    for others, length in (([copper] * 50, 6000), ([hot] * 200, 6000), ([hot] * 50, 1000), ([still] * 50, 6000)):
+        assert hinted(plain, frames=others, steps=length) == ""
+    assert hinted("task=dens", frames=[hot] * 50, steps=10002) == ""
+    assert hinted(plain, "model.forces=direct", frames=[hot] * 50, steps=6000) == ""
     longer = hinted("task=dens", frames=frames * 2, steps=6000)
     assert "1,000 epochs of 100 structures with DeNS" in longer and longer.endswith("training.max_steps=10002")
     assert (

@@ -66,6 +66,8 @@ def test_others_keep_the_loss() -> None:
     for given in FOR_MANY_MATERIALS:
         config = _run(**{f"task.{given}": "mae" if given == "energy_loss" else 3.0})
         assert fit_loss_to_energies(config, _systems(_materials())) == (config, [])
+    huber = _run(**{"task.loss": "huber"})
+    assert fit_loss_to_energies(huber, _systems(_materials())) == (huber, [])
     esen = load_config("esen", {"data.path": "unused.extxyz"})
     assert fit_loss_to_energies(esen, _systems(_materials())) == (esen, []), "its preset gives them"
 
@@ -77,6 +79,15 @@ def test_isolated_atoms_do_not_count() -> None:
                      fixed=np.zeros(1, bool), tags=np.zeros(1, int), forces=np.zeros((1, 3)),
                      cell=20 * np.eye(3))  # fmt: skip
     assert energy_spread([*near, copper])[0] == energy_spread(near)[0]
+
+
+def test_an_element_of_one_structure_does_not_count() -> None:
+    """Its energy, of keV with all electrons, cannot be told from the others."""
+    near = _systems(_materials(spread=0.02))
+    other = replace(near[0], atomic_numbers=np.full(len(near[0]), 79), energy=-5e5)
+    assert energy_spread([*near, other])[0] == energy_spread(near)[0]
+    config = _run()
+    assert fit_loss_to_energies(config, _Frames([*near, other])) == (config, [])
 
 
 def test_missing_labels_decide_nothing() -> None:

@@ -112,8 +112,15 @@ def test_shapes_beyond_the_limit_run_as_ever(tmp_path: Path, monkeypatch: pytest
 
 def test_shapes_beyond_the_limit_are_padded_to_a_recorded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch of a smaller cutoff, in the recording of the first: the same gradients and errors."""
+    replays = []
+
+    class Counted(OnTheCPU):
+        def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+            replays.append(len(inputs))
+            return super().__call__(inputs)
+
     trainer = trainer_in(tmp_path)
-    monkeypatch.setattr(module, "Recorded", OnTheCPU)
+    monkeypatch.setattr(module, "Recorded", Counted)
     monkeypatch.setattr(module, "MOST", 1)
     recorded = RecordedBackward(trainer._backward, trainer.gradients, torch.device("cpu"))
     work = trainer.loader.work(0)
@@ -124,7 +131,7 @@ def test_shapes_beyond_the_limit_are_padded_to_a_recorded_one(tmp_path: Path, mo
     trainer.gradients.zero()
     errors = recorded(fewer, work.counts, work.weights)
     found = trainer.gradients.flat.clone()
-    assert len(recorded.recordings) == 1
+    assert len(recorded.recordings) == 1 and len(replays) == 2
     trainer.gradients.zero()
     expected = recorded.backward(fewer, work.counts, work.weights)
     torch.testing.assert_close(errors, expected)

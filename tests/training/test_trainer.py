@@ -51,6 +51,21 @@ def _rows(run: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+def test_a_lost_model_is_written_again(tiny: Tiny) -> None:
+    """From the copy of the best one, or by the next validation."""
+    settings = ("training.evaluate_every=1", "training.schedule=constant")
+    folder = RunFolder(train(tiny("training.max_steps=2", *settings)))
+    before = folder.model.read_bytes()
+    folder.model.unlink()
+    train(tiny("training.max_steps=2", *settings), resume=True)
+    assert folder.model.read_bytes() == before
+    for path in (folder.model, folder.best_model):
+        path.unlink()
+    train(tiny("training.max_steps=3", *settings), resume=True)
+    assert read_header(folder.model)["metadata"]["step"] == 3
+    assert "is gone; kept is the best model of the steps from here on" in (folder.path / "train.log").read_text()
+
+
 def test_the_first_step_of_a_process_tells_nothing_of_the_others(tiny: Tiny) -> None:
     """It may compile kernels: neither the time of a step nor the time that is left counts it."""
     run = train(tiny("training.max_steps=2", "training.log_every=1"))

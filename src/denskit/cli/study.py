@@ -134,7 +134,7 @@ def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, proc
     folder.require_inputs(study)
     for problem in problems_of(study):
         typer.echo(problem, err=True)
-    costs = {} if _all_finished(study, folder) else _costs(study, source, folder)
+    costs = {} if _all_trained(study, folder) else _costs(study, source, folder)
     for line in [*_announce(study, folder, costs, processes), *(advice(study, costs) if costs else ())]:
         typer.echo(line)
     if dry_run:
@@ -171,10 +171,10 @@ def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, proc
         raise typer.Exit(1)
 
 
-def _all_finished(study: StudyConfig, folder: StudyFolder) -> bool:
+def _all_trained(study: StudyConfig, folder: StudyFolder) -> bool:
     from denskit.evaluation.study.config import runs_of
 
-    return all(folder.finished(study, run) for run in runs_of(study))
+    return all(folder.judged(run) for run in runs_of(study))
 
 
 def _command(source: Path, folder: StudyFolder, number: int, *more: str) -> list[str]:

@@ -12,9 +12,8 @@ from denskit.tasks import FOR_MANY_MATERIALS
 from denskit.training.settings import RunConfig
 
 SAMPLE = 1000  # training structures whose energies are compared
-FAR_APART = (
-    3.0  # Å: molecules, liquids, alloys and metals have 0.005 to 0.2, MPtrj 4; at 2.2 (W-Be) both losses have merits
-)
+# Å: molecules, liquids, alloys, metals and adsorbates have 0.005 to 0.3, MPtrj 4; at 2.2 (W-Be) both losses have merits
+FAR_APART = 3.0
 
 
 def fit_loss_to_energies(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
@@ -22,10 +21,11 @@ def fit_loss_to_energies(config: RunConfig, source: Source) -> tuple[RunConfig, 
 
     Where the energies per atom are further from the references of the elements than ``FAR_APART`` times the mean force,
     ``FOR_MANY_MATERIALS`` replaces the defaults, which are for molecules: with them such energies are hardly learned.
-    Where a preset, a file or an override gives one of these settings, and with ``training.init_from``, all stay.
+    Where a preset, a file or an override gives one of these settings or the form of the loss, and with
+    ``training.init_from``, all stay.
     """
     task = config.task
-    if config.training.init_from is not None or FOR_MANY_MATERIALS.keys() & task.model_fields_set:
+    if config.training.init_from is not None or {*FOR_MANY_MATERIALS, "loss"} & task.model_fields_set:
         return config, []
     spread, force = energy_spread(list(evenly(source, SAMPLE)))
     if not spread > FAR_APART * force > 0:
@@ -43,12 +43,24 @@ def energy_spread(systems: list[System]) -> tuple[float, float]:
 
     Root mean square error of the energy of a structure by references that are fitted to the others, in eV per atom (NaN
     where there are too few); mean absolute component of the forces on free atoms, in eV/Å (0 where there are none).
-    Isolated atoms are left out.
+    Left out are isolated atoms, and structures with an element that no other composition has: nothing tells its energy.
     """
     bound = [system for system in systems if system.energy is not None and not is_isolated(system)]
     free = [np.abs(system.forces[~system.fixed]).ravel() for system in bound if system.forces is not None]
     if len(bound) < 2 or not sum(map(len, free)):
         return np.nan, 0.0
     statistics = Statistics(bound)
-    error = fit_references(statistics.counts.astype(np.float64), statistics.energies).error_left_out
+    told = _determined(statistics.counts)
+    if told.sum() < 2:
+        return np.nan, 0.0
+    counts = statistics.counts[told]
+    present = counts.any(axis=0)
+    error = fit_references(counts[:, present].astype(np.float64), statistics.energies[told]).error_left_out
     return error, float(np.concatenate(free).mean())
+
+
+def _determined(counts: np.ndarray) -> np.ndarray:
+    """Structures [B] of atoms by element [B, K] all of whose elements are in two compositions, where there are two."""
+    compositions = np.unique(counts, axis=0)
+    rare = ((compositions > 0).sum(axis=0) == 1) & (len(compositions) > 1)
+    return np.asarray(~(counts[:, rare] > 0).any(axis=1), dtype=bool)

@@ -1,7 +1,7 @@
 """The backward passes of a training on a GPU, recorded as CUDA graphs.
 
 A step of a small batch launches some ten thousand kernels of microseconds, and Python takes five to ten times as long
-as the GPU.  A recorded step is launched at once.  Batches are padded to few shapes, each recorded when it first comes.
+as the GPU.  A recorded step is launched at once.  Batches are padded to few shapes, and the first of these recorded.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class RecordedBackward:
         """Add the gradients of a batch from the CPU; its errors."""
         if self.failed or part.batch.num_edges > LARGEST:
             return self.backward(part.to(self.device), counts, weights)
-        shape: Shape | None = padded_shape(part.batch)
-        if shape not in self.recordings and len(self.recordings) == MOST:
-            shape = smallest_holding(shape, self.recordings, WASTE)
+        own = padded_shape(part.batch)
+        known = own in self.recordings or len(self.recordings) < MOST
+        shape = own if known else smallest_holding(own, self.recordings, WASTE)
         if shape is None:
             return self.backward(part.to(self.device), counts, weights)
         part = with_ghosts(part, shape)

@@ -89,10 +89,10 @@ class RunFolder(WorkFolder):
                 (self.path / name).unlink(missing_ok=True)
 
     def take_best(self) -> None:
-        """Make the best model the result of the run, where another one is."""
-        if self.best_model.is_file() and self.model.is_file():
+        """Make the best model the result of the run, where another one is, or none."""
+        if self.best_model.is_file():
             step = read_header(self.best_model)["metadata"]["step"]
-            if read_header(self.model)["metadata"]["step"] != step:
+            if not self.model.is_file() or read_header(self.model)["metadata"]["step"] != step:
                 self.forget_results(step)
                 with atomic_write(self.model) as temporary:
                     temporary.write_bytes(self.best_model.read_bytes())

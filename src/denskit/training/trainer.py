@@ -33,7 +33,7 @@ from denskit.tasks.metrics import Metrics, measure
 from denskit.training.batch_loss import batch_loss
 from denskit.training.budget import TimeBudget, lasting
 from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, cannot_write, save_checkpoint
-from denskit.training.checks import PlannedTraining, hint_after, verdict_on
+from denskit.training.checks import PlannedTraining, hint_after, learns_nothing, verdict_on
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
 from denskit.training.optimizer import (
     Gradients,
@@ -149,6 +149,7 @@ class Trainer:
         self.first = 0  # steps that an earlier process did
         self.failure = ""  # verdict on the last row, where the training failed
         self.slow_data = False  # it was said that steps wait for their batches
+        self.stuck = False  # it was said that no forces are learned
         self.judged: tuple[int, dict[str, float]] = (0, {})  # step and errors of the last validation
         self.saved_at = time.monotonic()
 
@@ -178,6 +179,9 @@ class Trainer:
         if self.step == self.schedule.total_steps:
             self._require_effect({key: change for key, change in changes.items() if key not in _AT_THE_END | own})
         self.messages.append(f"resumed after step {self.step}")
+        if self.best is not None and not (self.folder.model.is_file() or self.folder.best_model.is_file()):
+            self.best = None
+            self.messages.append(f"note: {self.folder.model} is gone; kept is the best model of the steps from here on")
         if checkpoint.num_processes != self.group.count:
             self.messages.append(
                 f"processes: {checkpoint.num_processes} before, {self.group.count} now; dropout and rounding differ"
@@ -354,6 +358,9 @@ class Trainer:
         if verdict is not None and (evaluate or self.data.valid is None):
             log.say(f"warning: {verdict.message}")
         self.failure = verdict.message if verdict is not None and verdict.failed else ""
+        if not self.stuck and (nothing := learns_nothing(row, self.config)) is not None:
+            self.stuck = True
+            log.say(f"warning: {nothing}")
         planned = PlannedTraining(self.config, self.schedule, self.data.train)
         if self.step == self.schedule.total_steps and (found := hint_after(row, planned)) is not None:
             log.say(f"hint: {found}")
