@@ -660,6 +660,15 @@ class TestWholeStudies:
         assert said[8] == [said[2][0], "note: --processes 8 shares 2 cores, and is no faster than 2"]
         assert len(said[1]) == len(said[2]) == 1
 
+    def test_what_is_trained_takes_no_more_time(self, tmp_path: Path) -> None:
+        study, cost = tiny_study(seeds=1), Cost(step=1.0, structure=0.0, train=40, valid=6, test=20)
+        run, config = runs_of(study)[0], runs_of(study)[0].config(tmp_path / "run")
+        steps = cost.schedule(config.training).total_steps
+        assert seconds_of(run, config, cost) == steps
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "metrics.csv").write_text(f"step,epoch\n{steps // 2},0\n")
+        assert seconds_of(run, config, cost) == steps - steps // 2
+
     def test_a_gpu_is_shared(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its time is that of all runs, one after another, and the note says how many share it."""
         command = importlib.import_module("denskit.cli.study")

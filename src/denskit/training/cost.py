@@ -31,10 +31,14 @@ class Cost:
 
     def training_seconds(self, training: TrainingConfig, train: int | None = None) -> float:
         """Time of a training with its validations; ``train``: of another number of training structures."""
-        per_epoch = steps_per_epoch(self.train if train is None else train, training.batch_size, training.drop_last)
-        schedule = Schedule(training, per_epoch)
-        validations = max(1, int(schedule.total_steps / _interval(training, per_epoch)))
+        schedule = self.schedule(training, train)
+        validations = max(1, int(schedule.total_steps / _interval(training, schedule.steps_per_epoch)))
         return schedule.total_steps * self.step + validations * self._validation(training)
+
+    def schedule(self, training: TrainingConfig, train: int | None = None) -> Schedule:
+        """The steps of a training; ``train``: of another number of training structures."""
+        structures = self.train if train is None else train
+        return Schedule(training, steps_per_epoch(structures, training.batch_size, training.drop_last))
 
     def steps_of(self, training: TrainingConfig) -> int:
         """Steps that fit into ``training.budget``, the trial and validations included.

@@ -13,12 +13,17 @@ from denskit.runtime.device import choose_device
 from denskit.runtime.threads import cores
 from denskit.training.cost import Cost
 from denskit.training.forecast import forecasts_of
+from denskit.training.overview import rows_of
+from denskit.training.run_folder import RunFolder
 from denskit.training.settings import RunConfig
 
 
 def seconds_of(run: StudyRun, config: RunConfig, cost: Cost) -> float:
-    """Time of a whole run: training, its validations, and the final test."""
-    return cost.training_seconds(config.training, run.point.get(FRAMES)) + cost.test * cost.structure
+    """Time that is left of a run: training from its last row of metrics.csv, its validations, and the final test."""
+    frames, row = run.point.get(FRAMES), next(reversed(rows_of(RunFolder(Path(config.output)))), {})
+    total = cost.schedule(config.training, frames).total_steps
+    left = 1 - min(int(row.get("step", 0)), total) / total
+    return left * cost.training_seconds(config.training, frames) + cost.test * cost.structure
 
 
 def abreast(study: StudyConfig, processes: int) -> int:
