@@ -137,9 +137,9 @@ def denoising_pays_on_crystals(planned: PlannedTraining) -> str | None:
     if config.model.forces != "gradient" or liquid or planned.epochs < CRYSTAL_EPOCHS:
         return None
     return (
-        f"{planned.epochs:,.0f} epochs of {size} crystals with displaced atoms: task=dens lowered the errors of 16 "
-        "cells of bcc metals at 300 K by XX % (forces) and XX % (energies) after 375 epochs (three seeds). On your "
-        "data: denskit study FILE --question dens"
+        f"{planned.epochs:,.0f} epochs of {size} crystals with displaced atoms: task=dens training.lr=1e-3 lowered "
+        "the force error of 16 cells of bcc metals at 300 K by 8 % after 375 epochs, by 4 % at 1,000 and 2,000 K "
+        "(three seeds). On your data: denskit study FILE --question dens, with tests.hot=FILE for such structures"
     )
 
 
