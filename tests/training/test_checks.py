@@ -276,6 +276,10 @@ def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems
     for others, length in (([copper] * 50, 6000), ([hot] * 200, 6000), ([hot] * 50, 1000), ([still] * 50, 6000)):
         assert hinted(plain, frames=others, steps=length) == ""
     assert hinted("task=dens", frames=[hot] * 50, steps=10002) == ""
+    short = tiny("training.max_steps=1800", "task=dens")  # 300 epochs
+    assert "epochs" not in _warned(short, [hot] * 50, steps_per_epoch=6)
+    assert "task=dens for 300 epochs" in _warned(short, frames, steps_per_epoch=6)
+    assert "task=dens for 299 epochs" in _warned(tiny("training.max_steps=1794"), [hot] * 50, steps_per_epoch=6)
     assert hinted(plain, "model.forces=direct", frames=[hot] * 50, steps=6000) == ""
     longer = hinted("task=dens", frames=frames * 2, steps=6000)
     assert "1,000 epochs of 100 structures with DeNS" in longer and longer.endswith("training.max_steps=10002")

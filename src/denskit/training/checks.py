@@ -72,6 +72,11 @@ class PlannedTraining:
         """Whether the atoms of most structures are on the sites of a lattice."""
         return 2 * sum(map(on_lattice_sites, self.systems)) > len(self.systems)
 
+    @property
+    def hot_crystals(self) -> bool:
+        """Whether most structures are crystals, and the atoms of most displaced from the sites of a lattice."""
+        return mostly_crystals(self.systems) and not self.on_sites and self.shortest_distance > MOLECULAR
+
     @cached_property
     def shortest_distance(self) -> float:
         """Between two atoms of these structures, Å; the cutoff where none are nearer."""
@@ -131,10 +136,9 @@ def denoising_pays_on_crystals(planned: PlannedTraining) -> str | None:
     config, size = planned.config, len(planned.source)
     if isinstance(config.task, DenoisingConfig) or not planned.fresh or size > FEW_STRUCTURES:
         return None
-    if not mostly_crystals(planned.systems) or planned.on_sites or (_force_rms(planned) < RELAXED).any():
+    if config.model.forces != "gradient" or planned.epochs < CRYSTAL_EPOCHS:
         return None
-    liquid = planned.shortest_distance < MOLECULAR
-    if config.model.forces != "gradient" or liquid or planned.epochs < CRYSTAL_EPOCHS:
+    if not planned.hot_crystals or (_force_rms(planned) < RELAXED).any():
         return None
     return (
         f"{planned.epochs:,.0f} epochs of {size} crystals with displaced atoms: task=dens training.lr=1e-3 lowered "
@@ -300,6 +304,8 @@ def few_epochs(planned: PlannedTraining) -> str | None:
     """DeNS in a training shorter than its break-even point."""
     config, schedule = planned.config, planned.schedule
     size, short = len(planned.source), planned.epochs < FEW_EPOCHS
+    if short and planned.epochs >= CRYSTAL_EPOCHS and planned.hot_crystals:
+        return None  # where it was ahead
     if not (isinstance(config.task, DeNSConfig) and planned.fresh and size <= SMALL_DATA and short):
         return None
     return (

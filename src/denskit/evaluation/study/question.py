@@ -121,7 +121,7 @@ def advice(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
         if epochs < FEW_EPOCHS:
             lines.append(
                 f"warning: {run.label}: {epochs:.0f} epochs. DeNS pays late: with fewer than about {FEW_EPOCHS} "
-                "epochs it was not seen to help (docs/dens.md). Train longer, or on fewer frames"
+                "epochs it was not seen to help on molecules (docs/dens.md). Train longer, or on fewer frames"
             )
     return lines
 
