@@ -64,6 +64,7 @@ from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich
 from denskit.evaluation.study.timing import abreast, cell_of, runs_to_try, seconds_of, trial
 from denskit.files import locked, write_json
 from denskit.presets import study_names
+from denskit.runtime.device import gpus_to_share
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
 from denskit.training.cost import Cost
 from denskit.training.load_config import load_config
@@ -676,8 +677,41 @@ class TestWholeStudies:
             monkeypatch.setattr(f"{module}.choose_device", lambda device: torch.device("cuda", 0))
         study, cost = tiny_study(seeds=2), Cost(step=100.0, structure=0.0, train=40, valid=6, test=20)
         said = command._announce(study, StudyFolder(tmp_path), {cell: cost for cell in runs_to_try(study)}, 8)
-        assert "about 1h20m on one GPU, one after another" in said[0] and "4 runs share the GPU" in said[1]
+        assert "about 1h20m on one GPU, one after another" in said[0] and "4 runs share 1 GPU" in said[1]
         assert abreast(study, 8) == 1
+
+    def test_gpus_are_divided(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two GPUs halve the time, and each training sees the one with the fewest."""
+        command = importlib.import_module("denskit.cli.study")
+        for module in ("denskit.runtime.device", "denskit.evaluation.study.timing", "denskit.cli.study"):
+            monkeypatch.setattr(f"{module}.choose_device", lambda device: torch.device("cuda", 0), raising=False)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5a")
+        study, cost = tiny_study(seeds=2), Cost(step=100.0, structure=0.0, train=40, valid=6, test=20)
+        said = command._announce(study, StudyFolder(tmp_path), {cell: cost for cell in runs_to_try(study)}, 8)
+        assert "about 40m00s on 2 GPUs " in said[0] and "4 runs share 2 GPUs" in said[1]
+        assert gpus_to_share("auto") == ["3", "GPU-5a"] and gpus_to_share("cuda:1") == []
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        assert gpus_to_share("cuda") == ["0", "1"]
+
+        folder, seen = StudyFolder(tmp_path), []
+        result = {"errors": {"test": {FORCES: 1.0}}, "tests": {}, "parameters": 1, "seconds": 1.0, "steps": 1}
+
+        class Started:
+            def __init__(self, words: list[str], *, env: dict[str, str], **others: object) -> None:
+                seen.append(env["CUDA_VISIBLE_DEVICES"])
+                self.number = int(words[-1])
+                write_json(folder.result(runs_of(study)[self.number]), result)
+
+            def poll(self) -> int | None:
+                return 0 if self.number == 1 or len(seen) == 4 else None  # the second ends first
+
+        monkeypatch.setattr("denskit.evaluation.study.running.subprocess.Popen", Started)
+        jobs = run_all(
+            study, lambda number: [str(number)], folder, processes=3, gpus=["3", "GPU-5a"], watch=lambda jobs: None
+        )
+        assert seen[:3] == ["3", "GPU-5a", "3"], "the third shares the first"
+        assert seen[3] == "GPU-5a" and [job.state for job in jobs] == ["done"] * 4
 
     def test_stopped_by_a_signal_it_saves_and_continues(self, tmp_path: Path) -> None:
         study = tiny_study(settings={**TINY, "training.max_steps": 100_000}, seeds=1)

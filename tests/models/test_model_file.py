@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from ase.build import molecule
@@ -12,6 +13,7 @@ from denskit.models import build_force_field
 from denskit.models.equiformer import EquiformerConfig
 from denskit.models.model_file import load_model, read_header, save_model
 from denskit.models.scaling import Scaling
+from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 
 SMALL = EquiformerConfig(
@@ -50,6 +52,15 @@ def test_predictions_need_no_neighbours_built_before(tmp_path: Path) -> None:
     batch = batch_of([molecule("H2O")], "cpu").to(dtype=torch.float64)
     found = force_field.predict(batch)["forces"]
     assert torch.equal(found, force_field.predict(SMALL.with_neighbors(batch))["forces"])
+
+
+def test_precision_by_name(tmp_path: Path) -> None:
+    path = _saved(tmp_path / "model.safetensors")
+    for dtype in ("float64", torch.float64, np.float64):
+        assert next(load_model(path, dtype=dtype).parameters()).dtype == torch.float64
+        assert Potential(path, dtype=dtype).dtype == torch.float64
+    with pytest.raises(ValueError, match="dtype is 'double precision'; give float32 or float64"):
+        load_model(path, dtype="double precision")
 
 
 @pytest.mark.parametrize(

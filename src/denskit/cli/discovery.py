@@ -59,7 +59,6 @@ def show_discovery(
     from denskit.evaluation.discovery import RESULT, TABLE, Materials, discover_into, rmsd_function
     from denskit.evaluation.evaluate import source_of
     from denskit.runtime.device import choose_device
-    from denskit.simulation.calculator import DTYPES
     from denskit.simulation.potential import Potential
     from denskit.simulation.relaxation.folder import RelaxationFolder
     from denskit.training.run_folder import model_file
@@ -82,7 +81,7 @@ def show_discovery(
     with stoppable(console) as work, ExitStack() as opened:
         known_heat = None
         if kappa is not None and reference is not None:
-            precise = Potential(weights, device=choose_device(device), dtype=DTYPES["float64"], stress=True)
+            precise = Potential(weights, device=choose_device(device), dtype="float64", stress=True)
             heat, heat_origin = source_of(model, kappa, ""), {"model": origin["model"], **origin_of_file(kappa)}
             folder = opened.enter_context(references_of(reference, kappa, heat))
             known_heat = KnownConductivities(heat, kappa, folder, precise, origin=heat_origin)

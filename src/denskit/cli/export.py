@@ -34,13 +34,12 @@ def export(
     from denskit.files import new_file
     from denskit.models.model_file import load_model
     from denskit.runtime.device import choose_device
-    from denskit.simulation.calculator import DTYPES
     from denskit.simulation.exporting import export_model
     from denskit.training.run_folder import model_file
 
     weights = model_file(model)
     new_file(output, inputs=[weights], force=force)
-    force_field = load_model(weights, choose_device(device), dtype and DTYPES[dtype])
+    force_field = load_model(weights, choose_device(device), dtype)
     found = export_model(force_field, output, compiled=aot)
     give(output=output, compiled=aot, **found)
     typer.echo(

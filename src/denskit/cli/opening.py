@@ -31,14 +31,12 @@ def open_potential(
     ``settings``: further arguments of :class:`denskit.simulation.potential.Potential`.
     """
     from denskit.runtime.device import choose_device
-    from denskit.simulation.calculator import DTYPES
     from denskit.simulation.divided import DividedPotential
     from denskit.training.run_folder import model_file
 
-    precision = None if dtype is None else DTYPES[dtype]
     files = [model_file(model) for model in models]
     where = choose_device(device)
-    return DividedPotential(files, processes=processes, device=where, dtype=precision, **settings)
+    return DividedPotential(files, processes=processes, device=where, dtype=dtype, **settings)
 
 
 def open_structures(model: Path, file: Path, data: dict[str, Any]) -> Source:

@@ -129,7 +129,9 @@ def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, proc
     from denskit.evaluation.study.results import collect
     from denskit.evaluation.study.running import run_all
     from denskit.evaluation.study.tables import as_rich, write_tables
+    from denskit.evaluation.study.timing import device_of
     from denskit.files import locked
+    from denskit.runtime.device import gpus_to_share
 
     folder.require_inputs(study)
     for problem in problems_of(study):
@@ -143,7 +145,7 @@ def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, proc
         with locked(folder.path), StudyProgress(folder) as progress:
             jobs = run_all(
                 study, lambda number: _command(source, folder, number), folder, processes=processes,
-                watch=progress.show,
+                gpus=gpus_to_share(device_of(study)), watch=progress.show,
             )  # fmt: skip
     except KeyboardInterrupt as stop:
         typer.echo("\nStopped; the running trainings saved their state. Continue with:")
@@ -220,7 +222,7 @@ def _write_trial(study: StudyConfig, number: int, folder: StudyFolder) -> None:
 
 def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost], processes: int) -> list[str]:
     from denskit.evaluation.study.config import runs_of
-    from denskit.evaluation.study.timing import abreast, cell_of, seconds_of
+    from denskit.evaluation.study.timing import abreast, cell_of, device_of, seconds_of
     from denskit.runtime.device import choose_device
 
     runs = runs_of(study)
@@ -236,17 +238,18 @@ def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
     after = [name for name in ("simulation", "relaxation") if getattr(study, name) is not None]
     beside = f", plus the {' and the '.join(after)} of each run" if after else ""
     done = f", {len(runs) - len(missing)} of {len(runs)} are done" if len(missing) < len(runs) else ""
-    on_gpu = choose_device(missing[0].config(folder.run(missing[0])).device).type != "cpu"
-    on = "one GPU, one after another" if on_gpu else counted(min(working, len(missing)), "core")
+    on_gpu = choose_device(device_of(study)).type != "cpu"
+    where = counted(min(working, len(missing)), "GPU" if on_gpu else "core")
+    on = "one GPU, one after another" if on_gpu and working == 1 else where
     lines = [
         f"{study.title}: {counted(len(missing), 'run')}{done}; about {duration(total)} on {on} "
         f"(from a trial of a few steps; the longest run {duration(max(seconds))}){beside}"
     ]
     together = min(processes, len(missing))
-    if on_gpu and together > 1:
+    if on_gpu and together > working:
         lines.append(
-            f"note: {together} runs share the GPU; on an H100 4 took 0.7 of that time, and 14 with NVIDIA MPS 0.23 "
-            "(docs/gpu.md)"
+            f"note: {together} runs share {counted(working, 'GPU')}; on one H100 4 took 0.7 of that time, and 14 with "
+            "NVIDIA MPS 0.23 (docs/gpu.md)"
         )
     elif together > working:
         lines.append(
@@ -296,13 +299,15 @@ def _slurm_script(source: Path, folder: StudyFolder, count: int) -> str:
 #SBATCH --array=0-{count - 1}
 #SBATCH --ntasks=1
 #SBATCH --cpus-per-task=1
-#SBATCH --time=24:00:00
+##SBATCH --gpus-per-task=1         # on GPUs: remove one of the first two signs
+#SBATCH --time=24:00:00           # of each run; one that ends early is continued by the next sbatch
+#SBATCH --signal=B:TERM@120       # two minutes before the end: save
 #SBATCH --output={logs}
 cd {shlex.quote(str(Path.cwd()))} || exit 1
 # Runs that are finished return at once, so the same script continues a study.
 # When all are done:  {shlex.join(command)}
 export OMP_NUM_THREADS=1
-{shlex.join(command)} --task $SLURM_ARRAY_TASK_ID"""
+exec {shlex.join(command)} --task $SLURM_ARRAY_TASK_ID"""
 
 
 def _list() -> None:

@@ -18,6 +18,7 @@ from denskit.models.scaling import Scaling
 from denskit.models.weights import with_weights
 from denskit.reading.budget import naming
 from denskit.reading.documents import check_extent
+from denskit.runtime.dtypes import DType, dtype_of
 from denskit.runtime.warning import warn
 from denskit.zoo import file_of
 
@@ -103,21 +104,19 @@ def _file(path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def load_model(
-    path: str | os.PathLike[str], device: str | torch.device = "cpu", dtype: torch.dtype | None = None
-) -> ForceField:
+def load_model(path: str | os.PathLike[str], device: str | torch.device = "cpu", dtype: DType = None) -> ForceField:
     """A force field in evaluation mode from a model file; warns where its norm is unsafe at symmetric sites.
 
     Args:
         path: the model file, a run folder, or the name of a shipped model (``zoo:ethanol-xtb``).
         device: of the weights.
-        dtype: of the weights; default that of the file.
+        dtype: of the weights, "float32", "float64" or torch's; default that of the file.
 
     Raises:
         FileNotFoundError: No such file.
         ValueError: Not a model file, or its weights are not finite or do not fit its configuration.
     """
-    path = _file(path)
+    path, wanted = _file(path), dtype_of(dtype)
     header = read_header(path)
     name = header["model"].get("name")
     if not isinstance(name, str) or name not in MODELS:
@@ -129,7 +128,7 @@ def load_model(
         with safe_open(path, framework="pt") as file:
             state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
         stored = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
-        kind = dtype or max(stored, key=lambda kind: kind.itemsize)
+        kind = wanted or max(stored, key=lambda kind: kind.itemsize)
     force_field = with_weights(state, config=config, heads=extra, scaling=scaling, path=path, dtype=kind)
     for key, tensor in force_field.state_dict().items():
         bad = int((~tensor.isfinite()).sum())

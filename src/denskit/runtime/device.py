@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 
@@ -27,3 +29,15 @@ def choose_device(device: str, local_rank: int | None = None) -> torch.device:
             raise ValueError(f"device={device}: {torch.cuda.device_count()} CUDA devices found; use device=cpu")
         return torch.device("cuda", index)
     return chosen
+
+
+def gpus_to_share(device: str) -> list[str]:
+    """The GPUs among which processes with this device can be divided, as ``CUDA_VISIBLE_DEVICES`` names them.
+
+    None for the CPU, and for a device with a number.  Raises as :func:`choose_device`.
+    """
+    if choose_device(device).type != "cuda" or ":" in device:
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = list(map(str, range(torch.cuda.device_count()))) if visible is None else visible.split(",")
+    return names[: torch.cuda.device_count()]

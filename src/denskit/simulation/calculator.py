@@ -7,21 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import ase
-import numpy as np
 import torch
 from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes, compare_atoms
 from ase.stress import full_3x3_to_voigt_6_stress
-from numpy.typing import DTypeLike
 
 from denskit.batch import Batch
 from denskit.models.execution import KernelName
+from denskit.runtime.dtypes import DType
 from denskit.runtime.warning import warn
 from denskit.simulation.potential import DIRECT, Evaluation, Model, Potential, crowding_for, periodicity
 from denskit.simulation.structures import batch_of
 
 MAGNETIC = ("initial_charges", "initial_magmoms")  # a force field sees neither
 _OF_ASE = ("restart", "label", "atoms", "directory")
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class DenskitCalculator(Calculator):
@@ -51,7 +49,7 @@ class DenskitCalculator(Calculator):
         model: Model | Sequence[Model],
         *,
         device: str | torch.device = "cpu",
-        dtype: str | torch.dtype | DTypeLike | None = None,
+        dtype: DType = None,
         skin: float = 0.5,
         compile: bool = False,
         kernels: KernelName = "auto",
@@ -64,7 +62,7 @@ class DenskitCalculator(Calculator):
                             f"kernels, edge_chunk, and ASE's {', '.join(_OF_ASE)}")  # fmt: skip
         super().__init__(**kwargs)
         self._potential = Potential(
-            model, device=device, dtype=_dtype(dtype), skin=skin, compile=compile, kernels=kernels,
+            model, device=device, dtype=dtype, skin=skin, compile=compile, kernels=kernels,
             edge_chunk=edge_chunk,
         )  # fmt: skip
         self._kept: ase.Atoms | None = None  # the atoms of the batch
@@ -131,12 +129,3 @@ def _results(found: Evaluation) -> dict[str, Any]:
         results["energy_std"] = float(found.energy_std[0])
         results["forces_std"] = found.forces_std.cpu().numpy()
     return results
-
-
-def _dtype(dtype: str | torch.dtype | DTypeLike | None) -> torch.dtype | None:
-    if dtype is None or dtype in DTYPES.values():
-        return dtype  # type: ignore[return-value]
-    try:
-        return DTYPES[np.dtype(dtype).name]  # type: ignore[arg-type]
-    except (TypeError, KeyError):
-        raise ValueError(f"dtype is {dtype!r}; give {' or '.join(DTYPES)}") from None

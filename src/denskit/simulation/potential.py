@@ -21,6 +21,7 @@ from denskit.models.committee import warn_of_references
 from denskit.models.execution import Execution, KernelName
 from denskit.models.model_file import load_model, read_header
 from denskit.runtime.device import choose_device
+from denskit.runtime.dtypes import DType, dtype_of
 from denskit.runtime.threads import few_threads
 from denskit.simulation.compiled import CompiledModel
 from denskit.simulation.neighbor_list import Candidates, unusable
@@ -75,7 +76,7 @@ class Potential:
     Args:
         models: one or several model files, run folders or force fields; the potential keeps frozen copies.
         device: "auto", "cpu", "cuda" or "cuda:N"; default: that of force fields, the CPU for files.
-        dtype: default: that of the models.
+        dtype: "float32", "float64", or torch's; default: that of the models.
         skin: Å; 0 searches for neighbours at every call.
         stress: whether calls compute the stress; all systems must then be periodic in three directions.
         compile: compile the models at the first call and when shapes change, for many calls with the same systems.
@@ -84,8 +85,8 @@ class Potential:
 
     Raises:
         FileNotFoundError: No such model file.
-        ValueError: No model, models of different dtypes or on different devices, a negative skin, stress of models
-            with direct forces, or edge chunks in compiled models.
+        ValueError: No model, an unknown dtype, models of different dtypes or on different devices, a negative skin,
+            stress of models with direct forces, or edge chunks in compiled models.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Potential:
         models: Model | Sequence[Model],
         *,
         device: str | torch.device | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: DType = None,
         skin: float = 0.5,
         stress: bool = False,
         compile: bool = False,
@@ -112,7 +113,7 @@ class Potential:
         if isinstance(device, str):
             device = choose_device(device)
         execution = Execution(kernels=kernels, edge_chunk=edge_chunk)
-        self.models = [_frozen(model, device, dtype, execution) for model in given]
+        self.models = [_frozen(model, device, dtype_of(dtype), execution) for model in given]
         self.direct_forces = any(model.config.forces == "direct" for model in self.models)
         self.gives_stress = all(
             model.config.forces == "gradient" or model.config.stress == "direct" for model in self.models

@@ -169,6 +169,7 @@ class Job:
     run: StudyRun
     state: State
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    gpu: str | None = None  # as CUDA_VISIBLE_DEVICES names it
 
 
 def run_all(
@@ -177,11 +178,13 @@ def run_all(
     folder: StudyFolder,
     *,
     processes: int,
+    gpus: Sequence[str] = (),
     watch: Callable[[list[Job]], None],
 ) -> list[Job]:
     """Run the missing trainings, ``processes`` at a time, each with one thread; returns all jobs.
 
-    A run that a process of another command trains is waited for.
+    A run that a process of another command trains is waited for.  Each run sees one of the ``gpus``, the one with the
+    fewest runs; without any all see what this process sees.
     ``command``: the command line of run number k.  ``watch`` is called about twice a second.  On Ctrl-C and SIGTERM the
     running trainings save their state and end, and KeyboardInterrupt(signal) is raised.
     """
@@ -194,6 +197,7 @@ def run_all(
             _collect(study, jobs, folder)
             free = processes - sum(job.state == "running" for job in jobs)
             for job in [job for job in jobs if job.state == "waiting"][: max(free, 0)]:
+                job.gpu = min(gpus, key=[other.gpu for other in jobs if other.state == "running"].count, default=None)
                 _start(job, command(job.number), folder)
             watch(jobs)
             time.sleep(_POLL)
@@ -202,13 +206,14 @@ def run_all(
 
 
 def _start(job: Job, command: Sequence[str], folder: StudyFolder) -> None:
+    gpu = {} if job.gpu is None else {"CUDA_VISIBLE_DEVICES": job.gpu}
     log = folder.log(job.run)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as stream:
         job.process = subprocess.Popen(
             [sys.executable, "-m", "denskit", *command],
             stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **gpu},
             start_new_session=True,  # Ctrl-C reaches us alone; we pass it on once
         )  # fmt: skip
     job.state = "running"

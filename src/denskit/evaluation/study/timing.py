@@ -9,7 +9,7 @@ from pathlib import Path
 from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, overrides, runs_of
 from denskit.evaluation.study.judges import require_judgeable
 from denskit.evaluation.study.splits import split_settings
-from denskit.runtime.device import choose_device
+from denskit.runtime.device import choose_device, gpus_to_share
 from denskit.runtime.threads import cores
 from denskit.training.cost import Cost
 from denskit.training.forecast import forecasts_of
@@ -27,9 +27,14 @@ def seconds_of(run: StudyRun, config: RunConfig, cost: Cost) -> float:
 
 
 def abreast(study: StudyConfig, processes: int) -> int:
-    """Trainings that run side by side, each as fast as alone: on CPUs one for each core, on a GPU one."""
-    device = choose_device(runs_of(study)[0].config(Path("unused")).device)
-    return min(processes, cores()) if device.type == "cpu" else 1
+    """Trainings that run side by side, each as fast as alone: on CPUs one for each core, on GPUs one for each."""
+    device = device_of(study)
+    return min(processes, cores() if choose_device(device).type == "cpu" else max(1, len(gpus_to_share(device))))
+
+
+def device_of(study: StudyConfig) -> str:
+    """``device`` of the trainings."""
+    return runs_of(study)[0].config(Path("unused")).device
 
 
 def require_structures(study: StudyConfig) -> None:
