@@ -89,6 +89,25 @@ def test_vacuum_in_a_periodic_box_is_noted(tmp_path: Path) -> None:
     assert "pbc F" in note
 
 
+def test_one_volume_is_noted(tmp_path: Path) -> None:
+    """Simulations in a fixed cell; not where one structure has another volume, and not without stress."""
+
+    def noted(structures: list[ase.Atoms]) -> bool:
+        notes = [str(found) for found in inspect_file(_files(tmp_path, structures)).findings]
+        return any("all have one volume" in note and "strained and compressed cells" in note for note in notes)
+
+    hot = [bulk(metal, cubic=True) for metal in ("Cu", "Ag") for _ in range(4)]
+    for seed, atoms in enumerate(hot):
+        atoms.rattle(0.05, seed=seed)
+    assert noted([_with_stress(atoms) for atoms in hot])
+    assert not noted([_with_stress(atoms) for atoms in hot[3:5]]), "too few of each to have had several"
+    strained = hot[0].copy()
+    strained.set_cell(strained.cell * 1.01, scale_atoms=True)
+    assert not noted([_with_stress(atoms) for atoms in [*hot, strained]])
+    slabs = [_slab((True, True, True)) for _ in range(4)]
+    assert not noted(slabs)
+
+
 def test_layers_are_no_vacuum(data_dir: Path) -> None:
     found = inspect_file(data_dir / "mptrj_850.extxyz")
     (note,) = [finding for finding in found.findings if "vacuum" in finding.found]

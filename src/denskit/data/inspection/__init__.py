@@ -42,6 +42,7 @@ CHECKS: tuple[Callable[[Sample], Iterator[Finding]], ...] = (
     forces.unbalanced,
     stress.unit,
     stress.vacuum,
+    stress.one_volume,
     labels.energy_groups,
     labels.energy_sums,
     geometry.twins,
