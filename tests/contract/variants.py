@@ -82,7 +82,9 @@ VARIANTS: dict[str, Variant] = {
         equiformer(forces="direct", messages="linear", attention="none", num_layers=1, message_channels="input"), NOISE
     ),
     "envelope": Variant(equiformer(envelope=True, stress="strain"), NOISE),
-    "merged": Variant(equiformer(envelope=True, norm="merged", basis_origin="covalent_radii"), NOISE),
+    "merged": Variant(
+        equiformer(envelope=True, norm="merged", basis_origin="covalent_radii", mark_corrupted=True), NOISE
+    ),
     "merged_direct": Variant(equiformer(envelope=True, norm="merged", forces="direct", messages="linear"), NOISE),
     "envelope_dot_product": Variant(
         equiformer(
@@ -132,7 +134,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     "esen": Variant(esen(l_max=3, m_max=2, stress="direct"), NOISE),
     "esen_gradient": Variant(esen(forces="gradient", stress="strain", radial_basis="bessel"), NOISE),
-    "esen_by_pair": Variant(esen(forces="gradient", stress="strain", **BY_PAIR), NOISE),
+    "esen_by_pair": Variant(esen(forces="gradient", stress="strain", mark_corrupted=True, **BY_PAIR), NOISE),
     "esen_grid": Variant(esen(atomwise="grid", envelope=False), sampling_error=0.1),
     "v2_gate": Variant(equiformer_v2(activation="gate", grid_mlp=False, norm="rms_norm"), NOISE),
     "v2_gradient": Variant(equiformer_v2(forces="gradient"), sampling_error=1e-6),
@@ -147,7 +149,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     "escn": Variant(escn(), NOISE, sampling_error=0.1, gain=1.7),
     "escn_all_orders": Variant(escn(m_max=2), sampling_error=0.1, gain=1.7),
-    "escn_gradient": Variant(escn(forces="gradient"), NOISE, sampling_error=0.2, gain=1.7),
+    "escn_gradient": Variant(escn(forces="gradient", mark_corrupted=True), NOISE, sampling_error=0.2, gain=1.7),
 }
 
 

@@ -289,8 +289,9 @@ class PackedBackbone(Backbone):
         self.force_encoding = None
         if "noise" in heads:
             self.force_encoding = ForceEncoding(
-                per_degree, force_input_scale, init, bias=self.force_bias, stress="strain" in heads
-            )
+                per_degree, force_input_scale, init,
+                bias=self.force_bias, mark=config.mark_corrupted, stress="strain" in heads,
+            )  # fmt: skip
         self.edge_degree = EdgeDegreeEmbedding(config)
         by_pair = getattr(config, "basis_origin", "zero") == "covalent_radii"
         self.origins = CovalentOrigins(config.num_elements) if by_pair else None

@@ -155,7 +155,9 @@ class Equiformer(Backbone):
         self.edge_degree = EdgeDegreeEmbedding(config)
         self.force_encoding = None
         if "noise" in heads:
-            self.force_encoding = ForceEncoding(channels, force_input_scale, init, stress="strain" in heads)
+            self.force_encoding = ForceEncoding(
+                channels, force_input_scale, init, mark=config.mark_corrupted, stress="strain" in heads
+            )
         # degrees above 0 leave the last block only for a head that reads them
         keeps_vectors = any(irreps != "0" for irreps in heads.values())
         self.feature_channels = config.feature_channels if keeps_vectors else config.feature_channels[:1]

@@ -52,8 +52,9 @@ class ESCN(Backbone):
         self.basis = GaussianSmearing(config.num_basis, config.cutoff, config.basis_width)
         self.force_encoding = None
         if "noise" in heads:
-            self.force_encoding = ForceEncoding([channels] * (config.l_max + 1), force_input_scale)
-            for weight in self.force_encoding.linear.weights:
+            per_degree = [channels] * (config.l_max + 1)
+            self.force_encoding = ForceEncoding(per_degree, force_input_scale, mark=config.mark_corrupted)
+            for weight in self.force_encoding.parameters():
                 nn.init.uniform_(weight, -SMALL, SMALL)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
         points = sphere_points(config.num_sphere_samples)
