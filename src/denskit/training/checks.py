@@ -291,7 +291,8 @@ def denoising_few_crystals(planned: PlannedTraining) -> str | None:
         f"task={config.task.name} for {size} crystals, most with atoms on the sites of a lattice, where positions "
         "alone tell the noise: with 50 structures of Mo-Nb and Ta-W alloys and 333 epochs it raised the errors of "
         "gradient forces and stress by 18 and 25 %, and lowered that of energies by 15 % (three seeds, settings for "
-        "crystals); compare with task=energy_forces: denskit study FILE --question dens"
+        "crystals; with model.mark_corrupted one of them lost 10 instead of 23 % in forces); compare with "
+        "task=energy_forces: denskit study FILE --question dens"
     )
 
 
