@@ -31,7 +31,7 @@ class ModelConfig(Settings):
     """Stress of periodic systems by straining the cell, or from a head of its own."""
     force_input_scale: float | None = Field(None, gt=0)
     """Å/eV, factor of encoded forces; default 1 / force scale; 23.06 gives the published kcal/mol/Å."""
-    mark_corrupted: bool = False
+    mark_corrupted: OnFineTuning[bool] = False
     """Atoms with an encoded force get a learned vector, too, which tells them from others even where it is small."""
 
     def with_neighbors(self, batch: Batch) -> Batch:

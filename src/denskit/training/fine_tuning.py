@@ -305,7 +305,7 @@ def take_weights(force_field: ForceField, trained: ForceField, origin: str, fres
     for name in shared:
         own[name][: len(other[name])].copy_(other[name]) if name in tables else own[name].copy_(other[name])
     said = f"initial weights: {len(shared)} of {len(own)} tensors from {origin}; settings of the model as there, "
-    said += "but for forces, stress, dropout and number of elements"
+    said += "but for forces, stress, dropout, mark_corrupted and number of elements"
     if fresh:
         said += f"; fresh, since it has no such heads or degrees: {_summary(fresh)}"
     if renewed:
