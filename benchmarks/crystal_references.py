@@ -21,7 +21,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 
 from denskit import Potential
 from denskit.evaluation.convex_hull import ConvexHull
-from denskit.evaluation.discovery import Materials, discover_into, rmsd_function
+from denskit.evaluation.discovery import UNMATCHED, Materials, discover_into, rmsd_function
 from denskit.evaluation.evaluate import source_of
 from denskit.simulation.crystals import CrystalSettings
 from denskit.simulation.crystals.folder import CUBIC, measure_into
@@ -65,10 +65,11 @@ def relax_alloys(data: Path, out: Path, runs: list[Path]) -> None:
     hull, distance = written(out / "hull.extxyz", phases), rmsd_function()
     energies = [abs(a.get_potential_energy() - last[n].get_potential_energy()) / len(a) for n, a in first.items()]
     gone = [abs(a.get_volume() / last[name].get_volume() - 1) for name, a in first.items()]
-    far = "" if distance is None else f"{np.mean([distance(a, last[name]) or 1 for name, a in first.items()]):.4f}"
+    apart = [] if distance is None else [distance(atoms, last[name]) for name, atoms in first.items()]
+    far = f"{np.mean([UNMATCHED if one is None else one for one in apart]):.4f}" if apart else ""
     rows = [["not moved (energies of DFT)", f"{1000 * np.mean(energies):.1f}", far, f"{100 * np.mean(gone):.2f}", ""]]
     for run in runs:
-        work = out / f"alloys-{run.parent.parent.name}-{run.name}"
+        work = out / f"alloys-{named(run)}"
         materials = Materials(
             source_of(run, start, ""), start, ConvexHull(source_of(run, hull, ""), str(hull)),
             (source_of(run, end, ""), end),
@@ -79,7 +80,8 @@ def relax_alloys(data: Path, out: Path, runs: list[Path]) -> None:
         volume = [abs(atoms.get_volume() / last[name].get_volume() - 1) for name, atoms in moved.items()]
         far = f"{found['rmsd']:.4f}" if "rmsd" in found else ""
         error = f"{1000 * found['energy_MAE_eV_per_atom']:.1f}"
-        rows.append([run.name, error, far, f"{100 * np.mean(volume):.2f}", f"{found.get('converged', 0)}"])
+        converged = f"{found.get('converged', 0)} of {found['materials']}"
+        rows.append([named(run), error, far, f"{100 * np.mean(volume):.2f}", converged])
     table(["", "energy, meV/atom", "RMSD", "volume, %", "converged"], rows)
 
 
@@ -103,17 +105,24 @@ def compare_elastic(data: Path, out: Path, runs: list[Path]) -> None:
     """Measure the metals with each run's model and print their constants."""
     file = written(out / "metals.extxyz", metals_of(data, "1--0.0000"))
     known = cubic_constants(data)
-    rows = [["DFT", *(", ".join(f"{value:.0f}" for value in known[metal]) for metal in METALS), ""]]
+    rows = [["DFT", *(", ".join(f"{value:.0f}" for value in known[metal]) for metal in METALS), "", ""]]
     for run in runs:
-        work = out / f"elastic-{run.parent.parent.name}-{run.name}"
+        work = out / f"elastic-{named(run)}"
         source = source_of(run, file, "")
         potential = Potential(run, stress=True, dtype="float64")
         found = measure_into(work, potential, source, CrystalSettings(), resume=True)
         assert found is not None
         own = {one["formula"]: np.array([one.get(name, np.nan) for name in CUBIC], float) for one in found}
         error = np.mean([np.abs(own[metal] - known[metal]) for metal in METALS])
-        rows.append([run.name, *(", ".join(f"{v:.0f}" for v in own[metal]) for metal in METALS), f"{error:.0f}"])
-    table(["C11, C12, C44 (GPa)", *METALS, "mean error"], rows)
+        bulk = 100 * np.mean([(own[m][0] + 2 * own[m][1]) / (known[m][0] + 2 * known[m][1]) - 1 for m in METALS])
+        constants = (", ".join(f"{v:.0f}" for v in own[metal]) for metal in METALS)
+        rows.append([named(run), *constants, f"{error:.0f}", f"{bulk:+.0f}"])
+    table(["C11, C12, C44, GPa", *METALS, "mean error, GPa", "bulk modulus (C11 + 2 C12) / 3, %"], rows)
+
+
+def named(run: Path) -> str:
+    """A run of a study by the names of both."""
+    return f"{run.absolute().parents[1].name}-{run.name}"
 
 
 def table(head: list[str], rows: list[list[str]]) -> None:

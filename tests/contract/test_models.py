@@ -40,6 +40,7 @@ from denskit.testing import (
     molecule,
     moved,
     random_rotation,
+    relative,
 )  # fmt: skip
 from models.test_escn import turned_frames
 
@@ -356,6 +357,22 @@ class TestTraining:
         nothing, given = (force_field(batch, f, wanted) for f in (None, forces_to_encode(force_field, batch)))
         for key in wanted:
             assert not torch.allclose(nothing[key], given[key])
+
+    @pytest.mark.parametrize("name", [n for n in names(noise=True) if VARIANTS[n].config.mark_corrupted])
+    def test_marks_tell_small_forces_from_none(self, name: str, systems: Systems) -> None:
+        """Of one atom; without a mark so small a force changes nothing."""
+        marked, batch = build(name, torch.float64), collate([systems["ethanol"]], torch.float64)[0]
+        batch = build_neighbors(batch, marked.cutoff)
+        mark = marked.backbone.force_encoding.mark
+        for size, acts in ((1.0, True), (0.0, False)):
+            with torch.no_grad():  # a constant would not survive a layer norm
+                mark.copy_(size * torch.linspace(-1, 1, len(mark)))
+            small = torch.zeros_like(batch.positions)
+            small[0, 1] = 1e-12
+            nothing, given = (marked(batch, f, ("energy", "noise")) for f in (None, small))
+            for key, value in nothing.items():
+                assert (relative(given[key], value) > 1e-6) == acts, key
+        assert "backbone.force_encoding.mark" in marked.no_decay_parameters()
 
     @pytest.mark.parametrize("name", names(noise=True))
     def test_noise_head_has_zero_gradients_when_nothing_is_corrupted(

@@ -94,13 +94,23 @@ def test_one_volume_is_noted(tmp_path: Path) -> None:
 
     def noted(structures: list[ase.Atoms]) -> bool:
         notes = [str(found) for found in inspect_file(_files(tmp_path, structures)).findings]
-        return any("all have one volume" in note and "strained and compressed cells" in note for note in notes)
+        return any("all have one volume" in note and "compressed and expanded cells" in note for note in notes)
 
     hot = [bulk(metal, cubic=True) for metal in ("Cu", "Ag") for _ in range(4)]
     for seed, atoms in enumerate(hot):
         atoms.rattle(0.05, seed=seed)
     assert noted([_with_stress(atoms) for atoms in hot])
-    assert not noted([_with_stress(atoms) for atoms in hot[3:5]]), "too few of each to have had several"
+    assert not noted([_with_stress(atoms) for atoms in hot[:3]]), "too few to have had several"
+    without = [atoms.copy() for atoms in hot]
+    for atoms in without:
+        atoms.calc = SinglePointCalculator(atoms, energy=-1.0, forces=np.full((4, 3), 0.1))
+    assert not noted(without)
+    single = [bulk(metal, cubic=True) for metal in ("Al", "Au", "Ni", "Pd", "Pt")]
+    assert not noted([_with_stress(atoms) for atoms in [*hot[:4], *single]]), "most occur once"
+    for change, same in ((1.0013, True), (1.0023, False)):  # of each length: 0.4 and 0.7 % of the volume
+        wider = hot[1].copy()
+        wider.set_cell(wider.cell * change, scale_atoms=True)
+        assert noted([_with_stress(atoms) for atoms in [*hot, wider]]) == same
     strained = hot[0].copy()
     strained.set_cell(strained.cell * 1.01, scale_atoms=True)
     assert not noted([_with_stress(atoms) for atoms in [*hot, strained]])

@@ -787,6 +787,25 @@ class TestWholeStudies:
         for more in (["--dry-run"], ["--task", "0"]):
             assert "are different work" in CliRunner().invoke(app, [*command, *more]).output
 
+    def test_a_job_that_is_told_to_end_saves(self, tmp_path: Path) -> None:
+        """The signal goes to the script's shell, which has become the training."""
+        write_study(tiny_study(settings={**TINY, "training.max_steps": 100_000}, seeds=1), tmp_path / "long.yaml")
+        script = CliRunner().invoke(app, ["study", str(tmp_path / "long.yaml"), "-o", str(tmp_path), "--slurm"]).stdout
+        assert "#SBATCH --signal=B:TERM@" in script
+        (tmp_path / "job.sh").write_text(script)
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        job = subprocess.Popen(
+            ["bash", str(tmp_path / "job.sh")], env=os.environ | {"SLURM_ARRAY_TASK_ID": "0", "PATH": path},
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        run, deadline = tmp_path / "runs" / "plain_seed-0", time.monotonic() + PATIENCE_S
+        while not (run / "metrics.csv").is_file():
+            assert job.poll() is None and time.monotonic() < deadline
+            time.sleep(0.2)
+        job.terminate()
+        assert job.wait(PATIENCE_S) == 128 + signal.SIGTERM
+        assert (run / "checkpoints" / "last.pt").is_file()
+
 
 def test_runs_do_not_share_a_folder() -> None:
     study = StudyConfig(title="t", variants={"a b": {"task": "dens"}, "a-b": {"task": "energy_forces"}}, seeds=(0,))

@@ -32,7 +32,8 @@ class ModelConfig(Settings):
     force_input_scale: float | None = Field(None, gt=0)
     """Å/eV, factor of encoded forces; default 1 / force scale; 23.06 gives the published kcal/mol/Å."""
     mark_corrupted: OnFineTuning[bool] = False
-    """Atoms with an encoded force get a learned vector, too, which tells them from others even where it is small."""
+    """Atoms with an encoded force other than zero get a learned vector, too, which tells them from ordinary atoms even
+    where the force is small."""
 
     def with_neighbors(self, batch: Batch) -> Batch:
         """The batch with the model's edges; see :func:`denskit.geometry.neighbors.build_neighbors`."""

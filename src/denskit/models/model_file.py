@@ -114,7 +114,7 @@ def load_model(path: str | os.PathLike[str], device: str | torch.device = "cpu",
 
     Raises:
         FileNotFoundError: No such file.
-        ValueError: Not a model file, or its weights are not finite or do not fit its configuration.
+        ValueError: Not a model file, an unknown dtype, weights that are not finite or do not fit the configuration.
     """
     path, wanted = _file(path), dtype_of(dtype)
     header = read_header(path)

@@ -25,9 +25,9 @@ class ForceEncoding(nn.Module):
         channels: channels of each degree of the node features.
         scale: s, in Å/eV; also of virials, per Å.
         bias: a bias on the scalars of atoms with a force (EquiformerV3).
-        mark: a vector on the scalars of atoms with a force, random at first.  Encoded forces alone fade into the zero
-            of ordinary atoms, so the potential of these learns from corrupted atoms with small forces that a
-            displacement costs nothing; the mark keeps both apart.
+        mark: a vector on the scalars of atoms with a force other than zero, random at first.  Encoded forces alone
+            fade into the zero of ordinary atoms, which may learn from corrupted atoms with small forces that a
+            displacement costs nothing; the mark keeps both apart.  An atom whose force is exactly zero has none.
         stress: encode virials, too; the features must have degree 2.
     """
 

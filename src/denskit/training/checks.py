@@ -143,8 +143,9 @@ def denoising_pays_on_crystals(planned: PlannedTraining) -> str | None:
     return (
         f"{planned.epochs:,.0f} epochs of {size} crystals with displaced atoms: task=dens training.lr=1e-3 lowered "
         "the force error of 16 cells of bcc metals at 300 K by 8 % after 375 epochs, by 4 % at 1,000 and 2,000 K "
-        "(three seeds), of 16 cells of cold silica by 7 and 1 %, but raised that of hot silica by 7 and 9 % (two "
-        "seeds). On your data: denskit study FILE --question dens, with tests.hot=FILE for such structures"
+        "(three seeds). On 16 cells of cold silica it lowered it by 4 and 2 %, but raised the errors of energies, and "
+        "all of hot silica (forces by 18 and 11 %; two seeds). On your data: denskit study FILE --question dens, with "
+        "tests.hot=FILE for such structures"
     )
 
 
@@ -291,8 +292,7 @@ def denoising_few_crystals(planned: PlannedTraining) -> str | None:
         f"task={config.task.name} for {size} crystals, most with atoms on the sites of a lattice, where positions "
         "alone tell the noise: with 50 structures of Mo-Nb and Ta-W alloys and 333 epochs it raised the errors of "
         "gradient forces and stress by 18 and 25 %, and lowered that of energies by 15 % (three seeds, settings for "
-        "crystals; with model.mark_corrupted one of them lost 10 instead of 23 % in forces); compare with "
-        "task=energy_forces: denskit study FILE --question dens"
+        "crystals); compare with task=energy_forces: denskit study FILE --question dens"
     )
 
 

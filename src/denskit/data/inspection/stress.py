@@ -36,7 +36,7 @@ def vacuum(sample: Sample) -> Iterator[Finding]:
 
 
 def one_volume(sample: Sample) -> Iterator[Finding]:
-    """Crystals with a stress, each in the cells of one volume, as of simulations in a fixed cell."""
+    """Periodic structures with a stress, those of the same atoms in one volume, as of simulations in a fixed cell."""
     held = sample.structures
     stressed = held.has["stress"] & held.pbc.all(axis=1)
     volumes = np.abs(np.linalg.det(held.cell))
@@ -48,10 +48,10 @@ def one_volume(sample: Sample) -> Iterator[Finding]:
         return
     yield sample.finding(
         "note",
-        "crystals of the same atoms all have one volume",
+        "periodic structures of the same atoms all have one volume",
         "how they respond to another one is known by their stress alone",
-        "For equations of state, elastic constants and relaxed cells add strained and compressed cells: without any, "
-        "bulk moduli of four metals came out 37 % too small (docs/crystals.md)",
+        "For equations of state, elastic constants and relaxed cells add compressed and expanded cells: without any, "
+        "bulk moduli of four metals came out a quarter to a half too small (docs/results_crystals.md)",
     )
 
 

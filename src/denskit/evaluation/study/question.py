@@ -14,7 +14,7 @@ from denskit.evaluation.study.config import FRAMES, StudyConfig, runs_of
 from denskit.evaluation.study.running import StudyFolder
 from denskit.evaluation.study.timing import cell_of
 from denskit.tasks import EnergyForcesConfig
-from denskit.training.checks import CRYSTAL_EPOCHS, FEW_EPOCHS, SAMPLE
+from denskit.training.checks import FEW_EPOCHS, SAMPLE
 from denskit.training.cost import Cost
 from denskit.training.fitted_loss import fit_loss_to_energies
 from denskit.training.fitted_settings import fit_dens_to_crystals
@@ -119,10 +119,9 @@ def advice(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
         per_epoch = steps_per_epoch(run.point.get(FRAMES, cost.train), training.batch_size, training.drop_last)
         epochs = training.epochs or (training.max_steps or 0) / per_epoch
         if epochs < FEW_EPOCHS:
-            hot = f", with {CRYSTAL_EPOCHS} it was on crystals with displaced atoms" if epochs >= CRYSTAL_EPOCHS else ""
             lines.append(
                 f"warning: {run.label}: {epochs:.0f} epochs. DeNS pays late: with fewer than about {FEW_EPOCHS} "
-                f"epochs it was not seen to help on molecules{hot} (docs/dens.md). Train longer, or on fewer frames"
+                "epochs it was not seen to help on molecules (docs/dens.md). Train longer, or on fewer frames"
             )
     return lines
 
