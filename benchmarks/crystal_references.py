@@ -28,7 +28,7 @@ from denskit.simulation.crystals.folder import CUBIC, measure_into
 from denskit.units import GPA
 
 METALS = ("Nb", "Mo", "Ta", "W")
-STRAIN = "0.0200"  # as the labels of the strained cells have it
+UNSTRAINED, STRAIN = "1--0.0000", "0.0200"  # as the labels of the strained cells have it
 VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
 
 
@@ -38,10 +38,12 @@ def alloys_of(file: Path, kind: str) -> dict[str, ase.Atoms]:
     return {f"{atoms.info['binary']}-{atoms.info['label']}": atoms for atoms in frames}
 
 
-def metals_of(data: Path, label: str) -> dict[str, ase.Atoms]:
-    """Metals under one strain."""
-    frames = ase.io.read(data / "bcc_metals_elastic.extxyz", ":")
-    return {str(atoms.symbols[0]): atoms for atoms in frames if atoms.info["label"] == label}
+def metals_of(data: Path) -> dict[str, dict[str, ase.Atoms]]:
+    """Metals by strain and element."""
+    found: dict[str, dict[str, ase.Atoms]] = {}
+    for atoms in ase.io.read(data / "bcc_metals_elastic.extxyz", ":"):
+        found.setdefault(atoms.info["label"], {})[str(atoms.symbols[0])] = atoms
+    return found
 
 
 def written(file: Path, frames: dict[str, ase.Atoms]) -> Path:
@@ -60,7 +62,7 @@ def relax_alloys(data: Path, out: Path, runs: list[Path]) -> None:
     """Relax the alloys with each run's model and print the errors."""
     first, last = (alloys_of(data / "bcc_binary_test.extxyz", kind) for kind in ("unrelax", "relax"))
     first = {name: first[name] for name in last}
-    phases = alloys_of(data / "bcc_binary_train.extxyz", "relax") | metals_of(data, "1--0.0000")
+    phases = alloys_of(data / "bcc_binary_train.extxyz", "relax") | metals_of(data)[UNSTRAINED]
     start, end = written(out / "initial.extxyz", first), written(out / "relaxed.extxyz", last)
     hull, distance = written(out / "hull.extxyz", phases), rmsd_function()
     energies = [abs(a.get_potential_energy() - last[n].get_potential_energy()) / len(a) for n, a in first.items()]
@@ -85,13 +87,13 @@ def relax_alloys(data: Path, out: Path, runs: list[Path]) -> None:
     table(["", "energy, meV/atom", "RMSD", "volume, %", "converged"], rows)
 
 
-def cubic_constants(data: Path) -> dict[str, np.ndarray]:
+def cubic_constants(metals: dict[str, dict[str, ase.Atoms]]) -> dict[str, np.ndarray]:
     """C11, C12 and C44 of the metals by the stresses of DFT, GPa."""
     found = {}
-    for metal, relaxed in metals_of(data, "1--0.0000").items():
+    for metal, relaxed in metals[UNSTRAINED].items():
         constants = np.zeros((6, 6))
         for mode in range(1, 7):
-            up, down = (metals_of(data, f"{mode}-{sign}{STRAIN}")[metal] for sign in ("-", "--"))
+            up, down = (metals[f"{mode}-{sign}{STRAIN}"][metal] for sign in ("-", "--"))
             change = np.linalg.solve(relaxed.cell.array, up.cell.array - down.cell.array)
             strain = np.array([(change[i, j] + change[j, i]) / (2 if i == j else 1) for i, j in VOIGT])
             place = np.abs(strain).argmax()
@@ -103,8 +105,8 @@ def cubic_constants(data: Path) -> dict[str, np.ndarray]:
 
 def compare_elastic(data: Path, out: Path, runs: list[Path]) -> None:
     """Measure the metals with each run's model and print their constants."""
-    file = written(out / "metals.extxyz", metals_of(data, "1--0.0000"))
-    known = cubic_constants(data)
+    metals = metals_of(data)
+    file, known = written(out / "metals.extxyz", metals[UNSTRAINED]), cubic_constants(metals)
     rows = [["DFT", *(", ".join(f"{value:.0f}" for value in known[metal]) for metal in METALS), "", ""]]
     for run in runs:
         work = out / f"elastic-{named(run)}"

@@ -280,11 +280,11 @@ def test_marks_may_begin_and_end_with_fine_tuning(tiny: Tiny, trained: Path) -> 
     plain = train(tiny("training.max_steps=1", "task=dens", "model.mark_corrupted=false", name="plain"))
     marked = _start(tiny(f"training.init_from={plain}", "task=dens", "model.mark_corrupted=true"))
     found, before = marked.force_field.state_dict(), load_model(plain / "model.safetensors").state_dict()
-    assert found.keys() - before.keys() == {"backbone.force_encoding.mark"}
+    assert found.keys() - before.keys() == {"backbone.force_encoding.linear.bias"}
     assert all(torch.equal(found[name], before[name]) for name in before if name.startswith("backbone."))
     run = train(tiny(f"training.init_from={plain}", "model.mark_corrupted=true", "training.max_steps=1", name="marked"))
     back = _start(tiny(f"training.init_from={run}", "task=dens", "model.mark_corrupted=false"))
-    assert "backbone.force_encoding.mark" not in back.force_field.state_dict()
+    assert "backbone.force_encoding.linear.bias" not in back.force_field.state_dict()
 
 
 def test_a_resumed_run_needs_the_first_model_no_more(tiny: Tiny, trained: Path) -> None:

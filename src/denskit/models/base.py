@@ -171,7 +171,7 @@ class ForceField(nn.Module):
 
     def no_decay_parameters(self) -> set[str]:
         """Names of parameters without weight decay, as published: biases, norms, the radial basis, some embeddings."""
-        names = {name for name, _ in self.named_parameters() if name.endswith(("bias", "force_encoding.mark"))}
+        names = {name for name, _ in self.named_parameters() if name.endswith("bias")}
         if not self.backbone.decays_embeddings:
             names |= self.element_tables()
         for prefix, module in self.named_modules():

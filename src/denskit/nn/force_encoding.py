@@ -25,9 +25,9 @@ class ForceEncoding(nn.Module):
         channels: channels of each degree of the node features.
         scale: s, in Å/eV; also of virials, per Å.
         bias: a bias on the scalars of atoms with a force (EquiformerV3).
-        mark: a vector on the scalars of atoms with a force other than zero, random at first.  Encoded forces alone
-            fade into the zero of ordinary atoms, which may learn from corrupted atoms with small forces that a
-            displacement costs nothing; the mark keeps both apart.  An atom whose force is exactly zero has none.
+        mark: this bias, random at first instead of zero.  Encoded forces alone fade into the zero of ordinary atoms,
+            which may learn from corrupted atoms with small forces that a displacement costs nothing; the bias keeps
+            both apart.  An atom whose force is exactly zero has none.
         stress: encode virials, too; the features must have degree 2.
     """
 
@@ -44,8 +44,9 @@ class ForceEncoding(nn.Module):
         super().__init__()
         self.scale = scale
         self.l_max = len(channels) - 1
-        self.linear = SO3Linear([1] * len(channels), channels, bias=bias, init=init)
-        self.mark = nn.Parameter(torch.randn(channels[0])) if mark else None
+        self.linear = SO3Linear([1] * len(channels), channels, bias=bias or mark, init=init)
+        if mark and self.linear.bias is not None:
+            nn.init.normal_(self.linear.bias)
         if stress and len(channels) < 3:
             raise ValueError(f"a stress has degree 2, and the features only degrees up to {len(channels) - 1}")
         self.stress = nn.ModuleDict({str(l): nn.Linear(1, channels[l], bias=False) for l in (0, 2)}) if stress else None
@@ -67,8 +68,6 @@ class ForceEncoding(nn.Module):
         magnitude = torch.where(zero, torch.zeros_like(length), length) * (self.scale / 3**0.5)
         harmonics = spherical_harmonics(safe / length, self.l_max)
         encoded = self.linear([(magnitude * y)[:, :, None] for y in harmonics])
-        if self.mark is not None:
-            encoded[0] = encoded[0] + self.mark
-        if self.mark is None and self.linear.bias is None:
+        if self.linear.bias is None:
             return encoded
         return [torch.where(zero[..., None], 0, part) for part in encoded]
