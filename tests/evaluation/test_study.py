@@ -12,9 +12,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import ase
 import ase.io
@@ -35,11 +37,13 @@ from denskit.cli import app
 from denskit.data import load_data
 from denskit.data.writing import plain, relabelled
 from denskit.evaluation.evaluate import evaluate
+from denskit.evaluation.study.collect import collect
 from denskit.evaluation.study.committees import committees_of, require_one_split
 from denskit.evaluation.study.comparison import compare_runs
 from denskit.evaluation.study.config import (
     FORCES,
     FRAMES,
+    LR,
     Relaxations,
     StudyConfig,
     changed,
@@ -52,16 +56,19 @@ from denskit.evaluation.study.judges import judge, require_judgeable
 from denskit.evaluation.study.question import (
     adapted,
     advice,
+    at_one_rate,
     dens_question,
     noise_recovered,
+    sized,
     within_budget,
 )
-from denskit.evaluation.study.results import Column, Found, as_csv, collect, means_as_csv, tabulate
+from denskit.evaluation.study.results import Column, Found, Row, as_csv, means_as_csv, tabulate
 from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_and_judge
 from denskit.evaluation.study.splits import split_settings
 from denskit.evaluation.study.statistics import difference, mean_of
 from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich
 from denskit.evaluation.study.timing import abreast, cell_of, runs_to_try, seconds_of, trial
+from denskit.evaluation.study.tuned import at_their_best
 from denskit.files import locked, write_json
 from denskit.presets import study_names
 from denskit.runtime.device import gpus_to_share
@@ -290,6 +297,26 @@ class TestQuestion:
         seconds = sum(seconds_of(run, run.config(Path("x")), self.COSTS[cell_of(run)]) for run in runs_of(study))
         assert steps % 100 == 0 and 0.8 * 7200 < seconds <= 7200
 
+    def test_two_learning_rates_where_the_time_is_enough_for_dens_to_pay(self) -> None:
+        """Else one, and it says so; rates of one's own are kept."""
+        question = dens_question(Path("x.extxyz"), 50)
+        study, said = sized(question, self.COSTS, hours=4, processes=2)
+        assert not said and study.axes[LR] == (5e-4, 1e-3) and study.best_of == (LR,)
+        assert study == within_budget(question, self.COSTS, hours=4, processes=2)
+        short, (line,) = sized(question, self.COSTS, hours=0.5, processes=2)
+        assert "at training.lr=0.001" in line and "more hours" in line
+        assert LR not in short.axes and short.settings[LR] == 1e-3 and not short.best_of
+        assert short.settings["training.max_steps"] < 5000
+        own = changed(question, ["axes.training.lr=[2e-4, 1e-3]"])
+        assert own.axes[LR] == (2e-4, 1e-3), "YAML takes 2e-4 for text"
+        assert sized(own, self.COSTS, hours=0.5, processes=2)[0].axes[LR] == (2e-4, 1e-3)
+
+    def test_a_rate_of_ones_own_is_that_of_all(self, tmp_path: Path) -> None:
+        file = tmp_path / "water.extxyz"
+        ase.io.write(file, labelled(molecule("H2O"), 20))
+        study, _ = adapted(changed(dens_question(file), ["training.lr=2e-3"]))
+        assert {run.config(tmp_path).training.lr for run in runs_of(study)} == {2e-3} and not study.best_of
+
     def test_too_little_time_is_refused(self) -> None:
         with pytest.raises(ValueError, match="give more time"):
             within_budget(dens_question(Path("x.extxyz"), 50), self.COSTS, hours=0.005, processes=1)
@@ -308,11 +335,11 @@ class TestQuestion:
 
         assert "give more time" in asked(mine, "--hours", "0.001").output
         assert not (tmp_path / "out" / "study.yaml").exists()
-        assert asked(mine, "--hours", "1", "--frames", "50").exit_code == 0
+        assert "too little to train all at two" in asked(mine, "--hours", "0.5", "--frames", "50").output
         steps = load_study(tmp_path / "out" / "study.yaml").settings["training.max_steps"]
         assert steps < 10_000
         crowded = ["study", str(mine), "--question", "dens", "--dry-run", "-o", str(tmp_path / "crowded")]
-        CliRunner().invoke(app, [*crowded, "--hours", "1", "--frames", "50", "--processes", "1000"])
+        CliRunner().invoke(app, [*crowded, "--hours", "0.5", "--frames", "50", "--processes", "1000"])
         settings = load_study(tmp_path / "crowded" / "study.yaml").settings
         assert settings["training.max_steps"] == steps, "processes that share cores are no gain"
         again = asked(mine, "--hours", "2", "--frames", "50")
@@ -341,7 +368,7 @@ class TestQuestion:
         ase.io.write(file, labelled(molecule("H2O"), 20))
         assert adapted(dens_question(file)) == (dens_question(file), [])
         study, _ = adapted(changed(dens_question(file), ["task.sigma=0.1", "task.forces_weight=9"]))
-        plain, dens = (run.config(tmp_path).task for run in runs_of(study) if run.seed == 0)
+        plain, dens = (run.config(tmp_path).task for run in runs_of(study)[:2])
         assert isinstance(dens, DeNSConfig) and dens.sigma == 0.1
         assert plain.forces_weight == dens.forces_weight == 9
 
@@ -351,7 +378,7 @@ class TestQuestion:
         asked = [f"tests.hot={file}", "task.sigma=0.1"]
         study, (said,) = adapted(changed(dens_question(file), asked))
         assert "a third variant learns only the noise" in said
-        plain, dens, noise = (run.config(tmp_path).task for run in runs_of(study) if run.seed == 0)
+        plain, dens, noise = (run.config(tmp_path).task for run in runs_of(study)[:3])
         assert isinstance(plain, EnergyForcesConfig) and isinstance(dens, DeNSConfig) and isinstance(noise, DeNSConfig)
         assert dens.forces_on_corrupted and dens.energy_on_corrupted
         assert not noise.forces_on_corrupted and not noise.energy_on_corrupted
@@ -362,7 +389,7 @@ class TestQuestion:
             assert len(study.variants) == 2 and not said_
 
     def test_short_trainings_are_told_that_dens_pays_late(self) -> None:
-        (line,) = advice(dens_question(Path("x.extxyz"), None, steps=1000), self.COSTS)
+        (line,) = advice(at_one_rate(dens_question(Path("x.extxyz"), None, steps=1000)), self.COSTS)
         assert "16 epochs" in line
         assert advice(dens_question(Path("x.extxyz"), 50, steps=10_000), self.COSTS) == []
 
@@ -407,6 +434,21 @@ class TestWholeStudies:
         splits.write_text(json.dumps(json.loads(splits.read_text()) | {"test": [0, 1]}))
         found = compare_runs([run.folder.as_posix() for run in sizes.found])
         assert "tested on different structures" in found.title
+
+    def test_each_variant_at_its_best_learning_rate(self, tmp_path: Path) -> None:
+        """Chosen by the validation errors that the kept models have; a rate may be added to what is trained."""
+        study = tiny_study(axes={LR: ["2e-6", 1e-2]}, best_of=[LR], seeds=1)
+        folder = StudyFolder(tmp_path / "out")
+        for run in runs_of(study):
+            train_and_judge(study, run, folder)
+        results = collect(study, folder)
+        assert [row.variant for row in results.tuned] == ["plain, best lr 0.01", "DeNS, best lr 0.01"]
+        column, best, same = Column("test", FORCES), results.tuned[1], results.rows[-1]
+        assert best.means[column].value == same.means[column].value
+        assert best.differences[column].percent == same.differences[column].percent
+        text = as_markdown(results)
+        assert "DeNS, best lr 0.01" in text and "at its own" in text and "DeNS, best lr 0.01" in means_as_csv(results)
+        assert "training_lr.png" in {path.name for path in plot_study_results(results, tmp_path)}
 
     def test_runs_that_differ_in_much_are_called_by_their_folders(self, tmp_path: Path) -> None:
         """And those that were validated on other files are said to be."""
@@ -736,6 +778,24 @@ class TestWholeStudies:
         done = denskit("study", str(tmp_path / "other.yaml"), "-o", str(tmp_path / "out"))
         assert done.returncode == 1 and "results of another study" in " ".join(done.stderr.split())
 
+    def test_a_study_may_grow(self, tmp_path: Path) -> None:
+        """By variants and values of an axis; trained runs stay what they are."""
+        folder, study = StudyFolder(tmp_path), tiny_study(axes={LR: [1e-3], FRAMES: [5, 10]})
+        folder.keep(study)
+        (tmp_path / "runs" / runs_of(study)[0].name).mkdir(parents=True)
+        axes, variants = {LR: [1e-3, 2e-3], FRAMES: [5, 10]}, {**VARIANTS, "more": {"task": "dens", "task.sigma": 0.1}}
+        larger = tiny_study(axes=axes, variants=variants, best_of=[LR], seeds=3)
+        folder.keep(larger)
+        assert load_study(folder.study) == larger
+        for changes in (
+            {"axes": {LR: [2e-3], FRAMES: [5, 10]}},
+            {"axes": {**axes, FRAMES: [5, 10, 20]}},  # other structures in the smaller sets
+            {"axes": axes, "variants": {**variants, "DeNS": {"task": "dens", "task.sigma": 0.1}}},
+            {"axes": axes, "variants": VARIANTS},
+        ):
+            with pytest.raises(ValueError, match="results of another study"):
+                folder.keep(tiny_study(**changes))
+
     def test_a_study_that_has_trained_nothing_may_change(self, tmp_path: Path) -> None:
         """After a dry run, or a mistake that its trial shows, the mended file is taken, with trials of its own."""
         command = ["study", str(tmp_path / "study.yaml"), "-o", str(tmp_path / "out"), "--dry-run"]
@@ -842,6 +902,49 @@ def test_the_best_is_that_of_equal_seeds() -> None:
     column = Column("test", FORCES)
     assert tabulate("t", found, ["plain", "DeNS"]).best(column) == set()
     assert tabulate("t", found[:2], ["plain", "DeNS"]).best(column) == {("", "plain")}
+
+
+class TestTuned:
+    """Each variant at its best learning rate, by validation errors."""
+
+    FOUND = tuple(
+        replace(_found(variant, seed, error + seed), values={LR: rate}, folder=Path(f"{variant}-{rate}-{seed}"))
+        for variant, errors in {"plain": {0.1: 30.0, 0.2: 20.0}, "dens": {0.1: 18.0, 0.2: 19.0}}.items()
+        for rate, error in errors.items()
+        for seed in (0, 1)
+    )
+    VALIDATED: ClassVar = {run.folder.name: run.errors["test"][FORCES] for run in FOUND}
+
+    def rows(self, found: Sequence[Found], validated: Mapping[str, float]) -> tuple[Row, ...]:
+        results = tabulate("x", found, ["plain", "dens"], [{LR: 0.1}, {LR: 0.2}])
+        return at_their_best(results, ["plain", "dens"], [LR], validated)
+
+    def test_each_has_its_own_rate(self) -> None:
+        plain, dens = self.rows(self.FOUND, self.VALIDATED)
+        assert (plain.variant, dens.variant) == ("plain, best lr 0.2", "dens, best lr 0.1") and plain.values == {}
+        column = Column("test", FORCES)
+        assert plain.means[column].value == 20.5 and dens.means[column].value == 18.5
+        assert not plain.differences and dens.differences[column].percent == pytest.approx(-100 * 2 / 20.5)
+
+    def test_validation_decides_and_not_the_test(self) -> None:
+        flipped = {name: -error for name, error in self.VALIDATED.items()}
+        assert [row.variant for row in self.rows(self.FOUND, flipped)] == ["plain, best lr 0.1", "dens, best lr 0.2"]
+
+    def test_only_seeds_that_all_rates_have(self) -> None:
+        some = [run for run in self.FOUND if run.folder.name != "dens-0.1-1"]
+        plain, dens = self.rows(some, self.VALIDATED)
+        column = Column("test", FORCES)
+        assert plain.means[column].count == 2 and dens.means[column].count == 1 and dens.means[column].value == 18.0
+
+    def test_nothing_to_choose_from(self) -> None:
+        one = [run for run in self.FOUND if run.values[LR] == 0.1]
+        assert self.rows(one, self.VALIDATED) == () == self.rows(self.FOUND, {})
+
+    def test_what_is_tuned_is_an_axis(self) -> None:
+        with pytest.raises(ValueError, match="best_of: training.lr is no axis"):
+            tiny_study(best_of=[LR])
+        with pytest.raises(ValueError, match="nothing to tune"):
+            tiny_study(axes={FRAMES: [5, 10]}, best_of=[FRAMES])
 
 
 def test_means_and_paired_differences_as_numbers() -> None:

@@ -123,10 +123,10 @@ def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, proc
     """
     from denskit.analysis.study_plots import plot_study_results
     from denskit.cli.study_progress import StudyProgress
+    from denskit.evaluation.study.collect import collect
     from denskit.evaluation.study.committees import committees_of
     from denskit.evaluation.study.inputs import problems_of
     from denskit.evaluation.study.question import advice, noise_recovered
-    from denskit.evaluation.study.results import collect
     from denskit.evaluation.study.running import run_all
     from denskit.evaluation.study.tables import as_rich, write_tables
     from denskit.evaluation.study.timing import device_of
@@ -263,7 +263,7 @@ def _question(
 ) -> tuple[Path, StudyConfig]:
     """The study file in the folder; written where it is absent, when the length of its trainings is known."""
     from denskit.evaluation.study.config import changed, load_study, write_study
-    from denskit.evaluation.study.question import adapted, dens_question, same_question, within_budget
+    from denskit.evaluation.study.question import adapted, dens_question, same_question, sized
     from denskit.evaluation.study.timing import abreast
 
     source, draft = folder.study, folder.path / "draft.yaml"
@@ -283,7 +283,9 @@ def _question(
         if not (draft.is_file() and load_study(draft) == study):
             shutil.rmtree(folder.path / "trials", ignore_errors=True)  # of other settings
         write_study(study, draft)
-        study = within_budget(study, _costs(study, draft, folder), hours, abreast(study, processes))
+        study, said = sized(study, _costs(study, draft, folder), hours, abreast(study, processes))
+        for line in said:
+            typer.echo(line)
     write_study(study, source)
     draft.unlink(missing_ok=True)
     typer.echo(f"Wrote {source}")

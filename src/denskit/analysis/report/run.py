@@ -17,8 +17,9 @@ from denskit.analysis.report.structures import worst
 from denskit.analysis.report.summary import error_table, errors_by_set, headline, summary
 from denskit.analysis.run_results import RunResults
 from denskit.analysis.study_plots import study_figures
+from denskit.evaluation.study.collect import collect
 from denskit.evaluation.study.config import load_study
-from denskit.evaluation.study.results import Results, collect
+from denskit.evaluation.study.results import Results
 from denskit.evaluation.study.running import StudyFolder
 from denskit.evaluation.study.tables import as_cells, note
 

@@ -23,12 +23,14 @@ from denskit.training.load_config import load_config, nearest
 from denskit.training.settings import RunConfig
 
 FRAMES = "data.split.train"  # an axis over it keeps validation and test frames
+LR = "training.lr"
 TEST, SIMULATION, RELAXATION = "test", "simulation", "relaxation"  # what runs are judged on, beside files
 _TAKEN = ("seed", "output")  # set for each run
 _OF_THE_STUDY = (
     "title",
     "base",
     "axes",
+    "best_of",
     "seeds",
     "tests",
     "mean_of_tests",
@@ -74,6 +76,9 @@ class StudyConfig(Settings):
     axes: dict[str, tuple[Any, ...] | dict[Any, dict[str, Any]]] = Field({})
     """Settings that vary besides: dotted key -> values, such as {data.split.train: [50, 200, 950]}; or each value with
     settings that go with it: {data.split.train: {50: {training.max_steps: 6000}, 200: {training.max_steps: 20000}}}."""
+    best_of: tuple[str, ...] = Field(())
+    """Axes of settings to tune, such as [training.lr]: the table also has each variant at the value whose runs have the
+    lowest validation error."""
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     """Repetitions. A seed fixes split, order, corruption and initial weights: variants are compared in pairs."""
     tests: dict[str, str] = Field({})
@@ -106,6 +111,17 @@ class StudyConfig(Settings):
         if not isinstance(variants, Mapping):
             return variants
         return {name: {} if settings is None else settings for name, settings in variants.items()}
+
+    @field_validator("axes")
+    @classmethod
+    def _numbers(cls, axes: dict[str, Any]) -> dict[str, Any]:
+        """5e-4, which YAML takes for text, is a number."""
+        return {
+            key: {_number(value): settings for value, settings in values.items()}
+            if isinstance(values, dict)
+            else tuple(map(_number, values))
+            for key, values in axes.items()
+        }
 
     @field_validator("axes", mode="before")
     @classmethod
@@ -145,6 +161,11 @@ class StudyConfig(Settings):
         ]
         if twice:
             raise ValueError(f"axes: {twice[0][0]} has {twice[0][1]} twice")
+        untuned = [key for key in self.best_of if key not in self.axes]
+        if untuned:
+            raise ValueError(f"best_of: {untuned[0]} is no axis; list its values: axes.{untuned[0]}=[...]")
+        if FRAMES in self.best_of:
+            raise ValueError(f"best_of: more structures are always better; {FRAMES} is nothing to tune")
         for name in (TEST, SIMULATION, RELAXATION):
             if name in self.tests:
                 raise ValueError(f"tests: {name} is the name of the study's own {name}; give the file another name")
@@ -187,6 +208,10 @@ class StudyRun:
         if "data.split.file" in settings:  # it replaces all that divides the data
             settings = {k: v for k, v in settings.items() if k == "data.split.file" or not k.startswith("data.split.")}
         return load_config(self.base, [*overrides(settings), f"output={output}"])
+
+
+def _number(value: Any) -> Any:
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d+[eE][+-]?\d+", value) else value
 
 
 def short(value: Any) -> str:

@@ -10,30 +10,44 @@ from denskit.data import load_data
 from denskit.data.base import spaced
 from denskit.data.periodicity import is_crystal
 from denskit.evaluation.denoising import guessed_noise, noise_of
-from denskit.evaluation.study.config import FRAMES, StudyConfig, runs_of
+from denskit.evaluation.study.config import FRAMES, LR, StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.running import StudyFolder
 from denskit.evaluation.study.timing import cell_of
 from denskit.tasks import EnergyForcesConfig
-from denskit.training.checks import FEW_EPOCHS, SAMPLE
+from denskit.training.checks import FEW_EPOCHS, MEASURED_RATE, PAYING_EPOCHS, SAMPLE
 from denskit.training.cost import Cost
 from denskit.training.fitted_loss import fit_loss_to_energies
 from denskit.training.fitted_settings import fit_dens_to_crystals
 from denskit.training.loader import steps_per_epoch
 
+RATES = (
+    MEASURED_RATE / 2,
+    MEASURED_RATE,
+)  # 25 structures of rMD17 ethanol: the first is better without DeNS, the second with it
 _VARIANTS = {"without DeNS": {"task": "energy_forces"}, "with DeNS": {"task": "dens"}}
 _ONLY_NOISE = {"task.energy_on_corrupted": False, "task.forces_on_corrupted": False}  # of corrupted structures
 
 
 def dens_question(file: Path, frames: int | None = None, steps: int = 10_000) -> StudyConfig:
-    """Training with and without DeNS on a file, three seeds; on ``frames`` training structures (None: all)."""
-    settings = {"data.path": str(file.resolve()), "training.max_steps": steps, "training.lr": 1e-3}
+    """Training with and without DeNS on a file, three seeds; on ``frames`` training structures (None: all).
+
+    At two learning rates, so that each is also compared at its better one.
+    """
     return StudyConfig(
         title=f"Does DeNS help on {file.name}?",
         base="equiformer",
-        settings={**settings, "training.evaluate_every": f"{max(1, steps // 20)} steps"},
+        settings={"data.path": str(file.resolve()), **_length(steps)},
         variants=_VARIANTS,
-        axes={FRAMES: (frames,)} if frames is not None else {},
+        axes={**({FRAMES: (frames,)} if frames is not None else {}), LR: RATES},
+        best_of=(LR,),
     )
+
+
+def at_one_rate(study: StudyConfig, rate: float = MEASURED_RATE) -> StudyConfig:
+    """The question with one learning rate for all trainings: that of its settings, else ``rate``."""
+    settings = {LR: rate, **study.settings}
+    axes = {axis: values for axis, values in study.axes.items() if axis != LR}
+    return study.model_copy(update={"settings": settings, "axes": axes, "best_of": ()})
 
 
 def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
@@ -43,6 +57,8 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
     lie beyond the training structures, get a variant that learns only the noise of corrupted structures: there DeNS can
     lose by their labels.  Raises as :func:`denskit.data.load_data`.
     """
+    if LR in study.settings:
+        study = at_one_rate(study)
     plain = {f"task.{name}" for name in EnergyForcesConfig.model_fields}
     settings = {key: value for key, value in study.settings.items() if not key.startswith("task.") or key in plain}
     given = {key: value for key, value in study.settings.items() if key not in settings}
@@ -72,13 +88,37 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
 
 
 def same_question(study: StudyConfig, other: StudyConfig, file: Path) -> bool:
-    """Whether two studies differ at most in the length of their trainings and in seeds, and are about ``file``."""
+    """Whether two studies differ at most in the length of their trainings and in seeds, and are about ``file``.
+
+    A question at two learning rates may have become one at one rate, where time was short.
+    """
 
     def asked(one: StudyConfig) -> object:
         length = ("training.max_steps", "training.evaluate_every")
         return {key: value for key, value in one.settings.items() if key not in length}, one.axes, one.variants
 
-    return asked(study) == asked(other) and other.settings.get("data.path") == str(file.resolve())
+    alike = any(asked(one) == asked(other) for one in (study, at_one_rate(study) if default_rates(study) else study))
+    return alike and other.settings.get("data.path") == str(file.resolve())
+
+
+def default_rates(study: StudyConfig) -> bool:
+    """Whether the study has the learning rates that the question proposes."""
+    return study.axes.get(LR) == RATES
+
+
+def sized(study: StudyConfig, costs: Mapping[str, Cost], hours: float, processes: int) -> tuple[StudyConfig, list[str]]:
+    """:func:`within_budget`; at one learning rate, and said, where two would leave too few epochs for DeNS to pay."""
+    if not default_rates(study):
+        return within_budget(study, costs, hours, processes), []
+    one = within_budget(at_one_rate(study), costs, hours, processes)
+    two = study.model_copy(update={"settings": {**study.settings, **_length(one.settings["training.max_steps"] // 2)}})
+    if min(_epochs(run, costs[cell_of(run)]) for run in runs_of(two)) >= PAYING_EPOCHS:
+        return within_budget(study, costs, hours, processes), []
+    return one, [
+        f"--hours {hours:g} is too little to train all at two learning rates for {PAYING_EPOCHS} epochs: all are "
+        f"trained at training.lr={MEASURED_RATE:g}. Without DeNS half of it may be better, so that a gain is not all "
+        "that of DeNS; more hours, or fewer structures (--frames), are for both rates"
+    ]
 
 
 def within_budget(study: StudyConfig, costs: Mapping[str, Cost], hours: float, processes: int) -> StudyConfig:
@@ -101,9 +141,19 @@ def within_budget(study: StudyConfig, costs: Mapping[str, Cost], hours: float, p
             f"--hours {hours:g} is enough for {max(steps, 0)} steps a training; give more time, fewer seeds, or "
             "fewer validation and test frames (data.split.valid, data.split.test)"
         )
-    rounded = steps - steps % 100
-    changed = {"training.max_steps": rounded, "training.evaluate_every": f"{max(1, rounded // 20)} steps"}
-    return study.model_copy(update={"settings": {**study.settings, **changed}})
+    return study.model_copy(update={"settings": {**study.settings, **_length(steps - steps % 100)}})
+
+
+def _length(steps: int) -> dict[str, int | str]:
+    """Settings of trainings of so many steps, with 20 validations."""
+    return {"training.max_steps": steps, "training.evaluate_every": f"{max(1, steps // 20)} steps"}
+
+
+def _epochs(run: StudyRun, cost: Cost) -> float:
+    """Length of a training."""
+    training = run.config(Path("unused")).training
+    per_epoch = steps_per_epoch(run.point.get(FRAMES, cost.train), training.batch_size, training.drop_last)
+    return training.epochs or (training.max_steps or 0) / per_epoch
 
 
 def advice(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
@@ -114,10 +164,7 @@ def advice(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
             continue
         if "task.forces_on_corrupted" in run.settings:  # only the noise: pays earlier
             continue
-        config = run.config(Path("unused"))
-        training, cost = config.training, costs[cell_of(run)]
-        per_epoch = steps_per_epoch(run.point.get(FRAMES, cost.train), training.batch_size, training.drop_last)
-        epochs = training.epochs or (training.max_steps or 0) / per_epoch
+        epochs = _epochs(run, costs[cell_of(run)])
         if epochs < FEW_EPOCHS:
             lines.append(
                 f"warning: {run.label}: {epochs:.0f} epochs. DeNS pays late: with fewer than about {FEW_EPOCHS} "

@@ -6,18 +6,14 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from denskit.evaluation.study.committees import Committee
-from denskit.evaluation.study.config import ENERGY, FORCES, METRICS, TEST, StudyConfig, points_of, runs_of
-from denskit.evaluation.study.judges import asked_of, left_to_judge
-from denskit.evaluation.study.running import StudyFolder
+from denskit.evaluation.study.config import ENERGY, FORCES, METRICS
 from denskit.evaluation.study.statistics import Difference, Mean, difference, mean_of
 
 _LARGER_IS_BETTER = ("stability_ps",)
-MEAN = "mean of the tests"
 Published = float | tuple[float, float] | Mapping[str, float]  # forces; energies and forces; by metric
 
 
@@ -78,7 +74,13 @@ class Results:
     rows: tuple[Row, ...]
     found: tuple[Found, ...]
     reference: str  # the first variant
+    tuned: tuple[Row, ...] = ()  # each variant at its best value of some axes; differences to the reference at its own
     committees: tuple[Row, ...] = ()  # means of the models of all seeds; differences to single models of the reference
+
+    @property
+    def all_rows(self) -> tuple[Row, ...]:
+        """The rows of the whole table."""
+        return self.rows + self.tuned + self.committees
 
     @property
     def several_tests(self) -> bool:
@@ -102,53 +104,6 @@ class Results:
 def describe(values: Mapping[str, Any]) -> str:
     """Values of the axes in words: ``train 50, sigma 0.1``."""
     return ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in values.items())
-
-
-def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Committee] = ()) -> Results:
-    """Results of all runs that are finished, and of committees of them.  Raises ValueError where no run is."""
-    found = []
-    for run in runs_of(study):
-        if judged := folder.judged(run):
-            current = asked_of(study).keys() - left_to_judge(study, judged)  # not those of earlier files and settings
-            errors = {test: each for test, each in judged["errors"].items() if test == TEST or test in current}
-            if study.mean_of_tests and study.tests.keys() <= errors.keys():
-                errors[MEAN] = _mean_over([errors[test] for test in study.tests])
-            found.append(Found(
-                variant=run.variant, values=run.point, seed=run.seed, folder=folder.run(run), errors=errors,
-                seconds=judged["seconds"], parameters=judged["parameters"],
-            ))  # fmt: skip
-    if not found:
-        raise ValueError(f"{folder.path}: no run of this study is finished yet")
-    results = tabulate(study.title, found, list(study.variants), list(points_of(study)), study.published)
-    return replace(results, committees=tuple(_committee_row(results, committee) for committee in committees))
-
-
-def _committee_row(results: Results, committee: Committee) -> Row:
-    """Its errors, and their differences to the mean error of single models of the reference variant and its seeds."""
-    first, seeds = committee.runs[0], {run.seed for run in committee.runs}
-    members = [
-        run for run in results.found
-        if run.variant == first.variant and run.values == first.point and run.seed in seeds
-    ]  # fmt: skip
-    reference = [run for run in results.found if run.variant == results.reference and run.values == first.point]
-    errors = {
-        column: committee.errors[column.test][column.metric]
-        for column in results.columns
-        if column.metric in committee.errors.get(column.test, {})
-    }
-    compared = {}
-    for column, error in errors.items():
-        single = {seed: value for seed, value in _by_seed(reference, column).items() if seed in seeds}
-        if single.keys() == seeds:
-            compared[column] = difference({0: error}, {0: mean_of(list(single.values())).value})
-    return Row(
-        variant=f"{first.variant}, mean of {len(members)} models",
-        values=first.point,
-        means={column: Mean(error, math.nan, len(members)) for column, error in errors.items()},
-        differences={column: gap for column, gap in compared.items() if gap is not None},
-        minutes=sum(run.seconds for run in members) / 60,
-        parameters=sum(run.parameters for run in members),
-    )
 
 
 def tabulate(
@@ -176,7 +131,7 @@ def tabulate(
                 numbers = (published or {}).get(variant, {})
                 last = str(list(values.values())[-1]) if values else ""
                 number = numbers.get(describe(values), numbers.get(last, {}))
-                rows.append(_row(runs, reference, columns, _by_metric(number)))
+                rows.append(row_of(runs, reference, columns, published=_by_metric(number)))
     return Results(title, columns, tuple(rows), tuple(found), variants[0])
 
 
@@ -188,32 +143,37 @@ def _by_metric(published: Published) -> Mapping[str, float]:
     return dict(zip((ENERGY, FORCES), published, strict=True))
 
 
-def _mean_over(tests: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each error that all tests have, in the table's metrics."""
-    shared = [metric for metric in METRICS if all(metric in errors for errors in tests)]
-    return {metric: sum(errors[metric] for errors in tests) / len(tests) for metric in shared}
-
-
-def _row(
-    runs: Sequence[Found], reference: Sequence[Found], columns: Sequence[Column], published: Mapping[str, float]
+def row_of(
+    runs: Sequence[Found],
+    reference: Sequence[Found],
+    columns: Sequence[Column],
+    *,
+    name: str | None = None,
+    values: Mapping[str, Any] | None = None,
+    published: Mapping[str, float] | None = None,
 ) -> Row:
-    own = {column: _by_seed(runs, column) for column in columns}
+    """Means of runs of one variant and point, and differences to those of the reference variant.
+
+    ``name`` and ``values``: of the row, where they are not the runs' own.
+    """
+    own = {column: by_seed(runs, column) for column in columns}
     gaps: dict[Column, Difference] = {}
     if reference and runs[0].variant != reference[0].variant:
-        compared = {column: difference(own[column], _by_seed(reference, column)) for column in columns}
+        compared = {column: difference(own[column], by_seed(reference, column)) for column in columns}
         gaps = {column: gap for column, gap in compared.items() if gap is not None}
     return Row(
-        variant=runs[0].variant,
-        values=runs[0].values,
+        variant=runs[0].variant if name is None else name,
+        values=runs[0].values if values is None else values,
         means={column: mean_of(list(errors.values())) for column, errors in own.items() if errors},
         differences=gaps,
         minutes=sum(run.seconds for run in runs) / len(runs) / 60,
         parameters=runs[0].parameters,
-        published=published,
+        published=published or {},
     )
 
 
-def _by_seed(runs: Sequence[Found], column: Column) -> dict[int, float]:
+def by_seed(runs: Sequence[Found], column: Column) -> dict[int, float]:
+    """The error of each seed that has it."""
     found = {run.seed: run.errors.get(column.test, {}).get(column.metric, math.nan) for run in runs}
     return {seed: value for seed, value in found.items() if not math.isnan(value)}
 
@@ -243,7 +203,7 @@ def means_as_csv(results: Results) -> str:
     axes = list(dict.fromkeys(key for row in results.rows for key in row.values))
     numbers = ["mean", "standard_error", *(f"difference_{which}" for which in ("percent", "low", "high")), "published"]
     writer.writerow(["variant", *axes, "test", "metric", "seeds", *numbers, "minutes", "parameters"])
-    for row in (*results.rows, *results.committees):
+    for row in results.all_rows:
         for column, mean in row.means.items():
             gap = row.differences.get(column)
             values = [mean.value, mean.error, *((gap.percent, gap.low, gap.high) if gap else (math.nan,) * 3)]

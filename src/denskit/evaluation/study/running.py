@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from denskit.evaluation.denoising import noise_error
-from denskit.evaluation.study.config import StudyConfig, StudyRun, load_study, runs_of, write_study
+from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, load_study, runs_of, write_study
 from denskit.evaluation.study.inputs import require_files, require_same_inputs, training_files
 from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split, require_judgeable
 from denskit.evaluation.study.splits import split_settings
@@ -31,7 +31,7 @@ from denskit.training.run_folder import RunFolder
 State = Literal["waiting", "running", "elsewhere", "done", "failed"]  # elsewhere: in a process of another command
 _POLL = 0.5  # s
 _MAY_CHANGE = {  # trained runs stay what they are
-    "seeds", "title", "published", "tests", "committees", "simulation", "relaxation",
+    "seeds", "title", "published", "tests", "best_of", "committees", "simulation", "relaxation",
 }  # fmt: skip
 
 
@@ -49,11 +49,13 @@ class StudyFolder:
     def keep(self, study: StudyConfig) -> None:
         """Write the study beside its results, so that a later call cannot mix them with those of another.
 
+        Seeds, tests and the like may change; variants, and values of an axis, may be added.
+
         A study that has trained nothing yet, as after a dry run or a mistake, is replaced, with its trials and splits.
         Raises ValueError for the folder of another study.
         """
         before = load_study(self.study) if self.study.is_file() else study
-        if before.model_dump(exclude=_MAY_CHANGE) != study.model_dump(exclude=_MAY_CHANGE):
+        if not _continues(study, before):
             self.forget(f"holds the results of another study ({self.study}); give another --output, or remove it")
         write_study(study, self.study)
 
@@ -108,6 +110,17 @@ class StudyFolder:
     def splits(self) -> Path:
         """Folder of split files."""
         return self.path / "splits"
+
+
+def _continues(study: StudyConfig, before: StudyConfig) -> bool:
+    """Whether all runs of a study as it was ``before`` are runs of the study as it is, on the same structures."""
+    may_grow = _MAY_CHANGE | {"axes", "variants"}
+    if before.model_dump(exclude=may_grow) != study.model_dump(exclude=may_grow):
+        return False
+    if before.axes.get(FRAMES) != study.axes.get(FRAMES):  # smaller sets are nested in the largest
+        return False
+    runs = runs_of(study.model_copy(update={"seeds": before.seeds}))
+    return all(run in runs for run in runs_of(before))
 
 
 def train_and_judge(

@@ -81,6 +81,11 @@ _NOTE = (
     "have, with its 95 % confidence interval (of two seeds or more)."
 )
 
+_OF_TUNED = (
+    " A row 'best ...' has each variant at the value with the lowest validation error (mean over seeds); its "
+    "difference is to '{reference}' at its own."
+)
+
 _OF_COMMITTEES = (
     " A mean of models is the committee of the seeds, compared with single models of '{reference}'; its minutes and "
     "parameters are those of all."
@@ -89,7 +94,7 @@ _OF_COMMITTEES = (
 
 def as_cells(results: Results, bold: tuple[str, str] = ("", "")) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table as text, without empty columns; ``bold`` surrounds the best of each point."""
-    rows = [_cells(results, row, bold) for row in (*results.rows, *results.committees)]
+    rows = [_cells(results, row, bold) for row in results.all_rows]
     filled = [column for column in zip(_header(results), *rows, strict=True) if any(column[1:])]
     header, *cells = map(list, zip(*filled, strict=True))
     return header, cells
@@ -98,7 +103,7 @@ def as_cells(results: Results, bold: tuple[str, str] = ("", "")) -> tuple[list[s
 def note(results: Results) -> str:
     """How to read the table."""
     tests = dict.fromkeys(column.test for column in results.columns if "_mae_" in column.metric)
-    words = _NOTE + (_OF_COMMITTEES if results.committees else "")
+    words = _NOTE + (_OF_TUNED if results.tuned else "") + (_OF_COMMITTEES if results.committees else "")
     return words.format(reference=results.reference, tests=", ".join(tests))
 
 
@@ -134,7 +139,7 @@ def as_rich(results: Results) -> list[Table | str]:
         title = results.title if len(tests) == 1 else f"{results.title}: {test}"
         variant = RichColumn("variant", overflow="fold")
         table = Table(*([""] if results.rows[0].point else []), variant, *heads, title=escape(title))
-        for row in (*results.rows, *results.committees):
+        for row in results.all_rows:
             errors = [_marked(results, row, column, ("[bold]", "[/bold]")) for column in columns]
             changes = [_gap(row, column) for column in gaps]
             names_of = [escape(name) for name in ([row.point] if row.point else []) + [row.variant]]

@@ -1,0 +1,88 @@
+"""The results of a study from its folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from denskit.evaluation.study.committees import Committee
+from denskit.evaluation.study.config import ENERGY, METRICS, TEST, StudyConfig, points_of, runs_of
+from denskit.evaluation.study.judges import asked_of, left_to_judge
+from denskit.evaluation.study.results import Found, Results, Row, by_seed, tabulate
+from denskit.evaluation.study.running import StudyFolder
+from denskit.evaluation.study.statistics import Mean, difference, mean_of
+from denskit.evaluation.study.tuned import at_their_best
+from denskit.models.model_file import read_header
+from denskit.training.run_folder import RunFolder
+from denskit.training.trainer import BEST_BY
+
+MEAN = "mean of the tests"
+
+
+def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Committee] = ()) -> Results:
+    """Results of all runs that are finished, and of committees of them.  Raises ValueError where no run is."""
+    found = []
+    for run in runs_of(study):
+        if judged := folder.judged(run):
+            current = asked_of(study).keys() - left_to_judge(study, judged)  # not those of earlier files and settings
+            errors = {test: each for test, each in judged["errors"].items() if test == TEST or test in current}
+            if study.mean_of_tests and study.tests.keys() <= errors.keys():
+                errors[MEAN] = _mean_over([errors[test] for test in study.tests])
+            found.append(Found(
+                variant=run.variant, values=run.point, seed=run.seed, folder=folder.run(run), errors=errors,
+                seconds=judged["seconds"], parameters=judged["parameters"],
+            ))  # fmt: skip
+    if not found:
+        raise ValueError(f"{folder.path}: no run of this study is finished yet")
+    results = tabulate(study.title, found, list(study.variants), list(points_of(study)), study.published)
+    return replace(
+        results,
+        tuned=at_their_best(results, list(study.variants), study.best_of, _validated(study, folder)),
+        committees=tuple(_committee_row(results, committee) for committee in committees),
+    )
+
+
+def _validated(study: StudyConfig, folder: StudyFolder) -> dict[str, float]:
+    """Validation error of the finished runs by the name of their folder, where the study tunes something."""
+    errors = {}
+    for run in runs_of(study) if study.best_of else ():
+        if folder.judged(run):
+            by = BEST_BY[run.config(folder.run(run)).training.best_by]
+            measured = read_header(RunFolder(folder.run(run)).model)["metadata"]["validation"]
+            errors[run.name] = measured.get(by, measured.get(ENERGY, math.nan))
+    return errors
+
+
+def _committee_row(results: Results, committee: Committee) -> Row:
+    """Its errors, and their differences to the mean error of single models of the reference variant and its seeds."""
+    first, seeds = committee.runs[0], {run.seed for run in committee.runs}
+    members = [
+        run for run in results.found
+        if run.variant == first.variant and run.values == first.point and run.seed in seeds
+    ]  # fmt: skip
+    reference = [run for run in results.found if run.variant == results.reference and run.values == first.point]
+    errors = {
+        column: committee.errors[column.test][column.metric]
+        for column in results.columns
+        if column.metric in committee.errors.get(column.test, {})
+    }
+    compared = {}
+    for column, error in errors.items():
+        single = {seed: value for seed, value in by_seed(reference, column).items() if seed in seeds}
+        if single.keys() == seeds:
+            compared[column] = difference({0: error}, {0: mean_of(list(single.values())).value})
+    return Row(
+        variant=f"{first.variant}, mean of {len(members)} models",
+        values=first.point,
+        means={column: Mean(error, math.nan, len(members)) for column, error in errors.items()},
+        differences={column: gap for column, gap in compared.items() if gap is not None},
+        minutes=sum(run.seconds for run in members) / 60,
+        parameters=sum(run.parameters for run in members),
+    )
+
+
+def _mean_over(tests: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each error that all tests have, in the table's metrics."""
+    shared = [metric for metric in METRICS if all(metric in errors for errors in tests)]
+    return {metric: sum(errors[metric] for errors in tests) / len(tests) for metric in shared}
