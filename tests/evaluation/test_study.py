@@ -397,6 +397,8 @@ class TestQuestion:
         study = tiny_study(axes={FRAMES: [5, 40], "training.batch_size": [2, 4]})
         numbers = runs_to_try(study)
         assert len(numbers) == 4
+        question = dens_question(Path("x.extxyz"), 50)
+        assert runs_to_try(question) == runs_to_try(at_one_rate(question)) != {}, "timed once for both"
         assert {runs_of(study)[number].point[FRAMES] for number in numbers.values()} == {40}
 
 

@@ -83,7 +83,7 @@ def cell_of(run: StudyRun) -> str:
 
 
 def runs_to_try(study: StudyConfig) -> dict[str, int]:
-    """The number of one run of each cell, that with the most structures."""
+    """The number of one run of each cell: the first of those with the most structures."""
     runs = runs_of(study)
-    order = sorted(range(len(runs)), key=lambda number: runs[number].point.get(FRAMES, 0))
+    order = sorted(range(len(runs)), key=lambda number: (runs[number].point.get(FRAMES, 0), -number))
     return {cell_of(runs[number]): number for number in order}
