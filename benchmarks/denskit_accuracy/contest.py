@@ -100,7 +100,7 @@ class Contest:
     def _of(self, folder: Path, length: int, interval: int) -> Training:
         return Training(
             frames=self.frames.absolute(), folder=folder.absolute(), settings=SETS[self.set_name].settings,
-            minutes=self.minutes, length=length, interval=interval,
+            stress=SETS[self.set_name].stress, minutes=self.minutes, length=length, interval=interval,
         )  # fmt: skip
 
     def _judged(self, training: Training) -> dict[str, Any]:
@@ -136,13 +136,24 @@ class Contest:
 
 
 def errors_of(predictions: Path, frames: Path) -> dict[str, float]:
-    """Mean absolute errors of energies (meV a structure) and force components (meV/Å); rms error of the latter."""
-    energies, forces = labels_of(frames)
+    """Mean absolute errors of energies (meV a structure), force components (meV/Å) and, where frames have it, of the
+    components of the stress (meV/Å^3); and the rms error of the forces.
+    """
+    energies, forces, stresses = labels_of(frames)
     with np.load(predictions) as found:
         energy = found["energies"] - energies
         force = found["forces"] - np.concatenate(forces)
+        stress = (
+            {} if stresses is None else {"stress_mae_meV_per_A3": MILLI * _stress_mae(found["stresses"] - stresses)}
+        )
     return {
         "energy_mae_meV": float(MILLI * np.abs(energy).mean()),
         "forces_mae_meV_per_A": float(MILLI * np.abs(force).mean()),
         "forces_rmse_meV_per_A": float(MILLI * np.sqrt(np.square(force).mean())),
+        **stress,
     }
+
+
+def _stress_mae(errors: np.ndarray) -> float:
+    """Over the nine components, of which ``errors`` [frames, 6] has those off the diagonal once."""
+    return float((np.abs(errors) * [1, 1, 1, 2, 2, 2]).sum(1).mean() / 9)

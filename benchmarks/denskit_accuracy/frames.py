@@ -26,6 +26,7 @@ class FrameSet:
     train: int
     valid: int = 50
     test: int = 200
+    stress: bool = False  # whether it is trained on, and judged
 
 
 SETS = {
@@ -46,6 +47,14 @@ SETS = {
         valid=20,
         test=32,
     ),
+    "alloys-50": FrameSet(
+        settings="alloys",
+        train_file="bcc_binary_train.extxyz",
+        test_file="bcc_binary_test.extxyz",
+        train=50,
+        test=150,
+        stress=True,
+    ),
     "ethanol-200": FrameSet(
         settings="rmd17", train_file="rmd17_ethanol_a.extxyz", test_file="rmd17_ethanol_b.extxyz", train=200
     ),
@@ -58,7 +67,8 @@ def write_frames(frame_set: FrameSet, data: Path, folder: Path) -> None:
     Energies are less the elements' references, fitted on the training frames: a program that computes in float32 then
     loses nothing in a large constant.  Test frames that also occur in the training file are left out.
 
-    Raises FileNotFoundError for a missing data file and ValueError for one with too few frames.
+    Raises FileNotFoundError for a missing data file and ValueError for one with too few frames, or without stress where
+    the set asks for it.
     """
     if (folder / "frames.json").exists():
         return
@@ -73,11 +83,16 @@ def write_frames(frame_set: FrameSet, data: Path, folder: Path) -> None:
         "valid": order[frame_set.train : frame_set.train + frame_set.valid],
         "test": np.sort(np.random.default_rng(SEED).permutation(unseen)[: frame_set.test]),
     }
+    if frame_set.stress:
+        _require_stress(data / frame_set.train_file, [pool[index] for index in (*chosen["train"], *chosen["valid"])])
+        _require_stress(data / frame_set.test_file, [tests[index] for index in chosen["test"]])
     references = element_references([pool[index] for index in chosen["train"]])
     folder.mkdir(parents=True, exist_ok=True)
     for split, indices in chosen.items():
         source = tests if split == "test" else pool
-        ase.io.write(folder / f"{split}.extxyz", [_plain(source[index], references) for index in indices])
+        ase.io.write(
+            folder / f"{split}.extxyz", [_plain(source[index], references, frame_set.stress) for index in indices]
+        )
     write_json(
         folder / "frames.json",
         {
@@ -96,10 +111,12 @@ def element_references(frames: list[ase.Atoms]) -> dict[str, float]:
     return dict(zip(elements, np.linalg.lstsq(counts, energies, rcond=None)[0].tolist(), strict=True))
 
 
-def labels_of(file: Path) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Energies [frames] in eV and forces [atoms, 3] of each frame in eV/Å."""
+def labels_of(file: Path) -> tuple[np.ndarray, list[np.ndarray], np.ndarray | None]:
+    """Energies [frames] in eV, forces [atoms, 3] of each frame in eV/Å, stresses [frames, 6] in eV/Å^3 or None."""
     frames = _read(file)
-    return np.array([atoms.get_potential_energy() for atoms in frames]), [atoms.get_forces() for atoms in frames]
+    energies, forces = [atoms.get_potential_energy() for atoms in frames], [atoms.get_forces() for atoms in frames]
+    stress = np.array([atoms.get_stress() for atoms in frames]) if "stress" in frames[0].calc.results else None
+    return np.array(energies), forces, stress
 
 
 def elements_of(folder: Path) -> list[str]:
@@ -111,16 +128,25 @@ def _read(file: Path) -> list[ase.Atoms]:
     return list(ase.io.iread(file))
 
 
-def _plain(atoms: ase.Atoms, references: dict[str, float]) -> ase.Atoms:
-    """Positions, cell, energy less references, forces: all that the programs are to know."""
+def _plain(atoms: ase.Atoms, references: dict[str, float], stress: bool) -> ase.Atoms:
+    """Positions, cell, energy less references, forces, with ``stress`` it, too: all that the programs are to know."""
     plain = ase.Atoms(atoms.symbols, atoms.positions, cell=atoms.cell, pbc=atoms.pbc)
     energy = atoms.get_potential_energy() - sum(references[symbol] for symbol in atoms.symbols)
-    plain.calc = SinglePointCalculator(plain, energy=energy, forces=atoms.get_forces(apply_constraint=False))
+    labels = {"energy": energy, "forces": atoms.get_forces(apply_constraint=False)}
+    if stress:
+        labels["stress"] = atoms.get_stress(apply_constraint=False)
+    plain.calc = SinglePointCalculator(plain, **labels)
     return plain
 
 
 def _fingerprint(atoms: ase.Atoms) -> bytes:
     return np.round(atoms.positions, 6).tobytes()
+
+
+def _require_stress(file: Path, frames: list[ase.Atoms]) -> None:
+    without = sum("stress" not in atoms.calc.results for atoms in frames)
+    if without:
+        raise ValueError(f"{file}: {without} of {len(frames)} chosen frames have no stress, which this set trains on")
 
 
 def _require(file: Path, found: int, wanted: int) -> None:

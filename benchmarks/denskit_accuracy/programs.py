@@ -26,6 +26,7 @@ class Training:
     frames: Path
     folder: Path
     settings: str
+    stress: bool = False  # train on it
     minutes: float
     length: int
     interval: int
@@ -67,6 +68,8 @@ class Mace(Program):
         """``mace_run_train``; the exponential schedule ends stage one at the learning rate of stage two."""
         settings = _load("mace.yaml")
         options = settings["common"] | settings["sets"][training.settings] | _at(settings, training.minutes)
+        if training.stress:
+            options |= settings["stress"]
         start = max(1, int(settings["stage_one"] * training.length))
         options |= {
             "name": "model",
@@ -106,7 +109,10 @@ class Nequip(Program):
         settings = _load("nequip.yaml")
         by_set, at = settings.pop("sets")[training.settings], _at(settings, training.minutes)
         settings.pop("minutes")
+        stress = settings.pop("stress")
         settings |= by_set | at
+        if training.stress:
+            settings["training_module"] |= stress
         settings |= {
             "elements": elements_of(training.frames),
             "frames": str(training.frames),
@@ -135,11 +141,13 @@ class Denskit(Program):
     line, first = r"step (\d+)/\d+ .*valid MAE .*?forces ([\d.]+) meV", 0
     environment: ClassVar[dict[str, str]] = {}
     settings: ClassVar[tuple[str, ...]] = ("equiformer", "task=energy_forces")
+    stress: ClassVar[tuple[str, ...]] = ("model.stress=strain", "task.stress_weight=10")  # as docs/crystals.md says
 
     def command(self, training: Training) -> list[str]:
         """``denskit train``."""
+        settings = self.settings + self.stress if training.stress else self.settings
         return [
-            self.python, "-m", "denskit", "train", *self.settings, "--resume",
+            self.python, "-m", "denskit", "train", *settings, "--resume",
             f"data.train={training.frames}/train.extxyz", f"data.valid={training.frames}/valid.extxyz",
             "seed=0", f"training.max_steps={training.length}",
             f"training.evaluate_every={training.interval} steps", f"output={training.folder}/run",
@@ -157,11 +165,21 @@ class DenskitDens(Denskit):
 
 
 class DenskitEsen(Denskit):
-    """A narrow eSEN, as docs/crystals.md recommends for few crystals, in batches of 4."""
+    """eSEN, narrow by its preset, as docs/crystals.md recommends for few crystals, in batches of 4."""
 
-    settings = (
-        "esen", "model.channels=32", "model.hidden_channels=32", "model.edge_channels=32", "training.batch_size=4"
-    )  # fmt: skip
+    settings = ("esen", "training.batch_size=4")
+
+
+class DenskitV2(Denskit):
+    """EquiformerV2 in batches of 4."""
+
+    settings = ("equiformer_v2", "training.batch_size=4")
+
+
+class DenskitV3(Denskit):
+    """EquiformerV3 in batches of 4."""
+
+    settings = ("equiformer_v3", "training.batch_size=4")
 
 
 PROGRAMS: dict[str, type[Program]] = {
@@ -170,6 +188,8 @@ PROGRAMS: dict[str, type[Program]] = {
     "denskit": Denskit,
     "denskit-dens": DenskitDens,
     "denskit-esen": DenskitEsen,
+    "denskit-v2": DenskitV2,
+    "denskit-v3": DenskitV3,
 }
 
 

@@ -15,7 +15,12 @@ from denskit.files import write_json
 from denskit_accuracy.frames import SETS
 from denskit_accuracy.programs import PROGRAMS
 
-HEADER = ("program", "force MAE (meV/Å)", "energy MAE (meV)", "minutes", "start-up (s)", "length", "version")
+ERRORS = {  # key: title of its column
+    "forces_mae_meV_per_A": "force MAE (meV/Å)",
+    "energy_mae_meV": "energy MAE (meV)",
+    "stress_mae_meV_per_A3": "stress MAE (meV/Å³)",
+}
+HEADER = ("minutes", "start-up (s)", "length", "version")
 
 
 def results_in(folder: Path) -> list[dict[str, Any]]:
@@ -32,8 +37,9 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     parts = []
     for (name, minutes), found in groupby(results, key=lambda one: (one["set"], one["minutes"])):
         rows = list(found)
-        best = {key: min(row[key] for row in rows) for key in ("forces_mae_meV_per_A", "energy_mae_meV")}
-        lines = [f"{name}, {minutes:g} minutes", "", *_line(HEADER), "|" + "---|" * len(HEADER)]
+        best = {key: min(row[key] for row in rows) for key in ERRORS if key in rows[0]}
+        header = ("program", *(ERRORS[key] for key in best), *HEADER)
+        lines = [f"{name}, {minutes:g} minutes", "", *_line(header), "|" + "---|" * len(header)]
         for row in rows:
             errors = [_bold(row[key], row[key] == best[key]) for key in best]
             rest = (f"{row['used_minutes']:.1f}", f"{row['start_seconds']:.0f}", f"{row['length']} {row['unit']}s")
@@ -80,4 +86,5 @@ def _line(cells: Sequence[str]) -> list[str]:
 
 
 def _bold(value: float, best: bool) -> str:
-    return f"**{value:.1f}**" if best else f"{value:.1f}"
+    text = f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"**{text}**" if best else text

@@ -16,6 +16,7 @@ import ase.io
 import numpy as np
 import pytest
 import yaml
+from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
 from typer.testing import CliRunner
 
@@ -144,11 +145,41 @@ def test_nequip_gets_a_configuration_for_the_set_and_the_budget(tmp_path: Path, 
     assert (settings["r_max"], settings["l_max"], settings["ckpt_path"]) == (5.0, 2, str(long.folder / "last.ckpt"))
 
 
+@pytest.mark.parametrize("stress", [True, False])
+def test_stress_is_trained_on_where_the_set_has_it(tmp_path: Path, data: Path, stress: bool) -> None:
+    one = replace(training(tmp_path, data, "alloys"), stress=stress)
+    said = {name: PROGRAMS[name]("/env/bin/python").command(one) for name in ("mace", "nequip", "denskit-esen")}
+    assert ("--compute_stress=True" in said["mace"]) == ("--stress_key=stress" in said["mace"]) == stress
+    settings = yaml.safe_load((one.folder / "config.yaml").read_text())
+    assert ("stress" in settings["training_module"]["loss"]["coeffs"]) == stress and "stress" not in settings
+    assert {"esen", "--resume"} < set(said["denskit-esen"])
+    assert ({"model.stress=strain", "task.stress_weight=10"} <= set(said["denskit-esen"])) == stress
+
+
+def test_frames_have_the_stress_that_is_asked_for(data: Path, tmp_path: Path) -> None:
+    """In the sign of ASE; a file without it is an error."""
+    for number, name in enumerate(("a.extxyz", "b.extxyz")):
+        crystals = [bulk("Cu", cubic=True) for _ in range(10)]
+        for place, atoms in enumerate(crystals):
+            atoms.rattle(0.1, seed=place + 100 * number)
+            labels = {"energy": 0.1 * place, "forces": np.zeros((4, 3)), "stress": 0.01 * place + np.arange(6)}
+            atoms.calc = SinglePointCalculator(atoms, **labels)
+        ase.io.write(tmp_path / name, crystals)
+    for stress in (True, False):
+        write_frames(replace(SMALL, stress=stress), tmp_path, tmp_path / f"stress {stress}")
+    found = labels_of(tmp_path / "stress True" / "test.extxyz")[2]
+    assert found is not None and found.shape == (4, 6)
+    assert np.allclose(found - found[:, :1], np.arange(6)), "Voigt's order"
+    assert labels_of(tmp_path / "stress False" / "test.extxyz")[2] is None
+    with pytest.raises(ValueError, match=r"a\.extxyz: .* no stress"):
+        write_frames(replace(SMALL, stress=True), data, tmp_path / "molecules")
+
+
 def test_every_set_has_settings_and_every_program_its_steps() -> None:
     for name in ("mace", "nequip"):
         file = Path(sys.modules["denskit_accuracy"].__path__[0]) / "settings" / f"{name}.yaml"
         assert yaml.safe_load(file.read_text())["sets"].keys() == {one.settings for one in SETS.values()}
-    assert [steps_per_epoch(program, 52) for program in PROGRAMS.values()] == [11, 11, 1, 1, 1]
+    assert [steps_per_epoch(program, 52) for program in PROGRAMS.values()] == [11, 11, 1, 1, 1, 1, 1]
 
 
 def test_unknown_programs_and_missing_environments_are_named() -> None:
@@ -172,6 +203,17 @@ def test_errors_are_means_over_structures_and_over_components(tmp_path: Path) ->
     assert found["forces_rmse_meV_per_A"] == pytest.approx(1000 * np.sqrt(0.45 / 18))
 
 
+def test_errors_of_stress_are_means_over_nine_components(tmp_path: Path) -> None:
+    """As those of denskit evaluate."""
+    atoms = bulk("Cu", cubic=True)
+    atoms.calc = SinglePointCalculator(atoms, energy=0.0, forces=np.zeros((4, 3)), stress=np.zeros(6))
+    ase.io.write(tmp_path / "test.extxyz", atoms)
+    stress = 0.001 * np.array([[1.0, 0, 0, 4.0, 0, 0]])
+    np.savez(tmp_path / "found.npz", energies=np.zeros(1), forces=np.zeros((4, 3)), stresses=stress)
+    found = errors_of(tmp_path / "found.npz", tmp_path / "test.extxyz")
+    assert found["stress_mae_meV_per_A3"] == pytest.approx((1 + 2 * 4) / 9)
+
+
 def outcome(program: str, minutes: float, forces: float) -> dict[str, object]:
     return {
         "set": "ethanol-50", "program": program, "minutes": minutes, "used_minutes": minutes, "start_seconds": 9.0,
@@ -189,8 +231,12 @@ def test_the_report_has_a_table_a_budget_and_the_best_in_bold(tmp_path: Path) ->
     assert text.index("ethanol-50, 10 minutes") < text.index("| mace |") < text.index("| nequip |")
     assert text.index("| nequip |") < text.index("ethanol-50, 30 minutes") < text.index("| denskit |")
     assert "| mace | **40.0** | **10.0** | 10.0 | 9 | 100 epochs | 1 |" in text
-    assert "| nequip | 50.0 | 12.5 |" in text
+    assert "| nequip | 50.0 | 12.5 |" in text and "stress" not in text
     assert (tmp_path / "curves.png").stat().st_size > 10_000
+    strained = outcome("denskit", 10, 8.0) | {"set": "alloys-50", "stress_mae_meV_per_A3": 0.5}
+    (folder / "result.json").write_text(json.dumps(strained))
+    text = write_report(tmp_path)
+    assert "stress MAE" in text and "| denskit | **8.00** | **2.00** | **0.50** | 10.0 |" in text
     with pytest.raises(ValueError, match="no finished training"):
         write_report(tmp_path / "nowhere")
 

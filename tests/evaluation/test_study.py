@@ -28,6 +28,7 @@ from ase.build import bulk, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 from click.testing import Result
 from rich.console import Console
+from rich.table import Table
 from scipy.stats import ttest_rel
 from typer.testing import CliRunner
 
@@ -59,15 +60,16 @@ from denskit.evaluation.study.question import (
     at_one_rate,
     dens_question,
     noise_recovered,
+    same_question,
     sized,
     within_budget,
 )
-from denskit.evaluation.study.results import Column, Found, Row, as_csv, means_as_csv, tabulate
+from denskit.evaluation.study.results import Column, Found, Results, as_csv, means_as_csv, tabulate
 from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_and_judge
 from denskit.evaluation.study.splits import split_settings
 from denskit.evaluation.study.statistics import difference, mean_of
 from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich
-from denskit.evaluation.study.timing import abreast, cell_of, runs_to_try, seconds_of, trial
+from denskit.evaluation.study.timing import abreast, runs_to_try, seconds_of, trial
 from denskit.evaluation.study.tuned import at_their_best
 from denskit.files import locked, write_json
 from denskit.presets import study_names
@@ -77,6 +79,7 @@ from denskit.training.cost import Cost
 from denskit.training.load_config import load_config
 from denskit.training.overview import overview_of
 from denskit.training.run import train
+from denskit.training.run_folder import RunFolder
 
 from tolerances import PATIENCE_S
 
@@ -211,7 +214,7 @@ class TestFiles:
     @pytest.mark.parametrize("name", study_names())
     def test_shipped_studies_are_studies(self, name: str, tmp_path: Path) -> None:
         study = load_study(name)
-        for run in {cell_of(run): run for run in runs_of(study)}.values():
+        for run in {run.cell: run for run in runs_of(study)}.values():
             run.config(tmp_path, {"data.path": "mine.extxyz"} if run.base == "equiformer" else {})
 
 
@@ -294,7 +297,7 @@ class TestQuestion:
     def test_steps_fill_the_budget(self) -> None:
         study = within_budget(dens_question(Path("x.extxyz"), 50), self.COSTS, hours=1, processes=2)
         steps = study.settings["training.max_steps"]
-        seconds = sum(seconds_of(run, run.config(Path("x")), self.COSTS[cell_of(run)]) for run in runs_of(study))
+        seconds = sum(seconds_of(run, run.config(Path("x")), self.COSTS[run.cell]) for run in runs_of(study))
         assert steps % 100 == 0 and 0.8 * 7200 < seconds <= 7200
 
     def test_two_learning_rates_where_the_time_is_enough_for_dens_to_pay(self) -> None:
@@ -304,18 +307,37 @@ class TestQuestion:
         assert not said and study.axes[LR] == (5e-4, 1e-3) and study.best_of == (LR,)
         assert study == within_budget(question, self.COSTS, hours=4, processes=2)
         short, (line,) = sized(question, self.COSTS, hours=0.5, processes=2)
-        assert "at training.lr=0.001" in line and "more hours" in line
+        assert "at training.lr=0.001" in line and "at both all the same" in line
         assert LR not in short.axes and short.settings[LR] == 1e-3 and not short.best_of
         assert short.settings["training.max_steps"] < 5000
-        own = changed(question, ["axes.training.lr=[2e-4, 1e-3]"])
-        assert own.axes[LR] == (2e-4, 1e-3), "YAML takes 2e-4 for text"
+        own = changed(question, ["axes.training.lr=[0.0002, 0.001]"])
         assert sized(own, self.COSTS, hours=0.5, processes=2)[0].axes[LR] == (2e-4, 1e-3)
+        kept, said = sized(question, self.COSTS, hours=0.5, processes=2, both=True)
+        assert kept.axes[LR] == (5e-4, 1e-3) and not said
+        many, said = sized(question, self.COSTS, hours=0.2, processes=16)
+        assert many.best_of and not said, "two rates take no longer where there are cores for all"
 
     def test_a_rate_of_ones_own_is_that_of_all(self, tmp_path: Path) -> None:
         file = tmp_path / "water.extxyz"
         ase.io.write(file, labelled(molecule("H2O"), 20))
         study, _ = adapted(changed(dens_question(file), ["training.lr=2e-3"]))
         assert {run.config(tmp_path).training.lr for run in runs_of(study)} == {2e-3} and not study.best_of
+
+    def test_rates_need_validation_structures(self, tmp_path: Path) -> None:
+        file = tmp_path / "water.extxyz"
+        ase.io.write(file, labelled(molecule("H2O"), 20))
+        study, (said,) = adapted(changed(dens_question(file), ["data.split.valid=0"]))
+        assert "no validation structures" in said and LR not in study.axes
+        with pytest.raises(ValueError, match="best_of chooses by validation errors"):
+            require_judgeable(tiny_study(axes={LR: [1, 2]}, best_of=[LR]), load_config("demo", ["data.split.valid=0"]))
+
+    def test_questions_from_before_there_were_two_rates_go_on(self) -> None:
+        file = Path("x.extxyz")
+        question = dens_question(file, 50)
+        assert same_question(question, at_one_rate(question), file)
+        own = changed(question, ["axes.training.lr=[0.0002, 0.001]"])
+        before = own.model_copy(update={"settings": {**own.settings, LR: 1e-3}})
+        assert same_question(own, before, file) and not same_question(own, question, file)
 
     def test_too_little_time_is_refused(self) -> None:
         with pytest.raises(ValueError, match="give more time"):
@@ -335,7 +357,7 @@ class TestQuestion:
 
         assert "give more time" in asked(mine, "--hours", "0.001").output
         assert not (tmp_path / "out" / "study.yaml").exists()
-        assert "too little to train all at two" in asked(mine, "--hours", "0.5", "--frames", "50").output
+        assert "too little for 600 epochs" in asked(mine, "--hours", "0.5", "--frames", "50").output
         steps = load_study(tmp_path / "out" / "study.yaml").settings["training.max_steps"]
         assert steps < 10_000
         crowded = ["study", str(mine), "--question", "dens", "--dry-run", "-o", str(tmp_path / "crowded")]
@@ -389,7 +411,7 @@ class TestQuestion:
             assert len(study.variants) == 2 and not said_
 
     def test_short_trainings_are_told_that_dens_pays_late(self) -> None:
-        (line,) = advice(at_one_rate(dens_question(Path("x.extxyz"), None, steps=1000)), self.COSTS)
+        (line,) = advice(dens_question(Path("x.extxyz"), None, steps=1000), self.COSTS)
         assert "16 epochs" in line
         assert advice(dens_question(Path("x.extxyz"), 50, steps=10_000), self.COSTS) == []
 
@@ -439,18 +461,21 @@ class TestWholeStudies:
 
     def test_each_variant_at_its_best_learning_rate(self, tmp_path: Path) -> None:
         """Chosen by the validation errors that the kept models have; a rate may be added to what is trained."""
-        study = tiny_study(axes={LR: ["2e-6", 1e-2]}, best_of=[LR], seeds=1)
+        study = tiny_study(axes={LR: [2e-6, 1e-2]}, best_of=[LR], seeds=1)
         folder = StudyFolder(tmp_path / "out")
         for run in runs_of(study):
             train_and_judge(study, run, folder)
         results = collect(study, folder)
-        assert [row.variant for row in results.tuned] == ["plain, best lr 0.01", "DeNS, best lr 0.01"]
+        assert [row.label for row in results.tuned] == ["plain, best lr 0.01", "DeNS, best lr 0.01"]
         column, best, same = Column("test", FORCES), results.tuned[1], results.rows[-1]
         assert best.means[column].value == same.means[column].value
         assert best.differences[column].percent == same.differences[column].percent
         text = as_markdown(results)
         assert "DeNS, best lr 0.01" in text and "at its own" in text and "DeNS, best lr 0.01" in means_as_csv(results)
         assert "training_lr.png" in {path.name for path in plot_study_results(results, tmp_path)}
+        RunFolder(folder.run(runs_of(study)[0])).model.unlink()
+        (remark,) = collect(study, folder).remarks
+        assert remark == "'plain' lacks finished runs of lr 2e-06, which is not chosen."
 
     def test_runs_that_differ_in_much_are_called_by_their_folders(self, tmp_path: Path) -> None:
         """And those that were validated on other files are said to be."""
@@ -794,9 +819,16 @@ class TestWholeStudies:
             {"axes": {**axes, FRAMES: [5, 10, 20]}},  # other structures in the smaller sets
             {"axes": axes, "variants": {**variants, "DeNS": {"task": "dens", "task.sigma": 0.1}}},
             {"axes": axes, "variants": VARIANTS},
+            {"axes": {FRAMES: [5, 10], LR: [1e-3, 2e-3]}, "variants": variants},  # other names of folders
         ):
             with pytest.raises(ValueError, match="results of another study"):
                 folder.keep(tiny_study(**changes))
+        first = tiny_study(axes={**axes, LR: [3e-3, 1e-3, 2e-3]}, variants=variants, best_of=[LR], seeds=3)
+        with locked(folder.lock(runs_of(study)[0])):
+            folder.keep(larger)
+            with pytest.raises(ValueError, match="is at work on this study"):
+                folder.keep(first)  # its runs have other numbers
+        folder.keep(first)
 
     def test_a_study_that_has_trained_nothing_may_change(self, tmp_path: Path) -> None:
         """After a dry run, or a mistake that its trial shows, the mended file is taken, with trials of its own."""
@@ -909,6 +941,7 @@ def test_the_best_is_that_of_equal_seeds() -> None:
 class TestTuned:
     """Each variant at its best learning rate, by validation errors."""
 
+    STUDY = tiny_study(axes={LR: [0.1, 0.2]}, best_of=[LR], variants={"plain": {}, "dens": {}})
     FOUND = tuple(
         replace(_found(variant, seed, error + seed), values={LR: rate}, folder=Path(f"{variant}-{rate}-{seed}"))
         for variant, errors in {"plain": {0.1: 30.0, 0.2: 20.0}, "dens": {0.1: 18.0, 0.2: 19.0}}.items()
@@ -916,37 +949,63 @@ class TestTuned:
         for seed in (0, 1)
     )
     VALIDATED: ClassVar = {run.folder.name: run.errors["test"][FORCES] for run in FOUND}
+    COLUMN = Column("test", FORCES)
 
-    def rows(self, found: Sequence[Found], validated: Mapping[str, float]) -> tuple[Row, ...]:
-        results = tabulate("x", found, ["plain", "dens"], [{LR: 0.1}, {LR: 0.2}])
-        return at_their_best(results, ["plain", "dens"], [LR], validated)
+    def best(self, found: Sequence[Found] = FOUND, validated: Mapping[str, float] = VALIDATED) -> Results:
+        results = tabulate("x", found, list(self.STUDY.variants), [{LR: 0.1}, {LR: 0.2}])
+        return at_their_best(self.STUDY, results, validated)
 
     def test_each_has_its_own_rate(self) -> None:
-        plain, dens = self.rows(self.FOUND, self.VALIDATED)
-        assert (plain.variant, dens.variant) == ("plain, best lr 0.2", "dens, best lr 0.1") and plain.values == {}
-        column = Column("test", FORCES)
-        assert plain.means[column].value == 20.5 and dens.means[column].value == 18.5
-        assert not plain.differences and dens.differences[column].percent == pytest.approx(-100 * 2 / 20.5)
+        plain, dens = self.best().tuned
+        assert (plain.label, dens.label) == ("plain, best lr 0.2", "dens, best lr 0.1") and plain.values == {}
+        assert plain.means[self.COLUMN].value == 20.5 and dens.means[self.COLUMN].value == 18.5
+        assert not plain.differences and dens.differences[self.COLUMN].percent == pytest.approx(-100 * 2 / 20.5)
 
     def test_validation_decides_and_not_the_test(self) -> None:
         flipped = {name: -error for name, error in self.VALIDATED.items()}
-        assert [row.variant for row in self.rows(self.FOUND, flipped)] == ["plain, best lr 0.1", "dens, best lr 0.2"]
+        assert [row.label for row in self.best(validated=flipped).tuned] == ["plain, best lr 0.1", "dens, best lr 0.2"]
 
-    def test_only_seeds_that_all_rates_have(self) -> None:
+    def test_a_value_without_all_seeds_is_not_chosen(self) -> None:
+        """As where a training failed at it; and that is said."""
         some = [run for run in self.FOUND if run.folder.name != "dens-0.1-1"]
-        plain, dens = self.rows(some, self.VALIDATED)
-        column = Column("test", FORCES)
-        assert plain.means[column].count == 2 and dens.means[column].count == 1 and dens.means[column].value == 18.0
+        results = self.best(some)
+        assert [row.label for row in results.tuned] == ["plain, best lr 0.2", "dens, best lr 0.2"]
+        assert results.remarks == ("'dens' lacks finished runs of lr 0.1, which is not chosen.",)
+        assert results.remarks[0] in as_markdown(results)
+        unknown = self.best(validated={})
+        assert not unknown.tuned and len(unknown.remarks) == 4
 
-    def test_nothing_to_choose_from(self) -> None:
-        one = [run for run in self.FOUND if run.values[LR] == 0.1]
-        assert self.rows(one, self.VALIDATED) == () == self.rows(self.FOUND, {})
+    def test_one_value_leaves_nothing_to_choose(self) -> None:
+        study = tiny_study(axes={LR: [0.1]}, best_of=[LR], variants={"plain": {}, "dens": {}})
+        results = tabulate("x", self.FOUND, ["plain", "dens"], [{LR: 0.1}])
+        assert at_their_best(study, results, self.VALIDATED) == results
 
-    def test_what_is_tuned_is_an_axis(self) -> None:
-        with pytest.raises(ValueError, match="best_of: training.lr is no axis"):
+    def test_they_stand_in_all_tables(self) -> None:
+        """Each cell below its title."""
+        results = self.best()
+        table = as_rich(results)[0]
+        assert isinstance(table, Table)
+        cells = {str(column.header): list(column.cells) for column in table.columns}
+        assert cells["variant"][-1] == "dens, best lr 0.1" and "18.5" in str(cells["forces (meV/Å)"][-1])
+        assert [row.split("|")[2].strip() for row in as_markdown(results).splitlines()[-4:-2]] == [
+            "plain, best lr 0.2", "dens, best lr 0.1"
+        ]  # fmt: skip
+        last = list(csv.DictReader(io.StringIO(means_as_csv(results))))[-1]
+        assert (last["variant"], last[LR]) == ("dens, best lr 0.1", "0.1")
+
+    def test_what_is_tuned_is_an_axis_that_leaves_the_validation_alone(self) -> None:
+        with pytest.raises(ValueError, match=r"best_of: training.lr is no axis"):
             tiny_study(best_of=[LR])
-        with pytest.raises(ValueError, match="nothing to tune"):
-            tiny_study(axes={FRAMES: [5, 10]}, best_of=[FRAMES])
+        for axis in (FRAMES, "data.split.valid", "training.best_by"):
+            with pytest.raises(ValueError, match="choose no value of it"):
+                tiny_study(axes={axis: [5, 10]}, best_of=[axis])
+        with pytest.raises(ValueError, match="best_of has no parts"):
+            changed(tiny_study(), ["best_of.x=1"])
+
+    def test_rates_that_bring_other_settings_cost_their_own(self) -> None:
+        assert {run.cell for run in runs_of(self.STUDY)} == {"plain", "dens"}
+        batches = tiny_study(axes={LR: {0.1: {"training.batch_size": 2}, 0.2: {}}})
+        assert len(runs_to_try(batches)) == 4
 
 
 def test_means_and_paired_differences_as_numbers() -> None:

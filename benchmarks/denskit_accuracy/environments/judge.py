@@ -1,4 +1,4 @@
-"""Energies and forces of a trained model through its program's ASE calculator; runs in that program's Python.
+"""Energies, forces and stresses of a trained model through its program's ASE calculator; runs in that program's Python.
 
 python judge.py PROGRAM MODEL FRAMES.extxyz RESULT.npz
 """
@@ -36,16 +36,21 @@ def denskit(model: str) -> Any:
 
 
 def main(program: str, model: str, frames: str, result: str) -> None:
-    """Write energies [frames] in eV and forces [all atoms, 3] in eV/Å."""
+    """Write energies [frames] in eV, forces [all atoms, 3] in eV/Å, and for frames with a stress that, [frames, 6] in
+    eV/Å^3.
+    """
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     calculator = {"mace": mace, "nequip": nequip, "denskit": denskit}[program](model)
-    energies, forces = [], []
+    energies, forces, stresses = [], [], []
     for atoms in ase.io.read(frames, ":"):
+        strained = "stress" in atoms.calc.results
         atoms.calc = calculator
         energies.append(atoms.get_potential_energy())
         forces.append(atoms.get_forces())
-    np.savez(result, energies=np.array(energies), forces=np.concatenate(forces))
+        if strained:
+            stresses.append(atoms.get_stress())
+    np.savez(result, energies=np.array(energies), forces=np.concatenate(forces), stresses=np.array(stresses))
 
 
 if __name__ == "__main__":

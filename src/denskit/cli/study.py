@@ -160,6 +160,7 @@ def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, proc
         folder=folder.path,
         title=results.title,
         runs=[asdict(run) for run in results.found],
+        best=[{"variant": row.variant, "values": {**row.values, **row.chosen}} for row in results.tuned],
         committees=[{"runs": [run.name for run in one.runs], "errors": one.errors} for one in committees],
     )
     written = [*write_tables(results, folder.path), *plot_study_results(results, folder.path)]
@@ -191,10 +192,10 @@ def _costs(study: StudyConfig, source: Path, folder: StudyFolder) -> dict[str, C
     from denskit.training.cost import Cost
 
     costs, numbers = {}, runs_to_try(study)
-    if not all(_trial_file(folder, number).is_file() for number in numbers.values()):
+    if not all(_trial_file(folder, cell).is_file() for cell in numbers):
         require_structures(study)
     for cell, number in numbers.items():
-        path = _trial_file(folder, number)
+        path = _trial_file(folder, cell)
         if not path.is_file():
             typer.echo(f"timing a few steps: {cell}")
             done = subprocess.run(
@@ -208,8 +209,10 @@ def _costs(study: StudyConfig, source: Path, folder: StudyFolder) -> dict[str, C
     return costs
 
 
-def _trial_file(folder: StudyFolder, number: int) -> Path:
-    return folder.path / "trials" / f"{number}.json"
+def _trial_file(folder: StudyFolder, cell: str) -> Path:
+    from denskit.evaluation.study.config import file_name
+
+    return folder.path / "trials" / f"{file_name(cell)}.json"
 
 
 def _write_trial(study: StudyConfig, number: int, folder: StudyFolder) -> None:
@@ -217,17 +220,18 @@ def _write_trial(study: StudyConfig, number: int, folder: StudyFolder) -> None:
     from denskit.evaluation.study.timing import trial
     from denskit.files import write_json
 
-    write_json(_trial_file(folder, number), asdict(trial(study, runs_of(study)[number])))
+    run = runs_of(study)[number]
+    write_json(_trial_file(folder, run.cell), asdict(trial(study, run)))
 
 
 def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost], processes: int) -> list[str]:
     from denskit.evaluation.study.config import runs_of
-    from denskit.evaluation.study.timing import abreast, cell_of, device_of, seconds_of
+    from denskit.evaluation.study.timing import abreast, device_of, seconds_of
     from denskit.runtime.device import choose_device
 
     runs = runs_of(study)
     missing = [run for run in runs if not folder.finished(study, run)]
-    seconds = [seconds_of(run, run.config(folder.run(run)), costs[cell_of(run)])
+    seconds = [seconds_of(run, run.config(folder.run(run)), costs[run.cell])
                for run in missing if not folder.judged(run)]  # fmt: skip
     if not missing:
         return [f"{study.title}: nothing to do, {counted(len(runs), 'run')} finished"]
@@ -263,13 +267,15 @@ def _question(
 ) -> tuple[Path, StudyConfig]:
     """The study file in the folder; written where it is absent, when the length of its trainings is known."""
     from denskit.evaluation.study.config import changed, load_study, write_study
-    from denskit.evaluation.study.question import adapted, dens_question, same_question, sized
+    from denskit.evaluation.study.question import adapted, at_one_rate, dens_question, same_question, sized
     from denskit.evaluation.study.timing import abreast
 
     source, draft = folder.study, folder.path / "draft.yaml"
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file of structures")
-    study, said = adapted(changed(dens_question(file, frames), overrides))
+    keys = {override.partition("=")[0] for override in overrides}
+    question = dens_question(file, frames)
+    study, said = adapted(changed(at_one_rate(question) if "axes" in keys else question, overrides))
     if source.is_file():
         kept = load_study(source)
         if same_question(study if frames or overrides else kept, kept, file):
@@ -283,7 +289,8 @@ def _question(
         if not (draft.is_file() and load_study(draft) == study):
             shutil.rmtree(folder.path / "trials", ignore_errors=True)  # of other settings
         write_study(study, draft)
-        study, said = sized(study, _costs(study, draft, folder), hours, abreast(study, processes))
+        costs, working = _costs(study, draft, folder), abreast(study, processes)
+        study, said = sized(study, costs, hours, working, both="axes.training.lr" in keys)
         for line in said:
             typer.echo(line)
     write_study(study, source)

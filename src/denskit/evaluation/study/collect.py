@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from denskit.evaluation.study.committees import Committee
-from denskit.evaluation.study.config import ENERGY, METRICS, TEST, StudyConfig, points_of, runs_of
+from denskit.evaluation.study.config import METRICS, TEST, StudyConfig, points_of, runs_of
 from denskit.evaluation.study.judges import asked_of, left_to_judge
 from denskit.evaluation.study.results import Found, Results, Row, by_seed, tabulate
 from denskit.evaluation.study.running import StudyFolder
 from denskit.evaluation.study.statistics import Mean, difference, mean_of
 from denskit.evaluation.study.tuned import at_their_best
 from denskit.models.model_file import read_header
+from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder
-from denskit.training.trainer import BEST_BY
+from denskit.training.trainer import judged_by
 
 MEAN = "mean of the tests"
 
@@ -36,21 +37,19 @@ def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Commit
     if not found:
         raise ValueError(f"{folder.path}: no run of this study is finished yet")
     results = tabulate(study.title, found, list(study.variants), list(points_of(study)), study.published)
-    return replace(
-        results,
-        tuned=at_their_best(results, list(study.variants), study.best_of, _validated(study, folder)),
-        committees=tuple(_committee_row(results, committee) for committee in committees),
-    )
+    results = replace(results, committees=tuple(_committee_row(results, committee) for committee in committees))
+    return at_their_best(study, results, _validated(study, folder))
 
 
 def _validated(study: StudyConfig, folder: StudyFolder) -> dict[str, float]:
-    """Validation error of the finished runs by the name of their folder, where the study tunes something."""
+    """Validation error of the kept models by the name of the run's folder, where the study tunes something."""
     errors = {}
     for run in runs_of(study) if study.best_of else ():
-        if folder.judged(run):
-            by = BEST_BY[run.config(folder.run(run)).training.best_by]
-            measured = read_header(RunFolder(folder.run(run)).model)["metadata"]["validation"]
-            errors[run.name] = measured.get(by, measured.get(ENERGY, math.nan))
+        path = folder.run(run)
+        if folder.judged(run) and RunFolder(path).model.is_file():
+            measured = read_header(RunFolder(path).model)["metadata"]["validation"]
+            best_by = load_config(path).training.best_by
+            errors[run.name] = measured[judged_by(best_by, measured, "the validation")] if measured else math.nan
     return errors
 
 

@@ -25,6 +25,7 @@ from denskit.training.settings import RunConfig
 FRAMES = "data.split.train"  # an axis over it keeps validation and test frames
 LR = "training.lr"
 TEST, SIMULATION, RELAXATION = "test", "simulation", "relaxation"  # what runs are judged on, beside files
+_DECIDES_VALIDATION = ("training.best_by", "training.evaluate_structures")
 _TAKEN = ("seed", "output")  # set for each run
 _OF_THE_STUDY = (
     "title",
@@ -38,6 +39,7 @@ _OF_THE_STUDY = (
     "simulation",
     "relaxation",
 )  # beside settings of all runs
+_ONE_VALUE = ("title", "base", "best_of", "seeds", "mean_of_tests", "committees")
 METRICS = {  # key in the results: name and unit for people
     "energy_mae_meV": "energy (meV)",
     "forces_mae_meV_per_A": "forces (meV/Å)",
@@ -112,17 +114,6 @@ class StudyConfig(Settings):
             return variants
         return {name: {} if settings is None else settings for name, settings in variants.items()}
 
-    @field_validator("axes")
-    @classmethod
-    def _numbers(cls, axes: dict[str, Any]) -> dict[str, Any]:
-        """5e-4, which YAML takes for text, is a number."""
-        return {
-            key: {_number(value): settings for value, settings in values.items()}
-            if isinstance(values, dict)
-            else tuple(map(_number, values))
-            for key, values in axes.items()
-        }
-
     @field_validator("axes", mode="before")
     @classmethod
     def _lists_or_settings(cls, axes: object) -> object:
@@ -164,8 +155,11 @@ class StudyConfig(Settings):
         untuned = [key for key in self.best_of if key not in self.axes]
         if untuned:
             raise ValueError(f"best_of: {untuned[0]} is no axis; list its values: axes.{untuned[0]}=[...]")
-        if FRAMES in self.best_of:
-            raise ValueError(f"best_of: more structures are always better; {FRAMES} is nothing to tune")
+        unfair = [key for key in self.best_of if key.startswith("data.") or key in _DECIDES_VALIDATION]
+        if unfair:
+            raise ValueError(
+                f"best_of: {unfair[0]} changes what the validation errors are, so they choose no value of it"
+            )
         for name in (TEST, SIMULATION, RELAXATION):
             if name in self.tests:
                 raise ValueError(f"tests: {name} is the name of the study's own {name}; give the file another name")
@@ -190,12 +184,13 @@ class StudyRun:
     seed: int
     base: str
     settings: Mapping[str, Any]  # dotted keys, without output
+    cell: str  # runs of one cell have steps of one cost: variant and point, less what does not change it
 
     @property
     def name(self) -> str:
         """Name of the run's folder: variant, point, seed."""
         parts = [self.variant, *(f"{key.rsplit('.', 1)[-1]}-{short(value)}" for key, value in self.point.items())]
-        return "_".join([re.sub(r"[^\w.+-]+", "-", part).strip("-") for part in parts] + [f"seed-{self.seed}"])
+        return "_".join([*map(file_name, parts), f"seed-{self.seed}"])
 
     @property
     def label(self) -> str:
@@ -210,8 +205,9 @@ class StudyRun:
         return load_config(self.base, [*overrides(settings), f"output={output}"])
 
 
-def _number(value: Any) -> Any:
-    return float(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d+[eE][+-]?\d+", value) else value
+def file_name(text: str) -> str:
+    """The text without signs that files may not have in their names."""
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-")
 
 
 def short(value: Any) -> str:
@@ -237,6 +233,8 @@ def changed(study: StudyConfig, overrides: Sequence[str]) -> StudyConfig:
         field, _, name = key.partition(".")
         if field not in _OF_THE_STUDY:
             settings[key] = value
+        elif name and field in _ONE_VALUE:
+            raise ValueError(f"{override!r}: {field} has no parts; write {field}=...")
         elif name:
             values[field] = {**(values.get(field) or {}), name: value}
         else:
@@ -297,6 +295,7 @@ def runs_of(study: StudyConfig) -> list[StudyRun]:
                 **study.settings, **{key: value for key, value in changes.items() if key != "base"},
                 **_settings_of(study, point), "seed": seed,
             },
+            cell=_cell_of(study, variant, point),
         )
         for seed in study.seeds
         for point in points_of(study)
@@ -314,6 +313,11 @@ def runs_of(study: StudyConfig) -> list[StudyRun]:
                 "must differ in more than signs, spaces and folders"
             )
     return runs
+
+
+def _cell_of(study: StudyConfig, variant: str, point: Mapping[str, Any]) -> str:
+    same_cost = {FRAMES} if isinstance(study.axes.get(LR), dict) else {FRAMES, LR}  # a rate may bring other settings
+    return "_".join([variant, *(f"{key}={value}" for key, value in point.items() if key not in same_cost)])
 
 
 def points_of(study: StudyConfig) -> Iterator[dict[str, Any]]:

@@ -67,6 +67,10 @@ def require_judgeable(study: StudyConfig, config: RunConfig) -> None:
             "training and validation leave no structure for the test split, and the study has no "
             "tests: nothing to judge its runs on. Give more structures, or ask for fewer (data.split)"
         )
+    if study.best_of and data.valid is None:
+        raise ValueError(
+            "best_of chooses by validation errors, and there are no validation structures (data.split.valid)"
+        )
     if study.mean_of_tests and len(study.tests) < 2:
         raise ValueError(
             f"mean_of_tests is the mean over the files of tests, of which the study has {len(study.tests) or 'none'}; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from denskit.data import load_data
@@ -12,7 +13,6 @@ from denskit.data.periodicity import is_crystal
 from denskit.evaluation.denoising import guessed_noise, noise_of
 from denskit.evaluation.study.config import FRAMES, LR, StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.running import StudyFolder
-from denskit.evaluation.study.timing import cell_of
 from denskit.tasks import EnergyForcesConfig
 from denskit.training.checks import FEW_EPOCHS, MEASURED_RATE, PAYING_EPOCHS, SAMPLE
 from denskit.training.cost import Cost
@@ -64,7 +64,11 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
     given = {key: value for key, value in study.settings.items() if key not in settings}
     study, said = study.model_copy(update={"settings": settings}), []
     config = runs_of(study)[0].config(Path("unused"))
-    train = load_data(config.data, config.seed, config.required_labels).train
+    data = load_data(config.data, config.seed, config.required_labels)
+    if data.valid is None and default_rates(study):
+        study = at_one_rate(study)
+        said.append(f"no validation structures, which choose a learning rate: all are trained at {MEASURED_RATE:g}")
+    train = data.train
     sample = [train[int(place)] for place in spaced(len(train), SAMPLE)]
     if all(map(is_crystal, sample)):
         free = not {"model", "model.stress"} & settings.keys() and config.model.forces == "gradient"
@@ -95,7 +99,8 @@ def same_question(study: StudyConfig, other: StudyConfig, file: Path) -> bool:
 
     def asked(one: StudyConfig) -> object:
         length = ("training.max_steps", "training.evaluate_every")
-        return {key: value for key, value in one.settings.items() if key not in length}, one.axes, one.variants
+        unasked = (*length, LR) if LR in one.axes else length
+        return {key: value for key, value in one.settings.items() if key not in unasked}, one.axes, one.variants
 
     alike = any(asked(one) == asked(other) for one in (study, at_one_rate(study) if default_rates(study) else study))
     return alike and other.settings.get("data.path") == str(file.resolve())
@@ -106,18 +111,26 @@ def default_rates(study: StudyConfig) -> bool:
     return study.axes.get(LR) == RATES
 
 
-def sized(study: StudyConfig, costs: Mapping[str, Cost], hours: float, processes: int) -> tuple[StudyConfig, list[str]]:
-    """:func:`within_budget`; at one learning rate, and said, where two would leave too few epochs for DeNS to pay."""
-    if not default_rates(study):
+def sized(
+    study: StudyConfig, costs: Mapping[str, Cost], hours: float, processes: int, *, both: bool = False
+) -> tuple[StudyConfig, list[str]]:
+    """:func:`within_budget`; at one learning rate, and said, where two would leave too few epochs for DeNS to pay.
+
+    both: keep two rates however short the trainings.
+    """
+    if both or not default_rates(study):
         return within_budget(study, costs, hours, processes), []
     one = within_budget(at_one_rate(study), costs, hours, processes)
-    two = study.model_copy(update={"settings": {**study.settings, **_length(one.settings["training.max_steps"] // 2)}})
-    if min(_epochs(run, costs[cell_of(run)]) for run in runs_of(two)) >= PAYING_EPOCHS:
-        return within_budget(study, costs, hours, processes), []
+    try:
+        two = within_budget(study, costs, hours, processes)
+    except ValueError:  # not even 100 steps
+        two = None
+    if two is not None and min(_epochs(run, costs[run.cell]) for run in runs_of(two)) >= PAYING_EPOCHS:
+        return two, []
     return one, [
-        f"--hours {hours:g} is too little to train all at two learning rates for {PAYING_EPOCHS} epochs: all are "
-        f"trained at training.lr={MEASURED_RATE:g}. Without DeNS half of it may be better, so that a gain is not all "
-        "that of DeNS; more hours, or fewer structures (--frames), are for both rates"
+        f"--hours {hours:g} is too little for {PAYING_EPOCHS} epochs at each of two learning rates: all are trained at "
+        f"training.lr={MEASURED_RATE:g}. Without DeNS half of it may be better, so a gain may be that of the rate; "
+        f"'axes.{LR}=[{', '.join(f'{rate:g}' for rate in RATES)}]' trains at both all the same"
     ]
 
 
@@ -135,7 +148,7 @@ def within_budget(study: StudyConfig, costs: Mapping[str, Cost], hours: float, p
         validations = 20 * cost.valid  # as dens_question has them
         return (share - (validations + cost.test) * cost.structure) / cost.step
 
-    steps = int(min(steps_in(costs[cell_of(run)]) for run in runs))
+    steps = int(min(steps_in(costs[run.cell]) for run in runs))
     if steps < 100:
         raise ValueError(
             f"--hours {hours:g} is enough for {max(steps, 0)} steps a training; give more time, fewer seeds, or "
@@ -158,19 +171,19 @@ def _epochs(run: StudyRun, cost: Cost) -> float:
 
 def advice(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
     """Warnings about a study of DeNS whose trainings are too short for it to pay."""
-    lines = []
+    lines = {}
     for run in runs_of(study):
         if run.seed != study.seeds[0] or run.settings.get("task", run.settings.get("task.name")) != "dens":
             continue
         if "task.forces_on_corrupted" in run.settings:  # only the noise: pays earlier
             continue
-        epochs = _epochs(run, costs[cell_of(run)])
+        epochs, rest = _epochs(run, costs[run.cell]), {key: value for key, value in run.point.items() if key != LR}
         if epochs < FEW_EPOCHS:
-            lines.append(
-                f"warning: {run.label}: {epochs:.0f} epochs. DeNS pays late: with fewer than about {FEW_EPOCHS} "
-                "epochs it was not seen to help on molecules (docs/dens.md). Train longer, or on fewer frames"
+            lines[replace(run, point=rest).label] = (
+                f"{epochs:.0f} epochs. DeNS pays late: with fewer than about {FEW_EPOCHS} epochs it was not seen to "
+                "help on molecules (docs/dens.md). Train longer, or on fewer frames"
             )
-    return lines
+    return [f"warning: {label}: {message}" for label, message in lines.items()]
 
 
 def noise_recovered(study: StudyConfig, folder: StudyFolder) -> list[str]:

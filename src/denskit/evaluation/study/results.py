@@ -58,6 +58,12 @@ class Row:
     minutes: float
     parameters: int
     published: Mapping[str, float] = field(default_factory=dict)  # metric -> number
+    chosen: Mapping[str, Any] = field(default_factory=dict)  # of axes that are tuned: the best values
+
+    @property
+    def label(self) -> str:
+        """The variant, and at which values it is the best."""
+        return f"{self.variant}, best {describe(self.chosen)}" if self.chosen else self.variant
 
     @property
     def point(self) -> str:
@@ -74,6 +80,7 @@ class Results:
     rows: tuple[Row, ...]
     found: tuple[Found, ...]
     reference: str  # the first variant
+    remarks: tuple[str, ...] = ()  # below the table
     tuned: tuple[Row, ...] = ()  # each variant at its best value of some axes; differences to the reference at its own
     committees: tuple[Row, ...] = ()  # means of the models of all seeds; differences to single models of the reference
 
@@ -148,22 +155,17 @@ def row_of(
     reference: Sequence[Found],
     columns: Sequence[Column],
     *,
-    name: str | None = None,
-    values: Mapping[str, Any] | None = None,
     published: Mapping[str, float] | None = None,
 ) -> Row:
-    """Means of runs of one variant and point, and differences to those of the reference variant.
-
-    ``name`` and ``values``: of the row, where they are not the runs' own.
-    """
+    """Means of runs of one variant and point, and differences to those of the reference variant."""
     own = {column: by_seed(runs, column) for column in columns}
     gaps: dict[Column, Difference] = {}
     if reference and runs[0].variant != reference[0].variant:
         compared = {column: difference(own[column], by_seed(reference, column)) for column in columns}
         gaps = {column: gap for column, gap in compared.items() if gap is not None}
     return Row(
-        variant=runs[0].variant if name is None else name,
-        values=runs[0].values if values is None else values,
+        variant=runs[0].variant,
+        values=runs[0].values,
         means={column: mean_of(list(errors.values())) for column, errors in own.items() if errors},
         differences=gaps,
         minutes=sum(run.seconds for run in runs) / len(runs) / 60,
@@ -209,6 +211,7 @@ def means_as_csv(results: Results) -> str:
             values = [mean.value, mean.error, *((gap.percent, gap.low, gap.high) if gap else (math.nan,) * 3)]
             values.append(row.published.get(column.metric, math.nan))
             cells = ["" if math.isnan(value) else f"{value:.7g}" for value in values]
-            where = [row.variant, *(row.values.get(key, "") for key in axes), column.test, column.metric, mean.count]
+            point = {**row.values, **row.chosen}
+            where = [row.label, *(point.get(key, "") for key in axes), column.test, column.metric, mean.count]
             writer.writerow([*where, *cells, f"{row.minutes:.2f}", row.parameters])
     return stream.getvalue()

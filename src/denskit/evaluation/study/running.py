@@ -57,6 +57,8 @@ class StudyFolder:
         before = load_study(self.study) if self.study.is_file() else study
         if not _continues(study, before):
             self.forget(f"holds the results of another study ({self.study}); give another --output, or remove it")
+        elif _renumbered(study, before) and self.at_work():
+            raise ValueError(f"{self.path} is at work on this study, which can grow only when its commands have ended")
         write_study(study, self.study)
 
     def forget(self, otherwise: str) -> None:
@@ -64,11 +66,14 @@ class StudyFolder:
 
         Raises ValueError, which says that the folder is ``otherwise``, where it has trained, or is at work.
         """
-        locks = (self.path, *(self.path / "locks").glob("*"))
-        if any((self.path / "runs").glob("*")) or any(map(is_locked, locks)):
+        if any((self.path / "runs").glob("*")) or self.at_work():
             raise ValueError(f"{self.path} {otherwise}")
         for prepared in ("trials", "splits", "inputs"):
             shutil.rmtree(self.path / prepared, ignore_errors=True)
+
+    def at_work(self) -> bool:
+        """Whether a command trains or judges here."""
+        return any(map(is_locked, (self.path, *(self.path / "locks").glob("*"))))
 
     def run(self, run: StudyRun) -> Path:
         """Run folder of one training."""
@@ -119,8 +124,14 @@ def _continues(study: StudyConfig, before: StudyConfig) -> bool:
         return False
     if before.axes.get(FRAMES) != study.axes.get(FRAMES):  # smaller sets are nested in the largest
         return False
-    runs = runs_of(study.model_copy(update={"seeds": before.seeds}))
-    return all(run in runs for run in runs_of(before))
+    runs = {run.name: run for run in runs_of(study.model_copy(update={"seeds": before.seeds}))}
+    return all(runs.get(run.name) == run for run in runs_of(before))
+
+
+def _renumbered(study: StudyConfig, before: StudyConfig) -> bool:
+    """Whether a run of ``before`` has another number, by which other processes know it."""
+    names = [run.name for run in runs_of(study)]
+    return any(name != run.name for name, run in zip(names, runs_of(before), strict=False))
 
 
 def train_and_judge(

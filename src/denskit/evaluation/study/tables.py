@@ -73,7 +73,7 @@ def _cells(results: Results, row: Row, bold: tuple[str, str]) -> list[str]:
     extra = [_gap(row, column) for column in gaps]
     extra += [f"{row.published[metric]:g}" if metric in row.published else "" for metric in published]
     means = [_marked(results, row, column, bold) for column in results.columns]
-    return [row.point, row.variant, count, *means, *extra, f"{row.minutes:.1f}", f"{row.parameters:,}"]
+    return [row.point, row.label, count, *means, *extra, f"{row.minutes:.1f}", f"{row.parameters:,}"]
 
 
 _NOTE = (
@@ -83,12 +83,12 @@ _NOTE = (
 
 _OF_TUNED = (
     " A row 'best ...' has each variant at the value with the lowest validation error (mean over seeds); its "
-    "difference is to '{reference}' at its own."
+    "difference is to '{reference}' at its own best."
 )
 
 _OF_COMMITTEES = (
-    " A mean of models is the committee of the seeds, compared with single models of '{reference}'; its minutes and "
-    "parameters are those of all."
+    " A mean of models is the committee of the seeds, compared with single models of '{reference}' at the same values; "
+    "its minutes and parameters are those of all."
 )
 
 
@@ -104,7 +104,7 @@ def note(results: Results) -> str:
     """How to read the table."""
     tests = dict.fromkeys(column.test for column in results.columns if "_mae_" in column.metric)
     words = _NOTE + (_OF_TUNED if results.tuned else "") + (_OF_COMMITTEES if results.committees else "")
-    return words.format(reference=results.reference, tests=", ".join(tests))
+    return " ".join([words.format(reference=results.reference, tests=", ".join(tests)), *results.remarks])
 
 
 def as_markdown(results: Results) -> str:
@@ -142,7 +142,7 @@ def as_rich(results: Results) -> list[Table | str]:
         for row in results.all_rows:
             errors = [_marked(results, row, column, ("[bold]", "[/bold]")) for column in columns]
             changes = [_gap(row, column) for column in gaps]
-            names_of = [escape(name) for name in ([row.point] if row.point else []) + [row.variant]]
+            names_of = [escape(name) for name in ([row.point] if results.rows[0].point else []) + [row.label]]
             table.add_row(*names_of, *errors, *(escape(change) for change in changes))
         tables.append(table)
     return [*tables, escape(note(results))]

@@ -6,7 +6,7 @@ import shlex
 import tempfile
 from pathlib import Path
 
-from denskit.evaluation.study.config import FRAMES, LR, StudyConfig, StudyRun, overrides, runs_of
+from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, overrides, runs_of
 from denskit.evaluation.study.judges import require_judgeable
 from denskit.evaluation.study.splits import split_settings
 from denskit.runtime.device import choose_device, gpus_to_share
@@ -75,15 +75,8 @@ def trial(study: StudyConfig, run: StudyRun) -> Cost:
         return forecasts_of(config)[0].cost
 
 
-def cell_of(run: StudyRun) -> str:
-    """Name of the settings that decide the cost of a step: variant and point, less the number of structures and the
-    learning rate."""
-    deciding = (f"{key}={value}" for key, value in run.point.items() if key not in (FRAMES, LR))
-    return "_".join([run.variant, *deciding])
-
-
 def runs_to_try(study: StudyConfig) -> dict[str, int]:
     """The number of one run of each cell: the first of those with the most structures."""
     runs = runs_of(study)
     order = sorted(range(len(runs)), key=lambda number: (runs[number].point.get(FRAMES, 0), -number))
-    return {cell_of(runs[number]): number for number in order}
+    return {runs[number].cell: number for number in order}

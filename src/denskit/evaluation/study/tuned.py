@@ -8,50 +8,52 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from denskit.evaluation.study.results import Found, Results, Row, row_of
+from denskit.evaluation.study.config import StudyConfig, points_of
+from denskit.evaluation.study.results import Found, Results, Row, describe, row_of
 from denskit.evaluation.study.statistics import mean_of
 
 Values = Mapping[str, Any]  # of axes
 
 
-def at_their_best(
-    results: Results, variants: Sequence[str], axes: Sequence[str], validated: Mapping[str, float]
-) -> tuple[Row, ...]:
-    """A row for each variant at each point of the other axes: its errors at its best values of ``axes``.
+def at_their_best(study: StudyConfig, results: Results, validated: Mapping[str, float]) -> Results:
+    """The results with a row for each variant at each point of the other axes: its errors at its best values.
 
     ``validated``: validation errors by the name of a run's folder.  The best values have the lowest mean over the
-    seeds at which all values have a run; a variant without such a seed has no row.  Differences are to the first
-    variant at its own best.
+    seeds.  A value that lacks a seed's run is not chosen, which a remark says; a variant whose values all lack one
+    has no row.  Differences are to the first variant at its own best.
     """
     rows: list[Row] = []
-    for point in _different(_without(run.values, axes) for run in results.found) if axes else ():
-        there = [run for run in results.found if _without(run.values, axes) == point]
-        best = {name: _best([run for run in there if run.variant == name], validated) for name in variants}
-        for name, runs in best.items():
-            if runs:
-                chosen = _named({axis: runs[0].values[axis] for axis in axes})
-                rows.append(row_of(runs, best[variants[0]], results.columns, name=f"{name}, {chosen}", values=point))
-    return tuple(rows)
+    remarks: list[str] = []
+    for rest in _different(_without(point, study.best_of) for point in points_of(study)) if study.best_of else ():
+        points = [point for point in points_of(study) if _without(point, study.best_of) == rest]
+        best: dict[str, list[Found]] = {}
+        for variant in study.variants if len(points) > 1 else ():
+            groups = [
+                [run for run in results.found if run.variant == variant and run.values == point] for point in points
+            ]
+            complete = [group for group in groups if _validation_error(group, study.seeds, validated) < math.inf]
+            best[variant] = min(
+                complete, key=lambda group: _validation_error(group, study.seeds, validated), default=[]
+            )
+            lacking = [point for point, group in zip(points, groups, strict=True) if group not in complete]
+            remarks += [
+                f"'{variant}' lacks finished runs of {describe(point)}, which is not chosen." for point in lacking
+            ]
+        for runs in filter(None, best.values()):
+            row = row_of(runs, best[results.reference], results.columns)
+            chosen = {axis: runs[0].values[axis] for axis in study.best_of}
+            rows.append(replace(row, values=rest, chosen=chosen))
+    return replace(results, tuned=tuple(rows), remarks=(*results.remarks, *remarks))
 
 
-def _named(chosen: Values) -> str:
-    """``best lr 0.001``."""
-    return ", ".join(f"best {axis.rsplit('.', 1)[-1]} {value}" for axis, value in chosen.items())
-
-
-def _best(runs: Sequence[Found], validated: Mapping[str, float]) -> list[Found]:
-    """The runs of the values with the lowest mean validation error over their common seeds."""
-    groups = [[run for run in runs if run.values == values] for values in _different(run.values for run in runs)]
-    if len(groups) < 2:
-        return []  # nothing to choose from
-    errors = [{run.seed: validated.get(run.folder.name, math.nan) for run in group} for group in groups]
-    seeds = set.intersection(*({seed for seed, error in one.items() if not math.isnan(error)} for one in errors))
-    if not seeds:
-        return []
-    means = [mean_of([one[seed] for seed in seeds]).value for one in errors]
-    return [run for run in groups[means.index(min(means))] if run.seed in seeds]
+def _validation_error(runs: Sequence[Found], seeds: Sequence[int], validated: Mapping[str, float]) -> float:
+    """Mean over the seeds; infinite where one lacks a run or its validation."""
+    errors = {run.seed: validated.get(run.folder.name, math.nan) for run in runs}
+    known = [errors[seed] for seed in seeds if not math.isnan(errors.get(seed, math.nan))]
+    return mean_of(known).value if len(known) == len(seeds) else math.inf
 
 
 def _without(values: Values, axes: Sequence[str]) -> Values:
