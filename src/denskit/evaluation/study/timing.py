@@ -79,4 +79,5 @@ def runs_to_try(study: StudyConfig) -> dict[str, int]:
     """The number of one run of each cell: the first of those with the most structures."""
     runs = runs_of(study)
     order = sorted(range(len(runs)), key=lambda number: (runs[number].point.get(FRAMES, 0), -number))
-    return {runs[number].cell: number for number in order}
+    tried = {runs[number].cell: number for number in order}
+    return dict(sorted(tried.items(), key=lambda item: item[1]))
