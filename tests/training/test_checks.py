@@ -275,7 +275,10 @@ def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems
     still = replace(hot, forces=np.zeros((4, 3)))
     for others, length in (([copper] * 50, 6000), ([hot] * 200, 6000), ([hot] * 50, 1000), ([still] * 50, 6000)):
         assert hinted(plain, frames=others, steps=length) == ""
-    assert hinted("task=dens", frames=[hot] * 50, steps=10002) == ""
+    for task in (plain, "task=dens"):  # which gains nothing there
+        gentler = hinted(task, "training.lr=1e-3", frames=[hot] * 50, steps=6000)
+        assert "1,000 epochs of 50 crystals with displaced atoms" in gentler and gentler.endswith("training.lr=5e-4")
+        assert hinted(task, "training.lr=5e-4", frames=[hot] * 50, steps=6000) == ""
     short = tiny("training.max_steps=1800", "task=dens")  # 300 epochs
     assert "epochs" not in _warned(short, [hot] * 50, steps_per_epoch=6)
     assert "task=dens for 300 epochs" in _warned(short, frames, steps_per_epoch=6)
