@@ -327,7 +327,8 @@ class TestQuestion:
         file = tmp_path / "water.extxyz"
         ase.io.write(file, labelled(molecule("H2O"), 20))
         study, (said,) = adapted(changed(dens_question(file), ["data.split.valid=0"]))
-        assert "no validation structures" in said and LR not in study.axes
+        assert "no validation structures" in said and not study.best_of
+        assert {run.config(tmp_path).training.lr for run in runs_of(study)} == {1e-3}
         with pytest.raises(ValueError, match="best_of chooses by validation errors"):
             require_judgeable(tiny_study(axes={LR: [1, 2]}, best_of=[LR]), load_config("demo", ["data.split.valid=0"]))
 
