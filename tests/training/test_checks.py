@@ -25,7 +25,7 @@ from denskit.training.checks import (
     verdict_on,
     warnings_before,
 )
-from denskit.training.load_config import RunConfig
+from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 from denskit.training.schedule import Schedule
 
@@ -279,6 +279,8 @@ def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems
         gentler = hinted(task, "training.lr=1e-3", frames=[hot] * 50, steps=6000)
         assert "1,000 epochs of 50 crystals with displaced atoms" in gentler and gentler.endswith("training.lr=5e-4")
         assert hinted(task, "training.lr=5e-4", frames=[hot] * 50, steps=6000) == ""
+    other = load_config("esen", ["data.path=x", "training.max_steps=6000"])  # its preset has 1e-3; not measured
+    assert hints_before(PlannedTraining(other, Schedule(other.training, 6), _Frames([hot] * 50))) == []
     short = tiny("training.max_steps=1800", "task=dens")  # 300 epochs
     assert "epochs" not in _warned(short, [hot] * 50, steps_per_epoch=6)
     assert "task=dens for 300 epochs" in _warned(short, frames, steps_per_epoch=6)

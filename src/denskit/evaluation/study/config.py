@@ -39,7 +39,7 @@ _OF_THE_STUDY = (
     "simulation",
     "relaxation",
 )  # beside settings of all runs
-_ONE_VALUE = ("title", "base", "best_of", "seeds", "mean_of_tests", "committees")
+_WITH_PARTS = ("axes", "tests", "simulation", "relaxation")  # of these
 METRICS = {  # key in the results: name and unit for people
     "energy_mae_meV": "energy (meV)",
     "forces_mae_meV_per_A": "forces (meV/Å)",
@@ -233,7 +233,7 @@ def changed(study: StudyConfig, overrides: Sequence[str]) -> StudyConfig:
         field, _, name = key.partition(".")
         if field not in _OF_THE_STUDY:
             settings[key] = value
-        elif name and field in _ONE_VALUE:
+        elif name and field not in _WITH_PARTS:
             raise ValueError(f"{override!r}: {field} has no parts; write {field}=...")
         elif name:
             values[field] = {**(values.get(field) or {}), name: value}

@@ -31,17 +31,15 @@ def at_their_best(study: StudyConfig, results: Results, validated: Mapping[str, 
         points = [point for point in points_of(study) if _without(point, study.best_of) == rest]
         best: dict[str, list[Found]] = {}
         for variant in study.variants if len(points) > 1 else ():
+            errors = []  # of the points
             groups = [
-                [run for run in results.found if run.variant == variant and run.values == point] for point in points
+                [run for run in results.found if (run.variant, run.values) == (variant, point)] for point in points
             ]
-            complete = [group for group in groups if _validation_error(group, study.seeds, validated) < math.inf]
-            best[variant] = min(
-                complete, key=lambda group: _validation_error(group, study.seeds, validated), default=[]
-            )
-            lacking = [point for point, group in zip(points, groups, strict=True) if group not in complete]
-            remarks += [
-                f"'{variant}' lacks finished runs of {describe(point)}, which is not chosen." for point in lacking
-            ]
+            for point, runs in zip(points, groups, strict=True):
+                errors.append(_validation_error(runs, study.seeds, validated))
+                if errors[-1] == math.inf:
+                    remarks.append(f"'{variant}' lacks finished runs of {describe(point)}, which is not chosen.")
+            best[variant] = groups[errors.index(min(errors))] if min(errors) < math.inf else []
         for runs in filter(None, best.values()):
             row = row_of(runs, best[results.reference], results.columns)
             chosen = {axis: runs[0].values[axis] for axis in study.best_of}
