@@ -48,6 +48,7 @@ from denskit.evaluation.study.config import (
     Relaxations,
     StudyConfig,
     changed,
+    find_run,
     load_study,
     overrides,
     runs_of,
@@ -418,11 +419,11 @@ class TestQuestion:
 
     def test_trials_are_one_for_each_kind_of_run_with_the_most_frames(self) -> None:
         study = tiny_study(axes={FRAMES: [5, 40], "training.batch_size": [2, 4]})
-        numbers = runs_to_try(study)
-        assert len(numbers) == 4
+        tried = runs_to_try(study)
+        assert len(tried) == 4 and [run.cell for run in tried.values()] == list(tried)
         question = dens_question(Path("x.extxyz"), 50)
-        assert runs_to_try(question) == runs_to_try(at_one_rate(question)) != {}, "timed once for both"
-        assert {runs_of(study)[number].point[FRAMES] for number in numbers.values()} == {40}
+        assert list(runs_to_try(question)) == list(runs_to_try(at_one_rate(question))) != [], "timed once for both"
+        assert {run.point[FRAMES] for run in tried.values()} == {40}
 
 
 def denskit(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -462,7 +463,7 @@ class TestWholeStudies:
 
     def test_each_variant_at_its_best_learning_rate(self, tmp_path: Path) -> None:
         """Chosen by the validation errors that the kept models have; a rate may be added to what is trained."""
-        study = tiny_study(axes={LR: [2e-6, 1e-2]}, best_of=[LR], seeds=1)
+        study = tiny_study(axes={LR: ["2e-6", 1e-2]}, best_of=[LR], seeds=1)  # YAML takes 2e-6 for text
         folder = StudyFolder(tmp_path / "out")
         for run in runs_of(study):
             train_and_judge(study, run, folder)
@@ -476,7 +477,9 @@ class TestWholeStudies:
         assert "training_lr.png" in {path.name for path in plot_study_results(results, tmp_path)}
         RunFolder(folder.run(runs_of(study)[0])).model.unlink()
         (remark,) = collect(study, folder).remarks
-        assert remark == "'plain' lacks finished runs of lr 2e-06, which is not chosen."
+        assert remark == "'plain' lacks finished runs of lr 2e-6, which is not chosen."
+        noise = [line.partition(":")[0] for line in noise_recovered(study, folder) if not line.startswith("hint")]
+        assert noise == ["DeNS, lr 2e-6", "DeNS, lr 0.01"], "each rate has its own"
 
     def test_runs_that_differ_in_much_are_called_by_their_folders(self, tmp_path: Path) -> None:
         """And those that were validated on other files are said to be."""
@@ -695,7 +698,7 @@ class TestWholeStudies:
                     write_json(folder.result(held), result)
                     stack.close()
 
-            run_all(study, lambda number: pytest.fail("started"), folder, processes=2, watch=watch)
+            run_all(study, lambda run: pytest.fail("started"), folder, processes=2, watch=watch)
         assert seen[0] == ["elsewhere", "done"] and seen[-1] == ["done", "done"]
         folder.result(held).unlink()
         with locked(folder.lock(held)), pytest.raises(ValueError, match="in use by process"):
@@ -715,6 +718,14 @@ class TestWholeStudies:
         assert again.stdout.count("finished") == 1
         alone = denskit("study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "out"), "--task", "1")
         assert alone.returncode == 0 and "DeNS, seed 0: finished, nothing to do" in alone.stdout
+
+    def test_a_run_has_a_number_and_a_name(self) -> None:
+        study = tiny_study()
+        assert find_run(study, "3") == find_run(study, "DeNS_seed-1") == runs_of(study)[3]
+        with pytest.raises(ValueError, match="tiny: no run 4; it has runs 0 to 3"):
+            find_run(study, "4")
+        with pytest.raises(ValueError, match="no run 'DeNS_seed-9'; did you mean DeNS_seed-"):
+            find_run(study, "DeNS_seed-9")
 
     def test_more_processes_than_cores_take_no_less_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Sixteen runs of one kind on 2 cores take as long for 8 processes as for 2, and half as long as for 1."""
@@ -778,7 +789,12 @@ class TestWholeStudies:
 
         monkeypatch.setattr("denskit.evaluation.study.running.subprocess.Popen", Started)
         jobs = run_all(
-            study, lambda number: [str(number)], folder, processes=3, gpus=["3", "GPU-5a"], watch=lambda jobs: None
+            study,
+            lambda run: [str(runs_of(study).index(run))],
+            folder,
+            processes=3,
+            gpus=["3", "GPU-5a"],
+            watch=lambda jobs: None,
         )
         assert seen[:3] == ["3", "GPU-5a", "3"], "the third shares the first"
         assert seen[3] == "GPU-5a" and [job.state for job in jobs] == ["done"] * 4
@@ -825,11 +841,10 @@ class TestWholeStudies:
             with pytest.raises(ValueError, match="results of another study"):
                 folder.keep(tiny_study(**changes))
         first = tiny_study(axes={**axes, LR: [3e-3, 1e-3, 2e-3]}, variants=variants, best_of=[LR], seeds=3)
+        name = runs_of(study)[0].name
         with locked(folder.lock(runs_of(study)[0])):
-            folder.keep(larger)
-            with pytest.raises(ValueError, match="is at work on this study"):
-                folder.keep(first)  # its runs have other numbers
-        folder.keep(first)
+            folder.keep(first)  # also at work: its processes know their runs by name
+        assert find_run(first, name) == runs_of(study)[0] != runs_of(first)[0]
 
     def test_a_study_that_has_trained_nothing_may_change(self, tmp_path: Path) -> None:
         """After a dry run, or a mistake that its trial shows, the mended file is taken, with trials of its own."""
@@ -866,7 +881,7 @@ class TestWholeStudies:
             return " ".join(done.output.split())
 
         later = asked(axes={"data.split.valid": [6, 5000]})
-        assert "Error: plain, data.split.valid 5000: " in later and " frames to divide" in later
+        assert "Error: plain, valid 5000: " in later and " frames to divide" in later
         frames = {20: {"training.max_steps": 12}, 5000: {}}
         assert "'axes.data.split.train={20: {training.max_steps: 12}}'" in asked(axes={FRAMES: frames})
         alone = {**TINY, "data.split": {"valid": 6, "test": 0}}
@@ -877,7 +892,11 @@ class TestWholeStudies:
         write_study(tiny_study(), tmp_path / "tiny.yaml")
         command = ["study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "my out"), "--slurm"]
         script = CliRunner().invoke(app, command).stdout
-        assert "--array=0-3" in script and f"--output '{tmp_path}/my out' --task $SLURM_ARRAY_TASK_ID" in script
+        assert (
+            "--array=0-3" in script
+            and f"--output '{tmp_path}/my out' --task \"${{runs[$SLURM_ARRAY_TASK_ID]}}\"" in script
+        )
+        assert "runs=(\n  plain_seed-0\n  DeNS_seed-0\n  plain_seed-1\n  DeNS_seed-1\n)" in script
         assert f"#SBATCH --output='{tmp_path}/my out/logs/%a.log'" in script
         for more in (["--dry-run"], ["--task", "0"]):
             assert "are different work" in CliRunner().invoke(app, [*command, *more]).output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from denskit.analysis.plots import log_errors, row_of_axes, save_figure, series_style
-from denskit.evaluation.study.config import FORCES, METRICS
-from denskit.evaluation.study.results import Column, Found, Results, describe
+from denskit.evaluation.study.config import FORCES, METRICS, describe
+from denskit.evaluation.study.results import Column, Found, Results
 from denskit.training.overview import metrics_of
 from denskit.training.run_folder import RunFolder
 
@@ -35,10 +36,20 @@ def study_figures(results: Results) -> dict[str, Figure]:
     figures = {"learning_curves": _curves_figure(results)}
     axes = list(dict.fromkeys(key for run in results.found for key in run.values))
     for axis in axes:
-        values = {run.values[axis] for run in results.found}
-        if len(values) > 1 and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+        values = {_number(run.values[axis]) for run in results.found}
+        if len(values) > 1 and not any(map(math.isnan, values)):
             figures[axis.replace(".", "_")] = _axis_figure(results, axis)
     return figures
+
+
+def _number(value: object) -> float:
+    """A value of an axis as a number, also 5e-4, which YAML takes for text; NaN for what is none."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return math.nan
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan
 
 
 def _axis_figure(results: Results, axis: str) -> Figure:
@@ -47,7 +58,7 @@ def _axis_figure(results: Results, axis: str) -> Figure:
     columns += [column for column in results.columns if column.metric != FORCES]
     columns = columns[:_MOST]
     figure, row = row_of_axes(len(columns), width=4.4, title=results.title)
-    values = sorted({run.values[axis] for run in results.found})
+    values = sorted({_number(run.values[axis]) for run in results.found})
     scale = "log" if values[0] > 0 else "linear"
     for axes, column in zip(row, columns, strict=True):
         _draw_axis(axes, results, axis, column, _spread(values, scale))
@@ -78,7 +89,7 @@ def _draw_axis(axes: Axes, results: Results, axis: str, column: Column, moved: C
             rest = describe({key: value for key, value in row.values.items() if key != axis})
             label = f"{row.variant}, {rest}" if rest else row.variant
             mean = row.means[column]
-            lines.setdefault(label, []).append((float(row.values[axis]), mean.value, mean.error))
+            lines.setdefault(label, []).append((_number(row.values[axis]), mean.value, mean.error))
     for place, (label, points) in enumerate(lines.items()):
         x, y, error = np.array(sorted(points)).T
         x = np.array([moved(value, min(_APART, _SPREAD / len(lines)) * (place - (len(lines) - 1) / 2)) for value in x])

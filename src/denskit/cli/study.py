@@ -8,7 +8,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,7 +21,7 @@ from denskit.cli.output import complain, give
 from denskit.runtime.progress import counted, duration
 
 if TYPE_CHECKING:
-    from denskit.evaluation.study.config import StudyConfig
+    from denskit.evaluation.study.config import StudyConfig, StudyRun
     from denskit.evaluation.study.running import StudyFolder
     from denskit.training.cost import Cost
 
@@ -56,7 +56,9 @@ def study(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the missing runs and their time, and stop.")
     ] = False,
-    task: Annotated[int | None, typer.Option(help="Run number K alone, as one job of a queue.", min=0)] = None,
+    task: Annotated[
+        str | None, typer.Option(help="One run alone, as a job of a queue: its number, or its name.", metavar="K")
+    ] = None,
     slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM array script for the runs, and stop.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the shipped studies, and stop.")] = False,
     trial: Annotated[bool, typer.Option("--trial", hidden=True)] = False,
@@ -85,7 +87,7 @@ def study(
         raise ValueError("--hours and --frames shape the study that --question writes; a study file says its own steps")
     refuse(((task is not None) + slurm + dry_run > 1, "--task, --slurm and --dry-run are different work; give one"))
     from denskit.evaluation.study.committees import require_one_split
-    from denskit.evaluation.study.config import changed, load_study, runs_of
+    from denskit.evaluation.study.config import changed, find_run, load_study, runs_of
     from denskit.evaluation.study.running import StudyFolder, train_and_judge
     from denskit.runtime.threads import cores
 
@@ -99,17 +101,15 @@ def study(
         require_one_split(chosen)
         if not trial:
             folder.keep(chosen)
-    runs = runs_of(chosen)
-    if task is not None and task >= len(runs):
-        raise ValueError(f"--task {task}: this study has runs 0 to {len(runs) - 1}")
-    if trial and task is not None:
-        _write_trial(chosen, task, folder)
-    elif task is not None:
-        if folder.finished(chosen, runs[task]):
-            typer.echo(f"{runs[task].label}, seed {runs[task].seed}: finished, nothing to do")
-        train_and_judge(chosen, runs[task], folder, progress=True)
+    run = None if task is None else find_run(chosen, task)
+    if run is not None and trial:
+        _write_trial(chosen, run, folder)
+    elif run is not None:
+        if folder.finished(chosen, run):
+            typer.echo(f"{run.label}, seed {run.seed}: finished, nothing to do")
+        train_and_judge(chosen, run, folder, progress=True)
     elif slurm:
-        typer.echo(_slurm_script(source, folder, len(runs)))
+        typer.echo(_slurm_script(source, folder, [run.name for run in runs_of(chosen)]))
     else:
         train_and_report(chosen, source, folder, processes, dry_run=dry_run)
 
@@ -144,7 +144,7 @@ def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, proc
     try:
         with locked(folder.path), StudyProgress(folder) as progress:
             jobs = run_all(
-                study, lambda number: _command(source, folder, number), folder, processes=processes,
+                study, lambda run: _command(source, folder, run), folder, processes=processes,
                 gpus=gpus_to_share(device_of(study)), watch=progress.show,
             )  # fmt: skip
     except KeyboardInterrupt as stop:
@@ -180,8 +180,8 @@ def _all_trained(study: StudyConfig, folder: StudyFolder) -> bool:
     return all(folder.judged(run) for run in runs_of(study))
 
 
-def _command(source: Path, folder: StudyFolder, number: int, *more: str) -> list[str]:
-    return ["study", str(source), "--output", str(folder.path), "--task", str(number), *more]
+def _command(source: Path, folder: StudyFolder, run: StudyRun, *more: str) -> list[str]:
+    return ["study", str(source), "--output", str(folder.path), "--task", run.name, *more]
 
 
 def _costs(study: StudyConfig, source: Path, folder: StudyFolder) -> dict[str, Cost]:
@@ -191,15 +191,15 @@ def _costs(study: StudyConfig, source: Path, folder: StudyFolder) -> dict[str, C
     from denskit.evaluation.study.timing import require_structures, runs_to_try
     from denskit.training.cost import Cost
 
-    costs, numbers = {}, runs_to_try(study)
-    if not all(_trial_file(folder, cell).is_file() for cell in numbers):
+    costs, tried = {}, runs_to_try(study)
+    if not all(_trial_file(folder, cell).is_file() for cell in tried):
         require_structures(study)
-    for cell, number in numbers.items():
+    for cell, run in tried.items():
         path = _trial_file(folder, cell)
         if not path.is_file():
             typer.echo(f"timing a few steps: {cell}")
             done = subprocess.run(
-                [sys.executable, "-m", "denskit", *_command(source, folder, number, "--trial")],
+                [sys.executable, "-m", "denskit", *_command(source, folder, run, "--trial")],
                 env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
             )  # fmt: skip
             if done.returncode:
@@ -215,12 +215,10 @@ def _trial_file(folder: StudyFolder, cell: str) -> Path:
     return folder.path / "trials" / f"{file_name(cell)}.json"
 
 
-def _write_trial(study: StudyConfig, number: int, folder: StudyFolder) -> None:
-    from denskit.evaluation.study.config import runs_of
+def _write_trial(study: StudyConfig, run: StudyRun, folder: StudyFolder) -> None:
     from denskit.evaluation.study.timing import trial
     from denskit.files import write_json
 
-    run = runs_of(study)[number]
     write_json(_trial_file(folder, run.cell), asdict(trial(study, run)))
 
 
@@ -299,24 +297,29 @@ def _question(
     return source, study
 
 
-def _slurm_script(source: Path, folder: StudyFolder, count: int) -> str:
+def _slurm_script(source: Path, folder: StudyFolder, runs: Sequence[str]) -> str:
+    """An array with one job for each run.  It names the runs: a study that grows gives them other numbers."""
     (folder.path / "logs").mkdir(parents=True, exist_ok=True)  # SLURM opens its logs there before the jobs
     logs, command = shlex.quote(f"{folder.path.resolve()}/logs/%a.log"), ["denskit", "study", str(source.resolve())]
     command += ["--output", str(folder.path.resolve())]
+    names = "\n".join(f"  {shlex.quote(run)}" for run in runs)
     return f"""#!/bin/bash
 #SBATCH --job-name=denskit-study
-#SBATCH --array=0-{count - 1}
+#SBATCH --array=0-{len(runs) - 1}
 #SBATCH --ntasks=1
 #SBATCH --cpus-per-task=1
 ##SBATCH --gpus-per-task=1         # on GPUs: remove one of the first two signs
 #SBATCH --time=24:00:00           # of each run; one that ends early is continued by the next sbatch
 #SBATCH --signal=B:TERM@120       # two minutes before the end: save
 #SBATCH --output={logs}
+runs=(
+{names}
+)
 cd {shlex.quote(str(Path.cwd()))} || exit 1
 # Runs that are finished return at once, so the same script continues a study.
 # When all are done:  {shlex.join(command)}
 export OMP_NUM_THREADS=1
-exec {shlex.join(command)} --task $SLURM_ARRAY_TASK_ID"""
+exec {shlex.join(command)} --task "${{runs[$SLURM_ARRAY_TASK_ID]}}\""""
 
 
 def _list() -> None:

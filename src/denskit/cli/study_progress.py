@@ -23,9 +23,9 @@ class StudyProgress:
     def __init__(self, folder: StudyFolder) -> None:
         self.folder = folder
         self._console = Console(highlight=False)
-        self._states: dict[int, str] = {}
+        self._states: dict[str, str] = {}  # by the name of the run
         self._bars: Bars | None = None
-        self._tasks: dict[int, TaskID] = {}
+        self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -45,36 +45,36 @@ class StudyProgress:
     def show(self, jobs: list[Job]) -> None:
         """Bring the display up to date."""
         for job in jobs:
-            before = self._states.get(job.number, "done" if job.state == "done" else "waiting")
+            before = self._states.get(job.run.name, "done" if job.state == "done" else "waiting")
             if self._bars is not None and job.state == "running":
                 self._move(self._bars, job)
             if job.state != before:
                 self._changed(job)
-            self._states[job.number] = job.state
+            self._states[job.run.name] = job.state
 
     def _changed(self, job: Job) -> None:
         name = escape(f"{job.run.label}, seed {job.run.seed}")
         if job.state == "running":
             if self._bars is not None:
                 total = job.run.config(self.folder.run(job.run)).training.max_steps
-                self._tasks[job.number] = self._bars.add_task(name, total=total, note="")
+                self._tasks[job.run.name] = self._bars.add_task(name, total=total, note="")
             else:
                 self._console.print(f"started   {name}", soft_wrap=True)
         elif job.state == "elsewhere":
             self._console.print(f"waiting   {name}: another process is at work on it", soft_wrap=True)
         elif job.state in ("done", "failed"):
-            if self._bars is not None and job.number in self._tasks:
-                self._bars.remove_task(self._tasks.pop(job.number))
+            if self._bars is not None and job.run.name in self._tasks:
+                self._bars.remove_task(self._tasks.pop(job.run.name))
             error = self._last(job).get("valid_forces_mae_meV_per_A")
             said = f": validation forces {float(error):.1f} meV/Å" if error else ""
             self._console.print(f"{'finished' if job.state == 'done' else 'FAILED':9} {name}{said}", soft_wrap=True)
 
     def _move(self, bars: Bars, job: Job) -> None:
         row = self._last(job)
-        if row and job.number in self._tasks:
+        if row and job.run.name in self._tasks:
             error = row.get("valid_forces_mae_meV_per_A") or row.get("train_forces_mae_meV_per_A")
             note = f"forces {float(error):.1f} meV/Å" if error else ""
-            bars.update(self._tasks[job.number], completed=int(row["step"]), note=note)
+            bars.update(self._tasks[job.run.name], completed=int(row["step"]), note=note)
 
     def _last(self, job: Job) -> dict[str, str]:
         """The last row of the run's metrics.csv; empty before there is one."""

@@ -189,13 +189,13 @@ class StudyRun:
     @property
     def name(self) -> str:
         """Name of the run's folder: variant, point, seed."""
-        parts = [self.variant, *(f"{key.rsplit('.', 1)[-1]}-{short(value)}" for key, value in self.point.items())]
+        parts = [self.variant, *(f"{last_part(key)}-{short(value)}" for key, value in self.point.items())]
         return "_".join([*map(file_name, parts), f"seed-{self.seed}"])
 
     @property
     def label(self) -> str:
         """The run in words."""
-        return ", ".join([self.variant, *(f"{key} {short(value)}" for key, value in self.point.items())])
+        return ", ".join(filter(None, [self.variant, describe(self.point)]))
 
     def config(self, output: Path, more: Mapping[str, Any] | None = None) -> RunConfig:
         """The configuration of the run.  Raises ValueError for unknown settings."""
@@ -208,6 +208,16 @@ class StudyRun:
 def file_name(text: str) -> str:
     """The text without signs that files may not have in their names."""
     return re.sub(r"[^\w.+-]+", "-", text).strip("-")
+
+
+def last_part(key: str) -> str:
+    """``lr`` of ``training.lr``."""
+    return key.rsplit(".", 1)[-1]
+
+
+def describe(values: Mapping[str, Any]) -> str:
+    """Values of the axes in words: ``train 50, sigma 0.1``."""
+    return ", ".join(f"{last_part(key)} {short(value)}" for key, value in values.items())
 
 
 def short(value: Any) -> str:
@@ -313,6 +323,19 @@ def runs_of(study: StudyConfig) -> list[StudyRun]:
                 "must differ in more than signs, spaces and folders"
             )
     return runs
+
+
+def find_run(study: StudyConfig, which: str) -> StudyRun:
+    """The run of a number, in the order of :func:`runs_of`, or of a name.  Raises ValueError where there is none."""
+    runs = runs_of(study)
+    if which.isdecimal():
+        if int(which) >= len(runs):
+            raise ValueError(f"{study.title}: no run {which}; it has runs 0 to {len(runs) - 1}")
+        return runs[int(which)]
+    by_name = {run.name: run for run in runs}
+    if which not in by_name:
+        raise ValueError(f"{study.title}: no run {which!r}{nearest(which, by_name)}")
+    return by_name[which]
 
 
 def _cell_of(study: StudyConfig, variant: str, point: Mapping[str, Any]) -> str:

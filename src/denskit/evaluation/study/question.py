@@ -185,16 +185,16 @@ def advice(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
 
 
 def noise_recovered(study: StudyConfig, folder: StudyFolder) -> list[str]:
-    """How well the variants that denoise recover the noise of test structures, in words."""
+    """How well runs that denoise recover the noise of test structures, in words: means over the seeds."""
+    found: dict[str, list[Mapping[str, float]]] = {}
+    for run in runs_of(study):
+        if noise := folder.judged(run).get("noise"):
+            found.setdefault(run.label, []).append(noise)
     lines = []
-    for variant in study.variants:
-        judged = [folder.judged(run) for run in runs_of(study) if run.variant == variant]
-        noise = [result["noise"] for result in judged if result.get("noise")]
-        if not noise:
-            continue
+    for label, noise in found.items():
         informed, bare = noise_of(noise)
         encoded = "" if math.isnan(informed) else f"{informed:.2f} with the forces encoded, "
-        lines.append(f"{variant}: error of the recovered noise {encoded}{bare:.2f} without forces (1: not recovered)")
+        lines.append(f"{label}: error of the recovered noise {encoded}{bare:.2f} without forces (1: not recovered)")
         if not math.isnan(informed) and (meaning := guessed_noise(bare)) is not None:
-            lines.append(f"hint: {variant}: {meaning}")
+            lines.append(f"hint: {label}: {meaning}")
     return lines

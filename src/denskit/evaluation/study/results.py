@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from denskit.evaluation.study.config import ENERGY, FORCES, METRICS
+from denskit.evaluation.study.config import ENERGY, FORCES, METRICS, describe
 from denskit.evaluation.study.statistics import Difference, Mean, difference, mean_of
 
 _LARGER_IS_BETTER = ("stability_ps",)
@@ -106,11 +106,6 @@ class Results:
             if column in row.means and len(counts[row.point]) == 1
         ]
         return {(at, name) for at, value, name in judged if value == min(v for other, v, _ in judged if other == at)}
-
-
-def describe(values: Mapping[str, Any]) -> str:
-    """Values of the axes in words: ``train 50, sigma 0.1``."""
-    return ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in values.items())
 
 
 def tabulate(

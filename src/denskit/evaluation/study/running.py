@@ -57,8 +57,6 @@ class StudyFolder:
         before = load_study(self.study) if self.study.is_file() else study
         if not _continues(study, before):
             self.forget(f"holds the results of another study ({self.study}); give another --output, or remove it")
-        elif _renumbered(study, before) and self.at_work():
-            raise ValueError(f"{self.path} is at work on this study, which can grow only when its commands have ended")
         write_study(study, self.study)
 
     def forget(self, otherwise: str) -> None:
@@ -128,12 +126,6 @@ def _continues(study: StudyConfig, before: StudyConfig) -> bool:
     return all(runs.get(run.name) == run for run in runs_of(before))
 
 
-def _renumbered(study: StudyConfig, before: StudyConfig) -> bool:
-    """Whether a run of ``before`` has another number, by which other processes know it."""
-    names = [run.name for run in runs_of(study)]
-    return any(name != run.name for name, run in zip(names, runs_of(before), strict=False))
-
-
 def train_and_judge(
     study: StudyConfig, run: StudyRun, folder: StudyFolder, *, progress: bool = False
 ) -> dict[str, Any]:
@@ -189,7 +181,6 @@ def seconds_of_run(path: Path) -> float:
 class Job:
     """A run of the study and its state."""
 
-    number: int
     run: StudyRun
     state: State
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
@@ -198,7 +189,7 @@ class Job:
 
 def run_all(
     study: StudyConfig,
-    command: Callable[[int], Sequence[str]],
+    command: Callable[[StudyRun], Sequence[str]],
     folder: StudyFolder,
     *,
     processes: int,
@@ -209,20 +200,17 @@ def run_all(
 
     A run that a process of another command trains is waited for.  Each run sees one of the ``gpus``, the one with the
     fewest runs; without any all see what this process sees.
-    ``command``: the command line of run number k.  ``watch`` is called about twice a second.  On Ctrl-C and SIGTERM the
+    ``command``: the command line of a run.  ``watch`` is called about twice a second.  On Ctrl-C and SIGTERM the
     running trainings save their state and end, and KeyboardInterrupt(signal) is raised.
     """
-    jobs = [
-        Job(number=number, run=run, state="done" if folder.finished(study, run) else "waiting")
-        for number, run in enumerate(runs_of(study))
-    ]
+    jobs = [Job(run, state="done" if folder.finished(study, run) else "waiting") for run in runs_of(study)]
     with _ended_together(jobs):
         while any(job.state in ("waiting", "running", "elsewhere") for job in jobs):
             _collect(study, jobs, folder)
             free = processes - sum(job.state == "running" for job in jobs)
             for job in [job for job in jobs if job.state == "waiting"][: max(free, 0)]:
                 job.gpu = min(gpus, key=[other.gpu for other in jobs if other.state == "running"].count, default=None)
-                _start(job, command(job.number), folder)
+                _start(job, command(job.run), folder)
             watch(jobs)
             time.sleep(_POLL)
     watch(jobs)

@@ -44,8 +44,7 @@ def require_structures(study: StudyConfig) -> None:
     """
     seen: list[object] = []
     with tempfile.TemporaryDirectory() as name:
-        for number in runs_to_try(study).values():
-            run = runs_of(study)[number]
+        for run in runs_to_try(study).values():
             try:
                 config = run.config(Path(name) / "run", split_settings(study, run, Path(name) / "splits"))
                 needs = config.data, config.required_labels, config.training.init_from
@@ -75,9 +74,14 @@ def trial(study: StudyConfig, run: StudyRun) -> Cost:
         return forecasts_of(config)[0].cost
 
 
-def runs_to_try(study: StudyConfig) -> dict[str, int]:
-    """The number of one run of each cell: the first of those with the most structures."""
+def runs_to_try(study: StudyConfig) -> dict[str, StudyRun]:
+    """One run of each cell: the first of those with the most structures."""
     runs = runs_of(study)
-    order = sorted(range(len(runs)), key=lambda number: (runs[number].point.get(FRAMES, 0), -number))
-    tried = {runs[number].cell: number for number in order}
-    return dict(sorted(tried.items(), key=lambda item: item[1]))
+    tried: dict[str, StudyRun] = {}
+    for run in runs:
+        tried.setdefault(run.cell, max((other for other in runs if other.cell == run.cell), key=_frames))
+    return tried
+
+
+def _frames(run: StudyRun) -> int:
+    return run.point.get(FRAMES, 0)

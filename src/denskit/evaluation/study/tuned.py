@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from denskit.evaluation.study.config import StudyConfig, points_of
-from denskit.evaluation.study.results import Found, Results, Row, describe, row_of
+from denskit.evaluation.study.config import StudyConfig, describe, points_of
+from denskit.evaluation.study.results import Found, Results, Row, row_of
 from denskit.evaluation.study.statistics import mean_of
 
 Values = Mapping[str, Any]  # of axes
