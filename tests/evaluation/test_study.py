@@ -844,7 +844,22 @@ class TestWholeStudies:
         name = runs_of(study)[0].name
         with locked(folder.lock(runs_of(study)[0])):
             folder.keep(first)  # also at work: its processes know their runs by name
+            with pytest.raises(ValueError, match="at work on seeds"):
+                folder.keep(first.model_copy(update={"seeds": (0,)}))
         assert find_run(first, name) == runs_of(study)[0] != runs_of(first)[0]
+
+    def test_a_process_leaves_the_study_as_it_has_grown(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Between reading study.yaml and beginning its run."""
+        folder, study = StudyFolder(tmp_path), tiny_study(seeds=1)
+        folder.keep(study)
+        (tmp_path / "runs" / runs_of(study)[0].name).mkdir(parents=True)
+        larger = tiny_study(seeds=2)
+        monkeypatch.setattr(
+            "denskit.evaluation.study.committees.require_one_split", lambda study: write_study(larger, folder.study)
+        )
+        monkeypatch.setattr("denskit.evaluation.study.running.train_and_judge", lambda *what, **how: {})
+        done = CliRunner().invoke(app, ["study", str(folder.study), "-o", str(tmp_path), "--task", "DeNS_seed-0"])
+        assert done.exit_code == 0 and load_study(folder.study) == larger, done.output
 
     def test_a_study_that_has_trained_nothing_may_change(self, tmp_path: Path) -> None:
         """After a dry run, or a mistake that its trial shows, the mended file is taken, with trials of its own."""
@@ -881,7 +896,7 @@ class TestWholeStudies:
             return " ".join(done.output.split())
 
         later = asked(axes={"data.split.valid": [6, 5000]})
-        assert "Error: plain, valid 5000: " in later and " frames to divide" in later
+        assert "Error: plain, data.split.valid 5000: " in later and " frames to divide" in later
         frames = {20: {"training.max_steps": 12}, 5000: {}}
         assert "'axes.data.split.train={20: {training.max_steps: 12}}'" in asked(axes={FRAMES: frames})
         alone = {**TINY, "data.split": {"valid": 6, "test": 0}}
@@ -892,12 +907,18 @@ class TestWholeStudies:
         write_study(tiny_study(), tmp_path / "tiny.yaml")
         command = ["study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "my out"), "--slurm"]
         script = CliRunner().invoke(app, command).stdout
-        assert (
-            "--array=0-3" in script
-            and f"--output '{tmp_path}/my out' --task \"${{runs[$SLURM_ARRAY_TASK_ID]}}\"" in script
-        )
-        assert "runs=(\n  plain_seed-0\n  DeNS_seed-0\n  plain_seed-1\n  DeNS_seed-1\n)" in script
-        assert f"#SBATCH --output='{tmp_path}/my out/logs/%a.log'" in script
+        assert "--array=0-3" in script and f"#SBATCH --output='{tmp_path}/my out/logs/%A_%a.log'" in script
+        (tmp_path / "denskit").write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+        (tmp_path / "denskit").chmod(0o755)
+        path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+
+        def job(**variables: str) -> subprocess.CompletedProcess[str]:
+            environment = os.environ | {"PATH": path} | variables
+            return subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+
+        arguments = job(SLURM_ARRAY_TASK_ID="3").stdout.split("|")
+        assert arguments[2:6] == ["--output", f"{tmp_path}/my out", "--task", "DeNS_seed-1"]
+        assert "submit this script with sbatch" in job().stderr and "no run" in job(SLURM_ARRAY_TASK_ID="4").stderr
         for more in (["--dry-run"], ["--task", "0"]):
             assert "are different work" in CliRunner().invoke(app, [*command, *more]).output
 

@@ -37,18 +37,16 @@ def study_figures(results: Results) -> dict[str, Figure]:
     axes = list(dict.fromkeys(key for run in results.found for key in run.values))
     for axis in axes:
         values = {_number(run.values[axis]) for run in results.found}
-        if len(values) > 1 and not any(map(math.isnan, values)):
+        if len(values) > 1 and all(map(math.isfinite, values)):
             figures[axis.replace(".", "_")] = _axis_figure(results, axis)
     return figures
 
 
 def _number(value: object) -> float:
     """A value of an axis as a number, also 5e-4, which YAML takes for text; NaN for what is none."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return math.nan
     try:
-        return float(value)
-    except ValueError:
+        return math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
         return math.nan
 
 

@@ -57,7 +57,7 @@ def study(
         bool, typer.Option("--dry-run", help="Print the missing runs and their time, and stop.")
     ] = False,
     task: Annotated[
-        str | None, typer.Option(help="One run alone, as a job of a queue: its number, or its name.", metavar="K")
+        str | None, typer.Option(help="One run alone, as a job of a queue: its number, or its name.", metavar="RUN")
     ] = None,
     slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM array script for the runs, and stop.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the shipped studies, and stop.")] = False,
@@ -74,7 +74,7 @@ def study(
 
       denskit study my_study.yaml
 
-      denskit study my_study.yaml --task $SLURM_ARRAY_TASK_ID
+      denskit study my_study.yaml --task with-DeNS_seed-0
 
       denskit study --list
     """
@@ -99,7 +99,7 @@ def study(
     else:
         chosen = changed(load_study(file), overrides or [])
         require_one_split(chosen)
-        if not trial:
+        if overrides or Path(file).resolve() != source.resolve():  # else it may have grown since it was read
             folder.keep(chosen)
     run = None if task is None else find_run(chosen, task)
     if run is not None and trial:
@@ -136,6 +136,9 @@ def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, proc
     folder.require_inputs(study)
     for problem in problems_of(study):
         typer.echo(problem, err=True)
+    if not dry_run:
+        with locked(folder.path):  # raises where a command is at work here: trials beside it would mislead
+            pass
     costs = {} if _all_trained(study, folder) else _costs(study, source, folder)
     for line in [*_announce(study, folder, costs, processes), *(advice(study, costs) if costs else ())]:
         typer.echo(line)
@@ -300,7 +303,7 @@ def _question(
 def _slurm_script(source: Path, folder: StudyFolder, runs: Sequence[str]) -> str:
     """An array with one job for each run.  It names the runs: a study that grows gives them other numbers."""
     (folder.path / "logs").mkdir(parents=True, exist_ok=True)  # SLURM opens its logs there before the jobs
-    logs, command = shlex.quote(f"{folder.path.resolve()}/logs/%a.log"), ["denskit", "study", str(source.resolve())]
+    logs, command = shlex.quote(f"{folder.path.resolve()}/logs/%A_%a.log"), ["denskit", "study", str(source.resolve())]
     command += ["--output", str(folder.path.resolve())]
     names = "\n".join(f"  {shlex.quote(run)}" for run in runs)
     return f"""#!/bin/bash
@@ -319,7 +322,8 @@ cd {shlex.quote(str(Path.cwd()))} || exit 1
 # Runs that are finished return at once, so the same script continues a study.
 # When all are done:  {shlex.join(command)}
 export OMP_NUM_THREADS=1
-exec {shlex.join(command)} --task "${{runs[$SLURM_ARRAY_TASK_ID]}}\""""
+run="${{runs[${{SLURM_ARRAY_TASK_ID:?submit this script with sbatch}}]:?no run of this number}}"
+exec {shlex.join(command)} --task "$run\""""
 
 
 def _list() -> None:

@@ -190,11 +190,15 @@ def noise_recovered(study: StudyConfig, folder: StudyFolder) -> list[str]:
     for run in runs_of(study):
         if noise := folder.judged(run).get("noise"):
             found.setdefault(run.label, []).append(noise)
-    lines = []
+    lines: list[str] = []
+    guessed: dict[str, tuple[float, str]] = {}
     for label, noise in found.items():
         informed, bare = noise_of(noise)
         encoded = "" if math.isnan(informed) else f"{informed:.2f} with the forces encoded, "
         lines.append(f"{label}: error of the recovered noise {encoded}{bare:.2f} without forces (1: not recovered)")
         if not math.isnan(informed) and (meaning := guessed_noise(bare)) is not None:
-            lines.append(f"hint: {label}: {meaning}")
+            guessed[label] = bare, meaning
+    if guessed:  # the same for all but the number
+        worst = min(guessed.values())
+        lines.append(f"hint: {'; '.join(guessed)}: {worst[1]}")
     return lines

@@ -57,6 +57,8 @@ class StudyFolder:
         before = load_study(self.study) if self.study.is_file() else study
         if not _continues(study, before):
             self.forget(f"holds the results of another study ({self.study}); give another --output, or remove it")
+        elif self.at_work() and not {*before.seeds} <= {*study.seeds}:
+            raise ValueError(f"{self.path} is at work on seeds that the study no longer has; stop its commands first")
         write_study(study, self.study)
 
     def forget(self, otherwise: str) -> None:

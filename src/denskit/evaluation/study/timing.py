@@ -52,7 +52,8 @@ def require_structures(study: StudyConfig) -> None:
                     seen.append(needs)
                     require_judgeable(study, config)
             except ValueError as error:
-                raise ValueError(f"{run.label}: {error}{_without_largest(study)}") from None
+                point = [f"{key} {value}" for key, value in run.point.items()]
+                raise ValueError(f"{', '.join([run.variant, *point])}: {error}{_without_largest(study)}") from None
 
 
 def _without_largest(study: StudyConfig) -> str:
@@ -76,12 +77,12 @@ def trial(study: StudyConfig, run: StudyRun) -> Cost:
 
 def runs_to_try(study: StudyConfig) -> dict[str, StudyRun]:
     """One run of each cell: the first of those with the most structures."""
-    runs = runs_of(study)
     tried: dict[str, StudyRun] = {}
-    for run in runs:
-        tried.setdefault(run.cell, max((other for other in runs if other.cell == run.cell), key=_frames))
+    for run in sorted(runs_of(study), key=_frames, reverse=True):
+        tried.setdefault(run.cell, run)
     return tried
 
 
 def _frames(run: StudyRun) -> int:
-    return run.point.get(FRAMES, 0)
+    frames = run.point.get(FRAMES)
+    return frames if isinstance(frames, int) else 0
