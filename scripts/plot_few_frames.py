@@ -37,7 +37,7 @@ def draw_frames(axes: Axes, numbers: Numbers) -> None:
         places = {at: np.array(rows) for (v, at), rows in numbers.items() if v == variant}
         x = sorted(places)
         means = [places[at].mean() for at in x]
-        errors = [places[at].std(ddof=1) / len(places[at]) ** 0.5 for at in x]
+        errors = [places[at].std(ddof=1) / len(places[at]) ** 0.5 if len(places[at]) > 1 else 0 for at in x]
         axes.errorbar(x, means, yerr=errors, label=variant, color=colour, marker="o", markersize=4, capsize=2)
     axes.set(xlabel="training structures", ylabel="force MAE (meV/Å), test", xscale="log", yscale="log")
     axes.set_xticks(x, [f"{at:.0f}" for at in x])

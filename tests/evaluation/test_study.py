@@ -366,10 +366,14 @@ class TestQuestion:
         CliRunner().invoke(app, [*crowded, "--hours", "0.5", "--frames", "50", "--processes", "1000"])
         settings = load_study(tmp_path / "crowded" / "study.yaml").settings
         assert settings["training.max_steps"] == steps, "processes that share cores are no gain"
-        again = asked(mine, "--hours", "2", "--frames", "50")
-        assert again.exit_code == 0 and "keep their length" in again.output
+        assert asked(mine, "--hours", "2", "--frames", "50").exit_code == 0
+        longer = load_study(tmp_path / "out" / "study.yaml")
+        assert longer.settings["training.max_steps"] > 1.5 * steps, "nothing was trained, so the length may change"
         assert asked(mine).exit_code == 0
         (tmp_path / "out" / "runs" / "with-DeNS_seed-0").mkdir(parents=True)
+        again = asked(mine, "--hours", "4", "--frames", "50")
+        assert again.exit_code == 0 and "keep their length" in again.output
+        assert load_study(tmp_path / "out" / "study.yaml") == longer
         for wrong in (asked(other), asked(mine, "--frames", "60"), asked(mine, "task.sigma=0.1")):
             assert wrong.exit_code == 1 and "has trainings on other data or settings" in wrong.output
         shutil.rmtree(tmp_path / "out" / "runs")
@@ -414,7 +418,7 @@ class TestQuestion:
 
     def test_short_trainings_are_told_that_dens_pays_late(self) -> None:
         (line,) = advice(dens_question(Path("x.extxyz"), None, steps=1000), self.COSTS)
-        assert "16 epochs" in line
+        assert "16 epochs" in line and "24.8 times as long (--hours), or on 20 instead of 500 structures" in line
         assert advice(dens_question(Path("x.extxyz"), 50, steps=10_000), self.COSTS) == []
 
     def test_trials_are_one_for_each_kind_of_run_with_the_most_frames(self) -> None:
@@ -847,6 +851,15 @@ class TestWholeStudies:
             with pytest.raises(ValueError, match="at work on seeds"):
                 folder.keep(first.model_copy(update={"seeds": (0,)}))
         assert find_run(first, name) == runs_of(study)[0] != runs_of(first)[0]
+
+    def test_a_trial_of_a_draft_leaves_no_study(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A question that is stopped while it is timed has no length yet."""
+        command, tried = importlib.import_module("denskit.cli.study"), []
+        monkeypatch.setattr(command, "_write_trial", lambda study, run, folder: tried.append(run.name))
+        write_study(tiny_study(seeds=1), tmp_path / "draft.yaml")
+        asked = ["study", str(tmp_path / "draft.yaml"), "-o", str(tmp_path), "--task", "DeNS_seed-0", "--trial"]
+        assert CliRunner().invoke(app, asked).exit_code == 0 and tried == ["DeNS_seed-0"]
+        assert not StudyFolder(tmp_path).study.exists()
 
     def test_a_process_leaves_the_study_as_it_has_grown(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Between reading study.yaml and beginning its run."""

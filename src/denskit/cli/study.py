@@ -99,7 +99,7 @@ def study(
     else:
         chosen = changed(load_study(file), overrides or [])
         require_one_split(chosen)
-        if overrides or Path(file).resolve() != source.resolve():  # else it may have grown since it was read
+        if not trial and (overrides or Path(file).resolve() != source.resolve()):  # it may have grown since it was read
             folder.keep(chosen)
     run = None if task is None else find_run(chosen, task)
     if run is not None and trial:
@@ -279,8 +279,9 @@ def _question(
     study, said = adapted(changed(at_one_rate(question) if "axes" in keys else question, overrides))
     if source.is_file():
         kept = load_study(source)
-        if same_question(study if frames or overrides else kept, kept, file):
-            steps = "; its trainings keep their length, --hours sizes a new study" if hours is not None else ""
+        same = same_question(study if frames or overrides else kept, kept, file)
+        if same and (hours is None or folder.has_begun()):
+            steps = "; its trainings keep their length: for another give another --output" if hours is not None else ""
             typer.echo(f"{source} is there: continuing that study{steps}")
             return source, kept
         folder.forget("has trainings on other data or settings; give another --output, or remove it")

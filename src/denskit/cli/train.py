@@ -157,9 +157,13 @@ def _sizes(forecast: Forecast) -> dict[str, Any]:
 
 
 def _in_words(forecast: Forecast) -> str:
+    from denskit.training.loader import steps_per_epoch
+
     training, cost = forecast.planned.config.training, forecast.cost
     if training.budget is not None:
-        length = f"{counted(cost.steps_of(training), 'step')} in {training.budget}"
+        steps = cost.steps_of(training)
+        epochs = steps // steps_per_epoch(cost.train, training.batch_size, training.drop_last)
+        length = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}) in {training.budget}"
     else:
         length = f"about {duration(cost.training_seconds(training))} of training"
     shared = f" on {forecast.processes} processes" if forecast.processes > 1 else ""

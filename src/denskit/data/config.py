@@ -24,11 +24,11 @@ class SplitConfig(Settings):
     """``random`` frames; contiguous ``blocks`` in file order; whole groups (``data.group_key``); ``published``, the
     MD17 split: numpy ``default_rng(1).permutation``, first train, then valid, then test.  None: the dataset's own."""
     train: Share | None = None
-    """Share for training; None: the rest."""
+    """Structures for training, a number or below 1 a share; None: the rest."""
     valid: Share | None = None
-    """Share for validation; None: 5 %; 0: none."""
+    """Structures for validation, a number or a share; None: 5 %; 0: none."""
     test: Share | None = None
-    """Share for the final test; None: the rest, or 5 % without a share for training; 0: none."""
+    """Structures for the final test, a number or a share; None: the rest, or 5 % without ``train``; 0: none."""
     gap: int = Field(default=0, ge=0)
     """Frames left out between blocks, so that the blocks are less correlated (``blocks`` only)."""
     seed: int | None = None

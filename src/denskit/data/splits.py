@@ -192,7 +192,8 @@ def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) 
         between = f" and {gaps} between blocks" if gaps else ""
         raise ValueError(
             f"{name} has {counted(total, 'frame')} to divide; {wanted}{between} are wanted. "
-            "Ask for fewer, or give valid and test files (data.train, data.valid, data.test)"
+            "Ask for fewer (data.split.train, data.split.valid), or give valid and test files (data.train, data.valid, "
+            "data.test)"
         )
     return train, valid, room - train if held_out is None else held_out
 

@@ -131,8 +131,8 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
         f"{config.model.name}, {numbers:,} parameters; task {config.task.name}; "
         f"{counted(len(data.train), 'training structure')}, {len(data.valid) if data.valid else 0} for validation",
         f"{counted(schedule.total_steps, 'step')} of {counted(config.training.batch_size, 'structure')} "
-        f"({schedule.steps_per_epoch} an epoch) on {trainer.group.count} x {trainer.group.device}, "
-        f"{precision}, seed {config.seed}",
+        f"({counted(schedule.epoch(schedule.total_steps), 'epoch')}) on {trainer.group.count} x "
+        f"{trainer.group.device}, {precision}, seed {config.seed}",
         *learning_rates_in_words(trainer.optimizer, config.training),
         f"kernels of edge operations: {kernels}",
         *(["steps are recorded as CUDA graphs, one for each shape of the batches"] if recorded else []),

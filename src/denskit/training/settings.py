@@ -219,8 +219,11 @@ class TrainingConfig(Settings):
     def _consistent(self) -> TrainingConfig:
         given = [name for name in LENGTHS if getattr(self, name) is not None]
         if len(given) != 1:
-            found = " and ".join(given) or "none"
-            raise ValueError(f"the length of the training: {found} of epochs, max_steps and budget given; give one")
+            if given:
+                found = f"{' and '.join(f'training.{name}' for name in given)} each set the length of the training"
+            else:
+                found = "the training has no length"
+            raise ValueError(f"{found}; give one of {', '.join(f'training.{name}' for name in LENGTHS)}")
         if self.accumulate > self.batch_size:
             raise ValueError(f"accumulate={self.accumulate} micro-batches of batch_size={self.batch_size} structures")
         if self.warmup == 0 and self.warmup_lr is not None:
@@ -281,7 +284,7 @@ class RunConfig(Settings):
     """Model settings by the number of training structures and, with a time budget, of steps; resolved when these are
     known."""
     output: OnResume[str]
-    """Run folder, made by the run."""
+    """Run folder, made by the run; on the command line ``runs/PRESET`` where not given."""
     seed: int = Field(0, ge=0)
     """Of initial weights, split, order of the data, corruption and dropout."""
     device: OnResume[str] = "auto"

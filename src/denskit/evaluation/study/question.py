@@ -177,9 +177,11 @@ def advice(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
             continue
         epochs, rest = _epochs(run, costs[run.cell]), {key: value for key, value in run.point.items() if key != LR}
         if epochs < FEW_EPOCHS:
+            frames = run.point.get(FRAMES, costs[run.cell].train)
             lines[replace(run, point=rest).label] = (
                 f"{epochs:.0f} epochs. DeNS pays late: with fewer than about {FEW_EPOCHS} epochs it was not seen to "
-                "help on molecules (docs/dens.md). Train longer, or on fewer frames"
+                f"help on molecules. Train {FEW_EPOCHS / epochs:.1f} times as long (--hours), or on "
+                f"{int(frames * epochs / FEW_EPOCHS)} instead of {frames} structures (--frames)"
             )
     return [f"warning: {label}: {message}" for label, message in lines.items()]
 

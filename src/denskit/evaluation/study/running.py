@@ -66,10 +66,14 @@ class StudyFolder:
 
         Raises ValueError, which says that the folder is ``otherwise``, where it has trained, or is at work.
         """
-        if any((self.path / "runs").glob("*")) or self.at_work():
+        if self.has_begun():
             raise ValueError(f"{self.path} {otherwise}")
         for prepared in ("trials", "splits", "inputs"):
             shutil.rmtree(self.path / prepared, ignore_errors=True)
+
+    def has_begun(self) -> bool:
+        """Whether there are trainings here, or a command is at work."""
+        return any((self.path / "runs").glob("*")) or self.at_work()
 
     def at_work(self) -> bool:
         """Whether a command trains or judges here."""
