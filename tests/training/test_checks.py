@@ -264,7 +264,8 @@ def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems
     )
     assert hinted(plain, frames=frames, steps=3594) == hinted(plain, frames=frames, steps=9000) == ""
     assert hinted("task=dens", frames=frames, steps=6000) == ""
-    assert hinted(plain, frames=frames * 3, steps=6000) == ""
+    assert "of 200 structures: at such lengths" in hinted(plain, frames=frames * 4, steps=6000)
+    assert hinted(plain, frames=frames * 5, steps=6000) == ""
     assert hinted(plain, "training.init_from=trained", frames=frames, steps=6000) == ""
     relaxed = replace(systems["ethanol"], forces=np.zeros((9, 3)))
     assert hinted(plain, frames=[*frames, relaxed], steps=6000) == ""
