@@ -366,7 +366,9 @@ class TestQuestion:
         CliRunner().invoke(app, [*crowded, "--hours", "0.5", "--frames", "50", "--processes", "1000"])
         settings = load_study(tmp_path / "crowded" / "study.yaml").settings
         assert settings["training.max_steps"] == steps, "processes that share cores are no gain"
-        assert asked(mine, "--hours", "2", "--frames", "50").exit_code == 0
+        trials = tmp_path / "out" / "trials"
+        trials.mkdir()
+        assert asked(mine, "--hours", "2", "--frames", "50").exit_code == 0 and trials.is_dir(), "timed once"
         longer = load_study(tmp_path / "out" / "study.yaml")
         assert longer.settings["training.max_steps"] > 1.5 * steps, "nothing was trained, so the length may change"
         assert asked(mine).exit_code == 0
@@ -378,6 +380,7 @@ class TestQuestion:
             assert wrong.exit_code == 1 and "has trainings on other data or settings" in wrong.output
         shutil.rmtree(tmp_path / "out" / "runs")
         assert asked(mine, "task.sigma=0.1").exit_code == 0, "nothing was trained, so the question may change"
+        assert not trials.exists()
 
     @pytest.mark.parametrize("stress", [True, False])
     def test_crystals_are_trained_on_their_stress(self, tmp_path: Path, stress: bool) -> None:

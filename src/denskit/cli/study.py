@@ -284,7 +284,10 @@ def _question(
             steps = "; its trainings keep their length: for another give another --output" if hours is not None else ""
             typer.echo(f"{source} is there: continuing that study{steps}")
             return source, kept
-        folder.forget("has trainings on other data or settings; give another --output, or remove it")
+        if same_question(study, kept, file):  # its trials are those of this question
+            write_study(study, draft)
+        else:
+            folder.forget("has trainings on other data or settings; give another --output, or remove it")
     for line in said:
         typer.echo(line)
     if hours is not None:
