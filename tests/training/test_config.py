@@ -68,7 +68,9 @@ def test_an_entry_of_models_under_another_name_is_named(monkeypatch: pytest.Monk
 def test_an_override_of_max_steps_replaces_epochs(tiny: Callable[..., RunConfig]) -> None:
     config = tiny("training.epochs=3")
     assert (config.training.epochs, config.training.max_steps) == (3, None)
-    with pytest.raises(ValueError, match="epochs and max_steps of epochs, max_steps and budget given; give one"):
+    with pytest.raises(
+        ValueError, match="training.epochs and training.max_steps each set the length of the training; give one"
+    ):
         tiny("training.epochs=3", "training.max_steps=5")
 
 
