@@ -131,7 +131,7 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
         f"{config.model.name}, {numbers:,} parameters; task {config.task.name}; "
         f"{counted(len(data.train), 'training structure')}, {len(data.valid) if data.valid else 0} for validation",
         f"{counted(schedule.total_steps, 'step')} of {counted(config.training.batch_size, 'structure')} "
-        f"({counted(schedule.epoch(schedule.total_steps), 'epoch')}) on {trainer.group.count} x "
+        f"({schedule.total_steps / schedule.steps_per_epoch:,.4g} epochs) on {trainer.group.count} x "
         f"{trainer.group.device}, {precision}, seed {config.seed}",
         *learning_rates_in_words(trainer.optimizer, config.training),
         f"kernels of edge operations: {kernels}",
