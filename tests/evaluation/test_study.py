@@ -423,6 +423,8 @@ class TestQuestion:
         (line,) = advice(dens_question(Path("x.extxyz"), None, steps=1000), self.COSTS)
         assert "16 epochs" in line and "24.8 times as long (--hours), or on 20 instead of 500 structures" in line
         assert advice(dens_question(Path("x.extxyz"), 50, steps=10_000), self.COSTS) == []
+        (line,) = advice(dens_question(Path("x.extxyz"), 50, steps=200), self.COSTS)
+        assert line.endswith("times as long (--hours)"), "not on three structures"
 
     def test_trials_are_one_for_each_kind_of_run_with_the_most_frames(self) -> None:
         study = tiny_study(axes={FRAMES: [5, 40], "training.batch_size": [2, 4]})

@@ -21,6 +21,7 @@ from denskit.training.fitted_settings import fit_dens_to_crystals
 from denskit.training.loader import steps_per_epoch
 
 RATES = (MEASURED_RATE / 2, MEASURED_RATE)  # the first is better for 16 cells of metals, the second for 100 of ethanol
+FEW_FRAMES = 10  # fewer structures are no advice
 _VARIANTS = {"without DeNS": {"task": "energy_forces"}, "with DeNS": {"task": "dens"}}
 _ONLY_NOISE = {"task.energy_on_corrupted": False, "task.forces_on_corrupted": False}  # of corrupted structures
 
@@ -178,10 +179,11 @@ def advice(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
         epochs, rest = _epochs(run, costs[run.cell]), {key: value for key, value in run.point.items() if key != LR}
         if epochs < FEW_EPOCHS:
             frames = run.point.get(FRAMES, costs[run.cell].train)
+            enough = int(frames * epochs / FEW_EPOCHS)
+            fewer = f", or on {enough} instead of {frames} structures (--frames)" if enough >= FEW_FRAMES else ""
             lines[replace(run, point=rest).label] = (
                 f"{epochs:.0f} epochs. DeNS pays late: with fewer than about {FEW_EPOCHS} epochs it was not seen to "
-                f"help on molecules. Train {FEW_EPOCHS / epochs:.1f} times as long (--hours), or on "
-                f"{int(frames * epochs / FEW_EPOCHS)} instead of {frames} structures (--frames)"
+                f"help on molecules. Train {FEW_EPOCHS / epochs:.1f} times as long (--hours){fewer}"
             )
     return [f"warning: {label}: {message}" for label, message in lines.items()]
 
