@@ -10,9 +10,9 @@ FUZZ   ?= 1800
 # Tests of work that threads divide: kernels, training, evaluation, simulation, and the program that starts them.
 THREADED := tests/models/equiformer tests/training tests/evaluation tests/simulation tests/cli
 # Those of them that choose or divide threads themselves: also with more threads than cores.
-DIVIDING := tests/models/equiformer tests/simulation
+DIVIDING := tests/models/equiformer tests/simulation/test_divided.py tests/runtime/test_threads.py
 # Tests whose numbers depend on the instructions of a processor.
-PORTABLE := tests/contract tests/nn tests/models tests/simulation
+PORTABLE := tests/contract tests/nn tests/models tests/simulation/crystals tests/simulation/relaxation
 GPU    := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 # The one place that says which torch: the default build beside an NVIDIA GPU, otherwise a CPU build.
 TORCH  ?= $(if $(GPU),torch,torch==2.13.0)

@@ -12,12 +12,12 @@
 # the slice is over, and something is left.  FOLDER (default runs/gpu) gets gpu.json and report/benchmarks.md.
 # $MD17_ASPIRIN names the file of the data; without it they are downloaded.  --tiny: small sizes, to try the script.
 set -uo pipefail
-device=cuda slice=600 tiny= folder=runs/gpu
+device=cuda slice=600 tiny= workers=4 folder=runs/gpu
 while [ $# -gt 0 ]; do
     case $1 in
         --device) device=$2; shift 2 ;;
         --slice) slice=$2; shift 2 ;;
-        --tiny) tiny=yes; shift ;;
+        --tiny) tiny=yes workers=0; shift ;;
         -*) echo "unknown option $1; see the head of $0" >&2; exit 2 ;;
         *) folder=$1; shift ;;
     esac
@@ -52,7 +52,7 @@ bench() { # NAME VERB OPTIONS ...
 tests() {
     if [ -e "$folder/tests.passed" ]; then return; fi
     echo "$(date +%H:%M) tests on $device"
-    within python -m pytest -n 4 -q -m gpu ${tiny:+-k "envelope and auto"} "$root/tests/contract/test_devices.py" \
+    within python -m pytest -n "$workers" -q -m gpu ${tiny:+-k "envelope and auto"} "$root/tests/contract/test_devices.py" \
         "$root/tests/training/test_recorded.py" >"$folder/tests.log" 2>&1
     local code=$?
     if [ $code -eq 143 ]; then left=1; return; fi

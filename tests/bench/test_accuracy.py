@@ -260,7 +260,7 @@ def test_a_program_is_trained_and_judged(
         pytest.skip(f"{variable} names no Python with {name} (docs/benchmarks.md)")
     program = with_pythons([name], {name: os.environ.get(variable, "")})[name]
     contest = Contest(
-        folder=tmp_path, data=data_dir, set_name="ethanol-50", program_name=name, program=program, minutes=0.5
+        folder=tmp_path, data=data_dir, set_name="ethanol-50", program_name=name, program=program, minutes=0.2
     )
     found = contest.run()
     validation = min(error for _, error in found["curve"])

@@ -12,9 +12,10 @@ from denskit.files import locked
 from killing import leftovers, posix, run, spread
 from simulation.jobs import relax_clusters, simulate, study_water
 
+pytestmark = pytest.mark.one_thread
 JOBS = {"relax": relax_clusters, "md": simulate, "study": study_water}
 TIMES = {"summary.json"}  # of relaxations: how long the last run took
-POINTS = 5
+POINTS = 3
 
 
 def _files(folder: Path) -> dict[str, bytes]:

@@ -42,7 +42,7 @@ TORCHRUN = ["-m", "torch.distributed.run"]
 # in the store that attempts share, the second one finds the addresses of the first and waits for them
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 ALONE = [[]]
-TWO, FOUR = ([[*TORCHRUN, "--standalone", f"--nproc-per-node={count}"]] for count in (2, 4))
+TWO = [[*TORCHRUN, "--standalone", "--nproc-per-node=2"]]
 
 
 def nodes(*options: str) -> list[list[str]]:
@@ -141,9 +141,8 @@ def same_weights(one: Path, other: Path) -> None:
     [
         (TWO, ALONE, ["training.shard=true"], "processes: 2 before, 1 now"),
         (ALONE, TWO, [], "processes: 1 before, 2 now"),
-        (TWO, FOUR, [], "processes: 2 before, 4 now"),
     ],
-    ids=["shared_2_to_1", "1_to_2", "2_to_4"],
+    ids=["shared_2_to_1", "1_to_2"],
 )
 def test_a_checkpoint_continues_on_another_number_of_processes(
     results: dict[str, Path],

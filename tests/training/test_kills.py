@@ -20,6 +20,7 @@ SETTINGS = (
     "device=cpu", "training.checkpoint_every=7 steps", "training.evaluate_every=2 steps", "training.ema_decay=0.9",
 )  # fmt: skip
 POINTS = 5
+pytestmark = pytest.mark.one_thread
 
 
 @posix

@@ -12,6 +12,7 @@ import pytest
 
 import denskit
 
+pytestmark = pytest.mark.one_thread
 SOURCE = Path(denskit.__file__).parent
 PROGRAM = """
 import torch
