@@ -34,7 +34,7 @@ export PIP_NO_INPUT := 1
 help:
 	@echo "make test            all tests, one thread a process"
 	@echo "make test-threads    tests of kernels, training, evaluation and simulation with the default number of threads, some with 4"
-	@echo "make test-portable   tests of models and simulation without a processor's vector instructions"
+	@echo "make test-portable   tests of models, crystals and relaxation without a processor's vector instructions"
 	@echo "make test-minimum    tests of the package with the oldest dependencies, in .venv-minimum"
 	@echo "make fuzz            read damaged files for half an hour (FUZZ=seconds); what fails is kept in fuzz-found"
 	@echo "make mutations       break the training objectives on purpose and see the tests fail, a few minutes"
