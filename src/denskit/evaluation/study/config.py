@@ -147,11 +147,11 @@ class StudyConfig(Settings):
         if hidden:
             name, key = hidden[0]
             raise ValueError(f"variants: {name}: {key} is an axis, too, whose values would replace it; choose one")
-        twice = [
-            (key, value) for key, values in self.axes.items() for value, n in Counter(map(str, values)).items() if n > 1
-        ]
-        if twice:
-            raise ValueError(f"axes: {twice[0][0]} has {twice[0][1]} twice")
+        for key, values in self.axes.items():
+            groups = [list(same) for _, same in itertools.groupby(sorted(values, key=_sorted_by), key=_sorted_by)]
+            twice = [" and ".join(map(str, same)) for same in groups if len(same) > 1]
+            if twice:
+                raise ValueError(f"axes: {key}: {twice[0]} are one value")
         untuned = [key for key in self.best_of if key not in self.axes]
         if untuned:
             raise ValueError(f"best_of: {untuned[0]} is no axis; list its values: axes.{untuned[0]}=[...]")
@@ -173,6 +173,14 @@ class StudyConfig(Settings):
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: {list(self.seeds)} has one twice")
         return self
+
+
+def _sorted_by(value: object) -> tuple[bool, float, str]:
+    """Equal for texts and numbers that settings take as one: "1e-3", which is text in YAML, and 0.001."""
+    try:
+        return (True, float(str(value)), "")
+    except ValueError:
+        return (False, 0.0, str(value))
 
 
 @dataclass(frozen=True, kw_only=True)
