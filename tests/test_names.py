@@ -13,10 +13,25 @@ import denskit
 ETHANOL = Path(denskit.__file__).parent / "data/embedded/ethanol.npz"
 HEAVY = "import denskit, sys; print(sorted({'torch', 'numpy', 'ase', 'pydantic'} & set(sys.modules)))"
 
+PREDICTION = """
+import sys
+from ase.build import molecule
+from denskit import DenskitCalculator
+atoms = molecule("CH3CH2OH")
+atoms.calc = DenskitCalculator("zoo:ethanol-xtb")
+print(atoms.get_forces().shape, sorted({"torch._dynamo", "matplotlib", "scipy.stats"} & set(sys.modules)))
+"""
+
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_prediction_loads_no_compiler() -> None:
+    """Nor what draws; together they take longer than the forces."""
+    done = subprocess.run([sys.executable, "-c", PREDICTION], capture_output=True, text=True, check=True)
+    assert done.stdout == "(9, 3) []\n"
 
 
 def test_every_name_is_there_and_listed() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.stats import spearmanr
 
 from denskit.analysis.plots import COLOURS, MEV, plain_ticks, row_of_axes, series_style
 
@@ -82,7 +82,7 @@ def _draw_trend(axes: Axes, quantity: np.ndarray, error: np.ndarray) -> None:
     x = [np.median(quantity[group]) for group in groups]
     low, high = np.array([np.quantile(error[group], [0.1, 0.9]) for group in groups]).T
     varies = bool(np.ptp(quantity) and np.ptp(error))
-    rank = f"; rank correlation {spearmanr(quantity, error).statistic:.2f}" if varies else ""
+    rank = f"; rank correlation {scipy.stats.spearmanr(quantity, error).statistic:.2f}" if varies else ""
     axes.fill_between(x, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="10 to 90 %")
     means = [error[group].mean() for group in groups]
     axes.plot(x, means, color=COLOURS[0], marker="o", markersize=3.5, label=f"mean{rank}")

@@ -20,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
-import torch._inductor
 from torch import Tensor, fx
 
 from denskit.files import atomic_write, cache_folder, is_locked, locked
@@ -37,6 +36,8 @@ def library_of(graph: fx.GraphModule, inputs: tuple[Tensor, ...]) -> Compiled:
     A library is code, so only those are loaded that nobody but the user can write.  Where the cache folder cannot be
     written, the library is made for this process alone.
     """
+    from torch._inductor import aoti_load_package  # with the whole compiler: more than a second
+
     with tempfile.TemporaryDirectory() as temporary:
         root = _private(cache_folder() / "compiled") or Path(temporary)
         folder = root / _digest(graph, inputs)
@@ -46,7 +47,7 @@ def library_of(graph: fx.GraphModule, inputs: tuple[Tensor, ...]) -> Compiled:
                 _compile(graph, inputs, path)
                 _remove_oldest(root)
             os.utime(folder)
-            library = torch._inductor.aoti_load_package(str(path))
+            library = aoti_load_package(str(path))
     return lambda *given: tuple(library(*given))
 
 
@@ -58,11 +59,13 @@ def _is_whole(path: Path) -> bool:
 
 
 def _compile(graph: fx.GraphModule, inputs: tuple[Tensor, ...], path: Path) -> None:
+    from torch._inductor import aoti_compile_and_package
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # inside torch
         exported = torch.export.export(graph, inputs)
         with atomic_write(path) as unfinished:
-            torch._inductor.aoti_compile_and_package(exported, package_path=str(unfinished))
+            aoti_compile_and_package(exported, package_path=str(unfinished))
 
 
 def _digest(graph: fx.GraphModule, inputs: tuple[Tensor, ...]) -> str:

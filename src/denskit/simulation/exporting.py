@@ -67,9 +67,11 @@ def export_model(model: ForceField, path: Path, *, compiled: bool = False) -> di
     metadata = _metadata(model, program)
     with atomic_write(path) as temporary:
         if compiled:
+            from torch._inductor import aoti_load_package
+
             _compile(exported, temporary, metadata)
             # the check above was of the program, not of the library
-            library = torch._inductor.aoti_load_package(str(temporary))
+            library = aoti_load_package(str(temporary))
             _check_agreement(tuple(library(*other)), wanted, program.dtype)
         else:
             torch.export.save(exported, temporary, extra_files={METADATA: json.dumps(metadata)})
@@ -78,9 +80,11 @@ def export_model(model: ForceField, path: Path, *, compiled: bool = False) -> di
 
 def _compile(exported: torch.export.ExportedProgram, path: Path, metadata: dict[str, Any]) -> None:
     """Write the package of AOTInductor.  Raises ValueError where it fails."""
+    from torch._inductor import aoti_compile_and_package
+
     options = {"aot_inductor.metadata": {METADATA: json.dumps(metadata)}}
     try:
-        torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=options)
+        aoti_compile_and_package(exported, package_path=str(path), inductor_configs=options)
     except Exception as error:  # compilers raise exceptions of any type
         first_line = str(error).strip().split("\n")[0][:200]
         reason = f"{type(error).__name__}: {first_line}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
-from scipy.stats import spearmanr
+import scipy  # its parts are loaded when they are used
 
 from denskit.analysis.error_plots import calibration_figure
 from denskit.analysis.judged import Judged
@@ -42,7 +42,7 @@ def committee(runs: Sequence[RunResults], title: str = "The runs as a committee"
     )
     text += (
         f"The committee's error is {ratio:.1f} times its spread (root mean squares over atoms), their rank correlation "
-        f"is {spearmanr(spread, error).statistic:.2f}: {verdict}."
+        f"is {scipy.stats.spearmanr(spread, error).statistic:.2f}: {verdict}."
     )
     name = title.lower().replace(" ", "_")
     return Section(title, [paragraph(text), Picture(name, calibration_figure(spread, error), _CAPTION)])

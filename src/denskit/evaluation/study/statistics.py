@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student
+import scipy  # its parts are loaded when they are used
 
 CONFIDENCE = 0.95  # of the intervals
 
@@ -53,5 +53,5 @@ def difference(values: Mapping[int, float], reference: Mapping[int, float]) -> D
     middle = float(pairs.mean())
     if len(seeds) < 2:
         return Difference(scale * middle, float("nan"), float("nan"), 1)
-    half = float(student.ppf((1 + CONFIDENCE) / 2, len(seeds) - 1) * pairs.std(ddof=1) / np.sqrt(len(seeds)))
+    half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(seeds) - 1) * pairs.std(ddof=1) / np.sqrt(len(seeds)))
     return Difference(scale * middle, scale * (middle - half), scale * (middle + half), len(seeds))
