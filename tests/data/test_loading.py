@@ -145,6 +145,11 @@ def test_isolated_atoms_give_references_and_are_not_trained_on(tmp_path: Path) -
     path = _write(tmp_path / "lacking.extxyz", [*_frames(20), single[0]])
     with pytest.raises(ValueError, match=r"needs a frame with one atom and an energy for each element; none for C\."):
         load_data(DataConfig(path=path, references="isolated"), seed=0)
+    cell = ase.Atoms("C", cell=np.full((3, 3), 1.8) - 1.8 * np.eye(3), pbc=True)
+    cell.calc = SinglePointCalculator(cell, energy=-1009.0, forces=np.zeros((1, 3)))
+    loaded = load_data(DataConfig(path=_write(tmp_path / "cell.extxyz", [*_frames(20), *single, cell]),
+                                  references="isolated"), seed=0)  # fmt: skip
+    assert loaded.references == atoms, "an atom beside its images is none"
     path = _write(tmp_path / "twice.extxyz", [*_frames(20), *single, single[0]])
     with pytest.raises(ValueError, match="finds an element twice among the frames 20, 21, 22"):
         load_data(DataConfig(path=path, references="isolated"), seed=0)

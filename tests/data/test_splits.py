@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from denskit.data.config import SplitConfig
-from denskit.data.splits import Splits, divide
+from denskit.data.splits import PARTS, Splits, divide, identity_of
 from denskit.runtime.progress import counted
 
 
@@ -56,6 +56,8 @@ def _sizes(splits: Splits) -> tuple[int, int, int]:
         (1000, {"train": 100, "valid": 10, "test": 20}, (100, 10, 20)),
         (1000, {"valid": 0, "test": 0}, (1000, 0, 0)),
         (1000, {"train": 1.0, "valid": 0}, (1000, 0, 0)),
+        (25, {"train": 0.8, "valid": 0.1, "test": 0.1}, (21, 2, 2)),
+        (15, {"train": 0.9, "valid": 0.1, "test": 0}, (13, 2, 0)),
         (1000, {"mode": "published"}, (950, 50, 0)),
         (1000, {"mode": "blocks", "gap": 10}, (880, 50, 50)),
     ],
@@ -231,3 +233,21 @@ def test_split_files_are_plain_json(file: Path, tmp_path: Path) -> None:
 def test_settings_that_would_be_ignored_are_refused(split: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValidationError, match=complaint):
         SplitConfig(**split)
+
+
+@pytest.mark.parametrize("shares", [(0.8, 0.1, 0.1), (0.9, 0.05, 0.05), (0.7, 0.15, 0.15), (0.6, 0.2, 0.2)])
+def test_shares_that_are_all_take_all(file: Path, shares: tuple[float, float, float]) -> None:
+    """Whatever rounding makes of each."""
+    for total in range(10, 60):
+        sizes = _sizes(_divide(file, total, **dict(zip(PARTS, shares, strict=True))))
+        assert sum(sizes) == total
+        assert all(abs(size - share * total) <= 1.5 for size, share in zip(sizes, shares, strict=True))
+
+
+def test_a_lock_in_a_folder_is_no_other_data(tmp_path: Path) -> None:
+    (tmp_path / "a.lmdb").write_bytes(b"data")
+    before = identity_of(tmp_path)
+    (tmp_path / "a.lmdb-lock").write_bytes(b"lock")
+    assert identity_of(tmp_path) == before
+    (tmp_path / "b.lmdb").write_bytes(b"more")
+    assert identity_of(tmp_path) != before

@@ -166,6 +166,13 @@ def test_isolated_atoms_of_some_elements_do_not_pull_at_the_fit() -> None:
     assert _table(atoms) == pytest.approx({"H": TRUE["H"], "O": TRUE["O"], "C": 0.0}, abs=1e-9)
 
 
+def test_isolated_atoms_are_not_in_the_unit_of_energies() -> None:
+    """They lie eV from what fits the bound ones."""
+    bound = [_system("H2O", 2 * TRUE["H"] + TRUE["O"] + x, seed=i) for i, x in enumerate((-0.1, 0.0, 0.1))]
+    alone, beside = _fit(bound), _fit([*bound, _atom("H", energy=TRUE["H"] + 40.0)])
+    assert float(beside.energy_scale) == pytest.approx(float(alone.energy_scale), rel=1e-9) == pytest.approx(0.1)
+
+
 def test_separate_scales_for_direct_forces() -> None:
     systems = [_system("CH4", energy, seed=i) for i, energy in enumerate((-100.0, -104.0, -105.0))]
     fixed = systems[0].fixed.copy()

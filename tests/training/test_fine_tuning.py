@@ -414,3 +414,33 @@ def test_isolated_atoms_are_no_residuals_of_bound_ones(tiny: Tiny, trained: Path
         for source in (bound, Slabs([*(bound[index] for index in range(len(bound))), *atoms]))
     ]
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
+
+
+def _with_rare_silicon(tmp_path: Path, energy: float | None) -> LoadedData:
+    frames = list(_frames("ethanol", 40).systems)
+    other = replace(frames[17], atomic_numbers=np.where(frames[17].atomic_numbers == 8, 14, frames[17].atomic_numbers))
+    frames[17] = replace(other, energy=energy)
+    return LoadedData(train=Slabs(frames), valid=None, test=None, splits=None, messages=[], references="trained")
+
+
+def test_a_rare_new_element_has_a_reference(
+    tiny: Tiny, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where none of the structures that are predicted by chance has it; without an energy, it is said."""
+    monkeypatch.setattr("denskit.training.fine_tuning.FITTED", 5)
+    trainer = _start(tiny(f"training.init_from={trained}"), _with_rare_silicon(tmp_path, -8000.0))
+    assert float(trainer.force_field.scaling.references[14]) < -7000
+    unlabelled = _start(tiny(f"training.init_from={trained}", name="other"), _with_rare_silicon(tmp_path, None))
+    assert "warning: no training structure with Si has an energy" in _said(unlabelled)
+
+
+def test_a_run_names_its_first_model_from_anywhere(tiny: Tiny, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained.parent)
+    config = tiny(f"training.init_from={trained.name}", "data.path=s3://bucket/frames.extxyz", "data.name=file",
+                  "data.molecule=null")  # fmt: skip
+    written = config.document()
+    assert written["training"]["init_from"] == str(trained) and written["data"]["path"] == "s3://bucket/frames.extxyz"
+    shipped = tiny("training.init_from=zoo:ethanol-xtb", name="shipped").document()
+    assert shipped["training"]["init_from"] == "zoo:ethanol-xtb"
+    earlier = written | {"training": written["training"] | {"init_from": trained.name}}
+    assert config.completed(earlier)["training"]["init_from"] == str(trained), "as it was once written"

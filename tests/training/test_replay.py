@@ -17,6 +17,7 @@ from denskit.evaluation.evaluate import evaluate
 from denskit.simulation.calculator import DenskitCalculator
 from denskit.training.load_config import load_config
 from denskit.training.loader import Mixture
+from denskit.training.replay import old_structures
 from denskit.training.run import train
 
 from trained import TRAINED
@@ -103,6 +104,27 @@ def test_replay_without_effect_is_refused(
     _rattled(paths["foreign"], 20, "NH3", lambda atoms: (0.0, np.zeros((4, 3))))
     with pytest.raises(ValueError, match=words):
         _tuned(tmp_path / "run", new, *(setting.format(**paths) for setting in settings))
+
+
+def test_old_structures_are_read_as_they_were_trained_on(tmp_path: Path) -> None:
+    """Filtered, and of their origin: molecular dynamics, which DeNS never corrupts."""
+
+    def labels(atoms: ase.Atoms) -> tuple[float, np.ndarray]:
+        energy, forces = _springs(atoms)
+        return energy, forces * (1000.0 if len(seen) == 3 else 1.0)
+
+    seen: list[int] = []
+    first = _rattled(tmp_path / "first.xyz", 20, "H2O", lambda atoms: (seen.append(0), labels(atoms))[1])
+    valid = _rattled(tmp_path / "valid.xyz", 4, "H2O", _springs)
+    settings = [f"data.train={first}", f"data.valid={valid}", "data.filter.max_force=50", "data.origin=md"]
+    config = load_config("demo", [*settings, "data.name=file", "data.molecule=null", "training.max_steps=2",
+                                  "training.batch_size=4", f"output={tmp_path / 'first'}", "device=cpu"])  # fmt: skip
+    run = train(config)
+    config = load_config("demo", [f"training.init_from={run}", f"training.replay={first}", f"data.path={valid}",
+                                  "data.name=file", "data.molecule=null", f"output={tmp_path / 'x'}"])  # fmt: skip
+    old, said = old_structures(config)
+    assert len(old) == 19 and not any(system.denoise for system in old)
+    assert "left out 1 of 20" in said[-1]
 
 
 def test_old_structures_take_turns() -> None:

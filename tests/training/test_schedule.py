@@ -116,3 +116,8 @@ def test_a_warmup_longer_than_the_training_is_refused() -> None:
 def test_what_is_due_when(interval: str, due: list[int]) -> None:
     schedule = _schedule(5, max_steps=12)
     assert [step for step in range(1, 13) if schedule.is_due(parse_interval(interval), step)] == due
+
+
+def test_intervals_of_whole_steps_are_not_late_by_rounding() -> None:
+    schedule = _schedule(50, max_steps=200)  # 1.1 * 50 is a little more than 55
+    assert [step for step in range(1, 200) if schedule.is_due(parse_interval("1.1 epochs"), step)] == [55, 110, 165]

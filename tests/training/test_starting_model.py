@@ -13,6 +13,7 @@ from denskit.batch import System
 from denskit.data import LoadedData, load_data
 from denskit.data.base import evenly
 from denskit.data.config import References, SplitConfig
+from denskit.data.structure_arrays import StructureArrays
 from denskit.models.scaling import fit_scaling
 from denskit.runtime.processes import join_processes
 from denskit.tasks import build_task
@@ -167,3 +168,14 @@ def test_tasks_start_from_the_same_weights(tiny: Tiny) -> None:
     same = [name for name in plain if name in dens and plain[name].shape == dens[name].shape]
     assert len(same) > 0.8 * len(plain) and len(dens) > len(plain)
     assert all((plain[name] == dens[name]).all() for name in same)
+
+
+def test_a_sample_of_a_file_in_memory_has_all_elements(
+    tiny: Tiny, forty: list[System], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(initial, "SAMPLE", 14)
+    config, data = tiny("model.forces=direct"), _loaded(forty, "fit")
+    data = replace(data, train=StructureArrays.from_systems(forty, name="water"))
+    force_field, messages = initial_force_field(config, data, build_task(config.task))
+    assert force_field.scaling.elements == [1, 8, 54]
+    assert messages[-1] == "the above is of 15 evenly spaced structures of 40"

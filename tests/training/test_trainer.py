@@ -42,6 +42,7 @@ from denskit.training.run_folder import RunFolder
 from denskit.training.running_totals import RunningTotals
 from denskit.training.trainer import Asked, Trainer
 from training.same_runs import assert_same_runs
+from training.slabs import Slabs
 
 Tiny = Callable[..., RunConfig]
 
@@ -570,3 +571,13 @@ def test_the_best_model_where_forces_are_zero_by_symmetry_has_the_best_energy(
     said = (run / "train.log").read_text(encoding="utf-8")
     assert said.count("all forces of the validation split are zero; best: the smallest energy_mae_meV") == 1
     assert f"Validation energies were best at step {best} of 10" in training_in_words(RunResults(run))
+
+
+def test_a_label_that_decides_and_is_nowhere_is_missed_before_the_first_step(
+    tiny: Callable[..., RunConfig],
+) -> None:
+    config = tiny("data.missing=mask")
+    data = load_data(config.data, config.seed)
+    unlabelled = Slabs([replace(system, forces=None) for system in data.valid])
+    with pytest.raises(ValueError, match=r"training\.best_by=forces, but slabs has no label for it"):
+        Trainer(config, replace(data, valid=unlabelled), join_processes("cpu"))

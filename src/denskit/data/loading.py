@@ -204,8 +204,8 @@ def _without_isolated_atoms(source: Source) -> tuple[np.ndarray, dict[str, float
     """
     systems = list(source)
     elements = {chemical_symbols[z] for system in systems for z in system.atomic_numbers}
-    single = np.array([len(system) == 1 for system in systems])
-    judged = np.array([len(system) == 1 and system.energy is not None for system in systems])
+    single = np.array([system.is_isolated for system in systems])
+    judged = np.array([system.is_isolated and system.energy is not None for system in systems])
     atoms = [systems[place] for place in np.flatnonzero(judged)]
     energies = {chemical_symbols[atom.atomic_numbers[0]]: float(atom.energy or 0.0) for atom in atoms}
     if len(energies) < len(atoms):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,9 @@ from denskit.runtime.progress import counted
 PUBLISHED_SEED = 1
 PUBLISHED_TRAIN, PUBLISHED_VALID = 950, 50
 LARGE = 4 * 2**30  # bytes of a file that is not read for a comparison
+DEFAULT = 0.05  # share of validation and of test
 PARTS = ("train", "valid", "test")
+LOCKS = ("-lock", ".lock")  # ends of names of files that come and go while a database is read
 
 
 @dataclass(frozen=True)
@@ -157,14 +160,15 @@ def content_in_words(path: Path) -> str:
 
 
 def identity_of(path: Path) -> tuple[int, str]:
-    """Bytes and SHA-256 of a file; of a folder bytes of all files, and a hash of their names and sizes.
+    """Bytes and SHA-256 of a file; of a folder bytes of all files but locks, and a hash of their names and sizes.
 
     Of Denskit's shards those of their index, which has the digest of each shard.
     """
     path = path / INDEX if (path / INDEX).is_file() else path
     if not path.is_dir():
         return path.stat().st_size, sha256_of(path)
-    sizes = {str(file.relative_to(path)): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()}
+    files = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.endswith(LOCKS)]
+    sizes = {str(file.relative_to(path)): file.stat().st_size for file in files}
     return sum(sizes.values()), hashlib.sha256(repr(sizes).encode()).hexdigest()
 
 
@@ -177,7 +181,7 @@ def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) 
 
     if split.test and not test:
         raise ValueError(f"split.test={split.test} divides {name}, but data.test names a file for them")
-    default = max(1, round(0.05 * total))
+    default = max(1, round(DEFAULT * total))
     train, valid, held_out = frames("train"), frames("valid"), frames("test") if test else 0
     valid = default if valid is None else valid
     if held_out is None and train is None:
@@ -186,7 +190,8 @@ def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) 
     room = total - gaps - valid - (held_out or 0)
     if train == 0:
         raise ValueError(f"{name}: data.split.train=0 leaves nothing to train on; give at least 1")
-    train = room if train is None else train
+    if train is None or _take_all(split, test=test):
+        train = room
     if room < train or train < 1:
         wanted = f"{max(train, 1)} train + {valid} valid" + (f" + {held_out} test" if held_out is not None else "")
         between = f" and {gaps} between blocks" if gaps else ""
@@ -196,6 +201,13 @@ def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) 
             "data.test)"
         )
     return train, valid, room - train if held_out is None else held_out
+
+
+def _take_all(split: SplitConfig, *, test: bool) -> bool:
+    """Whether the shares are all and leave no frame: each is rounded alone, so training takes what is left."""
+    valid = DEFAULT if split.valid is None else split.valid
+    shares = [share for share in (split.train, valid, split.test if test else None) if share]
+    return all(isinstance(share, float) for share in shares) and math.isclose(sum(shares), 1)
 
 
 def _consecutive(order: np.ndarray, counts: tuple[int, int, int], gap: int) -> list[np.ndarray]:

@@ -25,7 +25,6 @@ from denskit.models.reference_fit import fit_references
 from denskit.runtime.warning import warn
 
 Scale = Literal["energy_std", "force_rms"]
-APART = 6.0  # Å between periodic images of one atom beyond which it counts as isolated
 
 
 class Scaling(nn.Module):
@@ -202,7 +201,8 @@ def fit_scaling(
         elif isinstance(references, dict):
             table = data.centred(table, residuals, messages)
             residuals = data.residuals(table)
-        energy_scale = data.energy_scale(scale, residuals, messages)
+        bound = rows_to_fit(data.counts, data.isolated)  # bonds, not atoms, are what a model has to tell apart
+        energy_scale = data.energy_scale(scale, residuals[bound], messages)
         force_scale = energy_scale if gradient_forces else data.force_rms or energy_scale
     scaling = Scaling(
         elements=[*data.elements, *more],
@@ -234,8 +234,8 @@ class Statistics:
     """Statistics of training structures, from one pass.
 
     ``elements`` [K] are atomic numbers.  Of the structures with an energy: ``counts`` [B, K] atoms of each element,
-    ``energies`` [B] in eV, ``isolated`` [B] single atoms without near images.  ``force_rms`` in eV/Å is over free
-    atoms, 0 without labels.
+    ``energies`` [B] in eV, ``isolated`` [B] single atoms without near images, ``places`` [B] in the source.
+    ``force_rms`` in eV/Å is over free atoms, 0 without labels.
     """
 
     def __init__(self, source: Iterable[System]) -> None:
@@ -244,12 +244,14 @@ class Statistics:
         compositions: list[np.ndarray] = []
         seen = np.zeros(MAX_ATOMIC_NUMBER + 1, dtype=bool)
         square = count = 0.0
-        for system in source:
+        places: list[int] = []
+        for place, system in enumerate(source):
             composition = np.bincount(system.atomic_numbers, minlength=MAX_ATOMIC_NUMBER + 1)
             seen |= composition > 0
             if system.energy is not None:
+                places.append(place)
                 energies.append(system.energy)
-                isolated.append(is_isolated(system))
+                isolated.append(system.is_isolated)
                 compositions.append(composition.astype(np.int32))
             if system.forces is not None:
                 free = system.forces[~system.fixed]
@@ -257,9 +259,14 @@ class Statistics:
         self.elements = np.flatnonzero(seen).tolist()
         self.symbols = [chemical_symbols[z] for z in self.elements]
         self.energies, self.isolated = np.array(energies), np.array(isolated, dtype=bool)
+        self.places = np.array(places, dtype=np.int64)
         table = np.array(compositions, dtype=np.int32).reshape(len(compositions), len(seen))
         self.counts = table[:, self.elements]
         self.force_rms = float(np.sqrt(square / count)) if count else 0.0
+
+    def holders(self, element: int, most: int) -> np.ndarray:
+        """Places in the source of at most ``most`` structures with an energy and atoms of an element."""
+        return self.places[self.counts[:, self.elements.index(element)] > 0][:most]
 
     @property
     def composition(self) -> dict[str, int] | None:
@@ -346,9 +353,3 @@ def rows_to_fit(counts: np.ndarray, isolated: np.ndarray) -> np.ndarray:
     """
     bound = ~isolated
     return np.asarray(bound | ~counts[:, counts[bound].any(axis=0)].any(axis=1))
-
-
-def is_isolated(system: System) -> bool:
-    """A single atom without a periodic image nearby."""
-    lengths = np.linalg.norm(system.cell[system.pbc], axis=1)
-    return len(system) == 1 and bool((lengths > APART).all())

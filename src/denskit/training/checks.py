@@ -84,7 +84,7 @@ class PlannedTraining:
         shortest = self.config.model.cutoff
         for system in self.systems:
             vectors = self.config.model.with_neighbors(collate([system], torch.float64)[0]).edge_vectors()
-            shortest = min(shortest, *torch.linalg.vector_norm(vectors, dim=-1).tolist())
+            shortest = min([shortest, *torch.linalg.vector_norm(vectors, dim=-1).tolist()])
         return shortest
 
 

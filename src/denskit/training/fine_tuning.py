@@ -17,7 +17,7 @@ from ase.data import atomic_numbers, chemical_symbols
 from torch import Tensor
 
 from denskit.batch import MAX_ATOMIC_NUMBER
-from denskit.data.base import Source, evenly
+from denskit.data.base import Source, Subset, spaced
 from denskit.data.config import References
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
@@ -25,7 +25,7 @@ from denskit.models.config import ModelConfig
 from denskit.models.model_file import load_model
 from denskit.models.prediction import batches
 from denskit.models.reference_fit import fit_references
-from denskit.models.scaling import Scaling, Statistics, describe, is_isolated, listed, rows_to_fit
+from denskit.models.scaling import Scaling, Statistics, describe, listed, rows_to_fit
 from denskit.runtime.memory import memory_named
 from denskit.settings import ON_FINE_TUNING, marked
 from denskit.training.parts import freeze
@@ -34,6 +34,7 @@ from denskit.training.settings import FixedScale, RunConfig
 
 COMPARED = 64  # structures that are predicted before training
 FITTED = 300  # the same where references are fitted to the residuals
+HOLDERS = 20  # of each new element that are among them
 OFFSET = 0.1  # eV an atom between labels and predictions that is worth a warning
 ELSEWHERE = 2.0  # eV an atom: total energies of another kind, which no training of the weights can bridge
 _PERIODS = (0, 2, 10, 18, 36, 54, 86, 118)  # atomic numbers at which periods end
@@ -78,10 +79,11 @@ def fine_tuned(
     force_field.to(device)
     constants = _Constants(scaling)
     constants.take(references, found, training.scale)
-    constants.predict(force_field, evenly(measured, FITTED if new or references == "fit" else COMPARED), config)
+    enough = FITTED if new or references == "fit" else COMPARED
+    constants.predict(force_field, _with_elements(measured, enough, found, new), config)
     if references == "trained" and constants.are_elsewhere(new):
         references = "fit"
-        constants.predict(force_field, evenly(measured, FITTED), config)
+        constants.predict(force_field, _with_elements(measured, FITTED, found, new), config)
         messages.append(
             f"labels lie more than {ELSEWHERE:g} eV an atom from the model's energies, as total energies of another "
             "kind do: the references of the elements are corrected, as with data.references=fit"
@@ -94,6 +96,12 @@ def fine_tuned(
     messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
     messages += constants.compare(new, references)
     return force_field, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
+
+
+def _with_elements(source: Source, most: int, found: Statistics, elements: Iterable[int]) -> Source:
+    """At most ``most`` structures, evenly spaced, and some that have the given elements, which may be rare."""
+    places = [spaced(len(source), most), *(found.holders(element, HOLDERS) for element in elements)]
+    return Subset(source, np.unique(np.concatenate(places)), source.name)
 
 
 def _check_units(config: RunConfig, scaling: Scaling, origin: str) -> None:
@@ -189,7 +197,7 @@ class _Constants:
                 left += (targets.energy - energies)[targets.energy_mask].tolist()
                 labelled = [system for system in systems if system.energy is not None]
                 counts += [np.bincount(system.atomic_numbers, minlength=MAX_ATOMIC_NUMBER + 1) for system in labelled]
-                isolated += [is_isolated(system) for system in labelled]
+                isolated += [system.is_isolated for system in labelled]
         table = np.array(counts).reshape(len(left), MAX_ATOMIC_NUMBER + 1)
         kept = rows_to_fit(table, np.array(isolated, dtype=bool))
         self.counts, self.left = table[kept], np.array(left)[kept]
@@ -212,6 +220,13 @@ class _Constants:
             messages += self._fit("corrections of the references, fitted to the residuals", old, known)
         if not old.all() and not jointly and references in ("trained", "fit"):
             messages += self._fit("references of new elements, fitted to the residuals", ~old, new)
+        lacking = [z for z in new if not self.counts[:, z].any()]
+        if lacking and references in ("trained", "fit"):
+            symbols = " ".join(chemical_symbols[z] for z in lacking)
+            messages.append(
+                f"warning: no training structure with {symbols} has an energy, so its reference is 0 eV and energies "
+                "with it will be wrong; give data.references={H: ..., ...}"
+            )
         if isinstance(scale, FixedScale):
             return messages
         if references == "mean":

@@ -7,7 +7,7 @@ import numpy as np
 from denskit.batch import System
 from denskit.data.base import Source, evenly
 from denskit.models.reference_fit import fit_references
-from denskit.models.scaling import Statistics, is_isolated
+from denskit.models.scaling import Statistics
 from denskit.tasks import FOR_MANY_MATERIALS
 from denskit.training.settings import RunConfig
 
@@ -45,7 +45,7 @@ def energy_spread(systems: list[System]) -> tuple[float, float]:
     where there are too few); mean absolute component of the forces on free atoms, in eV/Å (0 where there are none).
     Left out are isolated atoms, and structures with an element that no other composition has: nothing tells its energy.
     """
-    bound = [system for system in systems if system.energy is not None and not is_isolated(system)]
+    bound = [system for system in systems if system.energy is not None and not system.is_isolated]
     free = [np.abs(system.forces[~system.fixed]).ravel() for system in bound if system.forces is not None]
     if len(bound) < 2 or not sum(map(len, free)):
         return np.nan, 0.0

@@ -7,6 +7,7 @@ as the GPU.  A recorded step is launched at once.  Batches are padded to few sha
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -60,6 +61,8 @@ class RecordedBackward:
         shape = own if known else smallest_holding(own, self.recordings, WASTE)
         if shape is None:
             return self.backward(part.to(self.device), counts, weights)
+        # which batches with relaxed structures alone have, and the task has used: the same tensors for each
+        part = replace(part, targets=replace(part.targets, relaxation=None, relaxation_mask=None))
         part = with_ghosts(part, shape)
         inputs = [counts, weights, *part.tensors()]
         if shape not in self.recordings:

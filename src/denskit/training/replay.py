@@ -6,20 +6,24 @@ change by the same, so that one energy head serves both sets.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from denskit.batch import System
 from denskit.data.base import Source, Subset, evenly
+from denskit.data.config import FilterConfig
+from denskit.data.filters import without_filtered
 from denskit.data.loading import read_file
 from denskit.data.readers.formats import path_of, place_of
 from denskit.data.records import joined
 from denskit.data.splits import identity_of
 from denskit.models.base import ForceField
-from denskit.models.model_file import read_header
+from denskit.models.model_file import read_header, run_settings
 from denskit.models.scaling import Scaling
 from denskit.tasks.metrics import measure
 from denskit.training.loader import Mixture
@@ -85,12 +89,25 @@ def old_structures(config: RunConfig) -> tuple[Source, list[str]]:
             f"training.replay={training.replay} is a file of this run's own data, so nothing old would be replayed. "
             "Give structures that the model of training.init_from was trained on, or leave training.replay out"
         )
-    old, said = read_file(training.replay, reading_as_trained(trained, training.replay))
+    old: Source
+    data = run_settings(trained).get("data", {})
+    reading = reading_as_trained(trained, training.replay)
+    old, said = read_file(training.replay, reading.model_copy(update={"origin": _origin(data, training.replay)}))
     part = _trained_part(trained, training.replay, len(old))
     if part is None:
-        return old, said
+        old, left_out = without_filtered(old, FilterConfig.model_validate(data.get("filter", {})))
+        return old, said + left_out
     said.append(f"{training.replay}: the {len(part)} of {len(old)} structures that the model was trained on")
     return Subset(old, part, f"{training.replay} (train)"), said
+
+
+def _origin(data: Mapping[str, Any], file: str) -> str | None:
+    """The origin that a file had among the training data ``data`` of a model, or that of all."""
+    files = data.get("train")
+    for part in files if isinstance(files, list) else ():
+        if place_of(part["path"]) == place_of(file):
+            return part.get("origin") or data.get("origin")
+    return data.get("origin")
 
 
 def _movement(before: Scaling, after: Scaling) -> tuple[np.ndarray, float]:

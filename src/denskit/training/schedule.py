@@ -92,4 +92,5 @@ class Schedule:
         """Whether an event with this interval is due after ``step`` steps."""
         assert interval.unit in ("step", "epoch"), interval
         every = interval.number * (self.steps_per_epoch if interval.unit == "epoch" else 1)
+        every = round(every, 9) or every  # 1.1 epochs of 50 steps are 55 steps
         return math.floor(step / every) > math.floor((step - 1) / every)

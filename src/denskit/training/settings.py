@@ -12,8 +12,10 @@ from pydantic_core import to_jsonable_python
 
 from denskit.data.config import DataConfig
 from denskit.models.config import ModelConfig
+from denskit.reading.remote import address_of
 from denskit.settings import OnResume, Settings
 from denskit.tasks import TaskConfig
+from denskit.zoo import PREFIX
 
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(step|epoch|minute)s?")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?) ?lr")
@@ -363,8 +365,9 @@ class RunConfig(Settings):
                 data[name] = [part | {"path": _absolute(part["path"])} for part in data[name]]
             elif data.get(name) is not None:
                 data[name] = _absolute(data[name])
-        if document["training"]["replay"] is not None:
-            document["training"]["replay"] = _absolute(document["training"]["replay"])
+        for name in ("init_from", "replay"):
+            if document["training"][name] is not None:
+                document["training"][name] = _absolute(document["training"][name])
         if isinstance(data["references"], str) and Path(data["references"]).suffix:
             data["references"] = _absolute(data["references"])
         return document
@@ -376,8 +379,12 @@ class RunConfig(Settings):
             fields = type(getattr(self, section)).model_fields
             defaults = {name: field.get_default() for name, field in fields.items() if not field.is_required()}
             filled[section] = to_jsonable_python(defaults) | dict(document.get(section, {}))
+        if filled["training"].get("init_from") is not None:  # was once written as it was given
+            filled["training"]["init_from"] = _absolute(filled["training"]["init_from"])
         return filled
 
 
-def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().resolve())
+def _absolute(name: str) -> str:
+    """A path from the root; addresses and names of shipped models as they are."""
+    elsewhere = address_of(name) is not None or name.startswith(PREFIX)
+    return name if elsewhere else str(Path(name).expanduser().resolve())

@@ -11,7 +11,7 @@ from ase.data import atomic_numbers, chemical_symbols
 
 from denskit.batch import MAX_ATOMIC_NUMBER, Batch
 from denskit.data import LoadedData
-from denskit.data.base import Source, Subset, evenly
+from denskit.data.base import Source, Subset, evenly, spaced
 from denskit.data.config import SplitConfig
 from denskit.data.loading import FEW
 from denskit.data.structure_arrays import numbered
@@ -26,6 +26,7 @@ from denskit.training.parts import freeze
 from denskit.training.settings import FixedScale, RunConfig
 
 SAMPLE = 50_000  # structures of a larger training set that scales and references are measured on
+HOLDERS = 20  # of each element that none of these has
 
 
 def initial_force_field(
@@ -38,7 +39,7 @@ def initial_force_field(
 
     ``continued``: a model that this run has saved; then that of ``init_from`` is not read again, and may be gone.
     """
-    measured = evenly(data.train, SAMPLE)
+    measured = _measured(data.train)
     if config.training.init_from is not None and continued is not None and continued.is_file():
         force_field = load_model(continued, dtype=getattr(torch, config.training.dtype)).train()
         messages = [freeze(force_field, config.training.frozen)] if config.training.frozen else []
@@ -61,6 +62,16 @@ def initial_force_field(
     if len(measured) < len(data.train):
         messages.append(f"the above is of {len(measured)} evenly spaced structures of {len(data.train)}")
     return force_field, messages
+
+
+def _measured(source: Source) -> Source:
+    """The training structures, or of many a sample; of a file in memory with structures of its rarest elements, too."""
+    if not source.in_memory or len(source) <= SAMPLE:
+        return evenly(source, SAMPLE)
+    places, elements = spaced(len(source), SAMPLE), source.elements_of_structures()
+    lacking = frozenset[int]().union(*elements) - frozenset[int]().union(*(elements[place] for place in places))
+    holders = {z: [place for place, own in enumerate(elements) if z in own][:HOLDERS] for z in lacking}
+    return Subset(source, np.unique([*places, *(place for own in holders.values() for place in own)]), source.name)
 
 
 @torch.no_grad()

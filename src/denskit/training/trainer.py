@@ -99,6 +99,8 @@ class Trainer:
                 "task.energy_weight=0, but training.best_by=energy chooses the best weights by energies; set "
                 "training.best_by=forces"
             )
+        if self.data.valid is not None:
+            require_label(training.best_by, evenly(self.data.valid, training.evaluate_structures))
         self.folder = RunFolder(Path(self.config.output))
         self.task = build_task(self.config.task)
         earlier = self.folder.last_model if self.continued and training.replay is None else None
@@ -346,7 +348,7 @@ class Trainer:
             first, best_by = self.best is None, self.config.training.best_by
             errors = self._validate()
             row |= {f"valid_{name}": value for name, value in errors.items()}
-            by = judged_by(best_by, errors, self.data.valid.name)
+            by = judged_by(best_by, errors)
             if first and by != BEST_BY[best_by]:
                 log.say(f"note: all forces of the validation split are zero; best: the smallest {by}")
         if evaluate and self.mixture.held_out is not None:
@@ -414,7 +416,7 @@ class Trainer:
         with self._averaged():
             metrics = self._measure(valid)
             self.judged = self.step, metrics
-            by = judged_by(training.best_by, metrics, self.data.valid.name)
+            by = judged_by(training.best_by, metrics)
             if math.isfinite(metrics[by]) and (self.best is None or metrics[by] < self.best):
                 self.best = metrics[by]
                 self._save_model(self.folder.best_model, metrics)
@@ -489,14 +491,18 @@ class Trainer:
         return RunningTotals.empty(len(self.loader.term_names), self.group.device)
 
 
-def judged_by(best_by: str, errors: Mapping[str, object], source: str) -> str:
-    """The error (of ``errors`` on a ``source``) by which a model is the best: that of ``training.best_by``.
-
-    That of the energy where all forces are zero and tell nothing.  Raises ValueError where there is none.
-    """
-    if BEST_BY[best_by] not in errors:
+def require_label(best_by: str, valid: Source) -> None:
+    """Raise ValueError where no validation structure has the label by which a model would be the best."""
+    if all(getattr(system, best_by) is None for system in valid):
         raise ValueError(
-            f"training.best_by={best_by}, but {source} has no label for it; choose the other of forces and energy"
+            f"training.best_by={best_by}, but {valid.name} has no label for it; choose the other of forces and energy"
         )
+
+
+def judged_by(best_by: str, errors: Mapping[str, object]) -> str:
+    """The error (of ``errors``) by which a model is the best: that of ``training.best_by``.
+
+    That of the energy where all forces are zero and tell nothing.
+    """
     tells_nothing = best_by == "forces" and "forces_mae_relative_to_zero" not in errors
     return BEST_BY["energy" if tells_nothing and BEST_BY["energy"] in errors else best_by]

@@ -132,7 +132,7 @@ def training_in_words(run: RunResults) -> str:
     judged = {name.removeprefix("valid_"): values for name, values in columns.items() if name.startswith("valid_")}
     judged = {name: values for name, values in judged.items() if np.isfinite(values).any()}
     if BEST_BY[config.training.best_by] in judged:
-        by = judged_by(config.training.best_by, judged, str(run.path))
+        by = judged_by(config.training.best_by, judged)
         quantity = next(name for name, column in COLUMNS.items() if column == by)
         valid, unit = judged[by], UNITS[quantity]
         best = int(np.nanargmin(valid))

@@ -125,6 +125,8 @@ def fingerprints(positions: np.ndarray, lattice: np.ndarray, pbc: np.ndarray) ->
 def _candidates(prints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Pairs [P] of neighbours in order and of nearest neighbours, each once."""
     count = len(prints)
+    if not prints.shape[1]:  # single atoms in no cell: nothing to tell them by, and nothing that moves
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     _, near = cKDTree(prints).query(prints, k=min(NEIGHBORS + 1, count))
     of = np.repeat(np.arange(count), near.shape[1])
     one = np.concatenate([of, np.arange(count - 1)])

@@ -49,7 +49,7 @@ def _validated(study: StudyConfig, folder: StudyFolder) -> dict[str, float]:
         if folder.judged(run) and RunFolder(path).model.is_file():
             measured = read_header(RunFolder(path).model)["metadata"]["validation"]
             best_by = load_config(path).training.best_by
-            errors[run.name] = measured[judged_by(best_by, measured, "the validation")] if measured else math.nan
+            errors[run.name] = measured[judged_by(best_by, measured)] if measured else math.nan
     return errors
 
 
