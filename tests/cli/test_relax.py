@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +56,21 @@ def test_structures_of_all_kinds(systems: dict[str, System], tmp_path: Path) -> 
     rows = _summary(output)
     assert [row["status"] for row in rows] == ["not_converged"] * 3 + ["unknown_element"]
     assert "name" not in rows[0], "the file names none"
+
+
+def test_atoms_on_top_of_each_other_are_named(systems: dict[str, System], tmp_path: Path) -> None:
+    """Before and after: forces of a model may be small there."""
+    (copper,) = atoms_named(systems, "copper")
+    copper.positions[1] = copper.positions[0] + [0.0, 0.05, 0.0]
+    ase.io.write(tmp_path / "double.extxyz", copper)
+    done = denskit("relax", TRAINED, tmp_path / "double.extxyz", "-o", tmp_path / "out", "--steps", 0)
+    assert "in frame 0 (counted from 0), atoms are nearer than any bond" in done.stderr
+    assert "warning: relaxed frame 0" in done.output
+    for verb, *options in (("predict", "-o", tmp_path / "p.extxyz"), ("md", "--time", "0.001", "-o", tmp_path / "md")):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            said = denskit(verb, TRAINED, tmp_path / "double.extxyz", *options).stderr
+        assert "nearer than any bond" in said + " ".join(str(warning.message) for warning in caught), verb
 
 
 def test_the_summary_names_structures_as_their_file_does(systems: dict[str, System], tmp_path: Path) -> None:

@@ -107,10 +107,10 @@ def test_resume_of_a_finished_run_and_a_taken_folder(run: Path, mine: Path) -> N
 
 
 def test_dry_run_prints_a_configuration_that_trains(mine: Path, tmp_path: Path) -> None:
-    arguments = ["train", "equiformer", f"data.path={mine}", f"output={tmp_path / 'new'}", "--dry-run", "seed=7"]
+    arguments = ["train", "equiformer", f"data.path={mine}", "-o", tmp_path / "new", "--dry-run", "seed=7"]
     result = denskit(*arguments, "device=cpu")
     config = yaml.safe_load(result.stdout)
-    assert (config["seed"], config["device"]) == (7, "cpu")
+    assert (config["seed"], config["device"], config["output"]) == (7, "cpu", str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
     assert "ms a step" in result.stderr and "with 10 times the data: about" in result.stderr
     (tmp_path / "again.yaml").write_text(result.stdout, encoding="utf-8")
@@ -125,6 +125,7 @@ def test_dry_run_prints_a_configuration_that_trains(mine: Path, tmp_path: Path) 
         (["equiformr"], "equiformer"),
         (["md17/equiformer_l2"], "data.molecule"),
         (["equiformer", "training.max_steps=0", "data.path=x"], "training.max_steps"),
+        (["equiformer", "data.path=x", "-o", "run"], "give -o or output=, not both"),
     ],
 )
 def test_what_is_wrong_is_said(arguments: list[str], said: str, tmp_path: Path) -> None:

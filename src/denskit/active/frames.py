@@ -14,6 +14,7 @@ from denskit.batch import Batch, System
 from denskit.data import read_file
 from denskit.data.config import DataConfig
 from denskit.data.frames import bare
+from denskit.data.overlaps import overlaps
 from denskit.data.readers.ase_files import frames_in
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.writing import Originals, plain
@@ -25,7 +26,7 @@ from denskit.runtime.progress import Report, unreported
 from denskit.simulation.dynamics.committee import largest_spread
 from denskit.simulation.neighbor_list import unusable
 from denskit.simulation.potential import Potential
-from denskit.simulation.structures import batch_of
+from denskit.simulation.structures import batch_of, system_of
 
 
 def read_frames(path: str | Path) -> list[ase.Atoms]:
@@ -83,8 +84,11 @@ def look_at(
     features, numbers, owner = [], [], []
     cutoff = CUTOFF if potential is None else potential.cutoff
     for rows in groups(range(len(frames)), batch_size, lambda row: len(frames[row])):
-        batch = batch_of([_bare(frames[row]) for row in rows])
+        plain_frames = [_bare(frames[row]) for row in rows]
+        batch = batch_of(plain_frames)
         bad = unusable(batch, cutoff)
+        for system, _, _ in overlaps(system_of(frame, place) for place, frame in enumerate(plain_frames)):
+            bad[system.index] = True
         usable[rows] = ~bad
         progress(rows[-1] + 1, f"{rows[-1] + 1} of {len(frames)} frames", len(frames))
         rows = [row for row, wrong in zip(rows, bad.tolist(), strict=True) if not wrong]

@@ -82,12 +82,14 @@ def _rough(crystal: Mapping[str, Any]) -> str:
     if stresses is not None and abs(stresses - energies) > ROUGH * abs(energies):
         return (
             f"the bulk modulus is {energies:.1f} GPa by the equation of state and {stresses:.1f} GPa by the elastic "
-            "constants (Voigt): the energy is not smooth near the minimum (train longer, or on strained structures), "
-            "or the stress is that of a head and not its derivative"
+            "constants (Voigt): the model does not know these volumes and strains (train longer, and on compressed, "
+            "expanded and sheared cells), or its energy is not smooth there, or the stress is that of a head and not "
+            "its derivative"
         )
     if not DERIVATIVES[0] <= derivative <= DERIVATIVES[1]:
         return (
             f"the derivative of its bulk modulus by the pressure is {derivative:.1f} (2 to 8 in most crystals): the "
-            "energy is not smooth near the minimum"
+            "model does not know these volumes (train longer, and on compressed and expanded cells), or its energy is "
+            "not smooth there"
         )
     return ""

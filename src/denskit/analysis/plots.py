@@ -143,6 +143,8 @@ def _draw_curves(row: Sequence[Axes], names: Sequence[str], runs: Mapping[str, M
         if len(runs) > 1:
             axes.plot([], [], color="0.5", linewidth=0.7, label="thin: training")
         axes.set(xlabel="training step", ylabel=f"{name} error, MAE ({UNITS[name]})")
+        steps = np.concatenate([columns["step"] for columns in runs.values()])
+        axes.set_xlim(steps.min() - 0.03 * (np.ptp(steps) or 1), steps.max() + 0.03 * (np.ptp(steps) or 1))  # as beside
         log_errors(axes)
         axes.legend(frameon=False, fontsize=9)
 
@@ -159,7 +161,7 @@ def draw_column(axes: Axes, columns: Mapping[str, np.ndarray], name: str, **styl
 
 
 def _draw_parity(axes: Axes, name: str, pairs: Mapping[str, Pair]) -> None:
-    unit = name[name.index("(") + 1 : -1]
+    unit = name[name.index("(") + 1 : -1] + (" an atom" if "per atom" in name else "")
     for place, (label, pair) in enumerate(pairs.items()):
         turn, colour = divmod(place, len(COLOURS))
         style: dict[str, Any] = {"color": COLOURS[colour], "marker": _MARKERS[turn % len(_MARKERS)]}

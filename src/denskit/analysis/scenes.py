@@ -118,7 +118,7 @@ def draw_frame(axes: Axes, frame: Frame, view: np.ndarray | None = None) -> None
             style = {"arrowstyle": "-|>", "color": arrows.colour, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
             axes.annotate("", tip, tail, arrowprops={**style, "alpha": arrows.opacity}, zorder=5)
         axes.update_datalim(end)
-    axes.set_aspect("equal")
+    axes.set_aspect("equal", anchor="N")  # labels of several panels at one height
     axes.margins(0.1)
     axes.autoscale_view()
     axes.axis("off")

@@ -114,7 +114,9 @@ def md(
         statistics_every=statistics_every, restart_every=restart_every, bonds=bonds, uncertain=uncertain,
         stop_uncertain=stop_uncertain, uncertain_every=uncertain_every, uncertain_frames=uncertain_frames,
     )  # fmt: skip
-    structures = [atoms.copy() for atoms in _read(model, file, index) for _ in range(replicas)]
+    read = _read(model, file, index)
+    _warn_of_overlaps(read, file)
+    structures = [atoms.copy() for atoms in read for _ in range(replicas)]
     compile = compile or (edge_chunk is None and gains_by_recording(device, sum(map(len, structures))))
     potential = open_potential(
         [model, *(committee or [])], device, dtype, stress=ensemble == "npt", skin=skin, compile=compile,
@@ -163,6 +165,14 @@ def _read(model: Path, file: Path, index: str | None) -> list[Atoms]:
     return found[-1:]
 
 
+def _warn_of_overlaps(structures: list[Atoms], file: Path) -> None:
+    from denskit.data.overlaps import overlap_warnings
+    from denskit.simulation.structures import system_of
+
+    for warning in overlap_warnings((system_of(atoms, place) for place, atoms in enumerate(structures)), str(file)):
+        typer.echo(warning, err=True)
+
+
 def _frames(model: Path, file: Path, index: str) -> list[Atoms]:
     from denskit.data.readers.formats import is_read_by_ase
 
@@ -175,7 +185,7 @@ def _read_by_ase(file: Path, index: str) -> list[Atoms]:
     """Only the frames wanted, which saves the time of reading a long trajectory."""
     import ase.io
 
-    from denskit.data.readers.ase_files import ase_options
+    from denskit.data.readers.ase_files import ase_options, require_ordered
 
     try:
         found = ase.io.read(file, index=index, **ase_options(file))
@@ -186,6 +196,8 @@ def _read_by_ase(file: Path, index: str) -> list[Atoms]:
     structures = found if isinstance(found, list) else [found]
     if not structures:
         raise ValueError(f"{file} has no frames {index}")
+    for atoms in structures:
+        require_ordered(atoms, str(file))
     return structures
 
 

@@ -59,7 +59,10 @@ def predict(
         from denskit.evaluation.evaluate import predict_file
 
         if len(sets) > 1:
-            raise ValueError(f"{len(sets)} files are the splits of a submission: add --format evalai or leaderboard")
+            raise ValueError(
+                f"{len(sets)} files are given and one is taken: join them (ase convert A.cif B.cif all.extxyz), or "
+                "predict one after the other. The splits of a submission to a leaderboard also need --format"
+            )
         (file,) = sets.values()
         count = predict_file(models, file, output, device=device, batch_size=batch_size, data=data, force=force)
     else:

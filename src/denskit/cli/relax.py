@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -86,7 +87,7 @@ def relax(
     folder = RelaxationFolder(output_folder(output))
     options = {"resume": resume, "batch_atoms": batch_atoms, "trajectories": trajectory, "original": original}
     summary = _run(folder, potential, source, settings, {"origin": origin, **options})
-    _report(folder, summary, resumed=resume)
+    _report(folder, summary, source, resumed=resume)
     if is2re and any(len(relaxed.positions) for relaxed in folder.results()):
         _report_is2re(folder, source)
     if not any(relaxed.sound for relaxed in folder.results()):
@@ -157,7 +158,11 @@ def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSe
     return summary
 
 
-def _report(folder: Any, summary: dict[str, Any], *, resumed: bool) -> None:
+def _report(folder: Any, summary: dict[str, Any], source: Structures, *, resumed: bool) -> None:
+    import numpy as np
+
+    from denskit.data.overlaps import overlaps
+    from denskit.data.structure_arrays import numbered
     from denskit.simulation.relaxation.folder import LARGE_CHANGE
 
     give(folder=folder.path, **summary)
@@ -173,6 +178,12 @@ def _report(folder: Any, summary: dict[str, Any], *, resumed: bool) -> None:
         typer.echo(f"  {relaxed.index}: {relaxed.status.replace('_', ' ')}: {relaxed.message}")
     if len(troubles) > 10:
         typer.echo(f"  and {len(troubles) - 10} more, in {folder.table}")
+    if collapsed := overlaps(
+        replace(source[relaxed.index], positions=relaxed.positions, cell=relaxed.cell, index=relaxed.index)
+        for relaxed in folder.results() if len(relaxed.positions)
+    ):  # fmt: skip
+        frames = numbered(np.array([system.index for system, _, _ in collapsed]))
+        typer.echo(f"warning: relaxed {frames}: atoms nearer than any bond, where the model knows nothing")
     if changed := summary["large_volume_changes"]:
         typer.echo(
             f"{changed} of them changed the volume by more than {LARGE_CHANGE:g} % (volume_change_percent in "

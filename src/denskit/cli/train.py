@@ -41,6 +41,9 @@ def train(
         int, typer.Option(help="Processes on this machine; each batch and the cores are divided among them.", min=1)
     ] = 1,
     slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for the training, and stop.")] = False,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="The run folder, as output=FOLDER.", show_default=False)
+    ] = None,
 ) -> None:
     """Train a model.
 
@@ -68,8 +71,15 @@ def train(
         (slurm and dry_run, "--slurm and --dry-run both print and stop; give one"),
         (slurm and processes > 1, "--processes is not for --slurm, whose script divides the work by its own lines"),
     )
-    config = load_config(preset, overrides or [])
-    given = [preset, *(overrides or [])]
+    settings = [*(overrides or []), *([] if output is None else [f"output={output}"])]
+    refuse(
+        (
+            output is not None and any(text.startswith("output=") for text in settings[:-1]),
+            "give -o or output=, not both",
+        )
+    )
+    config = load_config(preset, settings)
+    given = [preset, *settings]
     if slurm:
         from denskit.cli.slurm import training_script
 

@@ -121,6 +121,8 @@ def divide(
             other = draw(counts, seed, elements=elements)
             if not _untrained(other, elements):
                 parts, how = other, f"{how}, rare elements first, so that training has all"
+    if mode == "group" and any(len(part) > 2 * asked for part, asked in zip(parts[1:], counts[1:], strict=True)):
+        how += f"; {counts[1]} valid and {counts[2]} test were asked for, and no group is divided"
     size, sha256 = identity_of(path)
     sizes = " / ".join(f"{len(part)} {name}" for part, name in zip(parts, PARTS, strict=True))
     train, valid, held_out = parts

@@ -14,10 +14,11 @@ import ase.io
 import numpy as np
 
 from denskit.data import LoadedData, load_data
-from denskit.data.base import Source
+from denskit.data.base import Source, evenly
 from denskit.data.config import DataConfig
 from denskit.data.frames import bare, structures_of
 from denskit.data.loading import read_file
+from denskit.data.overlaps import LOOKED_AT, overlap_warnings
 from denskit.data.readers.formats import require_keys
 from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.data.writing import Originals, predicted
@@ -263,7 +264,8 @@ def source_of(model: Models, source: Structures | None, split: str, data: Readin
         return source
     found, messages = read_structures(model, source, data)
     for message in messages:
-        _LOG.info(message)
+        text = message.removeprefix("warning: ")
+        warn(text) if text != message else _LOG.info(message)
     return found
 
 
@@ -279,12 +281,13 @@ def read_structures(
     if isinstance(source, str | os.PathLike):
         found, messages = read_file(Path(source), reading(model, source, data))
         require_keys(data, found)
-        return found, messages + warnings_for_file(members, Path(source), len(found))
+        messages += warnings_for_file(members, Path(source), len(found))
+        return found, messages + overlap_warnings(evenly(found, LOOKED_AT), str(source))
     config = reading(model, "frames.extxyz", data)
     arrays, messages = structures_of(source, config)
     require_keys(data, arrays)
     checked, masked = arrays.checked(missing=config.missing)
-    return checked, messages + masked
+    return checked, messages + masked + overlap_warnings(evenly(checked, LOOKED_AT), arrays.name)
 
 
 def _name(model: Model) -> str:

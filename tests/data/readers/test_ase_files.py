@@ -326,3 +326,40 @@ def test_a_key_that_no_frame_has_is_said(tmp_path: Path, label: str) -> None:
     _, messages = read_file(tmp_path / "frames.extxyz", DataConfig.model_validate({f"{label}_key": "my_strss_dft"}))
     (said,) = [message for message in messages if "no frame has my_strss_dft" in message]
     assert f"no label of {label} (data.{label}_key); did you mean my_stress_dft?" in said
+
+
+CIF = """data_x
+_cell_length_a 3.2
+_cell_length_b 3.2
+_cell_length_c 3.2
+_cell_angle_alpha 90
+_cell_angle_beta 90
+_cell_angle_gamma 90
+_symmetry_space_group_name_H-M 'P 1'
+loop_
+_atom_site_label
+_atom_site_type_symbol
+_atom_site_occupancy
+_atom_site_fract_x
+_atom_site_fract_y
+_atom_site_fract_z
+{sites}
+"""
+
+
+@pytest.mark.parametrize(
+    ("sites", "said"),
+    [
+        ("W1 W 1.0 0 0 0\nNb1 Nb 1.0 0.5 0.5 0.5", ""),
+        ("W1 W 1.0 0 0 0\nNb1 Nb 0.4 0.5 0.5 0.5\nMo1 Mo 0.6 0.5 0.5 0.5", r"several elements \(Nb 0\.4, Mo 0\.6\)"),
+        ("W1 W 1.0 0 0 0\nNb1 Nb 0.5 0.5 0.5 0.5", r"occupied in part .*Nb 0\.5"),
+    ],
+)
+def test_partial_occupancies_are_refused(tmp_path: Path, sites: str, said: str) -> None:
+    path = tmp_path / "crystal.cif"
+    path.write_text(CIF.format(sites=sites))
+    if not said:
+        assert len(read_file(path, DataConfig(missing="mask"))[0][0]) == 2
+        return
+    with pytest.raises(ValueError, match=rf"crystal\.cif, frame 0 has a site .*{said}"):
+        read_file(path, DataConfig(missing="mask"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from typing import Any
 
@@ -118,7 +119,7 @@ def environment(run: RunResults) -> Section:
     packages = ", ".join(f"{name} {version}" for name, version in (found.get("packages") or {}).items())
     devices = ", ".join(found.get("devices") or []) or "none"
     rows = [
-        ("Command", " ".join(map(str, found.get("command") or []))),
+        ("Command", shlex.join(map(str, found.get("command") or []))),
         ("Commit", str(found.get("commit") or "")),
         ("Python", str(found.get("python") or "")),
         ("Packages", packages),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from denskit.data.inspection.energy_consistency import with_forces
+from denskit.data.inspection.energy_consistency import with_forces, with_stress
 from denskit.data.inspection.energy_sums import fewest, fit_energies
 from denskit.data.inspection.finding import Finding, Severity
 from denskit.data.inspection.geometry import squeezed
@@ -25,6 +25,7 @@ _OTHER = {"unit", "units", "cutoff", "field", "tol", "tolerance", "threshold", "
 _PLACEHOLDER = ("a placeholder, no label", "Look at how the file was written")
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 _LISTED = 20  # names of fields
+_OF_CRYSTALS = {"spacegroup", "spacegroup_kinds", "unit_cell", "occupancy"}  # of CIF
 _WITHOUT = {"energy": "data.references=none", "forces": "training.best_by=energy"}  # what else a missing label needs
 _MASK = "Remove these frames, or let the label count in no loss: data.missing=mask"
 
@@ -57,7 +58,7 @@ def absent(sample: Sample) -> Iterator[Finding]:
 
 def _named(keys: Sequence[str]) -> str:
     """Names of fields, without those that are words and numbers of a comment line."""
-    names = [key for key in keys if not _NUMBER.fullmatch(key)]
+    names = [key for key in keys if not _NUMBER.fullmatch(key) and key not in _OF_CRYSTALS]
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more if names else "only numbers without names"
 
@@ -95,9 +96,10 @@ def constant(sample: Sample) -> Iterator[Finding]:
 
 def energy_groups(sample: Sample) -> Iterator[Finding]:
     """Energies of one composition in two groups, though the structures of both are alike."""
-    compared = with_forces(sample)
-    if compared is not None and compared.clear and not compared.fine and abs(np.log(abs(compared.factor))) > 0.5:
-        return  # all energies are on another scale: another finding
+    forces = with_forces(sample)
+    for compared in (forces, with_stress(sample, forces)):
+        if compared is not None and compared.clear and not compared.fine and abs(np.log(abs(compared.factor))) > 0.5:
+            return  # all energies are on another scale: another finding
     if not sample.splits:
         return
     energy = sample.structures.energy

@@ -31,6 +31,7 @@ from denskit.reading.budget import PACKED, Lines, Unreadable, naming
 from denskit.runtime.progress import counted
 
 EXTXYZ = (".xyz", ".extxyz")
+FULL = 0.99  # occupancy of a site, rounded in files
 MOST_COLUMNS = 1000  # of an extxyz file
 _STRESS = re.compile(r"""(?<![\w-])(stress|virial)=(?:["'[{]+([^"'\[\]{}]*)["'\]}]+|([^\s"'\[{]+))(?=\s|$)""")
 # Fields of a label, first hit first: references before the results of a calculator.
@@ -78,7 +79,23 @@ def frames_in(path: Path) -> Iterator[ase.Atoms]:
         return
     if how := ase_options(path):
         _check_lines(path)
-    yield from ase.io.iread(str(path), index=":", do_not_split_by_at_sign=True, **how)
+    for index, atoms in enumerate(ase.io.iread(str(path), index=":", do_not_split_by_at_sign=True, **how)):
+        require_ordered(atoms, f"{path}, frame {index}")
+        yield atoms
+
+
+def require_ordered(atoms: ase.Atoms, name: str) -> None:
+    """Raise Unreadable for a crystal with partial occupancies (CIF), of which ASE keeps one element a site."""
+    sites = atoms.info.get("occupancy")
+    if not isinstance(sites, dict) or atoms.info.get("spacegroup") is None:
+        return
+    for site in sites.values():
+        if isinstance(site, dict) and (len(site) > 1 or sum(site.values()) < FULL):
+            shares = ", ".join(f"{symbol} {share:g}" for symbol, share in site.items())
+            raise Unreadable(
+                f"{name} has a site that is occupied in part or by several elements ({shares}); a model takes one atom "
+                "at each site. Make a supercell in which each site has its element or is empty"
+            )
 
 
 def ase_options(path: Path) -> dict[str, Any]:

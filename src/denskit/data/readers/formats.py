@@ -82,7 +82,10 @@ def place_of(name: str) -> str:
 def _similar(path: Path) -> str:
     """'; did you mean ...?' where the folder has a file of a similar name."""
     if any(letter in path.name for letter in "*?["):
-        return ": patterns are not expanded; list the files, data.train=[a.extxyz, b.extxyz] with data.valid=FILE"
+        return (
+            ": patterns are not expanded. Join the files (ase convert *.cif all.extxyz); for a training "
+            "they may be listed, data.train=[a.extxyz, b.extxyz] with data.valid=FILE"
+        )
     names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, names, n=1)
     return f"; did you mean {near[0]}?" if near else ""
