@@ -102,10 +102,15 @@ def _print(runs: list[Overview]) -> None:
         steps = f"{run.step}/{run.steps}" if run.state in ("running", "interrupted") else str(run.step)
         table.add_row(
             str(run.path), run.model, run.task, run.data, run.state, steps,
-            _number(run.validation, "forces_mae_meV_per_A"), _number(run.validation, "energy_mae_meV_per_atom"),
-            _number(run.test, "forces_mae_meV_per_A"), time.strftime("%Y-%m-%d %H:%M", time.localtime(run.changed)),
+            _forces(run.validation), _number(run.validation, "energy_mae_meV_per_atom"), _forces(run.test),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(run.changed)),
         )  # fmt: skip
     table_console().print(table)
+
+
+def _forces(errors: Any) -> str:
+    """Empty where all forces of the labels are zero, and tell nothing."""
+    return _number(errors, "forces_mae_meV_per_A") if "forces_mae_relative_to_zero" in errors else ""
 
 
 def _number(errors: Any, name: str) -> str:

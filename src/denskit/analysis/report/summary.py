@@ -30,7 +30,10 @@ NAMES = {  # key of metrics.csv and test.json: quantity, unit
     "forces_mae_meV_per_A": ("Forces: mean absolute error of a component", "meV/Å"),
     "forces_rmse_meV_per_A": ("Forces: root mean square error of a component", "meV/Å"),
     "forces_magnitude_mae_meV_per_A": ("Forces: mean absolute error of the length", "meV/Å"),
-    "forces_cosine": ("Forces: mean cosine between predicted and reference (1 is parallel)", ""),
+    "forces_cosine": (
+        "Forces: mean cosine between predicted and reference (1 is parallel; atoms without a force count as 0)",
+        "",
+    ),
     "forces_slope": ("Forces: slope of predicted against reference (below 1: the potential is too soft)", ""),
     "forces_mae_relative_to_zero": ("Force error / error of predicting zero", ""),
     "ewt_percent": ("Structures with an energy within 20 meV", "%"),
