@@ -114,9 +114,7 @@ def md(
         statistics_every=statistics_every, restart_every=restart_every, bonds=bonds, uncertain=uncertain,
         stop_uncertain=stop_uncertain, uncertain_every=uncertain_every, uncertain_frames=uncertain_frames,
     )  # fmt: skip
-    read = _read(model, file, index)
-    _warn_of_overlaps(read, file)
-    structures = [atoms.copy() for atoms in read for _ in range(replicas)]
+    structures = [atoms.copy() for atoms in _looked_at(_read(model, file, index), file) for _ in range(replicas)]
     compile = compile or (edge_chunk is None and gains_by_recording(device, sum(map(len, structures))))
     potential = open_potential(
         [model, *(committee or [])], device, dtype, stress=ensemble == "npt", skin=skin, compile=compile,
@@ -165,12 +163,14 @@ def _read(model: Path, file: Path, index: str | None) -> list[Atoms]:
     return found[-1:]
 
 
-def _warn_of_overlaps(structures: list[Atoms], file: Path) -> None:
+def _looked_at(structures: list[Atoms], file: Path) -> list[Atoms]:
+    """The structures, after a warning of those with atoms on top of each other."""
     from denskit.data.overlaps import overlap_warnings
     from denskit.simulation.structures import system_of
 
     for warning in overlap_warnings((system_of(atoms, place) for place, atoms in enumerate(structures)), str(file)):
         typer.echo(warning, err=True)
+    return structures
 
 
 def _frames(model: Path, file: Path, index: str) -> list[Atoms]:

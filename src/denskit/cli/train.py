@@ -41,9 +41,7 @@ def train(
         int, typer.Option(help="Processes on this machine; each batch and the cores are divided among them.", min=1)
     ] = 1,
     slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM script for the training, and stop.")] = False,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", help="The run folder, as output=FOLDER.", show_default=False)
-    ] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", help="The run folder, as output=FOLDER.")] = None,
 ) -> None:
     """Train a model.
 
@@ -71,15 +69,8 @@ def train(
         (slurm and dry_run, "--slurm and --dry-run both print and stop; give one"),
         (slurm and processes > 1, "--processes is not for --slurm, whose script divides the work by its own lines"),
     )
-    settings = [*(overrides or []), *([] if output is None else [f"output={output}"])]
-    refuse(
-        (
-            output is not None and any(text.startswith("output=") for text in settings[:-1]),
-            "give -o or output=, not both",
-        )
-    )
-    config = load_config(preset, settings)
-    given = [preset, *settings]
+    given = [preset, *_settings(overrides or [], output)]
+    config = load_config(preset, given[1:])
     if slurm:
         from denskit.cli.slurm import training_script
 
@@ -108,6 +99,14 @@ def train(
         name = shlex.quote(str(run))
         evaluate = f"denskit evaluate {name}{'' if has_test(run) else ' NAME=FILE'}"
         typer.echo(f"Done: {run}\nNext:  {evaluate}   |   denskit report {name}")
+
+
+def _settings(overrides: list[str], output: str | None) -> list[str]:
+    """All settings, with that of ``-o``.  Raises ValueError where the folder is given twice."""
+    if output is None:
+        return overrides
+    refuse((any(text.startswith("output=") for text in overrides), "give -o or output=, not both"))
+    return [*overrides, f"output={output}"]
 
 
 def _together(arguments: list[str], processes: int, output: IO[str] | None = None) -> None:
