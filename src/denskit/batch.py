@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 MAX_ATOMIC_NUMBER = 118
-ISOLATED = 6.0  # Å between periodic images of one atom beyond which it counts as isolated
+ISOLATED = 6.0  # Å between periodic images of one atom from which it counts as isolated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class System:
     def is_isolated(self) -> bool:
         """Whether it is a single atom without a periodic image nearby."""
         lengths = np.linalg.norm(self.cell[self.pbc], axis=1)
-        return len(self) == 1 and bool((lengths > ISOLATED).all())
+        return len(self) == 1 and bool((lengths >= ISOLATED).all())
 
 
 class _Tensors:

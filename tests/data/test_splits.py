@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from denskit.data.config import SplitConfig
-from denskit.data.splits import PARTS, Splits, divide, identity_of
+from denskit.data.splits import PARTS, Splits, divide
 from denskit.runtime.progress import counted
 
 
@@ -85,6 +85,7 @@ def test_a_test_file_leaves_all_frames_to_train_and_valid(file: Path) -> None:
         (100, {"mode": "published"}),
         (100, {"valid": 60, "test": 40}),
         (100, {"mode": "blocks", "train": 90, "valid": 5, "test": 5, "gap": 1}),
+        (100, {"mode": "blocks", "train": 0.8, "valid": 0.1, "test": 0.1, "gap": 5}),
         (2, {}),
         (1, {"test": 0}),
     ],
@@ -248,12 +249,3 @@ def test_shares_that_are_all_take_all(file: Path, shares: tuple[float, float, fl
         sizes = _sizes(_divide(file, total, **dict(zip(PARTS, shares, strict=True))))
         assert sum(sizes) == total
         assert all(abs(size - share * total) <= 1.5 for size, share in zip(sizes, shares, strict=True))
-
-
-def test_a_lock_in_a_folder_is_no_other_data(tmp_path: Path) -> None:
-    (tmp_path / "a.lmdb").write_bytes(b"data")
-    before = identity_of(tmp_path)
-    (tmp_path / "a.lmdb-lock").write_bytes(b"lock")
-    assert identity_of(tmp_path) == before
-    (tmp_path / "b.lmdb").write_bytes(b"more")
-    assert identity_of(tmp_path) != before

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import ase
 import numpy as np
 import pytest
+from ase.neighborlist import neighbor_list
 
 from denskit.batch import System
-from denskit.data.structure_arrays import StructureArrays
+from denskit.data.structure_arrays import StructureArrays, close_pair
 
 
 def _many(system: System, count: int) -> StructureArrays:
@@ -113,3 +115,18 @@ def test_bad_geometry(systems: dict[str, System]) -> None:
 def test_no_frames() -> None:
     with pytest.raises(ValueError, match="mine.npz has no frames"):
         StructureArrays.from_systems([], name="mine.npz")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_close_pairs_are_those_of_a_search_of_neighbours(seed: int) -> None:
+    """In cells of every shape and periodicity, long and thin ones too."""
+    generator = np.random.default_rng(seed)
+    cell = np.diag(generator.uniform(3.0, 30.0, 3)) @ (np.eye(3) + generator.uniform(-0.4, 0.4, (3, 3)))
+    pbc = generator.random(3) < 0.6
+    atoms = ase.Atoms("H40", scaled_positions=generator.uniform(-0.5, 1.0, (40, 3)), cell=cell, pbc=pbc)
+    one, other, apart = neighbor_list("ijd", atoms, 6.0)
+    distances = np.sort(apart[one != other])
+    for within in (0.9 * distances[0], 1.1 * distances[0], distances[len(distances) // 2]):
+        pair = close_pair(atoms.positions, np.array(cell), pbc, within=min(within, 1.2))
+        assert (pair is not None) == (distances[0] < min(within, 1.2))
+        assert pair is None or set(pair) in [{i, j} for i, j, d in zip(one, other, apart, strict=True) if d < within]

@@ -375,6 +375,7 @@ def test_references_are_fitted_jointly_where_all_structures_have_new_elements() 
     table, *_ = constants.correct("fit", [4, 74], [4], "trained")
     assert "corrections of the references" in table
     np.testing.assert_allclose(constants.left, 0, atol=1e-6)
+    constants.typical = np.ones(30, dtype=bool)
     assert "data.references=fit" not in " ".join(constants.compare([4], "fit"))
 
 
@@ -432,6 +433,18 @@ def test_a_rare_new_element_has_a_reference(
     assert float(trainer.force_field.scaling.references[14]) < -7000
     unlabelled = _start(tiny(f"training.init_from={trained}", name="other"), _with_rare_silicon(tmp_path, None))
     assert "warning: no training structure with Si has an energy" in _said(unlabelled)
+
+
+def test_a_rare_new_element_moves_no_mean(
+    tiny: Tiny, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Structures that are taken for their element alone are not typical of the others."""
+    monkeypatch.setattr("denskit.training.fine_tuning.COMPARED", 5)
+    monkeypatch.setattr("denskit.training.fine_tuning.FITTED", 5)
+    data = replace(_with_rare_silicon(tmp_path, -8000.0), references="mean")
+    trainer = _start(tiny(f"training.init_from={trained}", "data.references=mean"), data)
+    shift = float(trainer.force_field.scaling.energy_shift)
+    assert abs(shift - float(load_model(trained / "model.safetensors").scaling.energy_shift)) < 1.0, "eV, of 7,700"
 
 
 def test_a_run_names_its_first_model_from_anywhere(tiny: Tiny, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

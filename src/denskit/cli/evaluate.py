@@ -19,7 +19,7 @@ from denskit.files import write_json
 from denskit.units import GPA
 
 SETS, PARITY = "sets.json", "parity.png"
-PARALLEL, FACTOR = 0.5, 3.0  # cosine (0 for atoms without a force) and factor of forces in another unit
+PARALLEL, FACTOR = 0.9, 3.0  # cosine and factor of forces in another unit
 STRANGE = 300.0  # meV/Å^3, 48 GPa: a stress error above that of predicting zero for nearly all solids
 Sets = Annotated[
     list[str] | None,
@@ -240,7 +240,7 @@ def _force_unit_of(errors: dict[str, float]) -> str:
     if errors.get("forces_cosine", 0.0) < PARALLEL or not slope > 0 or 1 / FACTOR < slope < FACTOR:
         return ""
     return (
-        f"predicted forces are {slope:.3g} times those of the file, and point the same way: is the file in "
+        f"predicted forces are {slope:.3g} times those of the file, and nearly parallel to them: is the file in "
         "another unit? data.units=kcal/mol and others read it, and denskit info FILE names the unit"
     )
 
@@ -249,8 +249,14 @@ def _shift_of(errors: dict[str, float]) -> str:
     """A hint where nearly all of the energy error is one constant for each element."""
     from denskit.tasks.energy_shift import mostly_shift
 
-    if (found := mostly_shift(errors)) is None or _force_unit_of(errors):  # in another unit all constants are, too
+    if (found := mostly_shift(errors)) is None:
         return ""
+    slope = errors.get("forces_slope", 1.0)
+    if not 1 / FACTOR < slope < FACTOR:  # in another unit constants differ, too
+        return (
+            f"predicted forces are {slope:.3g} times those of the file (least squares), and energies are far from its: "
+            "is it in another unit? data.units=kcal/mol and others read it, and denskit info FILE names the unit"
+        )
     whole, shifted = found
     return (
         f"energies differ by a constant for each element, as with other reference energies. Up to these, their "

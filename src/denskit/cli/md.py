@@ -168,7 +168,8 @@ def _looked_at(structures: list[Atoms], file: Path) -> list[Atoms]:
     from denskit.data.overlaps import overlap_warnings
     from denskit.simulation.structures import system_of
 
-    for warning in overlap_warnings((system_of(atoms, place) for place, atoms in enumerate(structures)), str(file)):
+    systems = [system_of(atoms, place) for place, atoms in enumerate(structures)]
+    for warning in overlap_warnings(systems, f"{file}, of the frames that are simulated"):
         typer.echo(warning, err=True)
     return structures
 
@@ -196,7 +197,7 @@ def _read_by_ase(file: Path, index: str) -> list[Atoms]:
     structures = found if isinstance(found, list) else [found]
     if not structures:
         raise ValueError(f"{file} has no frames {index}")
-    for atoms in structures:
+    for atoms in structures if file.suffix.lower() == ".cif" else ():
         require_ordered(atoms, str(file))
     return structures
 

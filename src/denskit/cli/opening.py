@@ -41,14 +41,13 @@ def open_potential(
 
 def open_structures(model: Path, file: Path, data: dict[str, Any]) -> Source:
     """The structures of a file, read as the model's training data but for ``data``; what was read is printed."""
-    from denskit.data.base import evenly
-    from denskit.data.overlaps import LOOKED_AT, overlap_warnings
+    from denskit.data.overlaps import overlap_warnings
     from denskit.data.readers.formats import open_unchecked, require_keys
     from denskit.evaluation.evaluate import reading
 
     source, said = open_unchecked(file, reading(model, file, data))
     require_keys(data, source)
-    said += overlap_warnings(evenly(source, LOOKED_AT), str(file))
+    said += overlap_warnings(source, str(file))
     typer.echo("\n".join(said), err=True)
     return source
 

@@ -113,10 +113,10 @@ class DataConfig(Settings):
     kcal/mol for npz of one molecule, as in the published MD17 and rMD17 files, and eV for all others."""
     references: References | str | None = None
     """Energies of the elements, subtracted before training: ``fit`` (on the training frames, per atom), ``isolated``
-    (the file's single-atom frames), ``mean`` (one constant a structure), ``none``, ``{H: -13.6, ...}`` in eV, or a file
-    of them: ``*.json``, or ``*.npz`` with ``coeff`` by atomic number.  With ``training.init_from`` the default is
-    ``trained``: the references of its model.  None: ``fit``; ``mean`` for oc20's adsorption energies and the embedded
-    molecules."""
+    (the file's single atoms, without a periodic image within 6 Å), ``mean`` (one constant a structure), ``none``,
+    ``{H: -13.6, ...}`` in eV, or a file of them: ``*.json``, or ``*.npz`` with ``coeff`` by atomic number. With
+    ``training.init_from`` the default is ``trained``: the references of its model. None: ``fit``; ``mean`` for
+    oc20's adsorption energies and the embedded molecules."""
     fixed: FixedFrom = "file"
     """Fixed atoms of oc20 and oc22 objects: from the ``file`` (an error without them), atoms with tag 0 (``tags``), or
     ``none``."""

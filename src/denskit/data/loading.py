@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from ase.data import chemical_symbols
 
+from denskit.batch import ISOLATED
 from denskit.data.base import Lazy, Source, Subset, elements_of, evenly
 from denskit.data.config import DataConfig, References
 from denskit.data.filters import filtered, without_filtered
@@ -212,9 +213,11 @@ def _without_isolated_atoms(source: Source) -> tuple[np.ndarray, dict[str, float
         raise ValueError(f"{source.name}: data.references=isolated finds an element twice among the {numbered(judged)}")
     lacking = sorted(elements - energies.keys(), key=chemical_symbols.index)
     if lacking:
+        near = np.array([len(system) == 1 and not system.is_isolated for system in systems])
+        images = f" ({numbered(near)}: an atom with periodic images nearer than {ISOLATED:g} Å)" if near.any() else ""
         raise ValueError(
             f"{source.name}: data.references=isolated needs a frame with one atom and an energy for each element; "
-            f"none for {', '.join(lacking)}. Add them, give energies as data.references={{H: ...}}, or use "
+            f"none for {', '.join(lacking)}{images}. Add them, give energies as data.references={{H: ...}}, or use "
             "data.references=fit"
         )
     return np.flatnonzero(~single), energies

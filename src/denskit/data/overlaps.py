@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from ase.data import chemical_symbols
 
 from denskit.batch import System
+from denskit.data.base import Source, spaced
 from denskit.data.structure_arrays import close_pair, numbered
 
 SHORTEST = 0.6  # Å: shorter than any bond (H2 is 0.74)
@@ -32,15 +33,20 @@ def overlaps(structures: Iterable[System]) -> list[tuple[System, int, int]]:
     return found
 
 
-def overlap_warnings(structures: Iterable[System], name: str) -> list[str]:
-    """A warning that names the structures of ``name`` with atoms on top of each other; nothing where there are none."""
-    found = overlaps(structures)
+def overlap_warnings(structures: Sequence[System] | Source, name: str) -> list[str]:
+    """A warning that names the structures of ``name`` with atoms on top of each other; nothing where there are none.
+
+    Of many structures ``LOOKED_AT`` are looked at, evenly spaced.
+    """
+    places = spaced(len(structures), LOOKED_AT)
+    found = overlaps(structures[int(place)] for place in places)
     if not found:
         return []
     system, one, other = found[0]
     frames = numbered(np.array([system.index for system, _, _ in found]))
+    sample = f" of {len(places):,} that were looked at" if len(places) < len(structures) else ""
     pair = " and ".join(f"{atom} ({chemical_symbols[system.atomic_numbers[atom]]})" for atom in (one, other))
     return [
-        f"warning: {name}: in {frames}, atoms are nearer than any bond ({SHORTEST:g} Å), such as {pair} of frame "
-        f"{system.index}. The model has seen no such structures: its energies and forces mean nothing there"
+        f"warning: {name}: in {frames}{sample}, atoms are nearer than any bond ({SHORTEST:g} Å), such as {pair} of "
+        f"frame {system.index}. The model has seen no such structures: its energies and forces mean nothing there"
     ]

@@ -23,7 +23,6 @@ PUBLISHED_TRAIN, PUBLISHED_VALID = 950, 50
 LARGE = 4 * 2**30  # bytes of a file that is not read for a comparison
 DEFAULT = 0.05  # share of validation and of test
 PARTS = ("train", "valid", "test")
-LOCKS = ("-lock", ".lock")  # ends of names of files that come and go while a database is read
 
 
 @dataclass(frozen=True)
@@ -162,15 +161,14 @@ def content_in_words(path: Path) -> str:
 
 
 def identity_of(path: Path) -> tuple[int, str]:
-    """Bytes and SHA-256 of a file; of a folder bytes of all files but locks, and a hash of their names and sizes.
+    """Bytes and SHA-256 of a file; of a folder bytes of all files, and a hash of their names and sizes.
 
     Of Denskit's shards those of their index, which has the digest of each shard.
     """
     path = path / INDEX if (path / INDEX).is_file() else path
     if not path.is_dir():
         return path.stat().st_size, sha256_of(path)
-    files = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.endswith(LOCKS)]
-    sizes = {str(file.relative_to(path)): file.stat().st_size for file in files}
+    sizes = {str(file.relative_to(path)): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()}
     return sum(sizes.values()), hashlib.sha256(repr(sizes).encode()).hexdigest()
 
 
@@ -192,7 +190,7 @@ def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) 
     room = total - gaps - valid - (held_out or 0)
     if train == 0:
         raise ValueError(f"{name}: data.split.train=0 leaves nothing to train on; give at least 1")
-    if train is None or _take_all(split, test=test):
+    if train is None or (not gaps and _take_all(split, test=test)):
         train = room
     if room < train or train < 1:
         wanted = f"{max(train, 1)} train + {valid} valid" + (f" + {held_out} test" if held_out is not None else "")

@@ -265,17 +265,19 @@ def close_pair(
     if not pbc.any():
         pairs = cKDTree(positions).query_pairs(within, output_type="ndarray")
         return (int(pairs[0, 0]), int(pairs[0, 1])) if len(pairs) else None
-    # Coordinates in units of the lattice vectors, the free directions completed by an orthonormal basis.
+    # Coordinates along the lattice vectors, the free directions completed by an orthonormal basis; in units of the
+    # distances between lattice planes, so that none is larger than the distance of two atoms.
     lattice = np.where(pbc[:, None], cell, 0)
     lattice[~pbc] = np.linalg.svd(lattice)[2][pbc.sum() :]
     inverse = np.linalg.inv(lattice)
+    spacing = 1 / np.linalg.norm(inverse, axis=0)
     scaled = positions @ inverse
     scaled[:, pbc] -= np.floor(scaled[:, pbc])
     scaled[:, pbc] %= 1.0  # -1e-17 - floor(-1e-17) is 1.0, which the tree refuses
     scaled[:, ~pbc] -= scaled[:, ~pbc].min(axis=0)
     box = np.where(pbc, 1.0, 2 * np.ptp(scaled, axis=0) + 1.0)
-    radius = within * np.linalg.norm(inverse, 2)
-    for one, other in cKDTree(scaled, boxsize=box).query_pairs(radius, output_type="ndarray"):
+    places = np.minimum(scaled * spacing, np.nextafter(box * spacing, 0))
+    for one, other in cKDTree(places, boxsize=box * spacing).query_pairs(within, p=np.inf):
         apart = scaled[one] - scaled[other]
         apart[pbc] -= np.round(apart[pbc])
         if np.linalg.norm(apart @ lattice) < within:

@@ -14,11 +14,11 @@ import ase.io
 import numpy as np
 
 from denskit.data import LoadedData, load_data
-from denskit.data.base import Source, evenly
+from denskit.data.base import Source
 from denskit.data.config import DataConfig
 from denskit.data.frames import bare, structures_of
 from denskit.data.loading import read_file
-from denskit.data.overlaps import LOOKED_AT, overlap_warnings
+from denskit.data.overlaps import overlap_warnings
 from denskit.data.readers.formats import require_keys
 from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.data.writing import Originals, predicted
@@ -282,12 +282,12 @@ def read_structures(
         found, messages = read_file(Path(source), reading(model, source, data))
         require_keys(data, found)
         messages += warnings_for_file(members, Path(source), len(found))
-        return found, messages + overlap_warnings(evenly(found, LOOKED_AT), str(source))
+        return found, messages + overlap_warnings(found, str(source))
     config = reading(model, "frames.extxyz", data)
     arrays, messages = structures_of(source, config)
     require_keys(data, arrays)
     checked, masked = arrays.checked(missing=config.missing)
-    return checked, messages + masked + overlap_warnings(evenly(checked, LOOKED_AT), arrays.name)
+    return checked, messages + masked + overlap_warnings(checked, arrays.name)
 
 
 def _name(model: Model) -> str:

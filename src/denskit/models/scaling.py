@@ -20,6 +20,7 @@ from ase.formula import Formula
 from torch import Tensor, nn
 
 from denskit.batch import MAX_ATOMIC_NUMBER, Batch, System, Targets
+from denskit.data.base import spaced
 from denskit.data.config import References
 from denskit.models.reference_fit import fit_references
 from denskit.runtime.warning import warn
@@ -265,8 +266,9 @@ class Statistics:
         self.force_rms = float(np.sqrt(square / count)) if count else 0.0
 
     def holders(self, element: int, most: int) -> np.ndarray:
-        """Places in the source of at most ``most`` structures with an energy and atoms of an element."""
-        return self.places[self.counts[:, self.elements.index(element)] > 0][:most]
+        """Places in the source of at most ``most`` structures with an energy and atoms of an element, evenly spaced."""
+        places = self.places[self.counts[:, self.elements.index(element)] > 0]
+        return places[spaced(len(places), most)] if len(places) else places
 
     @property
     def composition(self) -> dict[str, int] | None:

@@ -16,7 +16,7 @@ import torch
 from ase.data import atomic_numbers, chemical_symbols
 from torch import Tensor
 
-from denskit.batch import MAX_ATOMIC_NUMBER
+from denskit.batch import MAX_ATOMIC_NUMBER, System
 from denskit.data.base import Source, Subset, spaced
 from denskit.data.config import References
 from denskit.models import build_force_field
@@ -79,11 +79,11 @@ def fine_tuned(
     force_field.to(device)
     constants = _Constants(scaling)
     constants.take(references, found, training.scale)
-    enough = FITTED if new or references == "fit" else COMPARED
-    constants.predict(force_field, _with_elements(measured, enough, found, new), config)
+    rare = {place for z in new for place in found.holders(z, HOLDERS).tolist()}
+    constants.predict(force_field, measured, FITTED if new or references == "fit" else COMPARED, rare, config)
     if references == "trained" and constants.are_elsewhere(new):
         references = "fit"
-        constants.predict(force_field, _with_elements(measured, FITTED, found, new), config)
+        constants.predict(force_field, measured, FITTED, rare, config)
         messages.append(
             f"labels lie more than {ELSEWHERE:g} eV an atom from the model's energies, as total energies of another "
             "kind do: the references of the elements are corrected, as with data.references=fit"
@@ -96,12 +96,6 @@ def fine_tuned(
     messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
     messages += constants.compare(new, references)
     return force_field, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
-
-
-def _with_elements(source: Source, most: int, found: Statistics, elements: Iterable[int]) -> Source:
-    """At most ``most`` structures, evenly spaced, and some that have the given elements, which may be rare."""
-    places = [spaced(len(source), most), *(found.holders(element, HOLDERS) for element in elements)]
-    return Subset(source, np.unique(np.concatenate(places)), source.name)
 
 
 def _check_units(config: RunConfig, scaling: Scaling, origin: str) -> None:
@@ -142,6 +136,7 @@ class _Constants:
         self.scaling = scaling
         self.counts = np.zeros((0, MAX_ATOMIC_NUMBER + 1))  # [S, 119] atoms of the structures that were predicted
         self.left = np.zeros(0)  # [S] eV, labels minus predictions
+        self.typical = np.zeros(0, dtype=bool)  # [S] False: chosen for its rare elements, which say nothing of a mean
 
     def take(self, references: References, found: Statistics, scale: FixedScale | str) -> None:
         """Given numbers.  Raises ValueError where given references lack an element of the training structures."""
@@ -185,22 +180,33 @@ class _Constants:
         per_atom = self.left[old] / self.counts[old].sum(axis=1)
         return bool(old.any()) and float(np.median(np.abs(per_atom))) > ELSEWHERE  # a wrong label decides nothing
 
-    def predict(self, force_field: ForceField, source: Source, config: RunConfig) -> None:
-        """Predict the structures of a source that have an energy, without isolated atoms of elements in the others."""
+    def predict(
+        self, force_field: ForceField, source: Source, most: int, rare: Iterable[int], config: RunConfig
+    ) -> None:
+        """Predict structures that have an energy, without isolated atoms of elements in the others.
+
+        At most ``most`` evenly spaced ones of the source, and those at the places ``rare``.
+        """
+        places = spaced(len(source), most)
+        extra = np.array(sorted({*rare} - {*places.tolist()}), dtype=np.int64)
+        typical = np.arange(len(places) + len(extra)) < len(places)
+        chosen = Subset(source, np.concatenate([places, extra]), source.name)
         left: list[float] = []
-        isolated: list[bool] = []
-        counts: list[np.ndarray] = []
+        labelled: list[System] = []
+        has: list[bool] = []
         with torch.no_grad():
-            for systems, batch, targets in batches(force_field, source, config.training.evaluate_batch_size):
+            for systems, batch, targets in batches(force_field, chosen, config.training.evaluate_batch_size):
                 with memory_named(batch, "lower training.evaluate_batch_size"):
                     energies = force_field.predict(batch, ("energy",))["energy"]
                 left += (targets.energy - energies)[targets.energy_mask].tolist()
-                labelled = [system for system in systems if system.energy is not None]
-                counts += [np.bincount(system.atomic_numbers, minlength=MAX_ATOMIC_NUMBER + 1) for system in labelled]
-                isolated += [system.is_isolated for system in labelled]
+                has += [system.energy is not None for system in systems]
+                labelled += [system for system in systems if system.energy is not None]
+        counts = [np.bincount(system.atomic_numbers, minlength=MAX_ATOMIC_NUMBER + 1) for system in labelled]
         table = np.array(counts).reshape(len(left), MAX_ATOMIC_NUMBER + 1)
-        kept = rows_to_fit(table, np.array(isolated, dtype=bool))
-        self.counts, self.left = table[kept], np.array(left)[kept]
+        kept = rows_to_fit(table, np.array([system.is_isolated for system in labelled], dtype=bool))
+        self.counts, self.left, self.typical = table[kept], np.array(left)[kept], typical[np.array(has, bool)][kept]
+        if not self.typical.any():  # none of the evenly spaced ones has an energy
+            self.typical[:] = True
 
     def correct(
         self, references: References, elements: list[int], new: list[int], scale: FixedScale | str
@@ -230,11 +236,11 @@ class _Constants:
         if isinstance(scale, FixedScale):
             return messages
         if references == "mean":
-            shift = float(self.left.mean())
+            shift = float(self.left[self.typical].mean())
             self.scaling.energy_shift += shift
             self.left = self.left - shift
         elif isinstance(references, dict):
-            mean = float((self.left / self.counts.sum(axis=1)).mean())
+            mean = float((self.left / self.counts.sum(axis=1))[self.typical].mean())
             self._add([atomic_numbers[symbol] for symbol in references], np.full(len(references), mean))
             messages.append(f"references: {mean:.4f} eV, the mean residual per atom, added to each")
         return messages
@@ -270,7 +276,8 @@ class _Constants:
         """Mean and spread of the residuals, and a warning where they exceed a model's error."""
         if not len(self.left):
             return []
-        per_atom, old = self.left / self.counts.sum(axis=1), self._without(new)
+        per_atom = (self.left / self.counts.sum(axis=1))[self.typical]
+        old = self._without(new)[self.typical]
         said = (
             f"before training: labels minus predictions of {len(per_atom)} training structures "
             f"{round(1000 * per_atom.mean(), 1) + 0.0} meV an atom on average, {1000 * per_atom.std():.1f} about that"

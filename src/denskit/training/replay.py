@@ -95,10 +95,22 @@ def old_structures(config: RunConfig) -> tuple[Source, list[str]]:
     old, said = read_file(training.replay, reading.model_copy(update={"origin": _origin(data, training.replay)}))
     part = _trained_part(trained, training.replay, len(old))
     if part is None:
-        old, left_out = without_filtered(old, FilterConfig.model_validate(data.get("filter", {})))
-        return old, said + left_out
+        return _filtered(old, data, said)
     said.append(f"{training.replay}: the {len(part)} of {len(old)} structures that the model was trained on")
     return Subset(old, part, f"{training.replay} (train)"), said
+
+
+def _filtered(old: Source, data: Mapping[str, Any], said: list[str]) -> tuple[Source, list[str]]:
+    """Without what ``data.filter`` of the first run leaves out of these structures; and messages.
+
+    Not by ``max_energy_deviation``, whose fit was to all files of that run.
+    """
+    rules = FilterConfig.model_validate(data.get("filter", {})).model_copy(update={"max_energy_deviation": None})
+    try:
+        old, left_out = without_filtered(old, rules)
+    except ValueError as error:
+        raise ValueError(f"training.replay, by data.filter of the run of training.init_from: {error}") from error
+    return old, said + left_out
 
 
 def _origin(data: Mapping[str, Any], file: str) -> str | None:

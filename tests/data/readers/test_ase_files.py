@@ -351,6 +351,7 @@ _atom_site_fract_z
     ("sites", "said"),
     [
         ("W1 W 1.0 0 0 0\nNb1 Nb 1.0 0.5 0.5 0.5", ""),
+        ("W1 W ? 0 0 0\nNb1 Nb ? 0.5 0.5 0.5", ""),
         ("W1 W 1.0 0 0 0\nNb1 Nb 0.4 0.5 0.5 0.5\nMo1 Mo 0.6 0.5 0.5 0.5", r"several elements \(Nb 0\.4, Mo 0\.6\)"),
         ("W1 W 1.0 0 0 0\nNb1 Nb 0.5 0.5 0.5 0.5", r"occupied in part .*Nb 0\.5"),
     ],

@@ -80,20 +80,19 @@ def frames_in(path: Path) -> Iterator[ase.Atoms]:
     if how := ase_options(path):
         _check_lines(path)
     for index, atoms in enumerate(ase.io.iread(str(path), index=":", do_not_split_by_at_sign=True, **how)):
-        require_ordered(atoms, f"{path}, frame {index}")
+        if path.suffix.lower() == ".cif":
+            require_ordered(atoms, f"{path}, frame {index}")
         yield atoms
 
 
 def require_ordered(atoms: ase.Atoms, name: str) -> None:
-    """Raise Unreadable for a crystal with partial occupancies (CIF), of which ASE keeps one element a site."""
-    sites = atoms.info.get("occupancy")
-    if not isinstance(sites, dict) or atoms.info.get("spacegroup") is None:
-        return
-    for site in sites.values():
-        if isinstance(site, dict) and (len(site) > 1 or sum(site.values()) < FULL):
-            shares = ", ".join(f"{symbol} {share:g}" for symbol, share in site.items())
+    """Raise Unreadable for a crystal of a CIF file with partial occupancies, of which ASE keeps one element a site."""
+    for site in atoms.info.get("occupancy", {}).values():
+        shares = {symbol: 1.0 if isinstance(share, str) else share for symbol, share in site.items()}  # "?": unknown
+        if len(shares) > 1 or sum(shares.values()) < FULL:
+            listed = ", ".join(f"{symbol} {share:g}" for symbol, share in shares.items())
             raise Unreadable(
-                f"{name} has a site that is occupied in part or by several elements ({shares}); a model takes one atom "
+                f"{name} has a site that is occupied in part or by several elements ({listed}); a model takes one atom "
                 "at each site. Make a supercell in which each site has its element or is empty"
             )
 

@@ -148,10 +148,9 @@ class StudyConfig(Settings):
             name, key = hidden[0]
             raise ValueError(f"variants: {name}: {key} is an axis, too, whose values would replace it; choose one")
         for key, values in self.axes.items():
-            groups = [list(same) for _, same in itertools.groupby(sorted(values, key=_sorted_by), key=_sorted_by)]
-            twice = [" and ".join(map(str, same)) for same in groups if len(same) > 1]
-            if twice:
-                raise ValueError(f"axes: {key}: {twice[0]} are one value")
+            twice = next((pair for pair in itertools.combinations(values, 2) if _are_one(*pair)), None)
+            if twice is not None:
+                raise ValueError(f"axes: {key}: {twice[0]!r} and {twice[1]!r} are one value")
         untuned = [key for key in self.best_of if key not in self.axes]
         if untuned:
             raise ValueError(f"best_of: {untuned[0]} is no axis; list its values: axes.{untuned[0]}=[...]")
@@ -175,12 +174,14 @@ class StudyConfig(Settings):
         return self
 
 
-def _sorted_by(value: object) -> tuple[bool, float, str]:
-    """Equal for texts and numbers that settings take as one: "1e-3", which is text in YAML, and 0.001."""
+def _are_one(one: object, other: object) -> bool:
+    """Whether a setting takes two values as one: also a number and a text such as "1e-3", which is text in YAML."""
     try:
-        return (True, float(str(value)), "")
+        if not (isinstance(one, str) and isinstance(other, str)):  # two texts may be names of files
+            return float(str(one)) == float(str(other))
     except ValueError:
-        return (False, 0.0, str(value))
+        pass
+    return str(one) == str(other)
 
 
 @dataclass(frozen=True, kw_only=True)
