@@ -36,7 +36,7 @@ def library_of(graph: fx.GraphModule, inputs: tuple[Tensor, ...]) -> Compiled:
     A library is code, so only those are loaded that nobody but the user can write.  Where the cache folder cannot be
     written, the library is made for this process alone.
     """
-    from torch._inductor import aoti_load_package  # with the whole compiler: more than a second
+    from torch._inductor import aoti_load_package  # with the whole compiler: a second
 
     with tempfile.TemporaryDirectory() as temporary:
         root = _private(cache_folder() / "compiled") or Path(temporary)
