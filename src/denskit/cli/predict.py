@@ -61,7 +61,7 @@ def predict(
         if len(sets) > 1:
             raise ValueError(
                 f"{len(sets)} files are given and one is taken: join them (ase convert A.cif B.cif all.extxyz), or "
-                "predict one after the other. The splits of a submission to a leaderboard also need --format"
+                "predict one after the other. For the splits of a submission to a leaderboard add --format evalai"
             )
         (file,) = sets.values()
         count = predict_file(models, file, output, device=device, batch_size=batch_size, data=data, force=force)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 from ase.data import chemical_symbols
@@ -39,7 +40,7 @@ def overlap_warnings(structures: Sequence[System] | Source, name: str) -> list[s
     Of many structures ``LOOKED_AT`` are looked at, evenly spaced.
     """
     places = spaced(len(structures), LOOKED_AT)
-    found = overlaps(structures[int(place)] for place in places)
+    found = overlaps(_readable(structures, places))
     if not found:
         return []
     system, one, other = found[0]
@@ -50,3 +51,10 @@ def overlap_warnings(structures: Sequence[System] | Source, name: str) -> list[s
         f"warning: {name}: in {frames}{sample}, atoms are nearer than any bond ({SHORTEST:g} Å), such as {pair} of "
         f"frame {system.index}. The model has seen no such structures: its energies and forces mean nothing there"
     ]
+
+
+def _readable(structures: Sequence[System] | Source, places: np.ndarray) -> Iterator[System]:
+    """The structures at these places, but for damaged records, which are named where they are used."""
+    for place in places:
+        with suppress(ValueError):
+            yield structures[int(place)]
