@@ -169,7 +169,7 @@ def _looked_at(structures: list[Atoms], file: Path) -> list[Atoms]:
     from denskit.simulation.structures import system_of
 
     systems = [system_of(atoms, place) for place, atoms in enumerate(structures)]
-    for warning in overlap_warnings(systems, f"{file}, of the frames that are simulated"):
+    for warning in overlap_warnings(systems, f"{file} (the frames that are simulated)"):
         typer.echo(warning, err=True)
     return structures
 

@@ -264,8 +264,10 @@ def source_of(model: Models, source: Structures | None, split: str, data: Readin
         return source
     found, messages = read_structures(model, source, data)
     for message in messages:
-        text = message.removeprefix("warning: ")
-        warn(text) if text != message else _LOG.info(message)
+        if message.startswith("warning: "):
+            warn(message.removeprefix("warning: "))
+        else:
+            _LOG.info(message)
     return found
 
 

@@ -502,7 +502,9 @@ def require_label(best_by: str, valid: Source) -> None:
 def judged_by(best_by: str, errors: Mapping[str, object]) -> str:
     """The error (of ``errors``) by which a model is the best: that of ``training.best_by``.
 
-    That of the energy where all forces are zero and tell nothing.
+    That of the energy where all forces are zero and tell nothing.  Raises ValueError where there is none.
     """
+    if BEST_BY[best_by] not in errors:  # the label is there, on fixed atoms alone
+        raise ValueError(f"training.best_by={best_by}, but no free atom is judged by it; choose the other")
     tells_nothing = best_by == "forces" and "forces_mae_relative_to_zero" not in errors
     return BEST_BY["energy" if tells_nothing and BEST_BY["energy"] in errors else best_by]
