@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from denskit.data import DataConfig
+from denskit.data.base import Source
 from denskit.training.budget import TimeBudget
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.checks import warnings_before
-from denskit.training.cost import Cost
+from denskit.training.cost import Cost, time_steps
 from denskit.training.fitted_settings import rows_for
 from denskit.training.forecast import _trial, forecasts_of
 from denskit.training.load_config import RunConfig, load_config
@@ -66,6 +67,27 @@ def test_a_trial_is_said_before_it_begins(
         with pytest.raises(ValueError, match="the trial"):
             train(tiny("training.budget=1 minute"), progress=progress)
         assert ("timing a few steps of equiformer with" in capsys.readouterr().out) == progress
+
+
+@pytest.mark.parametrize(("budget", "limit", "judged"), [("1 day", 30, 4), ("1 minute", 15, 3), ("56 seconds", 14, 2)])
+def test_a_trial_of_slow_steps_takes_a_part_of_the_budget(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, budget: str, limit: float, judged: int
+) -> None:
+    """Batches of two structures take 5 s; a quarter of the time for steps, half as long for the evaluations."""
+    limits: list[float] = []
+    evaluated: list[int] = []
+
+    def timed(*_: object, limit: float) -> float:
+        limits.append(limit)
+        return 5.0
+
+    def measured(force_field: object, sample: Source, **_: object) -> None:
+        evaluated.append(len(sample))
+
+    monkeypatch.setattr("denskit.training.forecast.time_steps", timed)
+    monkeypatch.setattr("denskit.training.forecast.measure", measured)
+    forecasts_of(tiny(f"training.budget={budget}", "training.batch_size=2"))
+    assert (limits, evaluated) == ([limit], [judged, judged])
 
 
 def test_large_files_are_named_before_they_are_read(
@@ -237,3 +259,19 @@ def test_rows_that_a_budget_chooses_from() -> None:
 def _errors(run: Path) -> list[list[str]]:
     with (run / "metrics.csv").open(newline="") as stream:
         return [[value for key, value in row.items() if key not in TIMINGS] for row in csv.DictReader(stream)]
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(1.0, 6), (2.0, 4), (6.0, 2), (60.0, 2)])
+def test_steps_of_a_trial(monkeypatch: pytest.MonkeyPatch, seconds: float, steps: int) -> None:
+    """A trial of five seconds takes one step beyond them, at least four, but two where those take twice as long."""
+    now = 0.0
+    monkeypatch.setattr("denskit.training.cost.time.perf_counter", lambda: now)
+    taken = []
+
+    def step(work: int) -> None:
+        nonlocal now
+        now += seconds
+        taken.append(work)
+
+    assert time_steps(step, range(30), limit=5.0) == seconds  # type: ignore[arg-type]
+    assert len(taken) == steps

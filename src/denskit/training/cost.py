@@ -12,8 +12,9 @@ from denskit.training.loader import StepWork, steps_per_epoch
 from denskit.training.schedule import Schedule
 from denskit.training.settings import TrainingConfig, parse_budget, parse_interval
 
-TRIAL_STEPS, TRIAL_SECONDS = 30, 30.0  # of a trial: the first of the two ends it
-_FEWEST = 6
+TRIAL_STEPS, _TRIAL_SECONDS = 30, 30.0  # of a trial: the first of the two ends it
+_FEWEST, _FEWEST_SLOW = 4, 2  # steps of a trial; of one that takes twice its time
+_FEWEST_TRAINED = 10  # steps worth a training
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,11 @@ class Cost:
         Raises ValueError where not even 10 fit.
         """
         steps = self.steps_within(training)
-        if steps < 10:
+        if steps < _FEWEST_TRAINED:
+            after = "the trial" if self.trial < 1 else f"a trial of {self.trial:.0f} s"
             raise ValueError(
                 f"training.budget={training.budget} is enough for {counted(steps, 'step')} of {self.step:.2g} s "
-                f"after the trial, and a validation of {self._validation(training):.2g} s; give more time, a smaller "
+                f"after {after}, and a validation of {self._validation(training):.2g} s; give more time, a smaller "
                 "model or fewer validation structures"
             )
         return steps
@@ -78,10 +80,15 @@ def _interval(training: TrainingConfig, per_epoch: int) -> float:
     return interval.number * (per_epoch if interval.unit == "epoch" else 1)
 
 
+def trial_seconds(training: TrainingConfig) -> float:
+    """Seconds that the steps of a trial may take: a quarter of a short time budget."""
+    return _TRIAL_SECONDS if training.budget is None else min(_TRIAL_SECONDS, parse_budget(training.budget) / 4)
+
+
 def time_steps(step: Callable[[StepWork], object], works: Iterable[StepWork], *, limit: float) -> float:
     """Seconds of a training step: the median without the first third, which compiles kernels.
 
-    limit: s; the trial ends then, after at least 6 steps.
+    limit: s; the trial ends then, after at least 4 steps, or 2 that take twice as long.
     """
     spent: list[float] = []
     start = mark = time.perf_counter()
@@ -90,6 +97,7 @@ def time_steps(step: Callable[[StepWork], object], works: Iterable[StepWork], *,
         now = time.perf_counter()
         spent.append(now - mark)
         mark = now
-        if len(spent) >= _FEWEST and now - start > limit:
+        fewest = _FEWEST if now - start < 2 * limit else _FEWEST_SLOW
+        if len(spent) >= fewest and now - start > limit:
             break
     return statistics.median(spent[len(spent) // 3 :])

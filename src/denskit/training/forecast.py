@@ -23,7 +23,7 @@ from denskit.tasks.metrics import measure
 from denskit.training.budget import lasting
 from denskit.training.checkpoint import Checkpoint
 from denskit.training.checks import PlannedTraining
-from denskit.training.cost import TRIAL_SECONDS, TRIAL_STEPS, Cost, time_steps
+from denskit.training.cost import TRIAL_STEPS, Cost, time_steps, trial_seconds
 from denskit.training.fitted_loss import fit_loss_to_energies
 from denskit.training.fitted_settings import fit_dens_to_crystals, fit_model_to_data, fit_sigma_to_data, rows_for
 from denskit.training.loader import steps_per_epoch
@@ -34,7 +34,7 @@ from denskit.training.settings import RunConfig
 from denskit.training.trainer import COMPILES, Trainer
 
 _LARGE = 2e7  # bytes of a file that takes seconds to read
-_JUDGED = 32  # structures evaluated in a trial
+_JUDGED = 32  # structures evaluated in a trial, fewer where they take long
 Say = Callable[[str], None]
 
 
@@ -194,23 +194,29 @@ def _trial(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> C
     """Time a few steps and the evaluation of a few structures, by a model that is thrown away."""
     begin = time.perf_counter()
     trainer = Trainer(lasting(config, {"max_steps": 1000, "warmup": 0, "warmup_lr": None}), data, group)
+    limit = trial_seconds(config.training)
     works = trainer.loader.prefetch(0, TRIAL_STEPS, config.training.prefetch)
     numbers = sum(parameter.numel() for parameter in trainer.force_field.parameters())
     say(
         f"timing a few steps of {config.model.name} with {numbers:,} parameters on "
-        f"{counted(len(data.train), 'structure')}: up to "
-        f"{TRIAL_SECONDS:.0f} seconds, longer where a step takes seconds"
+        f"{counted(len(data.train), 'structure')}: up to {limit:.0f} seconds, longer where a step takes seconds"
     )
+
+    def mean(*seconds: float) -> list[float]:
+        """Means over the processes, so that all do the same."""
+        return (group.add(torch.tensor(seconds, dtype=torch.float64, device=group.device)) / group.count).tolist()
+
     with threads_for(trainer.loader.edges, group.device), told_of_compilation(lambda: say(COMPILES)):
         # all processes must take the same number of steps
-        step = time_steps(trainer.train_step, works, limit=TRIAL_SECONDS if group.count == 1 else float("inf"))
-        sample = evenly(data.valid or data.train, _JUDGED)
+        step = time_steps(trainer.train_step, works, limit=limit if group.count == 1 else float("inf"))
+        [step] = mean(step)
+        judged = int(limit / 2 * config.training.batch_size / step)  # takes about a quarter of the limit each time
+        sample = evenly(data.valid or data.train, max(1, min(judged, _JUDGED)))
         measure(trainer.force_field, sample, batch_size=_JUDGED, processes=group)  # compiles kernels
         start = time.perf_counter()
         measure(trainer.force_field, sample, batch_size=config.training.evaluate_batch_size, processes=group)
         structure = (time.perf_counter() - start) / len(sample)
-    times = torch.tensor([step, structure, time.perf_counter() - begin], dtype=torch.float64, device=group.device)
-    step, structure, spent = (group.add(times) / group.count).tolist()
+    structure, spent = mean(structure, time.perf_counter() - begin)
     valid, test = (0 if source is None else len(source) for source in (data.valid, data.test))
     held = trainer.mixture.held_out
     return Cost(
