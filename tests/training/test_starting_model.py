@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data.shard_files import write_index
 from denskit.batch import System
-from denskit.data import LoadedData, load_data
-from denskit.data.base import evenly
+from denskit.data import LoadedData, load_data, read_file
+from denskit.data.base import Source, Subset, evenly
 from denskit.data.config import References, SplitConfig
+from denskit.data.readers.shards import ShardFile, write_shard
 from denskit.data.structure_arrays import StructureArrays
 from denskit.models.scaling import fit_scaling
 from denskit.runtime.processes import join_processes
@@ -170,12 +172,22 @@ def test_tasks_start_from_the_same_weights(tiny: Tiny) -> None:
     assert all((plain[name] == dens[name]).all() for name in same)
 
 
-def test_a_sample_of_a_file_in_memory_has_all_elements(
-    tiny: Tiny, forty: list[System], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kept", ["memory", "shards", "half of the shards"])
+def test_a_sample_has_all_elements_where_these_are_listed(
+    tiny: Tiny, forty: list[System], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     monkeypatch.setattr(initial, "SAMPLE", 14)
     config, data = tiny("model.forces=direct"), _loaded(forty, "fit")
-    data = replace(data, train=StructureArrays.from_systems(forty, name="water"))
-    force_field, messages = initial_force_field(config, data, build_task(config.task))
+    source: Source = StructureArrays.from_systems(forty, name="water")
+    if kept != "memory":
+        shards = [ShardFile(tmp_path / f"{number}.safetensors", 10, 0) for number in range(4)]
+        for number, shard in enumerate(shards):
+            write_shard(shard.path, forty[10 * number : 10 * number + 10])
+        write_index(tmp_path, shards, [len(system) for system in forty])
+        source = read_file(tmp_path)[0]
+    if kept == "half of the shards":
+        source = Subset(source, np.arange(1, 40, 2), "half")
+    assert [sorted(own) for own in source.elements_of_structures()].index([1, 54]) == (8 if "half" in kept else 17)
+    force_field, messages = initial_force_field(config, replace(data, train=source), build_task(config.task))
     assert force_field.scaling.elements == [1, 8, 54]
-    assert messages[-1] == "the above is of 15 evenly spaced structures of 40"
+    assert messages[-1] == f"the above is of 15 evenly spaced structures of {len(source)}"

@@ -34,6 +34,11 @@ class Source(ABC):
     in_memory: ClassVar[bool] = False  # False: each access reads a file
 
     @property
+    def lists_elements(self) -> bool:
+        """Whether :meth:`elements_of_structures` takes seconds."""
+        return self.in_memory
+
+    @property
     def unit(self) -> str:
         """Unit of the energies in the file, which are in eV here; empty for several."""
         return "eV"
@@ -61,7 +66,8 @@ class Source(ABC):
         return groups if any(groups) else ()
 
     def elements_of_structures(self) -> list[frozenset[int]]:
-        """The atomic numbers that occur in each structure [B], for splits.  Reads all structures."""
+        """The atomic numbers that occur in each structure [B], for splits.  Reads all structures, or their elements
+        alone where the source :attr:`lists_elements`."""
         return [frozenset(system.atomic_numbers.tolist()) for system in self]
 
     def fields(self, index: int) -> dict[str, Any]:
@@ -72,6 +78,15 @@ class Source(ABC):
 def elements_of(source: Source) -> set[int]:
     """Atomic numbers that occur in a source; reads all of it."""
     return {number for system in source for number in np.unique(system.atomic_numbers).tolist()}
+
+
+def known_elements(source: Source, few: int = 0) -> list[frozenset[int]]:
+    """The atomic numbers that occur in each structure [B], where they take seconds; empty where they take minutes.
+
+    few: structures of which all are read, whatever the source.
+    """
+    quick = source.in_memory or source.lists_elements or len(source) <= few
+    return source.elements_of_structures() if quick else []
 
 
 class Shard(Source):
@@ -107,6 +122,18 @@ class Subset(Source):
     def in_memory(self) -> bool:  # type: ignore[override]
         """As the whole source."""
         return self.source.in_memory
+
+    @property
+    def lists_elements(self) -> bool:
+        """As the whole source."""
+        return self.source.lists_elements
+
+    def elements_of_structures(self) -> list[frozenset[int]]:
+        """The atomic numbers that occur in each structure [M]."""
+        if not self.lists_elements:
+            return super().elements_of_structures()
+        elements = self.source.elements_of_structures()
+        return [elements[index] for index in self.indices]
 
     @cached_property
     def sizes(self) -> np.ndarray | None:

@@ -11,7 +11,7 @@ import numpy as np
 from ase.data import chemical_symbols
 
 from denskit.batch import ISOLATED
-from denskit.data.base import Lazy, Source, Subset, elements_of, evenly
+from denskit.data.base import Lazy, Source, Subset, elements_of, evenly, known_elements
 from denskit.data.config import DataConfig, References
 from denskit.data.filters import filtered, without_filtered
 from denskit.data.readers.formats import open_unchecked, path_of, place_of, require_effect
@@ -170,7 +170,7 @@ def _splits(config: DataConfig, source: Source, pool: np.ndarray, path: Path, se
     if split.mode is None:
         split = split.model_copy(update={"mode": "group" if source[0].group else "random"})
     groups = source.group_names() if split.mode == "group" else ()
-    elements = source.elements_of_structures() if source.in_memory or len(source) <= FEW else ()
+    elements = known_elements(source, FEW)
     splits = divide(split, pool=pool, groups=groups, seed=seed, path=path, test=config.test is None, elements=elements)
     advice = "; frames of one trajectory resemble each other: data.split.mode=blocks or group judges more strictly"
     return splits, f"{path}: {splits.how}{advice if by_default and split.mode == 'random' else ''}"

@@ -26,6 +26,8 @@ from denskit.data.structure_arrays import (
 )
 from denskit.reading.arrays import read_npz
 
+LISTED = 5_000_000  # structures whose elements are listed: some ten seconds
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
@@ -103,6 +105,17 @@ class Joined(Source):
     def in_memory(self) -> bool:  # type: ignore[override]
         """Whether all sources are."""
         return all(source.in_memory for source in self.sources)
+
+    @property
+    def lists_elements(self) -> bool:
+        """Whether all sources do, and are not too large together."""
+        return len(self) <= LISTED and all(source.lists_elements for source in self.sources)
+
+    def elements_of_structures(self) -> list[frozenset[int]]:
+        """The atomic numbers that occur in each structure [B]."""
+        if not self.lists_elements:
+            return super().elements_of_structures()
+        return [elements for source in self.sources for elements in source.elements_of_structures()]
 
     @cached_property
     def _ends(self) -> list[int]:

@@ -11,7 +11,7 @@ from ase.data import atomic_numbers, chemical_symbols
 
 from denskit.batch import MAX_ATOMIC_NUMBER, Batch
 from denskit.data import LoadedData
-from denskit.data.base import Source, Subset, evenly, spaced
+from denskit.data.base import Source, Subset, evenly, known_elements, spaced
 from denskit.data.config import SplitConfig
 from denskit.data.loading import FEW
 from denskit.data.structure_arrays import numbered
@@ -65,10 +65,10 @@ def initial_force_field(
 
 
 def _measured(source: Source) -> Source:
-    """The training structures, or of many a sample; of a file in memory with structures of its rarest elements, too."""
-    if not source.in_memory or len(source) <= SAMPLE:
+    """The training structures, or of many a sample, with structures of the rarest elements where these are known."""
+    if len(source) <= SAMPLE or not (elements := known_elements(source)):
         return evenly(source, SAMPLE)
-    places, elements = spaced(len(source), SAMPLE), source.elements_of_structures()
+    places = spaced(len(source), SAMPLE)
     lacking = frozenset[int]().union(*elements) - frozenset[int]().union(*(elements[place] for place in places))
     holders = {z: [place for place, own in enumerate(elements) if z in own][:HOLDERS] for z in lacking}
     return Subset(source, np.unique([*places, *(place for own in holders.values() for place in own)]), source.name)
@@ -126,7 +126,7 @@ def _unknown_elements(force_field: ForceField, source: Source) -> str:
 
 def _remedy(data: LoadedData, lacks: Source, split: SplitConfig) -> str:
     """What to do where the structures of one part have elements that training lacks."""
-    if len(data.train) > SAMPLE:
+    if len(data.train) > SAMPLE and not data.train.lists_elements:
         return (
             f"Only {SAMPLE} were looked at. If others have them, give data.references={{H: ..., ...}} or a file of them"
         )
@@ -139,7 +139,7 @@ def _remedy(data: LoadedData, lacks: Source, split: SplitConfig) -> str:
         other = "by data.split.mode=random"
     elif split.train is not None:
         other = "with a larger data.split.train"
-    elif len(data.train) > FEW and not data.train.in_memory:  # rare elements were not drawn for training first
+    elif len(data.train) > FEW and not data.train.lists_elements:  # rare elements were not drawn for training first
         other = "with another data.split.seed"
     else:
         other = "with fewer for validation and test: data.split.valid=1 data.split.test=0, or 0 for both"

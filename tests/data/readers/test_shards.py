@@ -52,6 +52,7 @@ def test_what_goes_in_comes_out(mixed: list[System], shard: ShardFile) -> None:
         same(system, shard[record])
         assert shard[record].index == record
     assert shard.sizes.tolist() == [len(system) for system in mixed]
+    assert shard.elements_of_structures() == [frozenset(system.atomic_numbers.tolist()) for system in mixed]
     with pytest.raises(IndexError, match="record 9 of"):
         shard[9]
 

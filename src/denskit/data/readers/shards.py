@@ -52,6 +52,7 @@ _OF_STRUCTURES: dict[str, tuple[int, ...]] = {"cell": (3, 3), "pbc": (3,), "deno
 _OF_ATOMS: dict[str, tuple[int, ...]] = {"positions": (3,), "atomic_numbers": (), "fixed": (), "tags": ()}
 _LABELS_OF_STRUCTURES: dict[str, tuple[int, ...]] = {"energy": (), "stress": (3, 3), "relaxed_energy": (), "fid": ()}
 _LABELS_OF_ATOMS: dict[str, tuple[int, ...]] = {"forces": (3,), "relaxed_positions": (3,)}
+_NUMBERS = 256  # values of an atomic number in a column
 _WORDS = ("sid", "group")
 LABELS = (*_LABELS_OF_STRUCTURES, *_LABELS_OF_ATOMS)
 
@@ -121,6 +122,15 @@ class ShardFile(Shard):
     def sizes(self) -> np.ndarray:
         """Atoms of each structure [n] int64."""
         return np.diff(_open(self).rows("starts", 0, self.count + 1))
+
+    @property
+    def lists_elements(self) -> bool:
+        """Yes; but a shard that is fetched when it is first read is not fetched for its elements."""
+        return not is_copy(self.path.parent)
+
+    def elements_of_structures(self) -> list[frozenset[int]]:
+        """The atomic numbers that occur in each structure [n], from their column alone."""
+        return _open(self).elements()
 
 
 def open_shards(folder: Path) -> tuple[tuple[ShardFile, ...], np.ndarray]:
@@ -253,6 +263,17 @@ class _Columns:
             if name in fields:
                 fields[name] = kind(fields[name])
         return System(**fields, index=record)
+
+    def elements(self) -> list[frozenset[int]]:
+        """The atomic numbers that occur in each structure [n]; equal sets are one object."""
+        with naming(self.path, "is damaged; copy or convert the file again"):
+            starts = self.rows("starts", 0, self.places["starts"][1][0])
+            numbers = self.rows("atomic_numbers", 0, self.places["atomic_numbers"][1][0]).astype(np.int64)
+            occurs = np.unique(np.repeat(np.arange(len(starts) - 1), np.diff(starts)) * _NUMBERS + numbers)
+            ends = np.searchsorted(occurs, _NUMBERS * np.arange(1, len(starts)))
+        sets: dict[tuple[int, ...], frozenset[int]] = {}
+        found = (tuple(own.tolist()) for own in np.split(occurs % _NUMBERS, ends[:-1]))
+        return [sets.setdefault(own, frozenset(own)) for own in found]
 
     def _word(self, name: str, record: int) -> str:
         begin, end = self.rows(f"{name}_starts", record, record + 2).tolist()

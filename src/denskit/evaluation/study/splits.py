@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from denskit.data import load_data
+from denskit.data.base import known_elements
 from denskit.data.splits import Splits, rare_first
 from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun
 
@@ -41,8 +42,7 @@ def _nested(run: StudyRun, *, largest: int) -> Splits:
     if splits is None:
         raise ValueError(f"axes: {FRAMES} divides one file (data.path, or data.train without data.valid); found none")
     order = np.random.default_rng(run.seed).permutation(len(splits.train))
-    if data.train.in_memory:  # the smallest sets have all elements, too, where they can
-        elements = [frozenset(system.atomic_numbers.tolist()) for system in data.train]
+    if elements := known_elements(data.train):  # the smallest sets have all elements, too, where they can
         order = rare_first(order, [elements[place] for place in order])
     chosen = np.sort(splits.train[order[: run.point[FRAMES]]])
     return replace(splits, train=chosen, how=f"{len(chosen)} of {len(splits.train)} training frames, {splits.how}")
