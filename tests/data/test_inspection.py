@@ -415,6 +415,18 @@ def test_slabs_with_fixed_atoms_and_zeroed_forces(tmp_path: Path) -> None:
     assert not [line for line in found if "add up" in line or line.startswith("problem")]
 
 
+def test_a_label_that_the_training_does_without_is_no_problem(tmp_path: Path) -> None:
+    frames = ethanol()
+    _no_forces(frames)
+    ase.io.write(tmp_path / "mine.extxyz", frames)
+    source, _ = read_file(tmp_path / "mine.extxyz")
+    wanted = [
+        bool([f for f in findings_of(source, required=r) if "no frame has" in f.found])
+        for r in (["energy"], ["forces"])
+    ]
+    assert wanted == [False, True]
+
+
 def test_perfect_crystals_may_have_no_forces(tmp_path: Path) -> None:
     frames = [labelled(bulk("Cu", cubic=True, a=a)) for a in np.linspace(3.5, 3.7, 9)]
     for atoms in frames:

@@ -63,7 +63,7 @@ def test_frames_without_weighted_labels(systems: dict[str, System]) -> None:
 
 def test_a_label_that_no_frame_has_cannot_be_masked(systems: dict[str, System]) -> None:
     frames = _alone(_many(systems["water"], 2), "forces", [0, 1])
-    with pytest.raises(ValueError, match=r"no frame has forces.*data.forces_key=KEY"):
+    with pytest.raises(ValueError, match=r"no frame has forces.*data.forces_key=KEY.*task.forces_weight=0 training.b"):
         frames.checked(required=("forces",), missing="mask")
 
 

@@ -19,6 +19,10 @@ NOT_FINITE = "positions or cell are NaN or infinite"
 UNKNOWN_ELEMENTS = f"atomic numbers outside 1 to {MAX_ATOMIC_NUMBER}"
 NO_LATTICE = "periodic along directions whose cell vectors are zero or linearly dependent"
 NO_STRESS = "cannot have a stress, which is per volume: not periodic in three directions"
+WITHOUT = {  # how to train without a label
+    "energy": "task.energy_weight=0 data.references=none",
+    "forces": "task.forces_weight=0 training.best_by=energy",
+}
 MASK_STRESS = "Count them in no loss of the stress with data.missing=mask, or train without: task.stress_weight=0"
 _SHOWN = 5  # structures that a message numbers one by one
 Missing = Literal["error", "mask"]
@@ -209,6 +213,7 @@ def _absent(structures: StructureArrays, label: str, absent: np.ndarray, found: 
         return f"{found}. {'Train without stress: task.stress_weight=0' if absent.all() else MASK_STRESS}"
     if absent.all():
         advice = f"If one of them is it, name the key with data.{label}_key=KEY"
+        advice += f"; or train without {label}: {WITHOUT[label]}" if label in WITHOUT else ""
         return f"{structures.name}: no frame has {label}. {seen}. {advice}"
     advice = "Remove these frames, or count them in no loss with data.missing=mask"
     return f"{structures.name}: {found}: {numbered(absent)}. {seen}. {advice}"

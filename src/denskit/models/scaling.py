@@ -187,7 +187,10 @@ def fit_scaling(
     """
     data = Statistics(source)
     if not len(data.energies) and references != "none":
-        raise ValueError(f"no training structure has an energy; references={references!r} cannot be fitted")
+        raise ValueError(
+            f"no training structure has an energy; references={references!r} cannot be fitted. To train on forces "
+            "alone, give data.references=none"
+        )
     messages: list[str] = []
     more = list(more_elements)
     table = data.references(references, messages)

@@ -214,7 +214,10 @@ class _Constants:
         """Correct references and shift by the residuals; messages for the log."""
         if not len(self.left):
             if references in ("fit", "mean"):
-                raise ValueError(f"no training structure has an energy; references={references!r} cannot be fitted")
+                raise ValueError(
+                    f"no training structure has an energy; references={references!r} cannot be fitted. Keep those of "
+                    "the trained model: data.references=trained"
+                )
             return []
         messages: list[str] = []
         old = self._without(new)

@@ -89,7 +89,8 @@ def _prepared(
     if resume and checkpoint is None:
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
     if checkpoint is None and group.is_first:
-        trainer.messages += [f"training data: {finding}" for finding in findings_of(data.train, config.data.missing)]
+        findings = findings_of(data.train, config.data.missing, config.required_labels)
+        trainer.messages += [f"training data: {finding}" for finding in findings]
     planned = PlannedTraining(config, trainer.schedule, data.train)
     trainer.messages += [*warnings_before(planned), *hints_before(planned)]
     return trainer, trainer.resume(checkpoint) if checkpoint is not None else {}

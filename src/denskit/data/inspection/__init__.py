@@ -5,7 +5,7 @@ A check gets a :class:`Sample` and yields findings: a *problem* spoils a trainin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,13 +66,16 @@ def inspect_file(path: str | Path, config: DataConfig | None = None) -> Inspecti
         return overview(path, sample, notes, _checked(sample, findings))
 
 
-def findings_of(source: Source, missing: Missing = "error") -> list[Finding]:
-    """The findings about a source that is read with ``data.missing``, problems first.
+def findings_of(
+    source: Source, missing: Missing = "error", required: Sequence[str] = ("energy", "forces")
+) -> list[Finding]:
+    """The findings about a source that is read with ``data.missing`` for a training on the labels ``required``,
+    problems first.
 
     Raises ValueError where no structure can be read.
     """
     sample, findings = sample_of(source, SAMPLE)
-    return _checked(replace(sample, missing=missing), findings)
+    return _checked(replace(sample, missing=missing, required=required), findings)
 
 
 def _checked(sample: Sample, findings: list[Finding]) -> list[Finding]:

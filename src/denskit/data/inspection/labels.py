@@ -12,7 +12,7 @@ from denskit.data.inspection.energy_sums import fewest, fit_energies
 from denskit.data.inspection.finding import Finding, Severity
 from denskit.data.inspection.geometry import squeezed
 from denskit.data.inspection.sample import Sample
-from denskit.data.structure_arrays import LABELS
+from denskit.data.structure_arrays import LABELS, WITHOUT
 from denskit.units import HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 SCATTER = 3.0  # eV an atom, around a sum over the elements: cohesion varies by less
@@ -26,7 +26,6 @@ _PLACEHOLDER = ("a placeholder, no label", "Look at how the file was written")
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 _LISTED = 20  # names of fields
 _OF_CRYSTALS = {"spacegroup", "spacegroup_kinds", "unit_cell", "occupancy"}  # of CIF
-_WITHOUT = {"energy": "data.references=none", "forces": "training.best_by=energy"}  # what else a missing label needs
 _MASK = "Remove these frames, or let the label count in no loss: data.missing=mask"
 
 
@@ -42,9 +41,9 @@ def absent(sample: Sample) -> Iterator[Finding]:
     for label in ("energy", "forces"):
         lacking = ~has[label] & ~sample.not_finite[label]
         if lacking.all():
-            without = f"task.{label}_weight=0 {_WITHOUT[label]}"
-            advice = f"Name the field with data.{label}_key=KEY, or train without: {without}"
-            yield sample.finding("problem", f"no frame has {label}{seen}", "training wants both", advice)
+            advice = f"Name the field with data.{label}_key=KEY, or train without: {WITHOUT[label]}"
+            if label in sample.required:
+                yield sample.finding("problem", f"no frame has {label}{seen}", "training wants both", advice)
         else:
             found = f"{label} absent in {lacking.sum()} of {len(structures)} frames"
             yield from _unusable(sample, lacking, found, "training refuses them")

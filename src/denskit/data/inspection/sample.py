@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -30,6 +30,7 @@ class Sample:
     total: int  # structures of the source
     not_finite: dict[str, np.ndarray]  # label -> [B] bool, it is NaN or infinite
     missing: Missing = "error"  # what the settings say of labels that are absent or not finite
+    required: Sequence[str] = ("energy", "forces")  # labels that a training wants
 
     @cached_property
     def force_rms(self) -> np.ndarray:

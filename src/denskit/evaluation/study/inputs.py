@@ -52,6 +52,6 @@ def problems_of(study: StudyConfig) -> list[str]:
         if (data := config.data.model_copy(update={"split": type(config.data.split)()})) not in read:
             read.append(data)
             train = load_data(config.data, config.seed, config.required_labels).train
-            findings = findings_of(train, config.data.missing)
+            findings = findings_of(train, config.data.missing, config.required_labels)
             found += [f"{train.name}: {finding}" for finding in findings if finding.severity == "problem"]
     return list(dict.fromkeys(found))
