@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -15,10 +16,11 @@ from torch.utils._pytree import tree_leaves
 from contract.variants import VARIANTS, build
 from denskit.batch import Prepared, System
 from denskit.data.base import collate
+from denskit.geometry.neighbors import build_neighbors
 from denskit.geometry.padding import padded_shape, with_ghosts
 from denskit.models.execution import Execution
 from denskit.random import keys_for
-from denskit.tasks import DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Task
+from denskit.tasks import TASKS, DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Task, TaskConfig, build_task
 from denskit.training.batch_loss import batch_loss, counts_of
 
 from tolerances import SAME_GRADIENT64
@@ -67,6 +69,37 @@ def test_ghosts_change_nothing(name: str, systems: dict[str, System]) -> None:
     for key, value in expected.items():
         size = value.square().mean().sqrt().clamp(min=1e-12)
         assert (found[key] - value).abs().max() < SAME_GRADIENT64 * size, key
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name != "anids"])  # which is not recorded
+def test_ghosts_change_no_term(name: str, systems: dict[str, System]) -> None:
+    """Whatever the model says of them."""
+    settings = {"stress_weight": 1.0, "forces_weight": 1.0, "probability": 1.0, "strain_probability": 1.0}
+    config = TypeAdapter(TaskConfig).validate_python({"name": name})
+    config = config.model_copy(update={key: value for key, value in settings.items() if hasattr(config, key)})
+    task = build_task(config)
+    batch, targets = collate([systems[of] for of in ("ethanol", "triclinic", "water")], torch.float64)
+    part = task.prepare(batch, targets, keys_for(3, 0, torch.arange(3)), 0.25)
+    part = replace(part, batch=build_neighbors(part.batch, 4.0))
+    larger = with_ghosts(part, padded_shape(part.batch))
+    shapes = {"forces": (3,), "noise": (3,), "energy": (), "stress": (3, 3), "strain": (3, 3)}
+    generator = torch.Generator().manual_seed(0)
+    said = {
+        key: torch.randn(
+            larger.batch.num_atoms if key in ("forces", "noise") else larger.batch.num_systems,
+            *shape,
+            dtype=torch.float64,
+            generator=generator,
+        )
+        for key, shape in shapes.items()
+    }
+    rows = {"forces": part.batch.num_atoms, "noise": part.batch.num_atoms}
+    own = {key: value[: rows.get(key, part.batch.num_systems)] for key, value in said.items()}
+    expected, found = task.losses(own, part, 0.25), task.losses(said, larger, 0.25)
+    assert expected.keys() == found.keys() and expected.keys() >= {"energy", "forces"}
+    for term, value in expected.items():
+        torch.testing.assert_close(found[term].sum, value.sum, rtol=1e-12, atol=0)
+        assert found[term].count == value.count and (value.sum > 0 or term == "stress")  # strained: not scored
 
 
 class NeedsNoHost(TorchDispatchMode):

@@ -132,7 +132,11 @@ def files(tmp_path: Path) -> dict[str, Path]:
     for name, atoms in zip(("wbm-1", "wbm-2", "wbm-3"), frames, strict=True):
         atoms.info["material_id"] = name
     ase.io.write(tmp_path / "initial.extxyz", frames)
-    relaxed = [bulk("Cu", a=3.59), bulk("Cu", cubic=True, a=3.59), bulk("Au", a=4.06)]
+    relaxed = [
+        bulk("Cu", cubic=True, a=3.59),
+        bulk("Cu", cubic=True, a=3.59),
+        bulk("Au", a=4.06),
+    ]  # wbm-1: another cell
     for name, atoms in zip(("wbm-3", "wbm-1", "wbm-2"), relaxed[2:] + relaxed[:2], strict=True):
         atoms.info["material_id"] = name
         energy = (0.0 if name == "wbm-3" else -0.01) * len(atoms)

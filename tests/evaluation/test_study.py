@@ -250,6 +250,30 @@ class TestSplits:
             train = json.loads(Path(path).read_text())["train"]
             assert {7, 8} <= {z for place in train for z in frames[place].numbers.tolist()}
 
+    def test_a_variant_with_other_data_has_a_split_of_its_own(self, tmp_path: Path) -> None:
+        study = tiny_study(
+            axes={FRAMES: [5, 10]}, seeds=1, variants={"plain": {}, "a b": {"data.split.mode": "blocks"}}
+        )
+        found = {}
+        for run in runs_of(study):
+            path = split_settings(study, run, tmp_path)["data.split.file"]
+            found[run.variant, run.point[FRAMES]] = json.loads(Path(path).read_text())["how"]
+        assert all(("20 frames left" in how) == (variant == "plain") for (variant, _), how in found.items()), found
+
+    def test_fewer_structures_than_the_axis_says_are_refused(self, tmp_path: Path) -> None:
+        study = tiny_study(axes={FRAMES: [5, 10]}, seeds=1)
+        run = next(run for run in runs_of(study) if run.point[FRAMES] == 10)
+        file = {"train": np.arange(8), "valid": np.arange(8, 12), "test": np.arange(12, 20), "how": "by hand"}
+        data = load_data(run.config(tmp_path).data, 0, ())
+        assert data.splits is not None
+        replace(data.splits, **file).save(tmp_path / "split.json")
+        with pytest.raises(ValueError, match=r"plain, train 10 gets 8 training structures, since by hand; give"):
+            split_settings(
+                study,
+                replace(run, settings={**run.settings, "data.split.file": str(tmp_path / "split.json")}),
+                tmp_path,
+            )
+
     def test_numbers_of_frames_are_wanted(self, tmp_path: Path) -> None:
         study = tiny_study(axes={FRAMES: [0.5]})
         with pytest.raises(ValueError, match="numbers of frames are wanted"):
@@ -838,7 +862,7 @@ class TestWholeStudies:
         folder.keep(study)
         (tmp_path / "runs" / runs_of(study)[0].name).mkdir(parents=True)
         axes, variants = {LR: [1e-3, 2e-3], FRAMES: [5, 10]}, {**VARIANTS, "more": {"task": "dens", "task.sigma": 0.1}}
-        larger = tiny_study(axes=axes, variants=variants, best_of=[LR], seeds=3)
+        larger = tiny_study(axes=axes, variants=variants, best_of=[LR], seeds=3, mean_of_tests=True)
         folder.keep(larger)
         assert load_study(folder.study) == larger
         for changes in (
@@ -996,6 +1020,7 @@ def test_the_best_is_that_of_equal_seeds() -> None:
     column = Column("test", FORCES)
     assert tabulate("t", found, ["plain", "DeNS"]).best(column) == set()
     assert tabulate("t", found[:2], ["plain", "DeNS"]).best(column) == {("", "plain")}
+    assert tabulate("t", found[:1], ["plain", "DeNS"]).best(column) == set(), "the other has not finished"
 
 
 class TestTuned:

@@ -50,6 +50,17 @@ def test_zero_forces_encode_to_exactly_zero() -> None:
         assert bool(part[[0, 2, 4]].any())
 
 
+@pytest.mark.parametrize("mark", [False, True])
+def test_forces_whose_square_vanishes_are_zero(mark: bool) -> None:
+    """In float32 that of 1e-23 eV/Å does; NaN would end the training."""
+    module = ForceEncoding([4, 4, 4], 1.0, mark=mark).float()
+    forces = torch.tensor([[0.0, 1e-23, 0.0], [1e-30, 0.0, 0.0], [1.0, 0.0, 0.0]], requires_grad=True)
+    features = module(forces)
+    assert all((part[:2] == 0).all() and part[2].any() for part in features)
+    [gradient] = torch.autograd.grad(sum(part.sum() for part in features), [forces])
+    assert torch.isfinite(gradient).all()
+
+
 def test_a_mark_tells_atoms_with_small_forces_from_those_without() -> None:
     """On the scalars alone, as large for a small force as for a large one; exactly nothing on atoms without force."""
     layer = ForceEncoding(CHANNELS, 1.0, mark=True)

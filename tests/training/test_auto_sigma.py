@@ -114,6 +114,16 @@ def test_sigma_by_element_is_in_inverse_proportion_to_the_forces(
         assert squares.mean() == pytest.approx(number.task.sigma**2, rel=0.05)
 
 
+def test_an_element_without_forces_has_noise(tiny: Tiny, systems: dict[str, System]) -> None:
+    """Where only structures without forces have it."""
+    water, ethanol = _with_forces(systems["water"], {1: 1.0, 8: 2.0}), replace(systems["ethanol"], forces=None)
+    config, _ = fit_sigma_to_data(tiny("task.sigma=auto_by_element"), _Frames([water, ethanol]))
+    number, _ = fit_sigma_to_data(tiny("task.sigma=auto"), _Frames([water, ethanol]))
+    assert isinstance(config.task, DeNSConfig) and isinstance(config.task.sigma, dict)
+    assert isinstance(number.task, DeNSConfig)
+    assert set(config.task.sigma) == {"H", "C", "O"} and config.task.sigma["C"] == number.task.sigma
+
+
 def test_forces_of_fixed_atoms_play_no_part(tiny: Tiny, systems: dict[str, System]) -> None:
     water = _with_forces(systems["water"], {1: 1.0, 8: 2.0})
     assert water.forces is not None

@@ -20,7 +20,7 @@ from denskit.training.fitted_settings import rows_for
 from denskit.training.forecast import _trial, forecasts_of
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
-from denskit.training.settings import SizeRow, TrainingConfig, parse_budget
+from denskit.training.settings import SizeRow, TrainingConfig, parse_budget, parse_interval
 from training.same_runs import TIMINGS
 
 Tiny = Callable[..., RunConfig]
@@ -275,3 +275,36 @@ def test_steps_of_a_trial(monkeypatch: pytest.MonkeyPatch, seconds: float, steps
 
     assert time_steps(step, range(30), limit=5.0) == seconds  # type: ignore[arg-type]
     assert len(taken) == steps
+
+
+@pytest.mark.parametrize("compiling", [3.0, 20.0])
+def test_the_step_that_compiles_is_not_counted(monkeypatch: pytest.MonkeyPatch, compiling: float) -> None:
+    """Also where there is time for two steps alone."""
+    now = 0.0
+    monkeypatch.setattr("denskit.training.cost.time.perf_counter", lambda: now)
+
+    def step(work: int) -> None:
+        nonlocal now
+        now += 0.1 if work else compiling
+
+    assert time_steps(step, range(30), limit=5.0) == pytest.approx(0.1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("length", "every", "validations", "after"),
+    [
+        (1500, "1000 steps", 2, (1000, 1)),
+        (20, "2 epochs", 1, (20, 0)),
+        (100, "2 epochs", 5, (45, 3)),
+        (5, "100 steps", 1, (3, 1)),
+    ],
+)
+def test_validations_of_a_training(length: int, every: str, validations: int, after: tuple[int, int]) -> None:
+    """10 steps an epoch; the last validation is at the end, whatever the interval."""
+    settings = TrainingConfig(batch_size=8, evaluate_every=every, max_steps=length)
+    schedule = COST.schedule(settings)
+    interval = parse_interval(settings.evaluate_every)
+    counted = [step for step in range(1, length + 1) if schedule.is_due(interval, step) or step == length]
+    assert schedule.validations() == len(counted) == validations
+    assert schedule.validations(after[0]) == sum(step > after[0] for step in counted) == after[1]
+    assert COST.training_seconds(settings) == pytest.approx(length * 0.1 + validations * 20 * 0.01)

@@ -152,6 +152,12 @@ def test_shares_of_few_and_of_equal_structures() -> None:
     assert [places.tolist() for places in divide(np.array([5, 4, 3]), 1)] == [[0, 1, 2]]
 
 
+def test_few_structures_come_to_all_processes() -> None:
+    """Though there are more micro-batches than structures."""
+    loader = replace(_loader(batch_size=4), num_processes=4, accumulate=2)
+    assert [sum(map(len, replace(loader, rank=rank).shares(0))) for rank in range(4)] == [1, 1, 1, 1]
+
+
 def test_a_process_without_structures_counts_zero() -> None:
     share = replace(_loader(drop_last=False), rank=2, num_processes=3).work(2)  # two structures for three processes
     assert share.parts == []

@@ -579,5 +579,8 @@ def test_a_label_that_decides_and_is_nowhere_is_missed_before_the_first_step(
     config = tiny("data.missing=mask")
     data = load_data(config.data, config.seed)
     unlabelled = Slabs([replace(system, forces=None) for system in data.valid])
-    with pytest.raises(ValueError, match=r"training\.best_by=forces, but slabs has no label for it"):
+    with pytest.raises(ValueError, match=r"training\.best_by=forces, but slabs has no forces on free atoms"):
         Trainer(config, replace(data, valid=unlabelled), join_processes("cpu"))
+    held = Slabs([replace(system, fixed=np.ones(len(system), dtype=bool)) for system in data.valid])
+    with pytest.raises(ValueError, match=r"training\.best_by=forces, but slabs has no forces on free atoms"):
+        Trainer(config, replace(data, valid=held), join_processes("cpu"))

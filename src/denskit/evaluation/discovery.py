@@ -205,8 +205,9 @@ def _named(source: Source, file: Path) -> Iterator[tuple[str, ase.Atoms]]:
 def _reference(own: ase.Atoms, relaxed: ase.Atoms | None) -> Reference:
     energy = own.info[ENERGY] if relaxed is None else relaxed.info["label"]
     above = own.info[HULL] if relaxed is None or relaxed.info[HULL] is None else relaxed.info[HULL]
+    atoms = len(own if relaxed is None else relaxed)
     return Reference(
-        None if energy is None else float(energy) / len(own), None if above is None else float(above), relaxed
+        None if energy is None else float(energy) / atoms, None if above is None else float(above), relaxed
     )
 
 

@@ -1,7 +1,7 @@
 """Judgement of predicted energies above the hull, as Matbench Discovery defines it.
 
 J. Riebesell et al., Nat. Mach. Intell. 7, 836 (2025).  A material is stable where its energy above the hull is at most
-0.  A material without a prediction counts as predicted unstable, and in no error of energies.
+0, but for rounding.  A material without a prediction counts as predicted unstable, and in no error of energies.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-STABLE = 0.0  # eV/atom
+STABLE = 1e-9  # eV/atom: energies above a hull that a material itself is on are zero to rounding
 
 
 def stability_metrics(reference: np.ndarray, predicted: np.ndarray) -> dict[str, float]:

@@ -48,7 +48,10 @@ class ForceEncoding(nn.Module):
         if mark and self.linear.bias is not None:
             nn.init.normal_(self.linear.bias)
         if stress and len(channels) < 3:
-            raise ValueError(f"a stress has degree 2, and the features only degrees up to {len(channels) - 1}")
+            raise ValueError(
+                f"task=cell_dens encodes the stress, which has degree 2, and the features have degrees up to "
+                f"{len(channels) - 1}; give model.l_max=2 or more, or task.stress_encoding=false"
+            )
         self.stress = nn.ModuleDict({str(l): nn.Linear(1, channels[l], bias=False) for l in (0, 2)}) if stress else None
 
     def forward(self, encoded: Tensor) -> list[Tensor]:
@@ -61,7 +64,7 @@ class ForceEncoding(nn.Module):
         return features
 
     def _of_forces(self, forces: Tensor) -> list[Tensor]:
-        zero = (forces == 0).all(-1, keepdim=True)
+        zero = forces.square().sum(-1, keepdim=True) == 0  # also where the square of a tiny force vanishes
         # zero forces get a direction, to avoid division by zero; their length is set to 0 afterwards
         safe = torch.where(zero, torch.eye(3, dtype=forces.dtype, device=forces.device)[1], forces)
         length = safe.square().sum(-1, keepdim=True).sqrt()

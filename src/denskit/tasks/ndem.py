@@ -79,13 +79,12 @@ class NDeM:
     def losses(self, prediction: Mapping[str, Tensor], prepared: Prepared, progress: float) -> dict[str, Term]:
         """Terms of the ordinary task, and "noise" on all free atoms of the copies."""
         terms = label_terms(self.config, prediction, prepared)
-        forces, _ = prediction["forces"].chunk(2)
-        _, displaced_forces = prediction["noise"].chunk(2)
-        change = _for_copies(forces - displaced_forces)
-        copies = prepared.noise_mask
-        sums = self.config.form.over_atoms(
-            change - prepared.noise, scored=copies, existing=copies, batch=prepared.batch
-        )
+        batch, copies = prepared.batch, prepared.noise_mask
+        # not half of all atoms: a batch that is padded for a recorded step has further ones at its end
+        atoms = batch.n_atoms[: batch.num_systems // 2].sum()
+        original = (torch.arange(batch.num_atoms, device=atoms.device) - atoms).clamp(min=0)
+        change = prediction["forces"].index_select(0, original) - prediction["noise"]
+        sums = self.config.form.over_atoms(change - prepared.noise, scored=copies, existing=copies, batch=batch)
         terms["noise"] = Term(*sums, self.config.coefficient_at(progress))
         return terms
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from denskit.runtime.progress import counted
 from denskit.training.loader import StepWork, steps_per_epoch
-from denskit.training.schedule import Schedule
+from denskit.training.schedule import Schedule, steps_between
 from denskit.training.settings import TrainingConfig, parse_budget, parse_interval
 
 TRIAL_STEPS, _TRIAL_SECONDS = 30, 30.0  # of a trial: the first of the two ends it
@@ -33,8 +33,7 @@ class Cost:
     def training_seconds(self, training: TrainingConfig, train: int | None = None) -> float:
         """Time of a training with its validations; ``train``: of another number of training structures."""
         schedule = self.schedule(training, train)
-        validations = max(1, int(schedule.total_steps / _interval(training, schedule.steps_per_epoch)))
-        return schedule.total_steps * self.step + validations * self._validation(training)
+        return schedule.total_steps * self.step + schedule.validations() * self._validation(training)
 
     def schedule(self, training: TrainingConfig, train: int | None = None) -> Schedule:
         """The steps of a training; ``train``: of another number of training structures."""
@@ -61,7 +60,7 @@ class Cost:
         assert training.budget is not None
         validation = self._validation(training)
         per_epoch = steps_per_epoch(self.train, training.batch_size, training.drop_last)
-        step = self.step + validation / _interval(training, per_epoch)
+        step = self.step + validation / steps_between(parse_interval(training.evaluate_every), per_epoch)
         budget = parse_budget(training.budget)
         left = budget - min(self.trial, budget / 2)  # kernels that the trial compiled leave a short budget something
         return max(0, int((left - validation) / step))
@@ -72,12 +71,6 @@ class Cost:
 
     def _judged(self, training: TrainingConfig) -> int:
         return min(self.valid, training.evaluate_structures or self.valid) + self.replayed
-
-
-def _interval(training: TrainingConfig, per_epoch: int) -> float:
-    """Steps between validations."""
-    interval = parse_interval(training.evaluate_every)
-    return interval.number * (per_epoch if interval.unit == "epoch" else 1)
 
 
 def trial_seconds(training: TrainingConfig) -> float:
@@ -100,4 +93,4 @@ def time_steps(step: Callable[[StepWork], object], works: Iterable[StepWork], *,
         fewest = _FEWEST if now - start < 2 * limit else _FEWEST_SLOW
         if len(spent) >= fewest and now - start > limit:
             break
-    return statistics.median(spent[len(spent) // 3 :])
+    return statistics.median(spent[max(1, len(spent) // 3) :])

@@ -93,7 +93,8 @@ def fine_tuned(
     messages += constants.correct(references, found.elements, new, training.scale)
     if scaling.energy_shift and (references == "mean" or found.composition == composition):
         scaling.composition = found.composition
-    messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
+    if "energy" not in training.fresh_heads:  # else energies of earlier structures mean nothing yet
+        messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
     messages += constants.compare(new, references)
     return force_field, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
 

@@ -185,12 +185,16 @@ def _by_element(sigma: float, source: Source) -> dict[str, float]:
 
     In a canonical ensemble <F^2> = k T <d^2U / dx^2> holds for each coordinate: the mean square force of an element
     measures its curvature.  Noise in inverse proportion to the root mean square force therefore raises the energy of
-    all elements alike.  The largest is at most ``RANGE[1] / RANGE[0]`` times the smallest, and all are in ``RANGE``.
+    all elements alike; elements without forces get ``sigma``.  The largest is at most ``RANGE[1] / RANGE[0]`` times the
+    smallest, and all are in ``RANGE``.
     """
     squares, atoms = np.zeros((2, len(chemical_symbols)))
+    without_forces = set[int]()
     for system in evenly(source, LABELLED):
-        if system.forces is not None:
-            numbers = system.atomic_numbers[~system.fixed]
+        numbers = system.atomic_numbers[~system.fixed]
+        if system.forces is None:
+            without_forces |= set(numbers.tolist())
+        else:
             np.add.at(squares, numbers, (system.forces[~system.fixed] ** 2).mean(1))
             np.add.at(atoms, numbers, 1)
     if not squares.any():
@@ -200,7 +204,9 @@ def _by_element(sigma: float, source: Source) -> dict[str, float]:
     curvature = np.maximum(curvature, curvature.max() * (RANGE[0] / RANGE[1]) ** 2)
     scale = sigma / np.sqrt(np.average(1 / curvature, weights=atoms[numbers]))
     found = np.clip(scale / np.sqrt(curvature), *RANGE)
-    return {chemical_symbols[number]: round(float(one), 3) for number, one in zip(numbers, found, strict=True)}
+    table = {number: float(one) for number, one in zip(numbers.tolist(), found, strict=True)}
+    table |= dict.fromkeys(without_forces - table.keys(), sigma)
+    return {chemical_symbols[number]: round(table[number], 3) for number in sorted(table)}
 
 
 def _require_elements(table: Mapping[str, float], source: Source) -> None:

@@ -123,7 +123,7 @@ class Loader:
         """Positions in the source of this process's micro-batches, with about as many atoms as those of the others."""
         samples, count = self.samples(step), self.num_processes * self.accumulate
         sizes = np.ones(len(samples)) if self._sizes is None else self._sizes[samples]
-        places = divide(sizes, count)[self.rank * self.accumulate : (self.rank + 1) * self.accumulate]
+        places = divide(sizes, count)[self.rank :: self.num_processes]  # of few structures each process gets some
         return [samples[own] for own in places]
 
     @cached_property

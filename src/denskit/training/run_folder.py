@@ -102,6 +102,11 @@ class RunFolder(WorkFolder):
         about = read_header(self.last_model)["metadata"] if self.last_model.is_file() else {}
         return step, about["validation"] if about.get("step") == step else {}
 
+    def best_after(self, step: int) -> dict[str, float]:
+        """The validation errors of the best model, where it is of a step after ``step``; else none."""
+        about = read_header(self.best_model)["metadata"] if self.best_model.is_file() else {}
+        return about["validation"] if about.get("step", 0) > step else {}
+
     def write_start(self, config: RunConfig) -> None:
         """Write config.yaml and environment.json."""
         text = yaml.safe_dump(config.document(), sort_keys=False, allow_unicode=True)

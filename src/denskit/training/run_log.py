@@ -81,8 +81,11 @@ class RunLog:
             self._note = f", train forces {values['train_forces_mae_meV_per_A']:.1f} meV/Å"
 
 
-def metrics_line(values: Mapping[str, float | int], total_steps: int) -> str:
-    """A row as one line: step, errors (meV, meV/Å), learning rate, speed, time left, memory."""
+def metrics_line(values: Mapping[str, float | int], total_steps: int, validations: float = 0.0) -> str:
+    """A row as one line: step, errors (meV, meV/Å), learning rate, speed, time left, memory.
+
+    validations: s that those to come will take.
+    """
     parts = [f"step {values['step']}/{total_steps}", f"epoch {values['epoch']}"]
     if "train_loss" in values:
         parts.append(f"loss {values['train_loss']:.4f}")
@@ -111,7 +114,7 @@ def metrics_line(values: Mapping[str, float | int], total_steps: int) -> str:
         parts.append(f"{values['samples_per_s']:.1f} structures/s")
         if (waiting := values.get("waiting_share", 0.0)) >= 0.05:
             parts.append(f"{waiting:.0%} waiting for batches")
-        left = (total_steps - values["step"]) * values["step_ms"] / 1000
+        left = (total_steps - values["step"]) * values["step_ms"] / 1000 + validations
         parts.append(f"{duration(left)} left")
     parts.append(f"{values['memory_MiB']:.0f} MiB")
     return "  ".join(parts)

@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from denskit.training.settings import Interval, TrainingConfig, parse_interval, rate_of
 
 
+def steps_between(interval: Interval, steps_per_epoch: int) -> float:
+    """Steps from one event with this interval to the next."""
+    assert interval.unit in ("step", "epoch"), interval
+    every = interval.number * (steps_per_epoch if interval.unit == "epoch" else 1)
+    return round(every, 9) or every  # 1.1 epochs of 50 steps are 55 steps
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Learning rate and progress of a training whose epochs have ``steps_per_epoch`` steps.
@@ -90,7 +97,10 @@ class Schedule:
 
     def is_due(self, interval: Interval, step: int) -> bool:
         """Whether an event with this interval is due after ``step`` steps."""
-        assert interval.unit in ("step", "epoch"), interval
-        every = interval.number * (self.steps_per_epoch if interval.unit == "epoch" else 1)
-        every = round(every, 9) or every  # 1.1 epochs of 50 steps are 55 steps
+        every = steps_between(interval, self.steps_per_epoch)
         return math.floor(step / every) > math.floor((step - 1) / every)
+
+    def validations(self, after: int = 0) -> int:
+        """Validations that come after so many steps; there is one at the end."""
+        every = steps_between(parse_interval(self.config.evaluate_every), self.steps_per_epoch)
+        return math.ceil(self.total_steps / every) - math.floor(after / every)

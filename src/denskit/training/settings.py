@@ -171,8 +171,8 @@ class TrainingConfig(Settings):
     rounding."""
     cuda_graphs: OnResume[bool] = True
     """On one GPU, record the steps of batches of up to 32,768 edges as CUDA graphs: several times as fast. Needs memory
-    for up to an eighth more atoms and edges. No effect on CPUs, on several GPUs, with activation_checkpointing or
-    edge_chunk."""
+    for up to an eighth more atoms and edges. No effect on CPUs, on several GPUs, with activation_checkpointing,
+    edge_chunk or task=anids."""
     activation_checkpointing: OnResume[bool] = False
     """Recompute the activations of each block in the backward pass: less memory, more time."""
     edge_chunk: OnResume[int | None] = Field(None, ge=1)
@@ -230,6 +230,10 @@ class TrainingConfig(Settings):
             raise ValueError(f"accumulate={self.accumulate} micro-batches of batch_size={self.batch_size} structures")
         if self.warmup == 0 and self.warmup_lr is not None:
             raise ValueError(f"warmup_lr={self.warmup_lr} would be ignored with warmup=0; leave it out or set warmup")
+        if self.warmup_lr is not None and rate_of(self.warmup_lr, self.lr) > self.lr:
+            raise ValueError(
+                f"warmup_lr={self.warmup_lr}, where the rate begins, is above lr={self.lr}, to which it rises"
+            )
         if rate_of(self.min_lr, self.lr) > self.lr:
             raise ValueError(f"min_lr={self.min_lr} is above lr={self.lr}")
         if (self.schedule == "multistep") != bool(self.milestones):

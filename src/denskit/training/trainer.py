@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from denskit.batch import Prepared
+from denskit.batch import Prepared, System
 from denskit.data import LoadedData
 from denskit.data.base import Source, evenly
 from denskit.data.splits import PARTS
@@ -153,6 +153,7 @@ class Trainer:
         self.slow_data = False  # it was said that steps wait for their batches
         self.stuck = False  # it was said that no forces are learned
         self.judged: tuple[int, dict[str, float]] = (0, {})  # step and errors of the last validation
+        self.validation = 0.0  # s, of the last validation
         self.saved_at = time.monotonic()
 
     def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
@@ -170,6 +171,8 @@ class Trainer:
         self.totals.load_state(checkpoint.window)
         self.failure = checkpoint.failure
         self.judged = self.folder.last_judged(self.step)
+        if later := self.folder.best_after(self.step):  # by the steps that are done again
+            self.best = later[judged_by(self.config.training.best_by, later)]
         if "training.evaluate_structures" in changes:
             self.best = None  # it was an error of other structures
         if self.step > self.schedule.total_steps:
@@ -320,7 +323,9 @@ class Trainer:
         if evaluate or step % training.log_every == 0:
             self._log_row(log, evaluate)
         elif (passed := step - self.first) < training.log_every and passed.bit_count() == 1:
-            log.say(metrics_line(self._row(self.totals), total))  # steps 1, 2, 4, 8, ...: it runs, and how fast
+            log.say(
+                metrics_line(self._row(self.totals), total, self._seconds_of_validations())
+            )  # steps 1, 2, 4, 8, ...: it runs, and how fast
         if asked.stop:
             self._save()
             self.group.wait()  # torchrun ends the others when one has left
@@ -343,7 +348,7 @@ class Trainer:
     def _log_row(self, log: RunLog, evaluate: bool) -> None:
         """Write a row of metrics.csv, with validation errors where they are due."""
         totals, self.totals = self.totals, self._new_totals()
-        row = self._row(totals)
+        row, begin = self._row(totals), time.monotonic()
         if evaluate and self.data.valid is not None:
             first, best_by = self.best is None, self.config.training.best_by
             errors = self._validate()
@@ -354,8 +359,10 @@ class Trainer:
         if evaluate and self.mixture.held_out is not None:
             with self._averaged():
                 row |= {f"replay_{name}": value for name, value in self._measure(self.mixture.held_out).items()}
+        if evaluate:
+            self.validation = time.monotonic() - begin
         log.row(row)
-        log.say(metrics_line(row, self.schedule.total_steps))
+        log.say(metrics_line(row, self.schedule.total_steps, self._seconds_of_validations()))
         verdict = verdict_on(row, self.config) if self.schedule.is_warm(self.step - 1) else None
         if verdict is not None and (evaluate or self.data.valid is None):
             log.say(f"warning: {verdict.message}")
@@ -373,6 +380,10 @@ class Trainer:
                 f"{self.config.training.loader_threads + 1} makes them side by side where cores are free"
             )
         self._keep_to_budget(log)
+
+    def _seconds_of_validations(self) -> float:
+        """Time of the validations to come, as long as the last one; 0 before the first."""
+        return self.schedule.validations(self.step) * self.validation
 
     def _keep_to_budget(self, log: RunLog) -> None:
         """Give the training another length where its time budget would not hold; all processes take the first's."""
@@ -492,10 +503,18 @@ class Trainer:
 
 
 def require_label(best_by: str, valid: Source) -> None:
-    """Raise ValueError where no validation structure has the label by which a model would be the best."""
-    if all(getattr(system, best_by) is None for system in valid):
+    """Raise ValueError where no validation structure has the label by which a model would be the best.
+
+    Forces on fixed atoms are no such label.
+    """
+
+    def judges(system: System) -> bool:
+        return getattr(system, best_by) is not None and (best_by != "forces" or not system.fixed.all())
+
+    if not any(judges(system) for system in valid):
+        label = "forces on free atoms" if best_by == "forces" else "label for it"
         raise ValueError(
-            f"training.best_by={best_by}, but {valid.name} has no label for it; choose the other of forces and energy"
+            f"training.best_by={best_by}, but {valid.name} has no {label}; choose the other of forces and energy"
         )
 
 

@@ -11,6 +11,7 @@ from denskit.evaluation.study.config import METRICS, TEST, StudyConfig, points_o
 from denskit.evaluation.study.judges import asked_of, left_to_judge
 from denskit.evaluation.study.results import Found, Results, Row, by_seed, tabulate
 from denskit.evaluation.study.running import StudyFolder
+from denskit.evaluation.study.same_structures import of_other_structures
 from denskit.evaluation.study.statistics import Mean, difference, mean_of
 from denskit.evaluation.study.tuned import at_their_best
 from denskit.models.model_file import read_header
@@ -37,8 +38,16 @@ def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Commit
     if not found:
         raise ValueError(f"{folder.path}: no run of this study is finished yet")
     results = tabulate(study.title, found, list(study.variants), list(points_of(study)), study.published)
+    results = replace(results, remarks=_remarks(results.found))
     results = replace(results, committees=tuple(_committee_row(results, committee) for committee in committees))
     return at_their_best(study, results, _validated(study, folder))
+
+
+def _remarks(found: Sequence[Found]) -> tuple[str, ...]:
+    """A remark where variants of one point were judged on different structures."""
+    points = {run.point for run in found}
+    unlike = {of_other_structures([run for run in found if run.point == point], "test") for point in points} - {""}
+    return tuple(f"The variants were {text}." for text in unlike)
 
 
 def _validated(study: StudyConfig, folder: StudyFolder) -> dict[str, float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 from denskit.evaluation.study.config import short
 from denskit.evaluation.study.results import Found, Results, tabulate
 from denskit.evaluation.study.running import seconds_of_run
+from denskit.evaluation.study.same_structures import of_other_structures
 from denskit.files import sha256_of, short_names
 from denskit.models.config import MEASURED
 from denskit.models.model_file import read_header
@@ -24,12 +23,11 @@ _NOT_COMPARED = (  # settings that do not change what is learned
     "seed", "output", "device", "deterministic", "data.split.seed", "data.split.file",
     *(f"model.{name}" for name in MEASURED),
     *(f"training.{name}" for name in (
-        "activation_checkpointing", "checkpoint_every", "edge_chunk", "evaluate_batch_size", "kernels",
+        "activation_checkpointing", "checkpoint_every", "cuda_graphs", "edge_chunk", "evaluate_batch_size", "kernels",
         "loader_threads", "log_every", "prefetch", "shard",
     )),
 )  # fmt: skip
 _PARTS = ("data.train", "data.valid", "data.test")
-_JUDGED = {"test": "tested", "valid": "validated"}  # by part of the data
 _LONGEST = 60  # letters of a name made of settings
 
 
@@ -68,30 +66,9 @@ def compare_runs(runs: Sequence[str]) -> Results:
                 parameters=header["parameters"], folder=folder,
             )
         )  # fmt: skip
-    title = f"{len(runs)} runs{_of_other_structures(found, settings, 'test' if tested else 'valid')}"
+    unlike = of_other_structures(found, "test" if tested else "valid")
+    title = f"{len(runs)} runs{f', {unlike}' if unlike else ''}"
     return tabulate(title, found, list(dict.fromkeys(names)))
-
-
-def _of_other_structures(found: Sequence[Found], settings: Sequence[Mapping[str, Any]], part: str) -> str:
-    """A warning where variants were judged on different structures; empty where not, or not known.
-
-    The seeds of a variant may be: with those of another they are compared seed by seed, if they have one in common.
-    """
-    judged: dict[str, dict[int, str]] = {}
-    for run, own in zip(found, settings, strict=True):
-        given = own.get(f"data.{part}")
-        if given is None and (splits := RunFolder(run.folder).divided()) is not None:
-            given = json.dumps([splits.sha256, getattr(splits, part).tolist()])
-        elif given is not None and Path(given).is_file():
-            given = sha256_of(Path(given))  # frames that were given in memory are in a file of each run
-        if given is not None:
-            judged.setdefault(run.variant, {})[run.seed] = given
-    for one, other in itertools.combinations(judged.values(), 2):
-        common = one.keys() & other.keys()
-        unlike = any(one[seed] != other[seed] for seed in common)
-        if unlike or (not common and not set(one.values()) & set(other.values())):
-            return f", {_JUDGED[part]} on different structures: their differences say little"
-    return ""
 
 
 def _names(runs: Sequence[str], settings: Sequence[Mapping[str, Any]], folders: Sequence[Path]) -> list[str]:

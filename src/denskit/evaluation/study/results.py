@@ -82,6 +82,7 @@ class Results:
     reference: str  # the first variant
     remarks: tuple[str, ...] = ()  # below the table
     tuned: tuple[Row, ...] = ()  # each variant at its best value of some axes; differences to the reference at its own
+    variants: tuple[str, ...] = ()  # all, also those without a finished run
     committees: tuple[Row, ...] = ()  # means of the models of all seeds; differences to single models of the reference
 
     @property
@@ -97,8 +98,12 @@ class Results:
     def best(self, column: Column) -> set[tuple[str, str]]:
         """(point, variant) of the best mean at each point, where all variants have as many seeds."""
         counts: dict[str, set[int]] = {}
-        for row in self.rows:
-            counts.setdefault(row.point, set()).add(row.means[column].count if column in row.means else 0)
+        for point in {row.point for row in self.rows}:
+            there = {row.variant: row.means for row in self.rows if row.point == point}
+            # a variant without a finished seed has no row
+            counts[point] = {
+                there[name][column].count if column in there.get(name, {}) else 0 for name in self.variants
+            }
         sign = -1.0 if column.metric in _LARGER_IS_BETTER else 1.0
         judged = [
             (row.point, sign * row.means[column].value, row.variant)
@@ -134,7 +139,7 @@ def tabulate(
                 last = str(list(values.values())[-1]) if values else ""
                 number = numbers.get(describe(values), numbers.get(last, {}))
                 rows.append(row_of(runs, reference, columns, published=_by_metric(number)))
-    return Results(title, columns, tuple(rows), tuple(found), variants[0])
+    return Results(title, columns, tuple(rows), tuple(found), variants[0], variants=tuple(variants))
 
 
 def _by_metric(published: Published) -> Mapping[str, float]:

@@ -31,7 +31,7 @@ from denskit.training.run_folder import RunFolder
 State = Literal["waiting", "running", "elsewhere", "done", "failed"]  # elsewhere: in a process of another command
 _POLL = 0.5  # s
 _MAY_CHANGE = {  # trained runs stay what they are
-    "seeds", "title", "published", "tests", "best_of", "committees", "simulation", "relaxation",
+    "seeds", "title", "published", "tests", "mean_of_tests", "best_of", "committees", "simulation", "relaxation",
 }  # fmt: skip
 
 

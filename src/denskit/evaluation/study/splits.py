@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from denskit.data import load_data
+from denskit.data import DataConfig, load_data
 from denskit.data.base import known_elements
 from denskit.data.splits import Splits, rare_first
-from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun
+from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, file_name, runs_of
 
 
 def split_settings(study: StudyConfig, run: StudyRun, folder: Path) -> dict[str, Any]:
@@ -28,11 +28,21 @@ def split_settings(study: StudyConfig, run: StudyRun, folder: Path) -> dict[str,
     numbers = study.axes[FRAMES]
     if not all(isinstance(number, int) and number > 0 for number in numbers):
         raise ValueError(f"axes: {FRAMES}: {list(numbers)}; numbers of frames are wanted")
-    path = folder / f"{run.name.removeprefix(run.variant)}.json"
+    shared = _data_of(run) == _data_of(_of_the_reference(study, run))  # else it divides other data, or otherwise
+    path = folder / f"{run.name.removeprefix(file_name(run.variant)) if shared else run.name}.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         _nested(run, largest=max(numbers)).save(path)
     return {"data.split.file": str(path.resolve())}
+
+
+def _of_the_reference(study: StudyConfig, run: StudyRun) -> StudyRun:
+    """The run of the first variant at the same point and seed."""
+    return next(other for other in runs_of(study) if (other.point, other.seed) == (run.point, run.seed))
+
+
+def _data_of(run: StudyRun) -> DataConfig:
+    return run.config(Path("unused")).data
 
 
 def _nested(run: StudyRun, *, largest: int) -> Splits:
@@ -41,6 +51,11 @@ def _nested(run: StudyRun, *, largest: int) -> Splits:
     splits = data.splits
     if splits is None:
         raise ValueError(f"axes: {FRAMES} divides one file (data.path, or data.train without data.valid); found none")
+    if len(splits.train) < run.point[FRAMES]:
+        raise ValueError(
+            f"axes: {FRAMES}: {run.label} gets {len(splits.train)} training structures, since {splits.how}; "
+            "give smaller numbers or data.split.mode=random"
+        )
     order = np.random.default_rng(run.seed).permutation(len(splits.train))
     if elements := known_elements(data.train):  # the smallest sets have all elements, too, where they can
         order = rare_first(order, [elements[place] for place in order])
