@@ -138,6 +138,19 @@ def test_given_references_take_up_the_mean_of_what_they_leave() -> None:
         _fit(systems, references={"H": -13.0})
 
 
+def test_references_fitted_to_one_composition_warn_of_others() -> None:
+    """They are right for twice the atoms, too; one element, or atoms alone beside, determine them."""
+    ethanol = [_system("C2H6O", energy, seed=seed) for seed, energy in enumerate((-4209.0, -4210.0))]
+    scaling = Scaling.from_dict(json.loads(json.dumps(_fit(ethanol).to_dict())))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scaling.check(collate([*ethanol, _system("C4H12O2")], torch.float64)[0])
+        for other in (_fit([_system("H2", -1.0), _system("H2", -2.0)]), _fit([*ethanol, *map(_atom, "CHO")])):
+            other.check(collate([_system("H4")], torch.float64)[0])
+    with pytest.warns(UserWarning, match=r"energies of the elements, right for C2H6O, .* not for H2O\. Forces"):
+        scaling.check(collate([_system("C4H12O2"), _system("H2O")], torch.float64)[0])
+
+
 def _atom(symbol: str, **changes: Any) -> System:
     return replace(_system(symbol), **changes)
 
@@ -313,6 +326,6 @@ def test_a_shift_fitted_to_one_composition_warns_of_others_once() -> None:
         warnings.simplefilter("error")
         scaling.check(smaller)
         adsorbed = [_system("H2O" * size, energy, seed=size) for size, energy in ((20, -1.0), (25, 2.0), (30, -3.0))]
-        for other in (_fit(adsorbed, references="mean"), _fit(ethanol, references="fit"), _fit(ethanol, "none")):
+        for other in (_fit(adsorbed, references="mean"), _fit([*ethanol, _system("CH4O")]), _fit(ethanol, "none")):
             assert "composition" not in other.to_dict()
             other.check(collate([_system("H2O"), _system("H4O2")], torch.float64)[0])

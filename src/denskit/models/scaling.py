@@ -33,7 +33,8 @@ class Scaling(nn.Module):
 
     ``references``: {element symbol: eV}; ``energy_shift``: eV per structure; ``energy_scale``: eV; ``force_scale``:
     eV/Å; ``stress_scale``: eV/Å^3, default the energy scale; ``elements``: the atomic numbers of the training data;
-    ``composition``: {symbol: atoms} that all training structures had, where only for it the shift is known to be right.
+    ``composition``: {symbol: atoms} that all training structures had, where only for it shift and references are known
+    to be right.
     """
 
     references: Tensor  # [119] eV, by atomic number
@@ -133,15 +134,19 @@ class Scaling(nn.Module):
         trained = counts.new_zeros(len(self.references))
         for symbol, atoms in self.composition.items():
             trained[atomic_numbers[symbol]] = atoms
-        others = (counts != trained).any(1).nonzero()
+        shift = float(self.energy_shift)
+        # references of elements are right for twice as many atoms of each, too
+        unlike = counts != trained if shift else counts * trained.sum() != trained * counts.sum(1, keepdim=True)
+        others = unlike.any(1).nonzero()
         if not len(others):
             return
         self._has_warned = True
+        adds = f"adds one constant of {shift:.4f} eV to every structure" if shift else "has energies of the elements"
         warn(
-            f"energies will be wrong: this model adds one constant of {float(self.energy_shift):.4f} eV to every "
-            f"structure, right for {_formula(trained)}, the only composition that it was trained on, and not for "
-            f"{_formula(counts[others[0, 0]])}. Forces, and differences between structures of one composition, do not "
-            "depend on it. Energies of other sizes need a training on several compositions with data.references=fit",
+            f"energies will be wrong: this model {adds}, right for {_formula(trained)}, the only composition that it "
+            f"was trained on, and not for {_formula(counts[others[0, 0]])}. Forces, and differences between structures "
+            "of one composition, do not depend on it. Energies of others need a training on several compositions with "
+            "data.references=fit",
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -208,13 +213,14 @@ def fit_scaling(
         bound = rows_to_fit(data.counts, data.isolated)  # bonds, not atoms, are what a model has to tell apart
         energy_scale = data.energy_scale(scale, residuals[bound], messages)
         force_scale = energy_scale if gradient_forces else data.force_rms or energy_scale
+    of_one = shift or (references == "fit" and len(data.elements) > 1)  # is right for one composition, if there is one
     scaling = Scaling(
         elements=[*data.elements, *more],
         references=table,
         energy_shift=shift,
         energy_scale=energy_scale,
         force_scale=force_scale,
-        composition=data.composition if shift and set(more) <= set(data.elements) else None,
+        composition=data.composition if of_one and set(more) <= set(data.elements) else None,
     )
     return scaling, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
 

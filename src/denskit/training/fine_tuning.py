@@ -91,7 +91,8 @@ def fine_tuned(
     if not isinstance(training.scale, FixedScale):
         messages += constants.share_shift(references, known, new, config.model)
     messages += constants.correct(references, found.elements, new, training.scale)
-    if scaling.energy_shift and (references == "mean" or found.composition == composition):
+    of_one = scaling.energy_shift and references == "mean"  # measured on these structures alone
+    if of_one or (composition is not None and found.composition == composition):
         scaling.composition = found.composition
     if "energy" not in training.fresh_heads:  # else energies of earlier structures mean nothing yet
         messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
