@@ -42,7 +42,7 @@ def test_gradient_forces_start_from_direct_ones(preset: str, data: Path, tmp_pat
     assert set(load_model(direct).heads) == {"energy", "forces", "noise", "stress"}
     settings = [f"training.init_from={direct}", "model.stress=strain", "training.lr=1e-6", "training.warmup=0"]
     tuned = _train(preset, data, tmp_path / "gradient", *settings)
-    before, after = load_model(direct), load_model(tuned)
+    before, after = load_model(direct), load_model(tuned / "checkpoints" / "last.safetensors")
     assert (after.config.forces, after.config.stress) == ("gradient", "strain")
     assert set(after.heads) == {"energy"}
     assert after.scaling.to_dict() == before.scaling.to_dict()

@@ -106,6 +106,34 @@ def test_a_run_from_another_goes_on_and_judges_old_data(tiny: Tiny, trained: Pat
     assert evaluate(run, _frames("ethanol"))["energy_mae_meV"] < 5000, "of 310 eV, after two steps"
 
 
+@pytest.mark.parametrize(("lr", "final"), [(0.5, "best"), (0.5, "last"), (1e-4, "best")])
+def test_the_start_is_judged_and_may_stay_the_best(tiny: Tiny, tmp_path: Path, lr: float, final: str) -> None:
+    """Forty steps train a model, two with a rate that wrecks it follow, or two with a small one."""
+    begun = train(tiny("training.max_steps=40", "training.lr=5e-3", name="begun"))
+    split = f"data.split.file={begun / 'splits.json'}"
+    settings = ["training.max_steps=2", "training.warmup=0", f"training.lr={lr}", f"training.final={final}"]
+    run = train(tiny(*settings, f"training.init_from={begun}", split, name="tuned"))
+    said = (run / "train.log").read_text(encoding="utf-8")
+    assert "before the first step: valid MAE energy" in said and "forces" in said
+    steps = {
+        name: read_header(run / name)["metadata"]["step"]
+        for name in ("model.safetensors", "checkpoints/best.safetensors")
+    }
+    assert steps["checkpoints/best.safetensors"] == (0 if lr > 0.1 else 2)
+    assert steps["model.safetensors"] == (0 if lr > 0.1 and final == "best" else 2)
+    warned = "warning: no validation was better than that of training.init_from before the first step" in said
+    assert warned == (lr > 0.1)
+    assert ("forgets what the model knows; a third to a tenth is usual, such as training.lr=0.001" in said) == (
+        lr > 0.1
+    )
+    if lr > 0.1:
+        start, kept = (
+            load_model(place).state_dict()
+            for place in (begun / "model.safetensors", run / "checkpoints" / "best.safetensors")
+        )
+        assert all(torch.equal(value, kept[name]) for name, value in start.items())
+
+
 def _shifted(offset: float) -> LoadedData:
     """Ethanol, each energy moved by ``offset`` eV an atom."""
     moved = Slabs([replace(s, energy=s.energy + offset * len(s)) for s in _frames("ethanol", 20).systems])  # type: ignore[operator]

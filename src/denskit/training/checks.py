@@ -18,9 +18,11 @@ from denskit.data.base import Source, collate, evenly
 from denskit.data.crowding import REACH
 from denskit.data.inspection.nearest import nearest_distances
 from denskit.data.periodicity import mostly_crystals
+from denskit.models.model_file import read_header
 from denskit.random import keys_for
 from denskit.tasks import CellDeNSConfig, DenoisingConfig, DeNS, DeNSConfig
 from denskit.training.fitted_settings import MOLECULAR
+from denskit.training.run_folder import model_file
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig
 
@@ -106,8 +108,25 @@ def warnings_before(planned: PlannedTraining) -> list[str]:
 
 def hints_before(planned: PlannedTraining) -> list[str]:
     """Hints before the first step: settings that were measured to be better."""
-    found = (check(planned) for check in (denoising_pays, gentler_on_crystals, denoising_longer, denoising_faster))
+    checks = (gentler_on_trained, denoising_pays, gentler_on_crystals, denoising_longer, denoising_faster)
+    found = (check(planned) for check in checks)
     return [f"hint: {message}" for message in found if message is not None]
+
+
+def gentler_on_trained(planned: PlannedTraining) -> str | None:
+    """A trained model that goes on at the learning rate of its own training."""
+    training = planned.config.training
+    try:
+        about = read_header(model_file(training.init_from or ""))["metadata"]
+    except (FileNotFoundError, ValueError):  # none, or gone when the run is resumed
+        return None
+    rate = about.get("run", {}).get("training", {}).get("lr", 0.0)
+    if not rate or training.lr < rate:
+        return None
+    return (
+        f"training.lr={training.lr:g} is the rate of a fresh training ({training.init_from} had {rate:g}), and forgets "
+        f"what the model knows; a third to a tenth is usual, such as training.lr={rate / 5:.1g}"
+    )
 
 
 def denoising_pays(planned: PlannedTraining) -> str | None:

@@ -89,20 +89,7 @@ def metrics_line(values: Mapping[str, float | int], total_steps: int, validation
     parts = [f"step {values['step']}/{total_steps}", f"epoch {values['epoch']}"]
     if "train_loss" in values:
         parts.append(f"loss {values['train_loss']:.4f}")
-    for split in ("train", "valid", "replay"):
-        relative = values.get(f"{split}_forces_mae_relative_to_zero")
-        zero = "" if relative is None else f" ({relative:.{2 if relative < 10 else 0}f} of predicting zero)"
-        errors = [
-            f"{label} {values[name]:.2f} {unit}"
-            for label, name, unit in (
-                ("energy", f"{split}_energy_mae_meV", "meV"),
-                ("forces", f"{split}_forces_mae_meV_per_A", f"meV/Å{zero}"),
-                ("stress", f"{split}_stress_mae_meV_per_A3", "meV/Å^3"),
-            )
-            if name in values
-        ]
-        if errors:
-            parts.append(f"{split} MAE {', '.join(errors)}")
+    parts += [text for split in ("train", "valid", "replay") if (text := errors_line(values, split))]
     if "gradient_norm" in values:
         share = f", {values['gradient_clipped']:.0%} clipped" if values["gradient_clipped"] else ""
         parts.append(f"gradient {values['gradient_norm']:.3g} (max {values['gradient_norm_max']:.3g}{share})")
@@ -118,6 +105,22 @@ def metrics_line(values: Mapping[str, float | int], total_steps: int, validation
         parts.append(f"{duration(left)} left")
     parts.append(f"{values['memory_MiB']:.0f} MiB")
     return "  ".join(parts)
+
+
+def errors_line(values: Mapping[str, float | int], split: str) -> str:
+    """Mean absolute errors of the columns of a split; empty where there are none."""
+    relative = values.get(f"{split}_forces_mae_relative_to_zero")
+    zero = "" if relative is None else f" ({relative:.{2 if relative < 10 else 0}f} of predicting zero)"
+    errors = [
+        f"{label} {values[name]:.2f} {unit}"
+        for label, name, unit in (
+            ("energy", f"{split}_energy_mae_meV", "meV"),
+            ("forces", f"{split}_forces_mae_meV_per_A", f"meV/Å{zero}"),
+            ("stress", f"{split}_stress_mae_meV_per_A3", "meV/Å^3"),
+        )
+        if name in values
+    ]
+    return f"{split} MAE {', '.join(errors)}" if errors else ""
 
 
 def _now() -> str:

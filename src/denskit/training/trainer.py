@@ -21,7 +21,7 @@ from denskit.data.base import Source, evenly
 from denskit.data.splits import PARTS
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
-from denskit.models.model_file import save_model
+from denskit.models.model_file import read_header, save_model
 from denskit.random import fold
 from denskit.runtime.compilation import told_of_compilation
 from denskit.runtime.interrupt import Interrupt
@@ -46,7 +46,7 @@ from denskit.training.optimizer import (
 from denskit.training.recorded import RecordedBackward, may_record
 from denskit.training.replay import with_replay
 from denskit.training.run_folder import RunFolder, environment
-from denskit.training.run_log import RunLog, metrics_line
+from denskit.training.run_log import RunLog, errors_line, metrics_line
 from denskit.training.running_totals import RunningTotals
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig, parse_interval
@@ -210,8 +210,8 @@ class Trainer:
             self.budget.begin()
         if self.step == 0:
             self._save_state()  # a kill at any moment leaves a checkpoint
-            if self.config.training.init_from is not None:  # which may be gone when the run is resumed
-                self._save_model(self.folder.last_model, {})
+            if self.config.training.init_from is not None:
+                self._begin_trained(log)
         elif self.config.training.final == "best" and self.best is not None and self.group.is_first:
             self.folder.take_best()  # before this session the run may have kept its last
         with self.interrupt, told_of_compilation(lambda: log.say(COMPILES)):
@@ -226,8 +226,30 @@ class Trainer:
                 f"are kept in {self.folder.path}{best}. Lower training.lr or training.clip_norm, and look at the data: "
                 "denskit info FILE"
             )
+        self._warn_of_no_gain(log)
         done = f"{counted(self.step, 'step')} in {duration(self.seconds)}"
         log.say(f"finished: {done} of training; model in {self.folder.model}")
+
+    def _begin_trained(self, log: RunLog) -> None:
+        """Keep the trained model, which may be gone when the run is resumed, and judge it: it may stay the best."""
+        self._save_model(self.folder.last_model, {})
+        if self.data.valid is not None and self.best is None:
+            errors = {f"valid_{name}": value for name, value in self._validate().items()}
+            log.say(f"before the first step: {errors_line(errors, 'valid')}")
+            self._save_state()
+
+    def _warn_of_no_gain(self, log: RunLog) -> None:
+        """Say where no validation was better than that of the trained model before the first step."""
+        errors, best_model = self.judged[1], self.folder.best_model
+        if not (errors and best_model.is_file()) or read_header(best_model)["metadata"]["step"] != 0:
+            return
+        by = judged_by(self.config.training.best_by, errors)
+        kept = "it is the model of this run" if self.config.training.final == "best" else f"it is in {best_model}"
+        log.say(
+            f"warning: no validation was better than that of training.init_from before the first step: {by} "
+            f"{self.best:.4g}, after {counted(self.step, 'step')} {errors[by]:.4g}; {kept}. Lower training.lr="
+            f"{self.config.training.lr:g}, or train longer"
+        )
 
     def _run_as_planned(self, log: RunLog) -> None:
         """All steps that are left, or those before the training gets another length."""
