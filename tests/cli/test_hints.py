@@ -5,14 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import ase.io
+import pytest
 from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from cli_calls import denskit
+from denskit.cli.evaluate import _shift_of
 from denskit.simulation.calculator import DenskitCalculator
 from denskit.units import KCAL_PER_MOL
 
 from trained import TRAINED
+
+
+@pytest.mark.parametrize(("cosine", "told"), [(0.7, True), (0.1, False)])
+def test_forces_that_are_not_parallel_tell_no_unit(cosine: float, told: bool) -> None:
+    """As of a model that has learned nothing: it predicts hardly any forces."""
+    errors = {
+        "energy_mae_meV_per_atom": 500.0,
+        "energy_mae_shifted_meV_per_atom": 1.0,
+        "forces_slope": 7e-4,
+        "forces_cosine": cosine,
+    }
+    assert ("in another unit" in _shift_of(errors)) == told
 
 
 def test_another_unit_is_named_also_where_atoms_have_no_force(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ase.build import molecule
 
 from cli_calls import denskit
 from denskit.models.model_file import save_model
+from denskit.simulation.stability.folder import StudyFiles
 
 from trained import nearly_free
 
@@ -38,6 +39,7 @@ def test_stability(folder: Path, tmp_path: Path) -> None:
     found = json.loads((tmp_path / "stability.json").read_text(encoding="utf-8"))
     # nothing holds the molecules together
     assert len(found["unstable"]) == 2 and "h(r) error" in done.output and "became unstable at" in done.output
+    assert found["reference_structures"] == 8 and found["h_of_r_error_by_chance"]["mean"] > 0
     assert found["protocol"]["temperature"] == 500 and found["protocol"]["timestep"] == 0.5
     with (tmp_path / "series.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -47,6 +49,14 @@ def test_stability(folder: Path, tmp_path: Path) -> None:
     assert len(curves) == 500
     assert sum(float(row["reference"]) for row in curves) * (10 - 1e-6) / 500 == pytest.approx(1)
     assert (tmp_path / "stability.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(("error", "remarked"), [(0.6, True), (1.4, False), (None, False)])
+def test_an_error_of_few_samples_is_called_so(error: float | None, remarked: bool) -> None:
+    summary = {"h_of_r_error": {"mean": error}, "h_of_r_error_by_chance": {"mean": 0.5}, "reference_structures": 20}
+    remark = StudyFiles(summary, {}, {}).remark
+    assert ("error of 0.600 says little" in remark and "0.500 or more" in remark and "20 refer" in remark) == remarked
+    assert bool(remark) == remarked
 
 
 def test_a_folder_with_a_study_is_continued_on_demand_only(folder: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from denskit.simulation.distributions import (
     WIDTH,
     DistanceHistogram,
     h_of_r_error,
+    halves_error,
     histogram_of,
     wasserstein,
 )
@@ -74,6 +75,17 @@ def test_one_of_several_systems_can_be_counted_alone() -> None:
         histogram.add(frame[None], torch.tensor([1]))
     assert np.array_equal(histogram.h_of_r(1), histogram_of(frames).h_of_r())
     assert not histogram.h_of_r(0).any() and not histogram.counts[2].any()
+
+
+@pytest.mark.parametrize("others", [10, 40, 1000])
+def test_the_error_by_chance_is_that_of_other_samples(others: int) -> None:
+    """Of the same distribution: halves of the reference tell it for any number of others."""
+    rng = np.random.default_rng(0)
+    at = rng.normal(size=(5, 3)) * 2
+    reference, found = (at + 0.1 * rng.normal(size=(number, 5, 3)) for number in (40, others))
+    error = h_of_r_error(histogram_of(found).h_of_r(), histogram_of(reference).h_of_r())
+    assert halves_error(reference) * np.sqrt(0.25 + 40 / (4 * others)) == pytest.approx(error, rel=0.25)
+    assert np.isnan(halves_error(reference[:3]))
 
 
 def test_wasserstein_of_a_shift_is_the_shift() -> None:

@@ -20,6 +20,7 @@ from denskit.units import GPA
 
 SETS, PARITY = "sets.json", "parity.png"
 PARALLEL, FACTOR = 0.9, 3.0  # cosine and factor of forces in another unit
+TOLD = 0.5  # cosine of forces that may tell their unit at all
 STRANGE = 300.0  # meV/Å^3, 48 GPa: a stress error above that of predicting zero for nearly all solids
 Sets = Annotated[
     list[str] | None,
@@ -253,6 +254,8 @@ def _shift_of(errors: dict[str, float]) -> str:
         return ""
     slope = errors.get("forces_slope", 1.0)
     if not 1 / FACTOR < slope < FACTOR:  # in another unit constants differ, too
+        if errors.get("forces_cosine", 0.0) < TOLD:
+            return ""
         return (
             f"predicted forces are {slope:.3g} times those of the file (least squares), and energies are far from its: "
             "is it in another unit? data.units=kcal/mol and others read it, and denskit info FILE names the unit"

@@ -102,7 +102,7 @@ def _simulate(
     found = StudyFiles.of(study)
     found.summary["model_sha256"] = sha256_of(model_file(model))
     give(folder=folder, **found.summary)
-    _print(study, found.rows(), title)
+    _print(study, found.rows(), found.remark, title)
     found.write(folder)
     picture = save_figure(stability_figure(found, title=title), folder / "stability.png")
     typer.echo(f"Wrote {SUMMARY}, {picture.name}, {SERIES}, {CURVES} to {folder}")
@@ -110,7 +110,7 @@ def _simulate(
         work.leave(f"{study.simulated:g} ps are saved in {folder}")
 
 
-def _print(study: Study, rows: Sequence[Sequence[str]], title: str) -> None:
+def _print(study: Study, rows: Sequence[Sequence[str]], remark: str, title: str) -> None:
     from denskit.simulation.stability.folder import HEADER
 
     table = Table(*HEADER, title=title)
@@ -123,5 +123,7 @@ def _print(study: Study, rows: Sequence[Sequence[str]], title: str) -> None:
     )
     if study.conservation is not None and study.conservation.unstable:
         console.print(f"without a thermostat {study.conservation.unstable} became unstable and are left out")
+    if remark:
+        console.print(f"warning: {remark}", markup=False, highlight=False)
     for failure in study.failures:
         console.print(str(failure), markup=False, highlight=False)

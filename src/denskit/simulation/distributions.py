@@ -63,6 +63,19 @@ def h_of_r_error(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.abs(found - wanted).mean() * FARTHEST)
 
 
+def halves_error(structures: np.ndarray) -> float:
+    """Error of h(r) between random halves of structures [F, n, 3] (Å): a mean of eight; NaN of fewer than four."""
+    if len(structures) < 4:
+        return float("nan")
+    rng, half = np.random.default_rng(0), len(structures) // 2
+    orders = [rng.permutation(len(structures)) for _ in range(8)]
+    one, other = (
+        [histogram_of(structures[own]).h_of_r() for own in part]
+        for part in ([order[:half] for order in orders], [order[half : 2 * half] for order in orders])
+    )
+    return float(np.mean([h_of_r_error(a, b) for a, b in zip(one, other, strict=True)]))
+
+
 def wasserstein(found: np.ndarray, wanted: np.ndarray) -> float:
     """Wasserstein-1 distance (Å) of two distributions of distances, from counts [501]: the area between their CDFs.
 

@@ -34,6 +34,8 @@ def stability(path: Path, model: Path | None = None) -> Section:
     if model is not None and found.summary.get("model_sha256") not in (None, sha256_of(model)):
         told += " These simulations are of another model than the one that the run has now."
     parts: list[Part] = [paragraph(told), table(HEADER, found.rows())]
+    if found.remark:
+        parts.append(paragraph(f"{found.remark}."))
     if found.failures:
         parts.append(listed(map(str, found.failures)))
     parts.append(Picture("stability", stability_figure(found), _CAPTION))

@@ -12,16 +12,19 @@ import numpy as np
 from denskit.files import atomic_write, write_json
 from denskit.reading.budget import naming
 from denskit.reading.documents import read_json
+from denskit.runtime.progress import counted
 from denskit.simulation.distributions import EDGES
 from denskit.simulation.dynamics.loop import Failure
 from denskit.simulation.stability.results import Study
 
 SUMMARY, SERIES, CURVES = "stability.json", "series.csv", "h_of_r.csv"
+MOSTLY = 1.5  # error of h(r) over that of chance, below which it tells little of the model
 HEADER = ("measure", "mean", "spread", "of each simulation")  # of the rows of a table
 # measure of the summary: name, format, factor
 _MEASURES: dict[str, tuple[str, str, float]] = {
     "stability_ps": ("stability (ps)", "{:.4g}", 1.0),
     "h_of_r_error": ("h(r) error", "{:.3f}", 1.0),
+    "h_of_r_error_by_chance": ("by chance at least", "{:.3f}", 1.0),
     "h_of_r_wasserstein_A": ("h(r) Wasserstein-1 (Å)", "{:.4f}", 1.0),
     "nve_drift_eV_per_atom_ps": ("NVE drift (meV/atom/ps)", "{:+.4f}", 1000.0),
     "nve_score": ("NVE score", "{:.4f}", 1.0),
@@ -74,6 +77,18 @@ class StudyFiles:
     def of_each(self, name: str) -> np.ndarray:
         """A quantity of ``series`` [T, S], such as "energy_eV"."""
         return np.stack([self.series[f"{name}_{seed}"] for seed in range(self.seeds)], axis=-1)
+
+    @property
+    def remark(self) -> str:
+        """A sentence where the error of h(r) is mostly that of few samples; empty where not, or not known."""
+        error, chance = (self.summary.get(name, {}).get("mean") for name in ("h_of_r_error", "h_of_r_error_by_chance"))
+        if error is None or chance is None or error > MOSTLY * chance:
+            return ""
+        structures = counted(self.summary["reference_structures"], "reference structure")
+        return (
+            f"The h(r) error of {error:.3f} says little: as many structures of the reference's own distribution would "
+            f"have {chance:.3f} or more. Compare with more than {structures} (a FILE), and simulate longer (--time)"
+        )
 
     def rows(self) -> list[list[str]]:
         """The measures as cells of a table under ``HEADER``."""

@@ -81,6 +81,8 @@ class Study:
     reference: DistanceHistogram
     interrupted: bool
     conservation: Conservation | None  # None: not measured
+    structures: int = 0  # of the reference
+    halves: float = math.nan  # error of h(r) between random halves of the reference
 
     @property
     def stability(self) -> list[float]:
@@ -93,6 +95,15 @@ class Study:
         wanted, found = self.reference.h_of_r(), self.series.histogram
         return [h_of_r_error(found.h_of_r(replica), wanted) for replica in range(self.settings.seeds)]
 
+    def h_of_r_by_chance(self) -> list[float]:
+        """The same between the reference and as many independent structures of its own distribution as were recorded.
+
+        A lower bound, since snapshots follow each other.  The error of few samples n and m goes as sqrt(1/n + 1/m).
+        """
+        recorded = np.isfinite(np.array(self.series.temperature).reshape(-1, self.settings.seeds)).sum(0)
+        with np.errstate(divide="ignore"):
+            return (self.halves * np.sqrt(0.25 + self.structures / (4 * recorded))).tolist()
+
     def wasserstein(self) -> list[float]:
         """Clipped Wasserstein-1 distances (Å) of the same distributions."""
         return [self.series.histogram.wasserstein(self.reference, replica) for replica in range(self.settings.seeds)]
@@ -102,6 +113,7 @@ class Study:
         measures = {
             "stability_ps": self.stability,
             "h_of_r_error": self.h_of_r_errors(),
+            "h_of_r_error_by_chance": self.h_of_r_by_chance(),
             "h_of_r_wasserstein_A": self.wasserstein(),
             "nve_drift_eV_per_atom_ps": self.conservation.drift if self.conservation else [],
             "nve_score": self.conservation.score if self.conservation else [],
@@ -109,6 +121,7 @@ class Study:
         return {
             "protocol": self.settings.model_dump(),
             "simulated_ps": self.simulated,
+            "reference_structures": self.structures,
             **{name: spread(values) for name, values in measures.items() if values},
             "unstable": [asdict(failure) for failure in self.failures],
             "other_alarms_ps": self.series.alarms,

@@ -20,7 +20,7 @@ from denskit.batch import Batch
 from denskit.data.base import collate
 from denskit.runtime.progress import Report, unreported
 from denskit.runtime.work_folder import WorkFolder
-from denskit.simulation.distributions import DistanceHistogram, histogram_of
+from denskit.simulation.distributions import DistanceHistogram, halves_error, histogram_of
 from denskit.simulation.dynamics import Dynamics, State
 from denskit.simulation.dynamics.conservation import energy_drift, nve_score
 from denskit.simulation.dynamics.loop import Failure, Simulation
@@ -70,6 +70,8 @@ def run_study(
         failures=simulations.simulation.failures,
         series=simulations.series,
         reference=histogram_of(reference.positions),
+        structures=len(reference.positions),
+        halves=halves_error(reference.positions),
         interrupted=interrupted,
         conservation=simulations.conservation,
     )
