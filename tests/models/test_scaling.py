@@ -86,6 +86,12 @@ def test_the_fit_says_how_well_it_predicts() -> None:
     )
 
 
+def test_where_each_composition_has_an_element_of_its_own_nothing_tells_of_others() -> None:
+    systems = [_system(formula, seed=i) for i, formula in enumerate(["H2O", "H2O", "CH4", "CH4"])]
+    _, messages = fit_scaling(systems, references="fit", scale="energy_std", gradient_forces=True)
+    assert "on a structure left out; on other compositions unknown, and probably larger" in messages[0]
+
+
 def test_cells_of_different_sizes_get_the_same_energy_per_atom() -> None:
     """Energies per atom alternate about a trend: no constant per structure may come out of it."""
     systems = [
