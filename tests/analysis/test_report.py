@@ -174,6 +174,7 @@ def test_simulations_and_relaxations_have_reports(tmp_path: Path) -> None:
     said = words(report([tmp_path / "md"]))
     assert "0.01 ps in 20 steps; 1 of 1 runs are stable" in said
     assert "trajectory_00.extxyz: 5 of 5 frames" in said
+    assert re.search(r"Mean temperature of the second half: \d+ K\. The conserved energy drifted by up to .* meV", said)
     assert "temperature 100.0 K, of the initial momenta" in said
     said = words(report([tmp_path / "relaxed"]))
     assert "2 structures:" in said

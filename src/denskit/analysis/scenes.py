@@ -22,6 +22,7 @@ LONGEST = 2.0  # Å, of the longest arrow
 NON_METALS = (1, 2, 5, 6, 7, 8, 9, 10, 14, 15, 16, 17, 18, 33, 34, 35, 36, 52, 53, 54)  # bonds are drawn among them
 _BOND = 1.2  # longest bond, in sums of covalent radii
 _PANELS = 4  # frames of the figure
+_LEAST = 1.5  # Å, half of the width of a panel: a lone atom is a ball, not a wall
 _MOVED = 0.01  # Å; atoms that moved less have no ghost
 _DIGITS = 3  # of coordinates in the page
 
@@ -72,7 +73,8 @@ class Scene:
         count = min(_PANELS, len(self.frames))
         last = count - 1 if self.ranked else len(self.frames) - 1
         places = np.unique(np.linspace(0, last, count).round().astype(int))
-        figure, row = row_of_axes(len(places), width=3.4, height=3.9, title=self.title)
+        part = f"; {len(places)} of them here" if len(places) < len(self.frames) else ""
+        figure, row = row_of_axes(len(places), width=3.4, height=3.9, title=self.title + part)
         first = self.frames[places[0]]
         alike = all(np.array_equal(frame.numbers, first.numbers) for frame in self.frames)
         view = _view(first) if alike else None  # one view of one structure in all panels
@@ -118,6 +120,7 @@ def draw_frame(axes: Axes, frame: Frame, view: np.ndarray | None = None) -> None
             style = {"arrowstyle": "-|>", "color": arrows.colour, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
             axes.annotate("", tip, tail, arrowprops={**style, "alpha": arrows.opacity}, zorder=5)
         axes.update_datalim(end)
+    axes.update_datalim([(-_LEAST, -_LEAST), (_LEAST, _LEAST)])
     axes.set_aspect("equal", anchor="N")  # labels of several panels at one height
     axes.margins(0.1)
     axes.autoscale_view()
@@ -126,9 +129,10 @@ def draw_frame(axes: Axes, frame: Frame, view: np.ndarray | None = None) -> None
 
 
 def _view(frame: Frame) -> np.ndarray:
-    """Axes [3, 3] of a structure, the longest first."""
-    _, _, directions = np.linalg.svd(frame.positions - frame.positions.mean(0), full_matrices=False)
-    return directions if len(directions) == 3 else np.eye(3)
+    """Axes [3, 3] of a structure, the longest first; right-handed, since a mirror image is another molecule."""
+    around = frame.positions - frame.positions.mean(0)
+    directions = np.linalg.eigh(around.T @ around)[1].T[::-1]  # also of one or two atoms
+    return directions * np.array([[1.0], [1.0], [np.linalg.det(directions)]])
 
 
 def edges_of(cell: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -39,7 +39,7 @@ class ReferenceFit:
             if np.isfinite(value):
                 error += f", {1000 * value:.4g} on a {left_out} left out"
         if self.compositions > 1 and not np.isfinite(self.error_new_composition):
-            error += "; on other compositions unknown, and probably larger, since each of these has an element of its own"
+            error += "; on other compositions unknown, and probably larger, as each of these has an element of its own"
         ridge = f", ridge {self.strength:.2g} by leave-one-out" if self.strength > STRENGTHS[0] else ""
         messages = [f"references: fitted per atom to {counted(self.compositions, 'composition')}{ridge}; {error}"]
         free = [symbol for symbol, known in zip(table, self.determined, strict=True) if not known]

@@ -25,6 +25,7 @@ from denskit.simulation.relaxation.folder import RelaxationFolder
 from denskit.simulation.relaxation.settings import RelaxationSettings
 
 _SHOWN = 3  # trajectories
+_DRIFT = "drift_meV_per_atom"
 
 
 def is_dynamics(path: Path) -> bool:
@@ -45,6 +46,7 @@ def dynamics(path: Path) -> list[Section]:
         parts.append(paragraph(_dynamics_in_words(read_json(path / SUMMARY))))
     replicas = _statistics(path / STATISTICS)
     if replicas:
+        parts.append(paragraph(_means_in_words(replicas)))
         parts.append(
             Picture(
                 "simulation",
@@ -76,6 +78,15 @@ def _dynamics_in_words(summary: dict[str, Any]) -> str:
     return told + "".join(ends)
 
 
+def _means_in_words(replicas: dict[int, dict[str, np.ndarray]]) -> str:
+    """Temperature and the drift of the conserved energy, the first to look at."""
+    half = [own["temperature_K"][len(own["temperature_K"]) // 2 :].mean() for own in replicas.values()]
+    told = f"Mean temperature of the second half: {np.mean(half):.0f} K"
+    told += f" ({min(half):.0f} to {max(half):.0f} K in {len(half)} replicas)." if len(half) > 1 else "."
+    drifts = [own[_DRIFT][-1] for own in replicas.values() if _DRIFT in own]
+    return f"{told} The conserved energy drifted by up to {np.abs(drifts).max():.2g} meV an atom." if drifts else told
+
+
 def _statistics(path: Path) -> dict[int, dict[str, np.ndarray]]:
     """Columns of statistics.csv by replica."""
     if not path.is_file():
@@ -85,7 +96,9 @@ def _statistics(path: Path) -> dict[int, dict[str, np.ndarray]]:
     found: dict[int, list[dict[str, str]]] = {}
     for row in rows:
         found.setdefault(int(row["replica"]), []).append(row)
-    names = [name for name in ("time_ps", "temperature_K", "potential_eV", "volume_A3") if rows and name in rows[0]]
+    names = [
+        name for name in ("time_ps", "temperature_K", "potential_eV", "volume_A3", _DRIFT) if rows and name in rows[0]
+    ]
     return {
         replica: {name: np.array([float(row[name]) for row in own]) for name in names} for replica, own in found.items()
     }
