@@ -865,22 +865,58 @@ class TestWholeStudies:
         larger = tiny_study(axes=axes, variants=variants, best_of=[LR], seeds=3, mean_of_tests=True)
         folder.keep(larger)
         assert load_study(folder.study) == larger
-        for changes in (
-            {"axes": {LR: [2e-3], FRAMES: [5, 10]}},
-            {"axes": {**axes, FRAMES: [5, 10, 20]}},  # other structures in the smaller sets
-            {"axes": axes, "variants": {**variants, "DeNS": {"task": "dens", "task.sigma": 0.1}}},
-            {"axes": axes, "variants": VARIANTS},
-            {"axes": {FRAMES: [5, 10], LR: [1e-3, 2e-3]}, "variants": variants},  # other names of folders
+        for changes, told in (
+            ({"axes": {LR: [2e-3], FRAMES: [5, 10]}, "variants": variants}, f"axes.{LR}: [0.001, 0.002] then, [0.002]"),
+            ({"axes": {LR: [1e-3, 2e-3, 3.0], FRAMES: [5, 10, 20]}}, f"axes.{FRAMES}: [5, 10] then, [5, 10, 20] now"),
+            (
+                {"axes": axes, "variants": {**variants, "DeNS": {"task": "dens", "task.sigma": 0.1}}},
+                "variants.DeNS: {'task': 'dens'} then, {'task': 'dens', 'task.sigma': 0.1} now",
+            ),
+            (
+                {"axes": axes, "variants": VARIANTS},
+                "variants.more: {'task': 'dens', 'task.sigma': 0.1} then, absent now",
+            ),
+            (  # other names of folders
+                {"axes": {FRAMES: [5, 10], LR: [1e-3, 2e-3]}, "variants": variants},
+                f"axes: {LR}, {FRAMES} then, {FRAMES}, {LR} now",
+            ),
+            ({"settings": {**TINY, "training.max_steps": 24}}, "settings.training.max_steps: 12 then, 24 now"),
+            ({"settings": {**TINY, "device": "cpu"}}, "settings.device: not given then, cpu now"),
+            ({"base": "equiformer"}, "base: demo then, equiformer now"),
         ):
-            with pytest.raises(ValueError, match="results of another study"):
+            with pytest.raises(ValueError, match="results of another study") as refused:
                 folder.keep(tiny_study(**changes))
+            assert f": {told}" in str(refused.value)
         first = tiny_study(axes={**axes, LR: [3e-3, 1e-3, 2e-3]}, variants=variants, best_of=[LR], seeds=3)
         name = runs_of(study)[0].name
         with locked(folder.lock(runs_of(study)[0])):
             folder.keep(first)  # also at work: its processes know their runs by name
-            with pytest.raises(ValueError, match="at work on seeds"):
-                folder.keep(first.model_copy(update={"seeds": (0,)}))
         assert find_run(first, name) == runs_of(study)[0] != runs_of(first)[0]
+
+    def test_a_study_that_has_trained_keeps_its_seeds(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Else runs that a printed script trains would be gone from the table; a dry run adds none."""
+        command = importlib.import_module("denskit.cli.study")
+        monkeypatch.setattr(command, "train_and_report", lambda study, *_, **how: seen.append(study.seeds))
+        folder, file, seen = StudyFolder(tmp_path / "out"), tmp_path / "tiny.yaml", []
+        write_study(tiny_study(tests={"hot": "hot.xyz"}), file)
+
+        def asked(*more: str) -> str:
+            done = CliRunner().invoke(app, ["study", str(file), "-o", str(folder.path), *more])
+            assert done.exit_code == 0, done.output
+            return " ".join(done.output.split())
+
+        asked("--slurm", "seeds=4")
+        asked()
+        assert load_study(folder.study).seeds == (0, 1), "nothing has trained"
+        (folder.path / "runs" / "plain_seed-0").mkdir(parents=True)
+        assert asked("--dry-run", "seeds=30") == "" and seen[-1] == tuple(range(30))
+        assert load_study(folder.study).seeds == (0, 1) and not folder.draft.exists()
+        assert "plain_seed-2" in asked("--slurm", "seeds=3")
+        write_study(tiny_study(), file)
+        said = asked()
+        assert f"note: the study keeps seed 2, which it was given before; for fewer edit {folder.study}" in said
+        assert "note: hot is no longer among the tests" in said
+        assert seen[-1] == load_study(folder.study).seeds == (0, 1, 2)
 
     def test_a_trial_of_a_draft_leaves_no_study(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A question that is stopped while it is timed has no length yet."""

@@ -100,7 +100,9 @@ def study(
         chosen = changed(load_study(file), overrides or [])
         require_one_split(chosen)
         if not trial and (overrides or Path(file).resolve() != source.resolve()):  # it may have grown since it was read
-            folder.keep(chosen)
+            source, chosen, said = folder.keep(chosen, draft=dry_run)
+            for line in said:
+                typer.echo(line, err=True)
     run = None if task is None else find_run(chosen, task)
     if run is not None and trial:
         _write_trial(chosen, run, folder)
@@ -111,7 +113,11 @@ def study(
     elif slurm:
         typer.echo(_slurm_script(source, folder, [run.name for run in runs_of(chosen)]))
     else:
-        train_and_report(chosen, source, folder, processes, dry_run=dry_run)
+        try:
+            train_and_report(chosen, source, folder, processes, dry_run=dry_run)
+        finally:
+            if source == folder.draft:
+                source.unlink()
 
 
 def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, processes: int, *, dry_run: bool) -> None:
@@ -271,7 +277,7 @@ def _question(
     from denskit.evaluation.study.question import adapted, at_one_rate, dens_question, same_question, sized
     from denskit.evaluation.study.timing import abreast
 
-    source, draft = folder.study, folder.path / "draft.yaml"
+    source, draft = folder.study, folder.draft
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file of structures")
     keys = {override.partition("=")[0] for override in overrides}

@@ -23,12 +23,14 @@ from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_t
 from denskit.evaluation.study.splits import split_settings
 from denskit.files import is_locked, locked, write_json
 from denskit.models.model_file import read_header
+from denskit.settings import dotted
 from denskit.tasks import denoises
 from denskit.training.overview import metrics_of
 from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
 
 State = Literal["waiting", "running", "elsewhere", "done", "failed"]  # elsewhere: in a process of another command
+Values = tuple[Any, ...] | dict[Any, dict[str, Any]]  # of an axis
 _POLL = 0.5  # s
 _MAY_CHANGE = {  # trained runs stay what they are
     "seeds", "title", "published", "tests", "mean_of_tests", "best_of", "committees", "simulation", "relaxation",
@@ -46,20 +48,34 @@ class StudyFolder:
         """The study as it is here, with what was given on the command line."""
         return self.path / "study.yaml"
 
-    def keep(self, study: StudyConfig) -> None:
+    @property
+    def draft(self) -> Path:
+        """The study of a question that has no length yet, or of a dry run."""
+        return self.path / "draft.yaml"
+
+    def keep(self, study: StudyConfig, *, draft: bool = False) -> tuple[Path, StudyConfig, list[str]]:
         """Write the study beside its results, so that a later call cannot mix them with those of another.
 
-        Seeds, tests and the like may change; variants, and values of an axis, may be added.
-
-        A study that has trained nothing yet, as after a dry run or a mistake, is replaced, with its trials and splits.
+        Seeds, tests and the like may change; variants, and values of an axis, may be added.  Seeds that the study here
+        had, which a printed script may still train, stay.  One that has trained nothing yet, as after a dry run or a
+        mistake, is replaced, with its trials and splits.
+        Returns the file and its study, and what it says otherwise than the given one, in words.  ``draft``: of a study
+        that has trained the file is one beside it, so that a dry run leaves it as it is.
         Raises ValueError for the folder of another study.
         """
         before = load_study(self.study) if self.study.is_file() else study
-        if not _continues(study, before):
-            self.forget(f"holds the results of another study ({self.study}); give another --output, or remove it")
-        elif self.at_work() and not {*before.seeds} <= {*study.seeds}:
-            raise ValueError(f"{self.path} is at work on seeds that the study no longer has; stop its commands first")
-        write_study(study, self.study)
+        said: list[str] = []
+        if (unlike := _unlike(study, before)) is not None:
+            self.forget(
+                f"holds the results of another study ({self.study}): {unlike}. Seeds, tests and how to judge may "
+                f"change, variants and values of an axis (not of {FRAMES}) may be added; for another study give "
+                "another --output, or remove the folder"
+            )
+        elif self.has_begun():
+            study, said = _with_all_that_was_asked(study, before, self.study)
+        file = self.draft if draft and self.has_begun() else self.study
+        write_study(study, file)
+        return file, study, said
 
     def forget(self, otherwise: str) -> None:
         """Remove what a study that has trained nothing yet has prepared.
@@ -121,15 +137,53 @@ class StudyFolder:
         return self.path / "splits"
 
 
-def _continues(study: StudyConfig, before: StudyConfig) -> bool:
-    """Whether all runs of a study as it was ``before`` are runs of the study as it is, on the same structures."""
+def _unlike(study: StudyConfig, before: StudyConfig) -> str | None:
+    """What keeps the runs of a study as it was ``before`` from being runs of the study, on the same structures."""
     may_grow = _MAY_CHANGE | {"axes", "variants"}
-    if before.model_dump(exclude=may_grow) != study.model_dump(exclude=may_grow):
-        return False
+    then, now = (dict(dotted(one.model_dump(exclude=may_grow))) for one in (before, study))
+    if changed := next((key for key in {**then, **now} if then.get(key) != now.get(key)), None):
+        return f"{changed}: {then.get(changed, 'not given')} then, {now.get(changed, 'not given')} now"
     if before.axes.get(FRAMES) != study.axes.get(FRAMES):  # smaller sets are nested in the largest
-        return False
+        return f"axes.{FRAMES}: {_values(before, FRAMES)} then, {_values(study, FRAMES)} now"
+    for name, settings in before.variants.items():
+        if study.variants.get(name) != settings:
+            return f"variants.{name}: {settings} then, {study.variants.get(name, 'absent')} now"
     runs = {run.name: run for run in runs_of(study.model_copy(update={"seeds": before.seeds}))}
-    return all(runs.get(run.name) == run for run in runs_of(before))
+    if all(runs.get(run.name) == run for run in runs_of(before)):
+        return None
+    if list(before.axes) != list(study.axes):
+        return f"axes: {', '.join(before.axes) or 'none'} then, {', '.join(study.axes) or 'none'} now"
+    for axis, values in before.axes.items():
+        if not _holds(study.axes[axis], values):
+            return f"axes.{axis}: {_values(before, axis)} then, {_values(study, axis)} now"
+    return "its settings are written in another way"
+
+
+def _values(study: StudyConfig, axis: str) -> str:
+    values = study.axes.get(axis, "absent")
+    return str(list(values) if isinstance(values, tuple) else values)
+
+
+def _holds(values: Values, before: Values) -> bool:
+    """Whether an axis has all values that it had, and what goes with them."""
+    if isinstance(values, dict) and isinstance(before, dict):
+        return all(value in values and values[value] == settings for value, settings in before.items())
+    texts, texts_before = ({*map(repr, each)} for each in (values, before))  # 1.0 has another folder than 1
+    return type(values) is type(before) and texts_before <= texts
+
+
+def _with_all_that_was_asked(study: StudyConfig, before: StudyConfig, file: Path) -> tuple[StudyConfig, list[str]]:
+    """The study with the seeds that it had before, and what of that one it has or lacks, in words."""
+    said = []
+    if missing := [seed for seed in before.seeds if seed not in study.seeds]:
+        study = study.model_copy(update={"seeds": (*study.seeds, *missing)})
+        seeds = f"seed{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+        said.append(f"note: the study keeps {seeds}, which it was given before; for fewer edit {file}")
+    if left := [name for name in before.tests if name not in study.tests]:
+        said.append(
+            f"note: {', '.join(left)} is no longer among the tests; its errors are kept, and come back with tests.NAME"
+        )
+    return study, said
 
 
 def train_and_judge(
