@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -35,6 +35,7 @@ from typer.testing import CliRunner
 from denskit.analysis.report import plot as write_plots
 from denskit.analysis.study_plots import plot_study_results
 from denskit.cli import app
+from denskit.cli.errors import HINT
 from denskit.data import load_data
 from denskit.data.writing import plain, relabelled
 from denskit.evaluation.evaluate import evaluate
@@ -59,6 +60,7 @@ from denskit.evaluation.study.question import (
     adapted,
     advice,
     at_one_rate,
+    data_warnings,
     dens_question,
     noise_recovered,
     same_question,
@@ -451,6 +453,43 @@ class TestQuestion:
         (line,) = advice(dens_question(Path("x.extxyz"), 50, steps=200), self.COSTS)
         assert line.endswith("times as long (--hours)"), "not on three structures"
 
+    def test_a_study_file_is_told_by_its_own_settings(self) -> None:
+        """All variants and sizes in one line; those with another reason, or without a cost, are left out."""
+        variants = {**VARIANTS, "more": {"task": "dens"}, "failed": {"task": "dens"}}
+        study = tiny_study(axes={FRAMES: [8, 16]}, variants=variants)
+        costs = {cell: Cost(0.1, 0.01, 16, 6, 20) for cell in runs_to_try(study) if cell != "failed"}
+        (line,) = advice(study, costs, asked=False)
+        assert line.startswith("warning: DeNS, train 8, more, train 8: 12 epochs; DeNS, train 16, more, train 16: 6 ")
+        assert line.endswith("Train up to 66.7 times as long (training.max_steps)") and "--" not in line
+        longer = tiny_study(axes={FRAMES: [80, 800]}, settings={**TINY, "training.max_steps": 4000})
+        (line,) = advice(longer, {"DeNS": Cost(0.1, 0.01, 800, 6, 20)}, asked=False)
+        assert line.endswith("(training.max_steps), or on 80 instead of 800 structures (data.split.train)")
+        assert advice(study, costs, warned=["DeNS", "more"]) == []
+
+    def test_data_on_which_dens_cannot_pay_are_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Once, also by a dry run; not that longer trainings would help."""
+        frames = labelled(molecule("H2O"), 60)
+        for frame in frames:
+            frame.calc = SinglePointCalculator(frame, energy=frame.get_potential_energy(), forces=np.zeros((3, 3)))
+        ase.io.write(tmp_path / "relaxed.extxyz", frames)
+        study = adapted(dens_question(tmp_path / "relaxed.extxyz", 20, steps=200))[0]
+        assert [*data_warnings(study)] == ["with DeNS"] and len(data_warnings(study)["with DeNS"]) == 1
+        monkeypatch.setattr(importlib.import_module("denskit.cli.study"), "_costs", lambda *_: self.COSTS)
+        asking = ["study", str(tmp_path / "relaxed.extxyz"), "--question", "dens", "--dry-run", "-o", str(tmp_path)]
+        said = CliRunner().invoke(app, [*asking, "training.max_steps=200"]).output
+        assert said.count("warning: with DeNS: task=dens, but 100% of the training structures are relaxed") == 1, said
+        assert "pays late" not in said and "times as long" not in said
+        ase.io.write(tmp_path / "moving.extxyz", labelled(molecule("H2O"), 60))
+        assert data_warnings(dens_question(tmp_path / "moving.extxyz", 20)) == {}
+
+    def test_few_crystals_are_told_without_the_command_that_is_run(self, tmp_path: Path) -> None:
+        frames = [bulk("Cu", cubic=True, a=3.5 + 0.01 * number) for number in range(20)]
+        for frame in frames:
+            frame.calc = SinglePointCalculator(frame, energy=1.0, forces=np.full((4, 3), 0.2))
+        ase.io.write(tmp_path / "copper.extxyz", frames)
+        (line,) = data_warnings(dens_question(tmp_path / "copper.extxyz", 10))["with DeNS"]
+        assert "10 crystals, most with atoms on the sites of a lattice" in line and "--question" not in line
+
     def test_trials_are_one_for_each_kind_of_run_with_the_most_frames(self) -> None:
         study = tiny_study(axes={FRAMES: [5, 40], "training.batch_size": [2, 4]})
         tried = runs_to_try(study)
@@ -776,6 +815,60 @@ class TestWholeStudies:
         assert said[8] == [said[2][0], "note: --processes 8 shares 2 cores, and is no faster than 2"]
         assert len(said[1]) == len(said[2]) == 1
 
+    def test_what_a_forecast_leaves_out_is_said(self, tmp_path: Path) -> None:
+        command = importlib.import_module("denskit.cli.study")
+        study = tiny_study(tests={"hot": "hot.xyz", "cold": "cold.xyz"}, simulation={}, committees=True)
+        costs = {"plain": Cost(step=100.0, structure=0.0, train=40, valid=6, test=20)}
+        (line, *_) = command._announce(study, StudyFolder(tmp_path), costs, 1)
+        left = ", plus the simulation and the 2 files of tests of each run, and the committees, and 2 runs whose trial"
+        assert "4 runs; about 40m00s on 1 core" in line and line.endswith(f"{left} failed")
+        assert "no time is known, plus " in command._announce(study, StudyFolder(tmp_path), {}, 1)[0]
+
+    def test_a_trial_that_fails_does_not_stop_the_others(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Unless all do; a question is sized by the others, too."""
+        command = importlib.import_module("denskit.cli.study")
+        study, folder, fails = tiny_study(seeds=1), StudyFolder(tmp_path), ["DeNS_seed-0"]
+        cost = Cost(step=1.0, structure=0.0, train=40, valid=6, test=20)
+
+        def tried(words: list[str], **how: object) -> subprocess.CompletedProcess[str]:
+            name = words[words.index("--task") + 1]
+            if name in fails:
+                said = f"timing\nError: step 3: the loss is not finite.\nThe batch: 1.\n{HINT}\n"
+                return subprocess.CompletedProcess(words, 1, stdout="", stderr=said)
+            (tmp_path / "trials").mkdir(exist_ok=True)
+            write_json(tmp_path / "trials" / f"{name.removesuffix('_seed-0')}.json", vars(cost))
+            return subprocess.CompletedProcess(words, 0, stdout="", stderr="")
+
+        monkeypatch.setattr(subprocess, "run", tried)
+        with redirect_stderr(io.StringIO()) as said:
+            assert command._costs(study, tmp_path / "study.yaml", folder) == {"plain": cost}
+        told = "warning: DeNS: the trial failed, so its time is not known: step 3: the loss is not finite.\n"
+        assert said.getvalue() == told
+        question = tiny_study(seeds=1, axes={LR: [5e-4, 1e-3]}, best_of=[LR])
+        assert within_budget(question, {"plain": cost}, hours=1, processes=1).settings["training.max_steps"] == 900
+        assert sized(question, {"plain": cost}, hours=1, processes=1)[0].axes == {}
+        (tmp_path / "trials" / "plain.json").unlink()
+        fails.append("plain_seed-0")
+        with pytest.raises(ValueError, match=r"^plain: the trial failed:\ntiming\nError: step 3"):
+            command._costs(study, tmp_path / "study.yaml", folder)
+
+    def test_a_failed_run_is_said_with_its_error(self, tmp_path: Path) -> None:
+        command, log = importlib.import_module("denskit.cli.study"), tmp_path / "a.log"
+        assert command._reason(log) == f"see {log}"
+        log.write_text(f"Error: earlier\nstep 1\nError: no file x.extxyz\nmore\n{HINT}\n")
+        assert command._reason(log) == f"no file x.extxyz (see {log})"
+        log.write_text("Traceback\n  File ...\nKeyError: 'x'\n\n")
+        assert command._reason(log) == f"KeyError: 'x' (see {log})"
+
+    def test_a_stop_says_what_was_saved(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        command, study, folder = importlib.import_module("denskit.cli.study"), tiny_study(), StudyFolder(tmp_path)
+        assert command._saved(study, folder) == "no training had a state to save"
+        for count, run in enumerate(runs_of(study)[:2]):
+            RunFolder(folder.run(run)).last.parent.mkdir(parents=True)
+            RunFolder(folder.run(run)).last.touch()
+            whose = ("its", "their")[count]
+            assert command._saved(study, folder) == f"{count + 1} of 4 unfinished runs saved {whose} state"
+
     def test_what_is_trained_takes_no_more_time(self, tmp_path: Path) -> None:
         study, cost = tiny_study(seeds=1), Cost(step=1.0, structure=0.0, train=40, valid=6, test=20)
         run, config = runs_of(study)[0], runs_of(study)[0].config(tmp_path / "run")
@@ -845,7 +938,7 @@ class TestWholeStudies:
             time.sleep(0.2)
         os.kill(process.pid, signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 130 and "Continue with" in out
+        assert process.returncode == 130 and "2 of 2 unfinished runs saved their state. Continue with" in out
         for run in runs:
             assert (run / "checkpoints" / "last.pt").is_file()
 

@@ -114,16 +114,18 @@ def study(
         typer.echo(_slurm_script(source, folder, [run.name for run in runs_of(chosen)]))
     else:
         try:
-            train_and_report(chosen, source, folder, processes, dry_run=dry_run)
+            train_and_report(chosen, source, folder, processes, dry_run=dry_run, asked=question is not None)
         finally:
             if source == folder.draft:
                 source.unlink()
 
 
-def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, processes: int, *, dry_run: bool) -> None:
+def train_and_report(
+    study: StudyConfig, source: Path, folder: StudyFolder, processes: int, *, dry_run: bool, asked: bool = False
+) -> None:
     """Train the missing runs, show their progress, write and print the results.
 
-    source: the study's file, which the processes of its runs read.
+    source: the study's file, which the processes of its runs read.  asked: by ``--question``.
 
     Raises typer.Exit: 130 after Ctrl-C, 1 where a run failed; ValueError where a file has changed since a run read it.
     """
@@ -132,7 +134,7 @@ def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, proc
     from denskit.evaluation.study.collect import collect
     from denskit.evaluation.study.committees import committees_of
     from denskit.evaluation.study.inputs import problems_of
-    from denskit.evaluation.study.question import advice, noise_recovered
+    from denskit.evaluation.study.question import noise_recovered
     from denskit.evaluation.study.running import run_all
     from denskit.evaluation.study.tables import as_rich, write_tables
     from denskit.evaluation.study.timing import device_of
@@ -146,7 +148,7 @@ def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, proc
         with locked(folder.path):  # raises where a command is at work here: trials beside it would mislead
             pass
     costs = {} if _all_trained(study, folder) else _costs(study, source, folder)
-    for line in [*_announce(study, folder, costs, processes), *(advice(study, costs) if costs else ())]:
+    for line in [*_announce(study, folder, costs, processes), *(_warnings(study, costs, asked) if costs else ())]:
         typer.echo(line)
     if dry_run:
         return
@@ -157,12 +159,12 @@ def train_and_report(study: StudyConfig, source: Path, folder: StudyFolder, proc
                 gpus=gpus_to_share(device_of(study)), watch=progress.show,
             )  # fmt: skip
     except KeyboardInterrupt as stop:
-        typer.echo("\nStopped; the running trainings saved their state. Continue with:")
+        typer.echo(f"\nStopped; {_saved(study, folder)}. Continue with:")
         typer.echo(f"  denskit study {shlex.quote(str(source))} -o {shlex.quote(str(folder.path))}")
         raise typer.Exit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
     failed = [job for job in jobs if job.state == "failed"]
     for job in failed:
-        complain(f"FAILED: {job.run.label}, seed {job.run.seed}: see {folder.log(job.run)}")
+        complain(f"FAILED: {job.run.label}, seed {job.run.seed}: {_reason(folder.log(job.run))}")
     committees = committees_of(study, folder, say=lambda text: typer.echo(text, err=True))
     results = collect(study, folder, committees)
     give(
@@ -189,18 +191,60 @@ def _all_trained(study: StudyConfig, folder: StudyFolder) -> bool:
     return all(folder.judged(run) for run in runs_of(study))
 
 
+def _warnings(study: StudyConfig, costs: Mapping[str, Cost], asked: bool) -> list[str]:
+    """What speaks against a gain by DeNS: the data, else the length of its trainings."""
+    from denskit.evaluation.study.question import advice, data_warnings
+
+    found = data_warnings(study)
+    variants: dict[str, list[str]] = {}
+    for variant, messages in found.items():
+        for message in messages:
+            variants.setdefault(message, []).append(variant)
+    said = [f"warning: {', '.join(names)}: {message}" for message, names in variants.items()]
+    return [*said, *advice(study, costs, warned=found, asked=asked)]
+
+
+def _saved(study: StudyConfig, folder: StudyFolder) -> str:
+    """How many runs go on from where they are, in words."""
+    from denskit.evaluation.study.config import runs_of
+    from denskit.training.run_folder import RunFolder
+
+    left = [folder.run(run) for run in runs_of(study) if not folder.finished(study, run)]
+    saved = sum(RunFolder(run).last.is_file() for run in left)
+    if not saved:
+        return "no training had a state to save"
+    return f"{saved} of {counted(len(left), 'unfinished run')} saved {'its' if saved == 1 else 'their'} state"
+
+
+def _reason(log: Path) -> str:
+    """Why a run failed, by its output."""
+    said = _error_in(log.read_text("utf-8", errors="replace")) if log.is_file() else ""
+    return f"{said} (see {log})" if said else f"see {log}"
+
+
+def _error_in(output: str) -> str:
+    """The first line of a command's last error; of other output the last line."""
+    lines = [line for line in output.strip().removesuffix(HINT).splitlines() if line.strip()]
+    errors = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
+    return next(reversed(errors or lines), "").strip()
+
+
 def _command(source: Path, folder: StudyFolder, run: StudyRun, *more: str) -> list[str]:
     return ["study", str(source), "--output", str(folder.path), "--task", run.name, *more]
 
 
 def _costs(study: StudyConfig, source: Path, folder: StudyFolder) -> dict[str, Cost]:
-    """Trials of all kinds of runs, each in a process of its own with one thread; kept in the study's folder."""
+    """Trials of all kinds of runs, each in a process of its own with one thread; kept in the study's folder.
+
+    A kind whose trial failed has no cost, which is said: its runs may fail, too, but need not keep others from theirs.
+    Raises ValueError where all failed.
+    """
     import subprocess
 
     from denskit.evaluation.study.timing import require_structures, runs_to_try
     from denskit.training.cost import Cost
 
-    costs, tried = {}, runs_to_try(study)
+    costs, tried, failed = {}, runs_to_try(study), {}
     if not all(_trial_file(folder, cell).is_file() for cell in tried):
         require_structures(study)
     for cell, run in tried.items():
@@ -212,9 +256,14 @@ def _costs(study: StudyConfig, source: Path, folder: StudyFolder) -> dict[str, C
                 env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
             )  # fmt: skip
             if done.returncode:
-                said = (done.stderr or done.stdout).strip().removesuffix(HINT).rstrip()  # this error has its own
-                raise ValueError(f"{cell}: the trial failed:\n{said}")
+                failed[cell] = (done.stderr or done.stdout).strip().removesuffix(HINT).rstrip()  # this has its own
+                continue
         costs[cell] = Cost(**json.loads(path.read_text(encoding="utf-8")))
+    if not costs:
+        cell, said = next(iter(failed.items()))
+        raise ValueError(f"{cell}: the trial failed:\n{said}")
+    for cell, said in failed.items():
+        typer.echo(f"warning: {cell}: the trial failed, so its time is not known: {_error_in(said)}", err=True)
     return costs
 
 
@@ -238,24 +287,23 @@ def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
 
     runs = runs_of(study)
     missing = [run for run in runs if not folder.finished(study, run)]
-    seconds = [seconds_of(run, run.config(folder.run(run)), costs[run.cell])
-               for run in missing if not folder.judged(run)]  # fmt: skip
+    untrained = [run for run in missing if not folder.judged(run)]
+    timed = [run for run in untrained if run.cell in costs]
+    seconds = [seconds_of(run, run.config(folder.run(run)), costs[run.cell]) for run in timed]
     if not missing:
         return [f"{study.title}: nothing to do, {counted(len(runs), 'run')} finished"]
-    if not seconds:
+    if not untrained:
         return [f"{study.title}: {counted(len(missing), 'trained run')} to be judged on what is new"]
     working = abreast(study, processes)
-    total = max(sum(seconds) / working, max(seconds))
-    after = [name for name in ("simulation", "relaxation") if getattr(study, name) is not None]
-    beside = f", plus the {' and the '.join(after)} of each run" if after else ""
     done = f", {len(runs) - len(missing)} of {len(runs)} are done" if len(missing) < len(runs) else ""
     on_gpu = choose_device(device_of(study)).type != "cpu"
     where = counted(min(working, len(missing)), "GPU" if on_gpu else "core")
     on = "one GPU, one after another" if on_gpu and working == 1 else where
-    lines = [
-        f"{study.title}: {counted(len(missing), 'run')}{done}; about {duration(total)} on {on} "
-        f"(from a trial of a few steps; the longest run {duration(max(seconds))}){beside}"
-    ]
+    longest = max(seconds, default=0.0)
+    total = max(sum(seconds) / working, longest)
+    known = f"about {duration(total)} on {on} (from a trial of a few steps; the longest run {duration(longest)})"
+    beside = _not_counted(study, len(untrained) - len(timed))
+    lines = [f"{study.title}: {counted(len(missing), 'run')}{done}; {known if timed else 'no time is known'}{beside}"]
     together = min(processes, len(missing))
     if on_gpu and together > working:
         lines.append(
@@ -267,6 +315,19 @@ def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
             f"note: --processes {processes} shares {counted(working, 'core')}, and is no faster than {working}"
         )
     return lines
+
+
+def _not_counted(study: StudyConfig, untimed: int) -> str:
+    """What a forecast leaves out, in words; ``untimed``: runs whose trial failed."""
+    after = [f"the {name}" for name in ("simulation", "relaxation") if getattr(study, name) is not None]
+    if study.tests:
+        after.append(f"the {counted(len(study.tests), 'file')} of tests")
+    found = [f"{' and '.join(after)} of each run"] if after else []
+    if study.committees:
+        found.append("the committees")
+    if untimed:
+        found.append(f"{counted(untimed, 'run')} whose trial failed")
+    return f", plus {', and '.join(found)}" if found else ""
 
 
 def _question(

@@ -44,6 +44,7 @@ _RULES = ("corruption_ratio", "partial", "min_atoms", "max_force", "max_corrupte
 STUCK, STUCK_EPOCHS, STUCK_STEPS = 0.97, 5, 500  # error of training forces to that of none; MPtrj: 0.99 to epoch 13
 SAME = 0.01  # Å between the nearest distances of atoms of one element; 0.18 in bcc metals at 300 K
 CRYSTAL_EPOCHS = 300  # of 16 cells of bcc metals at 300 K: longer than until DeNS was ahead at 1e-3
+COMPARE = "; compare with task=energy_forces: denskit study FILE --question dens"  # which a study leaves out
 FLOOR = 20.0  # meV/Å or meV: labels that are smaller on average measure no error
 
 
@@ -311,7 +312,7 @@ def denoising_few_crystals(planned: PlannedTraining) -> str | None:
         f"task={config.task.name} for {size} crystals, most with atoms on the sites of a lattice, where positions "
         "alone tell the noise: with 50 structures of Mo-Nb and Ta-W alloys and 333 epochs it raised the errors of "
         "gradient forces and stress by 18 and 25 %, and lowered that of energies by 15 % (three seeds, settings for "
-        "crystals); compare with task=energy_forces: denskit study FILE --question dens"
+        f"crystals){COMPARE}"
     )
 
 

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from denskit.data import load_data
-from denskit.data.base import spaced
+from denskit.data.base import Source, spaced
 from denskit.data.periodicity import is_crystal
 from denskit.evaluation.denoising import guessed_noise, noise_of
 from denskit.evaluation.study.config import FRAMES, LR, StudyConfig, StudyRun, runs_of
 from denskit.evaluation.study.running import StudyFolder
-from denskit.tasks import EnergyForcesConfig
-from denskit.training.checks import FEW_EPOCHS, MEASURED_RATE, PAYING_EPOCHS, SAMPLE
+from denskit.tasks import DeNSConfig, EnergyForcesConfig
+from denskit.training import checks
+from denskit.training.checks import COMPARE, FEW_EPOCHS, MEASURED_RATE, PAYING_EPOCHS, SAMPLE, PlannedTraining
 from denskit.training.cost import Cost
 from denskit.training.fitted_loss import fit_loss_to_energies
-from denskit.training.fitted_settings import fit_dens_to_crystals
+from denskit.training.fitted_settings import fit_dens_to_crystals, fit_sigma_to_data
 from denskit.training.loader import steps_per_epoch
+from denskit.training.schedule import Schedule
 
 RATES = (MEASURED_RATE / 2, MEASURED_RATE)  # the first is better for 16 cells of metals, the second for 100 of ethanol
 FEW_FRAMES = 10  # fewer structures are no advice
 _VARIANTS = {"without DeNS": {"task": "energy_forces"}, "with DeNS": {"task": "dens"}}
+_OF_THE_DATA = (
+    checks.noise,
+    checks.idle_denoising,
+    checks.nothing_to_strain,
+    checks.denoising_at_equilibrium,
+    checks.denoising_few_crystals,
+)  # reasons not to expect a gain that a longer training leaves as they are
 _ONLY_NOISE = {"task.energy_on_corrupted": False, "task.forces_on_corrupted": False}  # of corrupted structures
 
 
@@ -124,7 +134,8 @@ def sized(
         two = within_budget(study, costs, hours, processes)
     except ValueError:  # not even 100 steps
         two = None
-    if two is not None and min(_epochs(run, costs[run.cell]) for run in runs_of(two)) >= PAYING_EPOCHS:
+    timed = [run for run in runs_of(two or one) if run.cell in costs]
+    if two is not None and min(_epochs(run, costs[run.cell]) for run in timed) >= PAYING_EPOCHS:
         return two, []
     return one, [
         f"--hours {hours:g} is too little for {PAYING_EPOCHS} epochs at each of two learning rates: all are trained at "
@@ -147,7 +158,7 @@ def within_budget(study: StudyConfig, costs: Mapping[str, Cost], hours: float, p
         validations = 20 * cost.valid  # as dens_question has them
         return (share - (validations + cost.test) * cost.structure) / cost.step
 
-    steps = int(min(steps_in(costs[run.cell]) for run in runs))
+    steps = int(min(steps_in(costs[run.cell]) for run in runs if run.cell in costs))
     if steps < 100:
         raise ValueError(
             f"--hours {hours:g} is enough for {max(steps, 0)} steps a training; give more time, fewer seeds, or "
@@ -168,24 +179,72 @@ def _epochs(run: StudyRun, cost: Cost) -> float:
     return training.epochs or (training.max_steps or 0) / per_epoch
 
 
-def advice(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
-    """Warnings about a study of DeNS whose trainings are too short for it to pay."""
-    lines = {}
-    for run in runs_of(study):
-        if run.seed != study.seeds[0] or run.settings.get("task", run.settings.get("task.name")) != "dens":
+def advice(
+    study: StudyConfig, costs: Mapping[str, Cost], *, warned: Collection[str] = (), asked: bool = True
+) -> list[str]:
+    """A warning where trainings with DeNS are too short for it to pay, but for variants that have another reason.
+
+    warned: these variants, see :func:`data_warnings`.  asked: by ``--question``, whose options say the length.
+    """
+    short: dict[str, tuple[float, int]] = {}  # by label: epochs, training structures
+    for run in _denoising_runs(study):
+        if run.variant in warned or run.cell not in costs:
             continue
         if "task.forces_on_corrupted" in run.settings:  # only the noise: pays earlier
             continue
-        epochs, rest = _epochs(run, costs[run.cell]), {key: value for key, value in run.point.items() if key != LR}
+        epochs = _epochs(run, costs[run.cell])
         if epochs < FEW_EPOCHS:
-            frames = run.point.get(FRAMES, costs[run.cell].train)
-            enough = int(frames * epochs / FEW_EPOCHS)
-            fewer = f", or on {enough} instead of {frames} structures (--frames)" if enough >= FEW_FRAMES else ""
-            lines[replace(run, point=rest).label] = (
-                f"{epochs:.0f} epochs. DeNS pays late: with fewer than about {FEW_EPOCHS} epochs it was not seen to "
-                f"help on molecules. Train {FEW_EPOCHS / epochs:.1f} times as long (--hours){fewer}"
-            )
-    return [f"warning: {label}: {message}" for label, message in lines.items()]
+            short[replace(run, point=_but_rate(run)).label] = epochs, run.point.get(FRAMES, costs[run.cell].train)
+    if not short:
+        return []
+    length, size = ("--hours", "--frames") if asked else ("training.max_steps", FRAMES)
+    fewest, frames = min(short.values())
+    enough = int(frames * fewest / FEW_EPOCHS)
+    fewer = f", or on {enough} instead of {frames} structures ({size})" if enough >= FEW_FRAMES else ""
+    together: dict[str, list[str]] = {}
+    for label, (epochs, _) in short.items():
+        together.setdefault(f"{epochs:.0f} epochs", []).append(label)
+    found = "; ".join(f"{', '.join(labels)}: {epochs}" for epochs, labels in together.items())
+    return [
+        f"warning: {found}. DeNS pays late: with fewer than about {FEW_EPOCHS} epochs it was not seen to help on "
+        f"molecules. Train {'up to ' * (len(together) > 1)}{FEW_EPOCHS / fewest:.1f} times as long ({length}){fewer}"
+    ]
+
+
+def data_warnings(study: StudyConfig) -> dict[str, list[str]]:
+    """Why DeNS is not expected to pay on the training structures, as ``denskit train`` says it: variant -> messages.
+
+    Each is said once for a variant.  Raises as :func:`denskit.data.load_data`.
+    """
+    found: dict[str, dict[str, str]] = {}
+    loaded: dict[str, Source] = {}
+    seen: list[object] = []
+    for run in _denoising_runs(study):
+        if (kind := (run.variant, _but_rate(run))) in seen:
+            continue
+        seen.append(kind)
+        config = run.config(Path("unused"))
+        if (data := config.data.model_dump_json()) not in loaded:
+            loaded[data] = load_data(config.data, config.seed, config.required_labels).train
+        train = loaded[data]
+        config, _ = fit_sigma_to_data(fit_dens_to_crystals(config, train)[0], train)
+        per_epoch = steps_per_epoch(len(train), config.training.batch_size, config.training.drop_last)
+        planned = PlannedTraining(config, Schedule(config.training, per_epoch), train)
+        for check in _OF_THE_DATA:
+            if message := check(planned):
+                found.setdefault(run.variant, {}).setdefault(check.__name__, message.removesuffix(COMPARE))
+    return {variant: list(messages.values()) for variant, messages in found.items()}
+
+
+def _denoising_runs(study: StudyConfig) -> list[StudyRun]:
+    """The runs with DeNS of the first seed."""
+    first = (run for run in runs_of(study) if run.seed == study.seeds[0])
+    return [run for run in first if isinstance(run.config(Path("unused")).task, DeNSConfig)]
+
+
+def _but_rate(run: StudyRun) -> dict[str, Any]:
+    """The point of a run without its learning rate."""
+    return {key: value for key, value in run.point.items() if key != LR}
 
 
 def noise_recovered(study: StudyConfig, folder: StudyFolder) -> list[str]:
