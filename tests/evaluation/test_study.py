@@ -1175,6 +1175,14 @@ class TestTuned:
         assert plain.means[self.COLUMN].value == 20.5 and dens.means[self.COLUMN].value == 18.5
         assert not plain.differences and dens.differences[self.COLUMN].percent == pytest.approx(-100 * 2 / 20.5)
 
+    def test_the_best_of_them_is_bold(self) -> None:
+        """As the best of each value, where all variants have a row."""
+        assert self.best().best(self.COLUMN) == {("", "dens"), ("lr 0.1", "dens"), ("lr 0.2", "dens")}
+        assert "| dens, best lr 0.1 | 2 | **18.5 ± 0.5** |" in as_markdown(self.best())
+        assert r"dens, best lr 0.1 & 2 & \textbf{18.5" in as_latex(self.best())
+        plain = {name: error for name, error in self.VALIDATED.items() if name.startswith("plain")}
+        assert ("", "plain") not in self.best(validated=plain).best(self.COLUMN), "the other has none"
+
     def test_validation_decides_and_not_the_test(self) -> None:
         flipped = {name: -error for name, error in self.VALIDATED.items()}
         assert [row.label for row in self.best(validated=flipped).tuned] == ["plain, best lr 0.1", "dens, best lr 0.2"]

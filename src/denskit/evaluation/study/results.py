@@ -96,10 +96,16 @@ class Results:
         return len({column.test for column in self.columns}) > 1
 
     def best(self, column: Column) -> set[tuple[str, str]]:
-        """(point, variant) of the best mean at each point, where all variants have as many seeds."""
+        """(point, variant) of the best mean at each point, where all variants have as many seeds.
+
+        Rows of tuned variants, whose points lack the axes that are tuned, are compared among themselves.
+        """
+        return self._best_among(self.rows, column) | self._best_among(self.tuned, column)
+
+    def _best_among(self, rows: Sequence[Row], column: Column) -> set[tuple[str, str]]:
         counts: dict[str, set[int]] = {}
-        for point in {row.point for row in self.rows}:
-            there = {row.variant: row.means for row in self.rows if row.point == point}
+        for point in {row.point for row in rows}:
+            there = {row.variant: row.means for row in rows if row.point == point}
             # a variant without a finished seed has no row
             counts[point] = {
                 there[name][column].count if column in there.get(name, {}) else 0 for name in self.variants
@@ -107,7 +113,7 @@ class Results:
         sign = -1.0 if column.metric in _LARGER_IS_BETTER else 1.0
         judged = [
             (row.point, sign * row.means[column].value, row.variant)
-            for row in self.rows
+            for row in rows
             if column in row.means and len(counts[row.point]) == 1
         ]
         return {(at, name) for at, value, name in judged if value == min(v for other, v, _ in judged if other == at)}
