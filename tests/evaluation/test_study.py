@@ -33,7 +33,7 @@ from scipy.stats import ttest_rel
 from typer.testing import CliRunner
 
 from denskit.analysis.report import plot as write_plots
-from denskit.analysis.study_plots import plot_study_results
+from denskit.analysis.study_plots import plot_study_results, study_figures
 from denskit.cli import app
 from denskit.cli.errors import HINT
 from denskit.data import load_data
@@ -525,14 +525,15 @@ class TestWholeStudies:
         assert overview_of(folder.run(runs_of(study)[0])).test[FORCES] == compared.rows[0].means[column].value
         sizes = compare_runs([str(folder.run(run)) for run in (runs_of(study)[0], runs_of(study)[2])])
         assert [row.variant for row in sizes.rows] == ["data.split.train=8", "data.split.train=16"], "not pooled"
-        assert "different structures" not in sizes.title
+        assert not sizes.warning
         assert sizes.title == "2 runs", "the curves below it are of the validation"
         assert "| variant |" in as_markdown(sizes) and "Errors are MAE (test);" in as_markdown(sizes), "no empty column"
         assert r"\begin{tabular}{lr" in as_latex(sizes) and r"\begin{tabular}{llr" in as_latex(results)
         splits = folder.run(runs_of(study)[2]) / "splits.json"
         splits.write_text(json.dumps(json.loads(splits.read_text()) | {"test": [0, 1]}))
         found = compare_runs([run.folder.as_posix() for run in sizes.found])
-        assert "tested on different structures" in found.title
+        assert found.title == "2 runs" and found.warning.startswith("tested on different structures")
+        assert "The variants were tested on different structures: their" in as_markdown(found)
 
     def test_each_variant_at_its_best_learning_rate(self, tmp_path: Path) -> None:
         """Chosen by the validation errors that the kept models have; a rate may be added to what is trained."""
@@ -568,7 +569,7 @@ class TestWholeStudies:
             runs.append(train(load_config("equiformer", model | own)))
         found = compare_runs([str(run) for run in runs])
         assert [row.variant for row in found.rows] == ["first", "second"]
-        assert found.title.startswith("2 runs, validated on different structures")
+        assert found.warning.startswith("validated on different structures")
         with pytest.raises(ValueError, match=r"a\.png: a folder is wanted.* give .*a$"):
             write_plots(runs, tmp_path / "a.png")
 
@@ -583,10 +584,10 @@ class TestWholeStudies:
             train(run.config(folder.run(run), more))
         (row,) = compare_runs([str(folder.run(run)) for run in plain]).rows
         apart = [f"{name}={folder.run(run)}" for name, run in zip("ab", plain, strict=True)]
-        assert "different structures" not in compare_runs(apart).title
+        assert not compare_runs(apart).warning
         splits = folder.run(plain[1]) / "splits.json"
         splits.write_text(json.dumps(json.loads(splits.read_text()) | {"valid": [0, 1]}))
-        assert "on different structures" in compare_runs(apart).title, "no seed in common, and another split"
+        assert "on different structures" in compare_runs(apart).warning, "no seed in common, and another split"
         assert row.variant == "task=energy_forces" and row.means[Column("validation", FORCES)].count == 2
 
     def test_frames_in_memory_are_compared_by_content(self, tmp_path: Path) -> None:
@@ -1241,6 +1242,32 @@ def test_means_and_paired_differences_as_numbers() -> None:
     assert float(dens["difference_percent"]) == pytest.approx(100 * (17.5 - 20) / 20)
     low, high = float(dens["difference_low"]), float(dens["difference_high"])
     assert low < float(dens["difference_percent"]) < high
+
+
+def test_figures_say_how_many_seeds_and_have_points_near_their_values(tmp_path: Path) -> None:
+    """Six variants of two sizes, of which one has a second seed at one of them; a warning has its own line."""
+    found = [
+        replace(_found(name, seed, 10.0), values={FRAMES: frames}, folder=tmp_path / f"{name}-{frames}-{seed}")
+        for name in "abcdef" for frames in (16, 1024) for seed in ((0, 1) if (name, frames) == ("a", 16) else (0,))
+    ]  # fmt: skip
+    for run in found:
+        run.folder.mkdir()
+        RunFolder(run.folder).metrics.write_text(f"step,valid_{FORCES}\n1,20\n2,10\n")
+    results = tabulate("six", found, list("abcdef"), [{FRAMES: 16}, {FRAMES: 1024}])
+    figures = study_figures(replace(results, warning="tested on different structures: so what"))
+    titles = [figure.get_suptitle() for figure in figures.values()]
+    assert titles[0] == "six: mean and range over seeds (1 to 2)\ntested on different structures: so what"
+    assert titles[1] == "six\ntested on different structures: so what"
+    (panel,) = figures["data_split_train"].axes
+    shifts = [line.get_xdata() / np.array([16, 1024]) for line, *_ in panel.containers]
+    assert len(shifts) == 6 and np.max(shifts) == pytest.approx(1.04) and np.min(shifts) == pytest.approx(1 / 1.04)
+    for runs, told in ((found[:1], "one seed"), (found[:2], "mean and range over 2 seeds")):
+        few = tabulate("few", runs, ["a"], [{FRAMES: 16}])
+        assert study_figures(few)["learning_curves"].get_suptitle() == f"few: {told}"
+    close = [replace(run, values={FRAMES: run.values[FRAMES] // 1024 + 100}) for run in found]
+    results = tabulate("close", close, list("abcdef"), [{FRAMES: 100}, {FRAMES: 101}])
+    (panel,) = study_figures(results)["data_split_train"].axes
+    assert max(line.get_xdata()[0] for line, *_ in panel.containers) < 100.5, "nearer than the middle"
 
 
 def test_a_mean_of_tests_wants_tests(tmp_path: Path) -> None:

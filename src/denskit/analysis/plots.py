@@ -97,7 +97,8 @@ def row_of_axes(count: int, *, width: float, height: float = 3.8, title: str = "
     for axes in row:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25, linewidth=0.6)
-    figure.suptitle(textwrap.fill(title, int(count * width * LETTERS)), fontsize=11)
+    lines = [textwrap.fill(line, int(count * width * LETTERS)) for line in title.splitlines()]
+    figure.suptitle("\n".join(lines), fontsize=11)
     return figure, row
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ _BESIDE = 4  # more variants than these: the legend would cover the panel
 _LETTERS = 34  # in a line of a legend
 _WIDTH = 2.4  # inches of a legend beside the panels
 _APART, _SPREAD = 0.06, 0.6  # of the gap between two values: two variants, all variants
+_FARTHEST = 0.04  # of a value on a logarithmic axis, of the length of a linear one: any variant from its value
 
 
 def plot_study_results(results: Results, folder: Path) -> list[Path]:
@@ -55,11 +57,11 @@ def _axis_figure(results: Results, axis: str) -> Figure:
     columns = [column for column in results.columns if column.metric == FORCES]
     columns += [column for column in results.columns if column.metric != FORCES]
     columns = columns[:_MOST]
-    figure, row = row_of_axes(len(columns), width=4.4, title=results.title)
+    figure, row = row_of_axes(len(columns), width=4.4, title=_title(results))
     values = sorted({_number(run.values[axis]) for run in results.found})
     scale = "log" if values[0] > 0 else "linear"
     for axes, column in zip(row, columns, strict=True):
-        _draw_axis(axes, results, axis, column, _spread(values, scale))
+        _draw_axis(axes, results, axis, column, values, scale)
         mae = "_mae_" in column.metric
         title = column.title(results.several_tests)
         axes.set(xlabel=_name(axis), ylabel=f"MAE, {title}" if mae else title, xscale=scale)
@@ -71,16 +73,21 @@ def _axis_figure(results: Results, axis: str) -> Figure:
     return figure
 
 
-def _spread(values: Sequence[float], scale: str) -> Callable[[float, float], float]:
-    """Moves a value by a share of the smallest gap between values, so that bars of several variants stay apart."""
-    if scale == "log":
-        gap = float(np.diff(np.log(values)).min())
-        return lambda value, share: float(value * np.exp(share * gap))
-    step = float(np.diff(values).min())
-    return lambda value, share: value + share * step
+def _beside(values: Sequence[float], scale: str, count: int) -> Callable[[float, int], float]:
+    """Moves a value for one of ``count`` variants, so that bars stay apart, and points near their values."""
+    gap = float(np.diff(np.log(values) if scale == "log" else values).min())
+    farthest = math.log1p(_FARTHEST) if scale == "log" else _FARTHEST * (values[-1] - values[0])
+    middle = (count - 1) / 2
+    apart = min(_APART * gap, _SPREAD * gap / count, farthest / max(middle, 1))
+
+    def moved(value: float, place: int) -> float:
+        shift = apart * (place - middle)
+        return value * math.exp(shift) if scale == "log" else value + shift
+
+    return moved
 
 
-def _draw_axis(axes: Axes, results: Results, axis: str, column: Column, moved: Callable[[float, float], float]) -> None:
+def _draw_axis(axes: Axes, results: Results, axis: str, column: Column, values: Sequence[float], scale: str) -> None:
     lines: dict[str, list[tuple[float, float, float]]] = {}
     for row in results.rows:
         if column in row.means:
@@ -88,21 +95,26 @@ def _draw_axis(axes: Axes, results: Results, axis: str, column: Column, moved: C
             label = f"{row.variant}, {rest}" if rest else row.variant
             mean = row.means[column]
             lines.setdefault(label, []).append((_number(row.values[axis]), mean.value, mean.error))
+    moved = _beside(values, scale, len(lines))
     for place, (label, points) in enumerate(lines.items()):
         x, y, error = np.array(sorted(points)).T
-        x = np.array([moved(value, min(_APART, _SPREAD / len(lines)) * (place - (len(lines) - 1) / 2)) for value in x])
+        x = np.array([moved(value, place) for value in x])
         axes.errorbar(x, y, yerr=np.nan_to_num(error), marker="o", markersize=4, capsize=2, **_style(place, label))
 
 
 def _curves_figure(results: Results) -> Figure:
     """Validation force error over steps, one panel a point: mean over seeds, band from lowest to highest."""
     points = list(dict.fromkeys(run.point for run in results.found))
-    seeds = len({run.seed for run in results.found})
-    title = f"{results.title}: mean and range of {seeds} seeds" if seeds > 1 else f"{results.title}: one seed"
+    shown = points[:_MOST]
+    counts = Counter((run.point, run.variant) for run in results.found if run.point in shown).values()
+    few, many = min(counts), max(counts)
+    title = "one seed" if many == 1 else f"mean and range over {many} seeds"
+    if few != many:
+        title = f"mean and range over seeds ({few} to {many})"
     if len(points) > _MOST:
         title += f" (the first {_MOST} of {len(points)})"
-    points = points[:_MOST]
-    figure, row = row_of_axes(len(points), width=4.6, title=title)
+    points = shown
+    figure, row = row_of_axes(len(points), width=4.6, title=_title(results, title))
     for axes, point in zip(row, points, strict=True):
         for place, variant in enumerate(dict.fromkeys(run.variant for run in results.found)):
             runs = [run for run in results.found if run.point == point and run.variant == variant]
@@ -112,6 +124,12 @@ def _curves_figure(results: Results) -> Figure:
         log_errors(axes)
     _legends(figure, row)
     return figure
+
+
+def _title(results: Results, what: str = "") -> str:
+    """The title of a figure, and a warning in a line of its own."""
+    title = f"{results.title}: {what}" if what else results.title
+    return f"{title}\n{results.warning}" if results.warning else title
 
 
 def _legends(figure: Figure, row: Sequence[Axes]) -> None:

@@ -43,7 +43,7 @@ def compare(
         for name in FILES:
             new_file(output_folder(output) / name, force=force)
     results = compare_runs(runs)
-    give(title=results.title, runs=[asdict(run) for run in results.found])
+    give(title=results.title, warning=results.warning or None, runs=[asdict(run) for run in results.found])
     Console().print(*as_rich(results), sep="\n")
     if output is not None:
         written = [*write_tables(results, output), *plot_study_results(results, output)]

@@ -38,16 +38,15 @@ def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Commit
     if not found:
         raise ValueError(f"{folder.path}: no run of this study is finished yet")
     results = tabulate(study.title, found, list(study.variants), list(points_of(study)), study.published)
-    results = replace(results, remarks=_remarks(results.found))
+    results = replace(results, warning=_warning(results.found))
     results = replace(results, committees=tuple(_committee_row(results, committee) for committee in committees))
     return at_their_best(study, results, _validated(study, folder))
 
 
-def _remarks(found: Sequence[Found]) -> tuple[str, ...]:
-    """A remark where variants of one point were judged on different structures."""
+def _warning(found: Sequence[Found]) -> str:
+    """That variants of one point were judged on different structures; empty where they were not."""
     points = {run.point for run in found}
-    unlike = {of_other_structures([run for run in found if run.point == point], "test") for point in points} - {""}
-    return tuple(f"The variants were {text}." for text in unlike)
+    return max(of_other_structures([run for run in found if run.point == point], "test") for point in points)
 
 
 def _validated(study: StudyConfig, folder: StudyFolder) -> dict[str, float]:

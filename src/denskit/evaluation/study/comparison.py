@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,7 @@ def compare_runs(runs: Sequence[str]) -> Results:
             )
         )  # fmt: skip
     unlike = of_other_structures(found, "test" if tested else "valid")
-    title = f"{len(runs)} runs{f', {unlike}' if unlike else ''}"
-    return tabulate(title, found, list(dict.fromkeys(names)))
+    return replace(tabulate(f"{len(runs)} runs", found, list(dict.fromkeys(names))), warning=unlike)
 
 
 def _names(runs: Sequence[str], settings: Sequence[Mapping[str, Any]], folders: Sequence[Path]) -> list[str]:

@@ -80,6 +80,7 @@ class Results:
     rows: tuple[Row, ...]
     found: tuple[Found, ...]
     reference: str  # the first variant
+    warning: str = ""  # of variants that were judged on different structures
     remarks: tuple[str, ...] = ()  # below the table
     tuned: tuple[Row, ...] = ()  # each variant at its best value of some axes; differences to the reference at its own
     variants: tuple[str, ...] = ()  # all, also those without a finished run

@@ -104,7 +104,8 @@ def note(results: Results) -> str:
     """How to read the table."""
     tests = dict.fromkeys(column.test for column in results.columns if "_mae_" in column.metric)
     words = _NOTE + (_OF_TUNED if results.tuned else "") + (_OF_COMMITTEES if results.committees else "")
-    return " ".join([words.format(reference=results.reference, tests=", ".join(tests)), *results.remarks])
+    warned = [f"The variants were {results.warning}."] if results.warning else []
+    return " ".join([words.format(reference=results.reference, tests=", ".join(tests)), *warned, *results.remarks])
 
 
 def as_markdown(results: Results) -> str:
