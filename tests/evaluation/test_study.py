@@ -494,6 +494,9 @@ class TestQuestion:
         study = tiny_study(axes={FRAMES: [5, 40], "training.batch_size": [2, 4]})
         tried = runs_to_try(study)
         assert len(tried) == 4 and [run.cell for run in tried.values()] == list(tried)
+        sizes = tiny_study(base="equiformer", axes={FRAMES: [50, 400, 3000]}, settings={})
+        models = [run.point[FRAMES] for run in runs_to_try(sizes).values()]
+        assert models == [3000, 3000, 400, 400], "50 and 400 have one model, 3000 a larger one"
         question = dens_question(Path("x.extxyz"), 50)
         assert list(runs_to_try(question)) == list(runs_to_try(at_one_rate(question))) != [], "timed once for both"
         assert {run.point[FRAMES] for run in tried.values()} == {40}

@@ -86,23 +86,16 @@ def study(
     if (hours is not None or frames is not None) and question is None:
         raise ValueError("--hours and --frames shape the study that --question writes; a study file says its own steps")
     refuse(((task is not None) + slurm + dry_run > 1, "--task, --slurm and --dry-run are different work; give one"))
-    from denskit.evaluation.study.committees import require_one_split
-    from denskit.evaluation.study.config import changed, find_run, load_study, runs_of
+    from denskit.evaluation.study.config import find_run, runs_of
     from denskit.evaluation.study.running import StudyFolder, train_and_judge
     from denskit.runtime.threads import cores
 
     folder = StudyFolder(output or Path("runs") / f"study-{Path(file).stem.replace('/', '-')}")
-    source = folder.study
     processes = processes or cores()
     if question is not None:
         source, chosen = _question(Path(file), folder, frames, hours, processes, overrides or [])
     else:
-        chosen = changed(load_study(file), overrides or [])
-        require_one_split(chosen)
-        if not trial and (overrides or Path(file).resolve() != source.resolve()):  # it may have grown since it was read
-            source, chosen, said = folder.keep(chosen, draft=dry_run)
-            for line in said:
-                typer.echo(line, err=True)
+        source, chosen = _of_file(file, folder, overrides or [], trial=trial, dry_run=dry_run)
     run = None if task is None else find_run(chosen, task)
     if run is not None and trial:
         _write_trial(chosen, run, folder)
@@ -118,6 +111,23 @@ def study(
         finally:
             if source == folder.draft:
                 source.unlink()
+
+
+def _of_file(
+    file: str, folder: StudyFolder, overrides: list[str], *, trial: bool, dry_run: bool
+) -> tuple[Path, StudyConfig]:
+    """A study, and its file in the folder, which is written unless it is the given one."""
+    from denskit.evaluation.study.committees import require_one_split
+    from denskit.evaluation.study.config import changed, load_study
+
+    study, source = changed(load_study(file), overrides), folder.study
+    require_one_split(study)
+    if trial or (not overrides and Path(file).resolve() == source.resolve()):  # it may have grown since it was read
+        return source, study
+    source, study, said = folder.keep(study, draft=dry_run)
+    for line in said:
+        typer.echo(line, err=True)
+    return source, study
 
 
 def train_and_report(

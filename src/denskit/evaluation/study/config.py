@@ -8,6 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -193,7 +194,7 @@ class StudyRun:
     seed: int
     base: str
     settings: Mapping[str, Any]  # dotted keys, without output
-    cell: str  # runs of one cell have steps of one cost: variant and point, less what does not change it
+    cell: str  # runs of one cell have steps of one cost: variant, point and model's size, less what keeps it
 
     @property
     def name(self) -> str:
@@ -314,7 +315,7 @@ def runs_of(study: StudyConfig) -> list[StudyRun]:
                 **study.settings, **{key: value for key, value in changes.items() if key != "base"},
                 **_settings_of(study, point), "seed": seed,
             },
-            cell=_cell_of(study, variant, point),
+            cell=_cell_of(study, variant, changes.get("base", study.base), point),
         )
         for seed in study.seeds
         for point in points_of(study)
@@ -347,9 +348,26 @@ def find_run(study: StudyConfig, which: str) -> StudyRun:
     return by_name[which]
 
 
-def _cell_of(study: StudyConfig, variant: str, point: Mapping[str, Any]) -> str:
+def _cell_of(study: StudyConfig, variant: str, base: str, point: Mapping[str, Any]) -> str:
     same_cost = {FRAMES} if isinstance(study.axes.get(LR), dict) else {FRAMES, LR}  # a rate may bring other settings
-    return "_".join([variant, *(f"{key}={value}" for key, value in point.items() if key not in same_cost)])
+    rows = {number: _row_of(base, number) for number in study.axes.get(FRAMES, ())}
+    sized = [f"sizes={rows[point[FRAMES]]}"] if len({*rows.values()}) > 1 else []  # small data get a smaller model
+    return "_".join([variant, *(f"{key}={value}" for key, value in point.items() if key not in same_cost), *sized])
+
+
+def _row_of(base: str, frames: Any) -> int | None:
+    """The row of ``sizes`` for so many training structures; None where the preset has none."""
+    meant = (place for place, limit in enumerate(_limits(base)) if limit is None or limit >= frames)
+    return next(meant, None) if isinstance(frames, int) else None
+
+
+@cache
+def _limits(base: str) -> tuple[int | None, ...]:
+    """The largest numbers of structures of the rows of ``sizes`` in a preset or file."""
+    try:
+        return tuple(row.up_to for row in load_config(base).sizes)
+    except (ValueError, OSError):  # it wants further settings, which its runs have
+        return ()
 
 
 def points_of(study: StudyConfig) -> Iterator[dict[str, Any]]:
