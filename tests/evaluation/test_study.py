@@ -846,7 +846,7 @@ class TestWholeStudies:
         monkeypatch.setattr(subprocess, "run", tried)
         with redirect_stderr(io.StringIO()) as said:
             assert command._costs(study, tmp_path / "study.yaml", folder) == {"plain": cost}
-        told = "warning: DeNS: the trial failed, so its time is not known: step 3: the loss is not finite.\n"
+        told = "warning: DeNS: the trial failed, so its time is not known: step 3: the loss is not finite\n"
         assert said.getvalue() == told
         question = tiny_study(seeds=1, axes={LR: [5e-4, 1e-3]}, best_of=[LR])
         assert within_budget(question, {"plain": cost}, hours=1, processes=1).settings["training.max_steps"] == 900

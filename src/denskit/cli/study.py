@@ -236,7 +236,7 @@ def _error_in(output: str) -> str:
     """The first line of a command's last error; of other output the last line."""
     lines = [line for line in output.strip().removesuffix(HINT).splitlines() if line.strip()]
     errors = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
-    return next(reversed(errors or lines), "").strip()
+    return next(reversed(errors or lines), "").strip().removesuffix(".")
 
 
 def _command(source: Path, folder: StudyFolder, run: StudyRun, *more: str) -> list[str]:
