@@ -56,7 +56,7 @@ def draw_curves(axes: Axes, numbers: Numbers) -> None:
 
 def main() -> None:
     """Both panels."""
-    title = "rMD17 ethanol (DFT), preset equiformer, three seeds (200 structures: two)"
+    title = "rMD17 ethanol (DFT), preset equiformer, three seeds"
     figure, (left, right) = row_of_axes(2, width=4.6, title=title)
     draw_frames(left, read("few_frames.csv", "frames"))
     draw_curves(right, read("few_frames_curves.csv", "step"))
