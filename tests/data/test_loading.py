@@ -99,6 +99,22 @@ def test_a_saved_split_is_reused(tmp_path: Path, mine: str) -> None:
     assert "reused" in again.messages[-1]
 
 
+def test_a_dataset_that_draws_another_split_than_the_saved_one_is_refused(
+    tmp_path: Path, mine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def careless(config: DataConfig, seed: int, required: Any) -> Any:
+        return load_data(config.model_copy(update={"name": "file", "split": SplitConfig()}), seed, required)
+
+    monkeypatch.setitem(DATASETS, "careless", careless)
+    first = load_data(DataConfig(name="careless", path=mine), seed=5)
+    assert first.splits is not None
+    first.splits.save(tmp_path / "splits.json")
+    config = DataConfig(name="careless", path=mine, split=SplitConfig(file=str(tmp_path / "splits.json")))
+    assert len(load_data(config, seed=5).train) == len(first.train)  # by chance the same
+    with pytest.raises(ValueError, match=r"does not divide its structures as .*splits.json says.*split_of"):
+        load_data(config, seed=6)
+
+
 def test_a_saved_split_with_frames_twice_is_refused(tmp_path: Path, mine: str) -> None:
     splits = load_data(DataConfig(path=mine), seed=5).splits
     assert splits is not None

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
+import numpy as np
+
 from denskit.data.base import Source, Subset, collate
 from denskit.data.config import DataConfig, SplitConfig
 from denskit.data.datasets.embedded import load_embedded
 from denskit.data.datasets.md17 import load_md17
 from denskit.data.datasets.open_catalyst import load_oc20, load_oc22
-from denskit.data.loading import WEIGHTED, LoadedData, load_files, read_file
-from denskit.data.splits import Splits
+from denskit.data.loading import WEIGHTED, LoadedData, load_files, read_file, split_of
+from denskit.data.splits import PARTS, Splits
 
 __all__ = [
     "DATASETS", "DataConfig", "LoadedData", "Source", "SplitConfig", "Splits", "Subset", "collate", "load_data",
-    "read_file",
+    "read_file", "split_of",
 ]  # fmt: skip
 
 DATASETS: dict[str, Callable[[DataConfig, int, Sequence[str]], LoadedData]] = {
@@ -56,4 +58,17 @@ def load_data(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED)
             f"data.references={data.references} is not understood by data.name={config.name}; use one of "
             f"{', '.join(_RESOLVED)}, or energies as data.references={{H: ..., ...}}"
         )
+    if config.split.file is not None:
+        _require_split(config, data.splits)
     return data
+
+
+def _require_split(config: DataConfig, found: Splits | None) -> None:
+    """Raise ValueError where a dataset drew another split than ``data.split.file``: it would be judged on structures
+    that were trained on."""
+    wanted = Splits.read(str(config.split.file))
+    if found is None or not all(np.isin(getattr(found, part), getattr(wanted, part)).all() for part in PARTS):
+        raise ValueError(
+            f"data.name={config.name} does not divide its structures as data.split.file={config.split.file} says: its "
+            "reader must take the split from denskit.data.loading.split_of"
+        )

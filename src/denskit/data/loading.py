@@ -93,7 +93,7 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
         if len(parts) > 1:
             raise ValueError(f"data.train lists {len(parts)} sources, which data.split cannot divide; give data.valid")
         path = path_of(parts[0].path)
-        splits, message = _splits(config, source, pool, path, seed)
+        splits, message = split_of(config, source, path, seed, pool)
         messages.append(message)
         train, valid, held_out = (
             Subset(source, indices, f"{path} ({part})") if len(indices) else None
@@ -160,8 +160,16 @@ def _require_other_files(*names: str | None) -> None:
         raise ValueError(f"train, valid and test name one file twice: {', '.join(files)}. Divide it with data.path")
 
 
-def _splits(config: DataConfig, source: Source, pool: np.ndarray, path: Path, seed: int) -> tuple[Splits, str]:
+def split_of(
+    config: DataConfig, source: Source, path: Path, seed: int, pool: np.ndarray | None = None
+) -> tuple[Splits, str]:
+    """The split that ``data.split`` asks of the structures of the file at ``path``, and a message.
+
+    That of ``split.file``, else a new one, drawn with ``seed`` where ``split.seed`` is None.  ``pool`` [M]: the
+    structures to divide; None: all.  Raises ValueError for an impossible split and for a split of another file.
+    """
     split = config.split
+    pool = np.arange(len(source)) if pool is None else pool
     if split.file is not None:
         splits = Splits.load(split.file, of=path).within(pool)
         _check_indices(splits, source, Path(split.file))
