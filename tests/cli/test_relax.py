@@ -58,6 +58,24 @@ def test_structures_of_all_kinds(systems: dict[str, System], tmp_path: Path) -> 
     assert "name" not in rows[0], "the file names none"
 
 
+def test_the_files_of_a_folder_are_joined(systems: dict[str, System], tmp_path: Path) -> None:
+    folder, output = tmp_path / "given", tmp_path / "out"
+    folder.mkdir()
+    for name in ("ethanol", "copper"):
+        ase.io.write(folder / f"{name}.extxyz", atoms_named(systems, name))
+    (folder / "broken.extxyz").write_text("3\nnothing\nH 0 0\n")
+    done = denskit("relax", TRAINED, folder, "-o", output, "--steps", 0)
+    assert done.exit_code == 0, done.output
+    assert [row["name"] for row in _summary(output)] == ["copper.extxyz", "ethanol.extxyz"]
+    assert "warning: left out" in done.stderr
+    assert "broken.extxyz" in done.stderr
+    done = denskit("predict", TRAINED, folder, "-o", tmp_path / "p.extxyz")
+    assert "broken.extxyz" in done.stderr
+    assert [atoms.info["name"] for atoms in ase.io.read(tmp_path / "p.extxyz", ":")] == [
+        "copper.extxyz", "ethanol.extxyz",
+    ]  # fmt: skip
+
+
 def test_atoms_on_top_of_each_other_are_named(systems: dict[str, System], tmp_path: Path) -> None:
     """Before and after: forces of a model may be small there."""
     (copper,) = atoms_named(systems, "copper")

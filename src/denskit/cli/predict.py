@@ -18,8 +18,8 @@ def predict(
     structures: Annotated[
         list[str],
         typer.Argument(
-            help="extxyz, traj, db, npz, lmdb, ...; for a submission one NAME=FILE for each split. data.KEY=VALUE: how "
-            "they are read.",
+            help="extxyz, traj, db, npz, lmdb, cif, ..., or a folder of files; for a submission one NAME=FILE for each "
+            "split. data.KEY=VALUE: how they are read.",
             metavar="[NAME=]FILE ... [data.KEY=VALUE ...]",
             show_default=False,
         ),
@@ -60,7 +60,7 @@ def predict(
 
         if len(sets) > 1:
             raise ValueError(
-                f"{len(sets)} files are given and one is taken: join them (ase convert A.cif B.cif all.extxyz), or "
+                f"{len(sets)} files are given and one is taken: give their folder, whose files are joined, or "
                 "predict one after the other. For the splits of a submission to a leaderboard add --format evalai"
             )
         (file,) = sets.values()

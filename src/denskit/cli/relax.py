@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 def relax(
     model: Annotated[Path, typer.Argument(help="Model file or run folder.", show_default=False)],
     file: Annotated[
-        Path, typer.Argument(help="Structures: extxyz, traj, db, lmdb, npz, cif, ..., or a folder.", show_default=False)
+        Path,
+        typer.Argument(
+            help="Structures: extxyz, traj, db, lmdb, npz, cif, ..., or a folder of files.", show_default=False
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)],
     how: HowRead = None,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from ase.stress import voigt_6_to_full_3x3_stress
 from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.readers.ase_files import NAMES, REF_UNIT, RESULT_UNIT, frames_in
+from denskit.data.readers.folders import Files
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.structure_arrays import LABELS
 
@@ -50,9 +52,12 @@ class Originals:
         self.path = Path(path).expanduser()
         self.source = source
         self._atoms = enumerate(frames_in(self.path)) if is_read_by_ase(self.path) else None
+        self._of_file: Originals | None = None  # of a folder of files: those of the file that is read
 
     def __call__(self, system: System) -> ase.Atoms:
         """The structure with all fields of its file.  Raises ValueError where the file has changed."""
+        if isinstance(self.source, Files):
+            return self._in_file(self.source, system)
         if self._atoms is None:
             atoms = plain(system)
             atoms.info |= self.source.fields(system.index)
@@ -63,6 +68,14 @@ class Originals:
             if index == system.index:
                 break
         raise ValueError(f"{self.path}: frame {system.index} has changed since it was first read")
+
+    def _in_file(self, files: Files, system: System) -> ase.Atoms:
+        source, place = files.locate(system.index)
+        if self._of_file is None or self._of_file.source is not source:
+            self._of_file = Originals(source.name, source)  # one at a time: there may be more than can be open
+        atoms = self._of_file(replace(system, index=place))
+        atoms.info.setdefault("name", files.name_of(system.index))
+        return atoms
 
 
 def plain(system: System) -> ase.Atoms:

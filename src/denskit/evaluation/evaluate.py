@@ -19,6 +19,7 @@ from denskit.data.config import DataConfig
 from denskit.data.frames import bare, structures_of
 from denskit.data.loading import read_file
 from denskit.data.overlaps import overlap_warnings
+from denskit.data.readers.folders import read_given
 from denskit.data.readers.formats import require_keys
 from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.data.writing import Originals, predicted
@@ -281,7 +282,7 @@ def read_structures(
     members = members_of(model)
     model = members[0]
     if isinstance(source, str | os.PathLike):
-        found, messages = read_file(Path(source), reading(model, source, data))
+        found, messages = read_given(Path(source), reading(model, source, data), read_file)
         require_keys(data, found)
         messages += warnings_for_file(members, Path(source), len(found))
         return found, messages + overlap_warnings(found, str(source))

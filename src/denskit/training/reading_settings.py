@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from denskit.data.config import DataConfig
-from denskit.data.readers.formats import LABEL_KEYS, are_shards, path_of, require_effect
+from denskit.data.readers.formats import LABEL_KEYS, are_shards, files_in, path_of, require_effect
 from denskit.models.model_file import run_settings
 from denskit.training.load_config import data_config
 
@@ -29,7 +29,8 @@ def reading_as_trained(model: Path, file: str | os.PathLike[str], data: Reading 
 def reading_like(trained_on: Mapping[str, Any], file: str | os.PathLike[str], data: Reading = None) -> DataConfig:
     """Settings to read a file beside training data of the settings ``trained_on``, as :func:`reading_as_trained`."""
     path = path_of(os.fspath(file))
-    names = _SHARDS if are_shards(path) else ("units",) if path.suffix == ".npz" else _FILES
+    npz = any(file.suffix == ".npz" for file in files_in(path) or [path])
+    names = _SHARDS if are_shards(path) else ("units",) if npz else _FILES
     return reading_of(data, file, {name: trained_on[name] for name in names if name in trained_on})
 
 

@@ -19,7 +19,7 @@ from denskit.data.readers.npz import read_npz
 from denskit.data.readers.oc20 import LmdbShard, PickledList
 from denskit.data.readers.raw_oc20 import RawPair, text_of
 from denskit.data.readers.shards import INDEX, PROGRESS, SIZES, open_shards, read_index
-from denskit.data.records import Records, Rules, sizes_beside
+from denskit.data.records import Joined, Records, Rules, sizes_beside
 from denskit.data.structure_arrays import LABELS, StructureArrays
 from denskit.reading.remote import address_of, local
 from denskit.runtime.progress import counted
@@ -33,6 +33,7 @@ _SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
     ".extxyz.xz": lambda path, config: RawPair(path, config.energies or "referenced"),
     ".extxyz": lambda path, config: RawPair(path, config.energies or "referenced"),
 }
+_OF_FRAMES = (".extxyz", ".xyz", ".traj", ".db", ".npz", ".cif", ".vasp")  # ordinary files in folders
 _WITH_TEXT = (".extxyz.xz", ".extxyz")  # shards only with their text beside them
 LABEL_KEYS = tuple(f"{label}_key" for label in LABELS)
 _USED_BY = {  # setting: endings of the files that it is for, and what they are
@@ -83,7 +84,7 @@ def _similar(path: Path) -> str:
     """'; did you mean ...?' where the folder has a file of a similar name."""
     if any(letter in path.name for letter in "*?["):
         return (
-            ": patterns are not expanded. Join the files (ase convert *.cif all.extxyz); for a training "
+            ": patterns are not expanded. predict and relax take the folder of the files; for a training "
             "they may be listed, data.train=[a.extxyz, b.extxyz] with data.valid=FILE"
         )
     names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -100,7 +101,7 @@ def is_read_by_ase(path: Path) -> bool:
 
 def are_shards(path: Path) -> bool:
     """Whether the path is a folder of shards or one shard."""
-    return path.is_dir() or _ending(path) is not None
+    return (path.is_dir() and not files_in(path)) or _ending(path) is not None
 
 
 def _ending(path: Path) -> str | None:
@@ -138,10 +139,21 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
     return next(iter(found.items()))
 
 
+def files_in(path: Path) -> list[Path]:
+    """The ordinary files of structures in a folder by name; none for a file and for a folder of shards."""
+    if not path.is_dir() or (path / INDEX).is_file() or (path / PROGRESS).is_file():
+        return []
+    inside = sorted(path.iterdir())
+    if any(_ending(file) is not None for file in inside):
+        return []
+    return [file for file in inside if _holds_frames(file)]
+
+
 def _holds_frames(path: Path) -> bool:
     """Whether the name is that of structures as ASE or numpy write them."""
     name = path.name.removesuffix(".gz").removesuffix(".bz2").removesuffix(".xz")
-    return path.is_file() and Path(name).suffix in (".extxyz", ".xyz", ".traj", ".db", ".npz", ".cif")
+    usual = Path(name).suffix in _OF_FRAMES or name.startswith(("POSCAR", "CONTCAR"))
+    return usual and path.is_file() and not path.name.startswith(".")
 
 
 def _records(path: Path, files: list[Path], ending: str, config: DataConfig) -> tuple[Records, list[str]]:
@@ -203,8 +215,9 @@ def require_effect(config: DataConfig, paths: Sequence[str | Path]) -> None:
 
 def require_keys(data: Mapping[str, Any] | None, *sources: Source) -> None:
     """Raise ValueError for a field that ``data`` names as a label and that no structure of the sources has."""
-    arrays = [source for source in sources if isinstance(source, StructureArrays)]
-    if len(arrays) < len(sources):
+    parts = [part for source in sources for part in (source.sources if isinstance(source, Joined) else [source])]
+    arrays = [source for source in parts if isinstance(source, StructureArrays)]
+    if len(arrays) < len(parts):
         return  # shards have names of their own
     keys = sorted({key for source in arrays for key in source.keys})
     for name in LABEL_KEYS:

@@ -1,0 +1,52 @@
+"""A folder of ordinary files, as programs leave one for each structure, read for the use of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from denskit.data.base import Source
+from denskit.data.config import DataConfig
+from denskit.data.readers.formats import files_in, path_of
+from denskit.data.records import Joined
+from denskit.runtime.progress import counted
+
+Reader = Callable[[Path, DataConfig], tuple[Source, list[str]]]
+
+
+@dataclass(frozen=True)
+class Files(Joined):
+    """The structures of several files in a row."""
+
+    def name_of(self, index: int) -> str:
+        """The file of a structure, and its number there, from 0, where the file has several."""
+        source, place = self.locate(index)
+        return Path(source.name).name + (f":{place}" if len(source) > 1 else "")
+
+
+def read_given(path: str | Path, config: DataConfig, read: Reader) -> tuple[Source, list[str]]:
+    """What a user gives a model: a file, a folder of shards, or the files of a folder in the order of their names.
+
+    ``read``: the reader of one file.  A file of a folder that cannot be read is left out with a warning.  Returns
+    structures and messages.  Raises ValueError and FileNotFoundError as ``read``, and where no file can be read.
+    """
+    path = path_of(path)
+    if not (files := files_in(path)):
+        return read(path, config)
+    found: list[Source] = []
+    said: dict[str, None] = {}  # each message once, whatever the number of files
+    left_out: list[str] = []
+    for file in files:
+        try:
+            source, messages = read(file, config)
+        except (ValueError, OSError) as error:
+            left_out.append(f"warning: left out: {error}")
+            continue
+        found.append(source)
+        said |= dict.fromkeys(message.replace(str(file), f"{path}/...") for message in messages)
+    if not found:
+        raise ValueError(f"{path}: none of {counted(len(files), 'file')} can be read. {left_out[0]}")
+    files_read = Files(str(path), tuple(found))
+    heading = f"{path}: {counted(len(files_read), 'structure')} in {counted(len(found), 'file')}, by their names"
+    return files_read, [heading, *said, *left_out]
