@@ -82,7 +82,7 @@ def test_atoms_on_top_of_each_other_are_named(systems: dict[str, System], tmp_pa
     copper.positions[1] = copper.positions[0] + [0.0, 0.05, 0.0]
     ase.io.write(tmp_path / "double.extxyz", copper)
     done = denskit("relax", TRAINED, tmp_path / "double.extxyz", "-o", tmp_path / "out", "--steps", 0)
-    assert "in frame 0 (counted from 0), atoms are nearer than any bond" in done.stderr
+    assert "in frame 0 (counted from 0), atoms 0 (Cu) and 1 (Cu) are nearer than any bond" in done.stderr
     assert "warning: relaxed frame 0" in done.output
     for verb, *options in (("predict", "-o", tmp_path / "p.extxyz"), ("md", "--time", "0.001", "-o", tmp_path / "md")):
         with warnings.catch_warnings(record=True) as caught:

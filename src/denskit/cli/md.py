@@ -164,12 +164,12 @@ def _read(model: Path, file: Path, index: str | None) -> list[Atoms]:
 
 
 def _looked_at(structures: list[Atoms], file: Path) -> list[Atoms]:
-    """The structures, after a warning of those with atoms on top of each other."""
-    from denskit.data.overlaps import overlap_warnings
+    """The structures, after a warning of those that no model has seen."""
+    from denskit.data.overlaps import geometry_warnings
     from denskit.simulation.structures import system_of
 
     systems = [system_of(atoms, place) for place, atoms in enumerate(structures)]
-    for warning in overlap_warnings(systems, f"{file} (the frames that are simulated)"):
+    for warning in geometry_warnings(systems, f"{file} (the frames that are simulated)"):
         typer.echo(warning, err=True)
     return structures
 

@@ -41,14 +41,14 @@ def open_potential(
 
 def open_structures(model: Path, file: Path, data: dict[str, Any]) -> Source:
     """The structures of a file or folder, read as the model's training data but for ``data``; prints what was read."""
-    from denskit.data.overlaps import overlap_warnings
+    from denskit.data.overlaps import geometry_warnings
     from denskit.data.readers.folders import read_given
     from denskit.data.readers.formats import open_unchecked, require_keys
     from denskit.evaluation.evaluate import reading
 
     source, said = read_given(file, reading(model, file, data), open_unchecked)
     require_keys(data, source)
-    said += overlap_warnings(source, str(file))
+    said += geometry_warnings(source, str(file))
     typer.echo("\n".join(said), err=True)
     return source
 

@@ -183,7 +183,7 @@ def _report(folder: Any, summary: dict[str, Any], source: Structures, *, resumed
         typer.echo(f"  and {len(troubles) - 10} more, in {folder.table}")
     if collapsed := overlaps(
         replace(source[relaxed.index], positions=relaxed.positions, cell=relaxed.cell, index=relaxed.index)
-        for relaxed in folder.results() if len(relaxed.positions)
+        for relaxed in folder.results() if relaxed.sound
     ):  # fmt: skip
         frames = numbered(np.array([system.index for system, _, _ in collapsed]))
         typer.echo(f"warning: relaxed {frames}: atoms nearer than any bond, where the model knows nothing")

@@ -15,7 +15,7 @@ from denskit.data.base import Lazy, Source, Subset, elements_of, evenly, known_e
 from denskit.data.config import DataConfig, References
 from denskit.data.filters import filtered, without_filtered
 from denskit.data.readers.formats import open_unchecked, path_of, place_of, require_effect
-from denskit.data.records import Records, joined
+from denskit.data.records import Records, joined, numbered_in
 from denskit.data.references import linear_references
 from denskit.data.splits import Splits, divide
 from denskit.data.structure_arrays import StructureArrays, geometry_key, numbered
@@ -136,7 +136,7 @@ def _repeated(train: Source, judged: Source) -> list[str]:
         return []
     return [
         f"{judged.name}: {len(again)} of {counted(len(judged), 'structure')} with the geometry of a structure "
-        f"of {train.name}, which is trained on: {numbered(np.array(again))}. Their errors are too low. Remove them "
+        f"of {train.name}, which is trained on: {numbered_in(judged, again)}. Their errors are too low. Remove them "
         "from one of the files"
     ]
 

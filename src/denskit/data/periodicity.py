@@ -9,7 +9,27 @@ import numpy as np
 from denskit.batch import System
 
 EMPTY = 1e-6  # Å^3: a smaller cell is singular but for rounding
+GONE = 20.0  # Å between parts of a structure along an open direction: farther than any model looks
 VACUUM = 6.5  # Å between planes of atoms; layered crystals stay below
+
+
+def lattices(cells: np.ndarray, pbc: np.ndarray) -> np.ndarray:
+    """Cells [G, 3, 3] whose rows along open directions are unit vectors at right angles to the others."""
+    if pbc.all():
+        return cells
+    rows = np.where(pbc[:, None], cells, 0)
+    rows[:, ~pbc] = np.linalg.svd(rows)[2][:, pbc.sum() :]
+    return rows
+
+
+def open_gaps(positions: np.ndarray, cells: np.ndarray, pbc: np.ndarray) -> np.ndarray:
+    """The largest gap (Å) between the atoms of each structure [G] along its open directions, 0 without any.
+
+    positions: [G, n, 3] Å.  cells: [G, 3, 3] Å.  pbc: [3], of all of them.
+    """
+    across = lattices(cells, pbc)[:, ~pbc]  # unit vectors
+    heights = np.sort(positions @ across.transpose(0, 2, 1), axis=1)
+    return np.asarray(np.diff(heights, axis=1).max(axis=(1, 2), initial=0.0))
 
 
 def layer_gap(positions: np.ndarray, cell: np.ndarray) -> float:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from denskit.batch import MAX_ATOMIC_NUMBER, System
-from denskit.data.base import Source
+from denskit.data.base import Source, Subset
 from denskit.data.references import system_references
 from denskit.data.structure_arrays import (
     LABELS,
@@ -20,9 +20,11 @@ from denskit.data.structure_arrays import (
     NO_LATTICE,
     NO_STRESS,
     NOT_FINITE,
+    SHOWN,
     UNKNOWN_ELEMENTS,
     Missing,
     lacks_lattice,
+    numbered,
 )
 from denskit.reading.arrays import read_npz
 
@@ -162,6 +164,21 @@ def joined(sources: Sequence[Source]) -> Source:
     sizes = [source.sizes for source in sources if source.sizes is not None]
     whole = np.concatenate(sizes) if len(sizes) == len(sources) else None
     return Joined(", ".join(source.name for source in sources), tuple(sources), whole)
+
+
+def numbered_in(source: object, places: Sequence[int], *, counted: bool = True) -> str:
+    """As :func:`numbered`; of several files in a row each frame by its file and its number there."""
+    while isinstance(source, Subset):
+        source = source.source
+    if not isinstance(source, Joined) or isinstance(source, Records):
+        return numbered(np.array(places), counted=counted)
+    by_file: dict[str, list[int]] = {}
+    for index in places:
+        part, place = source.locate(index)
+        by_file.setdefault(part.name, []).append(place)
+    shown = [f"{numbered(np.array(own), counted=False)} of {name}" for name, own in by_file.items()]
+    more = f", ..., in {len(shown):,} files in all" if len(shown) > SHOWN else ""
+    return f"{', '.join(shown[:SHOWN])}{more}{' (counted from 0)' * counted}"
 
 
 @dataclass(frozen=True)

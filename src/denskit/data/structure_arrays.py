@@ -24,7 +24,7 @@ WITHOUT = {  # how to train without a label
     "forces": "task.forces_weight=0 training.best_by=energy",
 }
 MASK_STRESS = "Count them in no loss of the stress with data.missing=mask, or train without: task.stress_weight=0"
-_SHOWN = 5  # structures that a message numbers one by one
+SHOWN = 5  # structures that a message numbers one by one
 Missing = Literal["error", "mask"]
 
 
@@ -306,6 +306,6 @@ def geometry_key(system: System) -> bytes:
 def numbered(places: np.ndarray, *, counted: bool = True) -> str:
     """``frame 7 (counted from 0)`` or ``frames 3, 4, 9, 12, 15, ..., 40 in all``; ``places``: indices, or a mask."""
     places = np.flatnonzero(places) if places.dtype == bool else places
-    shown = ", ".join(str(place) for place in places[:_SHOWN])
-    more = f", ..., {len(places):,} in all" if len(places) > _SHOWN else ""
+    shown = ", ".join(str(place) for place in places[:SHOWN])
+    more = f", ..., {len(places):,} in all" if len(places) > SHOWN else ""
     return f"frame{'s' * (len(places) > 1)} {shown}{more}{' (counted from 0)' * counted}"

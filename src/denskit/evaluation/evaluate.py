@@ -18,7 +18,7 @@ from denskit.data.base import Source
 from denskit.data.config import DataConfig
 from denskit.data.frames import bare, structures_of
 from denskit.data.loading import read_file
-from denskit.data.overlaps import overlap_warnings
+from denskit.data.overlaps import geometry_warnings
 from denskit.data.readers.folders import read_given
 from denskit.data.readers.formats import require_keys
 from denskit.data.structure_arrays import StructureArrays, numbered
@@ -285,12 +285,12 @@ def read_structures(
         found, messages = read_given(Path(source), reading(model, source, data), read_file)
         require_keys(data, found)
         messages += warnings_for_file(members, Path(source), len(found))
-        return found, messages + overlap_warnings(found, str(source))
+        return found, messages + geometry_warnings(found, str(source))
     config = reading(model, "frames.extxyz", data)
     arrays, messages = structures_of(source, config)
     require_keys(data, arrays)
     checked, masked = arrays.checked(missing=config.missing)
-    return checked, messages + masked + overlap_warnings(checked, arrays.name)
+    return checked, messages + masked + geometry_warnings(checked, arrays.name)
 
 
 def _name(model: Model) -> str:

@@ -18,6 +18,7 @@ from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.overview import Inspection, overview
 from denskit.data.inspection.sample import Sample, sample_of
 from denskit.data.readers.formats import open_unchecked
+from denskit.data.records import numbered_in
 from denskit.data.structure_arrays import Missing
 
 __all__ = ["CHECKS", "Finding", "Inspection", "Sample", "findings_of", "inspect_file"]
@@ -75,7 +76,11 @@ def findings_of(
     Raises ValueError where no structure can be read.
     """
     sample, findings = sample_of(source, SAMPLE)
-    return _checked(replace(sample, missing=missing, required=required), findings)
+    found = _checked(replace(sample, missing=missing, required=required), findings)
+    return [
+        replace(finding, where=numbered_in(source, finding.frames, counted=False)) if finding.frames else finding
+        for finding in found
+    ]
 
 
 def _checked(sample: Sample, findings: list[Finding]) -> list[Finding]:

@@ -6,7 +6,8 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from denskit.data.base import spaced
-from denskit.data.inspection.pairs import fingerprints, lattices
+from denskit.data.inspection.pairs import fingerprints
+from denskit.data.periodicity import lattices
 from denskit.data.structure_arrays import StructureArrays
 
 FEWEST = 6  # structures of one composition that can form groups

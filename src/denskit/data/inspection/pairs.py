@@ -17,6 +17,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from denskit.data.base import spaced_pairs
+from denskit.data.periodicity import lattices
 from denskit.data.structure_arrays import StructureArrays
 
 NEAR = 1.0  # Å, largest displacement of an atom
@@ -93,15 +94,6 @@ def _pairs(structures: StructureArrays, group: np.ndarray) -> Pairs:
         volume=volume[first],
     )
     return pairs.take(near)
-
-
-def lattices(cells: np.ndarray, pbc: np.ndarray) -> np.ndarray:
-    """Cells [G, 3, 3] whose rows along open directions are unit vectors at right angles to the others."""
-    if pbc.all():
-        return cells
-    rows = np.where(pbc[:, None], cells, 0)
-    rows[:, ~pbc] = np.linalg.svd(rows)[2][:, pbc.sum() :]
-    return rows
 
 
 def wrapped(vectors: np.ndarray, lattice: np.ndarray, pbc: np.ndarray) -> np.ndarray:

@@ -14,7 +14,8 @@ from denskit.data.base import Source, spaced_pairs
 from denskit.data.inspection.energy_groups import energy_split
 from denskit.data.inspection.finding import Finding, Severity
 from denskit.data.inspection.nearest import Nearest, nearest_of
-from denskit.data.inspection.pairs import Pairs, lattices, pairs_of
+from denskit.data.inspection.pairs import Pairs, pairs_of
+from denskit.data.periodicity import open_gaps
 from denskit.data.structure_arrays import Missing, StructureArrays, geometry_defects
 
 OUTSIDE = 1e6  # Å: larger coordinates come from exploded simulations
@@ -51,10 +52,7 @@ class Sample:
         """Largest gap (Å) between the atoms of each structure [B] along its open directions."""
         held, gaps = self.structures, np.zeros(len(self.structures))
         for group in self.groups:
-            pbc = held.pbc[group[0]]
-            across = lattices(held.cell[group], pbc)[:, ~pbc]  # unit vectors
-            heights = np.sort(held.positions[held.atom_rows(group)] @ across.transpose(0, 2, 1), axis=1)
-            gaps[group] = np.diff(heights, axis=1).max(axis=(1, 2), initial=0.0)
+            gaps[group] = open_gaps(held.positions[held.atom_rows(group)], held.cell[group], held.pbc[group[0]])
         return gaps
 
     @cached_property
