@@ -19,7 +19,10 @@ except ModuleNotFoundError:  # Windows, where nothing is locked
 
 LOCK = ".lock"
 _PARTIAL = ".partial"
-_ENDINGS = (".csv", ".extxyz", ".html", ".json", ".npz", ".pdf", ".png", ".traj", ".txt", ".xyz", ".yaml")  # of files
+_ENDINGS = (  # of files
+    ".aselmdb", ".cif", ".csv", ".db", ".extxyz", ".html", ".json", ".lmdb", ".npz", ".pdf", ".png", ".traj", ".txt",
+    ".xyz", ".yaml",
+)  # fmt: skip
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems without locks
 
 
@@ -120,12 +123,12 @@ def new_frames_file(path: str | Path, *, inputs: Iterable[str | Path] = (), forc
     return new_file(path, inputs=inputs, force=force)
 
 
-def output_folder(path: str | Path) -> Path:
+def output_folder(path: str | Path, holds: str = "several files") -> Path:
     """The path of a folder to write to.  Raises ValueError for what is a file, or one by its name."""
     path = Path(path)
     _require_no_file(path)
     if path.suffix in _ENDINGS and not path.exists():
-        raise ValueError(f"{path}: a folder is wanted, for several files; give {path.with_suffix('')}")
+        raise ValueError(f"{path}: a folder is wanted, for {holds}; give {path.with_suffix('')}")
     return path
 
 

@@ -75,3 +75,9 @@ def test_doctor_reports_versions() -> None:
     output = CliRunner().invoke(app, ["doctor"]).output
     assert "torch" in output
     assert "CPU threads" in output
+
+
+def test_a_verb_of_a_group_is_named_with_it() -> None:
+    result = CliRunner().invoke(app, ["convert", "x.npz", "-o", "x"])
+    assert result.exit_code == 2
+    assert "Did you mean denskit data convert?" in result.output

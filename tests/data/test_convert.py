@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from data.shard_files import same, write_index
 from denskit.cli import app
-from denskit.data import DataConfig, read_file
+from denskit.data import DataConfig, load_data, read_file
 from denskit.data.convert import PROGRESS, convert, verify
+from denskit.data.inspection import inspect_file
 from denskit.data.readers.shards import INDEX, SIZES, ShardFile, write_shard
 from denskit.files import locked
 from killing import posix, run
@@ -50,6 +51,31 @@ def same_source(folder: Path, *inputs: Path) -> None:
 @pytest.fixture
 def two(tmp_path: Path) -> list[Path]:
     return [extxyz(tmp_path / "one.extxyz", 11), extxyz(tmp_path / "two.extxyz", 6, seed=1)]
+
+
+def test_labels_in_another_unit_are_warned_of(tmp_path: Path) -> None:
+    """Of shards no setting changes it, so the original is wanted."""
+    source = load_data(DataConfig(name="embedded"), seed=0).train
+    systems = [source[index] for index in range(100)]
+    labels = {"E": [system.energy for system in systems], "F": np.stack([system.forces for system in systems])}
+    positions = np.stack([system.positions for system in systems])
+    np.savez(tmp_path / "x.npz", R=positions, z=systems[0].atomic_numbers, **labels)
+    messages = convert([tmp_path / "x.npz"], tmp_path / "wrong")
+    (warning,) = [line for line in messages if line.startswith("warning")]
+    assert "forces are in eV/Å. Say data.units=eV" in warning
+    (problem,) = inspect_file(tmp_path / "wrong").problems
+    assert "in eV and were read in kcal/mol" in str(problem)
+    assert "convert the original again" in problem.advice
+    messages = convert([tmp_path / "x.npz"], tmp_path / "right", DataConfig(units="eV"))
+    assert not [line for line in messages if line.startswith("warning")]
+    assert not inspect_file(tmp_path / "right").problems
+
+
+@pytest.mark.parametrize("name", ["x.extxyz", "x.db", "x.lmdb", "x.npz"])
+def test_the_name_of_a_file_is_refused(two: list[Path], tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"a folder is wanted, for shards of structures \(ase convert.*give .*x$"):
+        convert(two, tmp_path / name)
+    assert not (tmp_path / name).exists()
 
 
 def test_several_files_become_one_folder(two: list[Path], tmp_path: Path) -> None:

@@ -63,6 +63,14 @@ class Program(FriendlyGroup):
         command = super().get_command(ctx, cmd_name)
         return command and with_common_options(command)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The verb that is asked for; one that a group has is named with its group."""
+        name = args[0]
+        groups = [group for group, command in self.commands.items() if name in getattr(command, "commands", {})]
+        if groups and name not in self.commands:
+            ctx.fail(f"No such command {name!r}. Did you mean {' or '.join(f'denskit {g} {name}' for g in groups)}?")
+        return super().resolve_command(ctx, args)
+
 
 def _nobody_reads() -> bool:
     """Whether the reader of standard output has ended, as ``| head`` does; then nothing more is written to it."""

@@ -20,6 +20,7 @@ from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
 from denskit.data.filters import without_filtered
+from denskit.data.inspection import wrong_units
 from denskit.data.inspection.labels import likely_labels
 from denskit.data.loading import read_file
 from denskit.data.readers.formats import LABEL_KEYS, path_of, reading_of_index, require_effect, require_keys
@@ -36,10 +37,11 @@ from denskit.data.readers.shards import (
 )  # fmt: skip
 from denskit.data.splits import content_in_words
 from denskit.data.structure_arrays import CLOSEST, StructureArrays, close_pair
-from denskit.files import atomic_write, sha256_of, write_json
+from denskit.files import atomic_write, output_folder, sha256_of, write_json
 from denskit.runtime.progress import Report, counted, unreported
 from denskit.runtime.work_folder import WorkFolder, append_line, whole_lines
 
+HOLDS = "shards of structures (ase convert IN OUT writes one file, such as extxyz)"
 STRUCTURES = 16_384  # of a shard: some 30 MB of OC20, in the file and in memory of its writer
 
 
@@ -99,6 +101,7 @@ def _opened(inputs: Sequence[str | Path], config: DataConfig) -> tuple[tuple[Sou
     require_keys(config.model_dump(include=set(LABEL_KEYS)), *(source for source, _ in read))
     kept = [without_filtered(source, config.filter) for source, _ in read]
     messages = [line for (_, said), (_, left_out) in zip(read, kept, strict=True) for line in said + left_out]
+    messages += [f"warning: {source.name}: {text}" for source, _ in kept for text in wrong_units(source)]
     return tuple(source for source, _ in kept), messages
 
 
@@ -121,7 +124,7 @@ def convert(
     Raises ValueError naming file and record for a structure that no model can learn from, for a named field that no
     frame has, and for a folder with other data or in use; FileNotFoundError.
     """
-    config, output = config or DataConfig(), Path(output).expanduser()
+    config, output = config or DataConfig(), output_folder(Path(output).expanduser(), HOLDS)
     require_effect(config, inputs)
     sources, messages = _opened(inputs, config)
     plan = _Plan(sources, output, per_shard)

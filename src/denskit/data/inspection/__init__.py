@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from denskit.data.base import Source
+from denskit.data.base import Source, Subset, spaced_pairs
 from denskit.data.config import DataConfig
 from denskit.data.inspection import energy_consistency, forces, geometry, labels, stress
 from denskit.data.inspection.finding import Finding
@@ -81,6 +81,17 @@ def findings_of(
         replace(finding, where=numbered_in(source, finding.frames, counted=False)) if finding.frames else finding
         for finding in found
     ]
+
+
+def wrong_units(source: Source) -> list[str]:
+    """What is said of a source whose labels seem to be in another unit than they were read in."""
+    try:
+        sample, _ = sample_of(Subset(source, spaced_pairs(len(source), SAMPLE), source.name), SAMPLE)
+    except ValueError:  # no structure can be read: whoever uses one says so
+        return []
+    with np.errstate(all="ignore"):
+        found = [*energy_consistency.energies_and_forces(sample), *forces.unit(sample)]
+    return [str(finding).removeprefix("problem: ") for finding in found if not finding.frames]
 
 
 def _checked(sample: Sample, findings: list[Finding]) -> list[Finding]:

@@ -47,6 +47,7 @@ _UNITS = {  # unit of the energies: that of the forces, and the remedy
         f"Multiply them by {HARTREE / BOHR:.6g}, energies in Hartree by {HARTREE:.6g}, and say data.units=eV",
     ),
 }  # fmt: skip
+_AGAIN = "No setting changes the units of shards: convert the original again (denskit data convert)"
 _FACTORS = {**ENERGY_UNITS, "Hartree/Bohr": HARTREE / BOHR}  # to eV/Å
 
 
@@ -129,7 +130,26 @@ def unit(sample: Sample) -> Iterator[Finding]:
         advice = "Compare forces and lengths of a frame with the calculation"
         yield sample.finding("problem", found, "no known unit explains it", advice)
     elif likely != read_as and not _told_by_energies(sample, likely, _FACTORS[likely] / _FACTORS[read_as]):
-        yield sample.finding("problem", found, f"forces are in {_UNITS[likely][0]}", _UNITS[likely][1])
+        means, advice = f"forces are in {_UNITS[likely][0]}", _UNITS[likely][1]
+        if sample.in_shards:
+            means, advice = _misread(STIFFNESS / stiffness) or (means, _AGAIN)
+        yield sample.finding("problem", found, means, advice)
+
+
+def _misread(off: float) -> tuple[str, str] | None:
+    """In which unit the files were that shards were made of, with forces too small by the factor ``off``, and the
+    remedy; None where no unit explains it.  Without unit fields npz files are read in kcal/mol, others in eV."""
+    found = [
+        (unit, read_as)
+        for read_as in ("eV", "kcal/mol")
+        for unit, size in ENERGY_UNITS.items()
+        if unit != read_as and abs(np.log(off * ENERGY_UNITS[read_as] / size)) < np.log(FINE)
+    ]
+    if not found:
+        return None
+    means = ", or ".join(f"in {unit} and were read in {read_as}" for unit, read_as in found)
+    units = " or ".join(f"data.units={unit}" for unit, _ in found)
+    return f"the files that were converted are {means}", f"{_AGAIN} with {units}{', as they are' * (len(found) > 1)}"
 
 
 def _told_by_energies(sample: Sample, likely: str, forces_off: float) -> bool:
@@ -153,7 +173,8 @@ def _unit_by_size(sample: Sample, has: np.ndarray, read_as: str) -> Iterator[Fin
         return
     found = f"half of the frames have forces of more than {median:.3g} eV/Å (rms)"
     if read_as == "eV":
-        yield sample.finding("problem", found, f"forces are in {_UNITS['kcal/mol'][0]}", _UNITS["kcal/mol"][1])
+        means, advice = f"forces are in {_UNITS['kcal/mol'][0]}", _UNITS["kcal/mol"][1]
+        yield sample.finding("problem", found, means, f"{_AGAIN} with data.units" if sample.in_shards else advice)
     else:
         yield sample.finding("problem", found, "they are not in the unit that they were read in", "Look at data.units")
 

@@ -10,12 +10,13 @@ from itertools import pairwise
 import numpy as np
 
 from denskit.batch import System
-from denskit.data.base import Source, spaced_pairs
+from denskit.data.base import Source, Subset, spaced_pairs
 from denskit.data.inspection.energy_groups import energy_split
 from denskit.data.inspection.finding import Finding, Severity
 from denskit.data.inspection.nearest import Nearest, nearest_of
 from denskit.data.inspection.pairs import Pairs, pairs_of
 from denskit.data.periodicity import open_gaps
+from denskit.data.records import Joined, Records
 from denskit.data.structure_arrays import Missing, StructureArrays, geometry_defects
 
 OUTSIDE = 1e6  # Å: larger coordinates come from exploded simulations
@@ -32,6 +33,7 @@ class Sample:
     not_finite: dict[str, np.ndarray]  # label -> [B] bool, it is NaN or infinite
     missing: Missing = "error"  # what the settings say of labels that are absent or not finite
     required: Sequence[str] = ("energy", "forces")  # labels that a training wants
+    in_shards: bool = False  # records, whose units no setting changes
 
     @cached_property
     def force_rms(self) -> np.ndarray:
@@ -129,7 +131,14 @@ def sample_of(source: Source, count: int) -> tuple[Sample, list[Finding]]:
     if len(chosen) < len(source):
         part = f"{len(chosen):,} of {len(source):,} structures were looked at, evenly spaced"
         findings.append(Finding(severity="note", found=part))
-    return sample, findings + broken
+    return replace(sample, in_shards=_in_shards(source)), findings + broken
+
+
+def _in_shards(source: Source) -> bool:
+    while isinstance(source, Subset):
+        source = source.source
+    parts = source.sources if isinstance(source, Joined) and not isinstance(source, Records) else (source,)
+    return all(isinstance(part, Records) for part in parts)
 
 
 def _sound(structures: StructureArrays, index: np.ndarray, total: int) -> tuple[Sample, list[Finding]]:
