@@ -8,6 +8,7 @@ from pathlib import Path
 import ase
 import ase.io
 import numpy as np
+import pytest
 from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
@@ -25,6 +26,25 @@ def test_training_says_that_forces_have_the_wrong_sign(tiny: Callable[..., RunCo
     log = (train(tiny(*split, *given)) / "train.log").read_text(encoding="utf-8")
     assert "training data: problem: -F.dx is -" in log
     assert log.index("training data: problem") < log.index("1/1")
+
+
+def test_a_test_file_is_looked_at_before_the_first_step(tiny: Callable[..., RunConfig], tmp_path: Path) -> None:
+    with np.load(FOLDER / "ethanol.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    of_frames = {name for name, values in arrays.items() if len(np.shape(values)) and len(values) == len(arrays["E"])}
+    for part, frames in {"mine": slice(0, 40), "test": slice(30, 50)}.items():
+        some = {name: values[frames] if name in of_frames else values for name, values in arrays.items()}
+        np.savez(tmp_path / f"{part}.npz", **some)
+    given = ("data.name=file", "data.molecule=null", f"data.path={tmp_path / 'mine.npz'}", "training.max_steps=1")
+    given += ("data.split={train: 36, valid: 4, test: 0}",)
+    with pytest.raises(FileNotFoundError, match=r"data\.test=.*absent\.npz: there is no such file"):
+        train(tiny(*given, f"data.test={tmp_path / 'absent.npz'}"))
+    log = (train(tiny(*given, f"data.test={tmp_path / 'test.npz'}")) / "train.log").read_text(encoding="utf-8")
+    assert "of 20 structures with the geometry of a structure of" in log
+    assert log.index("which is trained on") < log.index("1/1")
+    (tmp_path / "broken.npz").write_text("nothing")
+    run = train(tiny(*given, f"data.test={tmp_path / 'broken.npz'}", f"output={tmp_path / 'other'}"))
+    assert "warning: data.test: " in (run / "train.log").read_text(encoding="utf-8")
 
 
 def test_training_on_sound_data_mentions_no_problem(tiny: Callable[..., RunConfig]) -> None:

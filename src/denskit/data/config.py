@@ -88,7 +88,7 @@ class DataConfig(Settings):
     valid: str | None = None
     """File or folder of validation frames; None: taken from ``path`` or ``train`` by ``split``."""
     test: str | None = None
-    """File or folder of test frames, read by ``evaluate`` only; None: taken from ``path`` or ``train`` by ``split``."""
+    """File or folder of test frames, judged by ``evaluate``; None: taken from ``path`` or ``train`` by ``split``."""
     split: SplitConfig = SplitConfig()
     """Split of ``path`` or ``train`` into the parts without a file of their own."""
     molecule: str | None = None

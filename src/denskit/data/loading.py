@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 from ase.data import chemical_symbols
@@ -14,16 +15,18 @@ from denskit.batch import ISOLATED
 from denskit.data.base import Lazy, Source, Subset, elements_of, evenly, known_elements
 from denskit.data.config import DataConfig, References
 from denskit.data.filters import filtered, without_filtered
-from denskit.data.readers.formats import open_unchecked, path_of, place_of, require_effect
+from denskit.data.readers.formats import are_shards, open_unchecked, path_of, place_of, require_effect
 from denskit.data.records import Records, joined, numbered_in
 from denskit.data.references import linear_references
 from denskit.data.splits import Splits, divide
 from denskit.data.structure_arrays import StructureArrays, geometry_key, numbered
+from denskit.reading.remote import address_of
 from denskit.runtime.progress import counted
 from denskit.runtime.warning import warn
 
 WEIGHTED = ("energy", "forces")
 SAMPLE = 64  # structures of shards that are read before training
+QUICK = 100 * 2**20  # bytes of a test file that is read before a training: some seconds
 FEW = 10_000  # structures of shards that are all read for a split that trains every element: some seconds
 
 
@@ -124,6 +127,27 @@ def _test_file(file: str, config: DataConfig, required: Sequence[str], train: So
     for text in _repeated(train, test):
         warn(text)
     return test
+
+
+def warnings_of_test(config: DataConfig, data: LoadedData) -> list[str]:
+    """What would be found after a training only: warnings about the file ``data.test``, before the first step.
+
+    It is read where it is small and training is in memory, too.  Raises FileNotFoundError where it is not there.
+    """
+    if config.test is None or not isinstance(data.test, Lazy) or address_of(config.test) is not None:
+        return []
+    path = path_of(config.test)
+    if not path.exists():
+        raise FileNotFoundError(f"data.test={config.test}: there is no such file, and the run is judged on it")
+    if not data.train.in_memory or are_shards(path) or path.stat().st_size > QUICK:
+        return []
+    try:
+        with catch_warnings():
+            simplefilter("ignore")  # the same words
+            test = data.test.open()
+    except ValueError as error:
+        return [f"warning: data.test: {error}"]
+    return [f"warning: {text}" for text in _repeated(data.train, test)]
 
 
 def _repeated(train: Source, judged: Source) -> list[str]:

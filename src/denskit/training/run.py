@@ -9,6 +9,7 @@ from typing import Any
 
 from denskit.data import load_data
 from denskit.data.inspection import findings_of
+from denskit.data.loading import warnings_of_test
 from denskit.files import locked
 from denskit.models.base import SYMMETRIC_SITES
 from denskit.runtime.determinism import use_deterministic_algorithms
@@ -79,13 +80,14 @@ def _prepared(
     divided = config.data if checkpoint is None else folder.as_divided(config.data)
     say_what_is_read(config, say)
     data = load_data(divided, config.seed, config.required_labels)
+    about_test = [] if continues else warnings_of_test(config.data, data)
     budget = config.training.budget
     config, decided = settled(config, data, group, checkpoint, say)
     trainer = Trainer(config, data, group, continued=checkpoint is not None)
     if budget is not None and checkpoint is None:
         trainer.budget = TimeBudget(budget, spent=time.monotonic() - begin)
     trainer.inputs = contents(config) if group.is_first else {}
-    trainer.messages += [*decided, *seen_before(config, data.splits)]
+    trainer.messages += [*about_test, *decided, *seen_before(config, data.splits)]
     if resume and checkpoint is None:
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
     if checkpoint is None and group.is_first:
