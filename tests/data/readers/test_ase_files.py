@@ -17,6 +17,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms, FixBondLength
 
 from denskit.data import DataConfig, read_file
+from denskit.data.inspection import inspect_file
 
 
 def _copper(strain: float = 0.0) -> ase.Atoms:
@@ -228,6 +229,28 @@ def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
     (tmp_path / "marked.extxyz").write_bytes(b"\xef\xbb\xbf" + content)
     with pytest.raises(ValueError, match="byte order mark"):
         read_file(tmp_path / "marked.extxyz")
+
+
+@pytest.mark.parametrize(("own", "reference"), [("forces", "energy"), ("energy", "forces")])
+def test_labels_of_two_methods_are_warned_of(tmp_path: Path, own: str, reference: str) -> None:
+    """A reference for one label alone, beside results for both, as a model writes them."""
+    atoms = molecule("H2O")
+    forces = np.full((3, 3), 0.3)
+    atoms.calc = SinglePointCalculator(atoms, energy=-3.0, forces=forces)
+    if reference == "energy":
+        atoms.info["REF_energy"] = -2.0
+    else:
+        atoms.arrays["REF_forces"] = 0.5 * forces
+    path = tmp_path / "mixed.extxyz"
+    ase.io.write(path, [atoms] * 3)
+    (warning,) = [line for line in read_file(path)[1] if line.startswith("warning")]
+    assert "labels of two methods in frames 0, 1, 2" in warning
+    assert f"{own} from {own}" in warning and f"{reference} from REF_{reference}" in warning
+    assert "data.energy_key=KEY and data.forces_key=KEY" in warning
+    (problem,) = [finding for finding in inspect_file(path).problems if "two methods in" in finding.found]
+    assert problem.found == warning.removeprefix("warning: ")
+    chosen = read_file(path, DataConfig(energy_key="energy", forces_key="forces"))[1]
+    assert not [line for line in chosen if line.startswith("warning")]
 
 
 def test_ordinary_files_may_be_packed_and_are_not_joined(tmp_path: Path) -> None:

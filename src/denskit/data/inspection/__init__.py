@@ -23,6 +23,7 @@ from denskit.data.structure_arrays import Missing
 
 __all__ = ["CHECKS", "Finding", "Inspection", "Sample", "findings_of", "inspect_file"]
 
+_WARNING = "warning: "  # of a reader
 SAMPLE = 1000  # structures looked at in sources that are not in memory
 CHECKS: tuple[Callable[[Sample], Iterator[Finding]], ...] = (
     geometry.few,
@@ -60,8 +61,12 @@ def inspect_file(path: str | Path, config: DataConfig | None = None) -> Inspecti
     Raises FileNotFoundError, and ValueError for a file without a usable structure.
     """
     config = config or DataConfig()
-    source, notes = open_unchecked(path, config)
+    source, said = open_unchecked(path, config)
     sample, findings = sample_of(source, SAMPLE)
+    notes = [line for line in said if not line.startswith(_WARNING)]
+    findings += [
+        Finding(severity="problem", found=line.removeprefix(_WARNING)) for line in said if line.startswith(_WARNING)
+    ]
     sample = replace(sample, missing=config.missing)
     with np.errstate(all="ignore"):
         return overview(path, sample, notes, _checked(sample, findings))

@@ -183,6 +183,7 @@ class _Reader:
         self.read_in_ev: dict[bool, set[int]] = {True: set(), False: set()}  # frames with such labels, with others
         self.used = {label: Counter[str]() for label in NAMES}
         self.both: dict[str, str] = {}
+        self.mixed: dict[tuple[str, str], list[int]] = {}  # fields of energy and forces of two methods -> frames
         self.seen: set[str] = set()
         self.ignored = Counter[str]()
         self.without_volume: list[int] = []  # frames with a stress, not periodic in three directions
@@ -195,6 +196,7 @@ class _Reader:
         live = atoms.calc is not None and not isinstance(atoms.calc, SinglePointCalculator)
         self.in_ev = set(RESULTS) & set(fields) if fields.get(RESULT_UNIT) == "eV" else set()
         self.in_ev |= set(results) if live else set()  # as those of every calculator of ASE
+        self._note_mixture(fields, index)
         n = len(atoms)
         energy, forces = self._label("energy", fields, index, 1), self._label("forces", fields, index, 3 * n)
         return System(
@@ -252,6 +254,21 @@ class _Reader:
             return value
         self._require_units(fields, index)
         return value * (self.stress_factor(key) if label == "stress" else self.factor)
+
+    def _note_mixture(self, fields: dict[str, Any], index: int) -> None:
+        """Note a frame with a reference for one of energy and forces alone, beside other results for both."""
+        if self.config.energy_key is not None or self.config.forces_key is not None:
+            return
+        keys = {label: self._find(label, fields) for label in ("energy", "forces")}
+        references = [label for label, key in keys.items() if key == f"REF_{label}"]
+        if None in keys.values() or len(references) != 1 or (own := references[0]) not in fields:
+            return
+        try:
+            same = np.allclose(fields[own], fields[f"REF_{own}"], rtol=0, atol=1e-3)
+        except (TypeError, ValueError):  # no numbers: another check says so
+            return
+        if not same:
+            self.mixed.setdefault((str(keys["energy"]), str(keys["forces"])), []).append(index)
 
     def stress_factor(self, key: str) -> float:
         """Factor from the numbers of a field to a stress in eV/Å^3, or to a virial in eV."""
@@ -316,6 +333,14 @@ class _Reader:
         if self.read_in_ev[True] and self.unit != "eV":
             said.append(f"{self.name}: labels in eV of {counted(len(self.read_in_ev[True]), 'frame')} ({RESULT_UNIT})")
         said += [f"{self.name}: {label} is {which}" for label, which in self.both.items()]
+        for (energy, forces), frames in self.mixed.items():
+            own = "energy" if energy.startswith("REF_") else "forces"
+            where = numbered(np.array(frames))
+            said.append(
+                f"warning: {self.name}: labels of two methods in {where}: energy from {energy} and "
+                f"forces from {forces}, where {own} differs from REF_{own}. Choose those of one calculation with "
+                "data.energy_key=KEY and data.forces_key=KEY"
+            )
         for label, names in self.used.items():
             key = getattr(self.config, f"{label}_key")
             if key is not None and not names:
