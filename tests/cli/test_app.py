@@ -45,6 +45,9 @@ def test_a_users_error_is_a_message_and_exit_code_1(tmp_path: Path) -> None:
 def test_settings_are_described() -> None:
     shown = CliRunner().invoke(app, ["presets", "settings", "training.log"])
     assert shown.exit_code == 0 and "training.log_every" in shown.output and "metrics.csv" in shown.output
+    for section in ("task=ndem", "task.ndem"):
+        shown = CliRunner().invoke(app, ["presets", "settings", section])
+        assert "task.smallest_noise" in shown.output and "task=dens" not in shown.output, shown.output
     unknown = CliRunner().invoke(app, ["presets", "settings", "nowhere"])
     assert unknown.exit_code == 1 and "no setting has 'nowhere'" in unknown.stderr
 

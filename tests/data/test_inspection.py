@@ -503,6 +503,12 @@ def test_the_command_prints_lines_or_json_and_fails_where_there_are_problems(tmp
     sound = RUNNER.invoke(app, ["info", str(tmp_path / "sound.traj")])
     assert sound.exit_code == 0, sound.output
     assert "no problem found" in sound.output
+    for atoms in (unlabelled := ethanol(4)):
+        atoms.info["my_E"], atoms.calc = atoms.get_potential_energy(), None
+    ase.io.write(tmp_path / "named.extxyz", unlabelled)
+    named = RUNNER.invoke(app, ["info", str(tmp_path / "named.extxyz")])
+    assert "no problem found" not in named.output
+    assert named.output.splitlines()[-1].startswith("nothing to train on: no energy and no forces")
     frames[3].positions[0] = np.nan
     ase.io.write(tmp_path / "mine.traj", frames)
     printed = RUNNER.invoke(app, ["info", str(tmp_path / "mine.traj")])

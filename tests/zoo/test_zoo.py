@@ -105,7 +105,13 @@ def test_the_program_lists_and_shows() -> None:
     listed = invoke("models")
     assert all(name in listed for name in NAMES)
     shown = invoke("models", "show", "ethanol-xtb").replace("\n", " ")
-    for field in ("GFN2-xTB", "licence", "1,400 train", "forces_mae_meV_per_A", card_of("ethanol-xtb").sha256[:16]):
+    for field in (
+        "GFN2-xTB",
+        "licence",
+        "1,400 train",
+        "forces_mae_meV_per_A",
+        f"sha256: {card_of('ethanol-xtb').sha256}",
+    ):
         assert field in shown, field
     wrong = CliRunner().invoke(app, ["models", "show", "ethane"])
     assert wrong.exit_code == 1 and "there are ethanol-xtb" in wrong.output.replace("\n", " ")

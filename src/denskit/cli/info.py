@@ -92,7 +92,9 @@ def _print(found: Inspection) -> None:
             line = fill(line, console.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         style = "bold yellow" if line.startswith("problem") else None
         console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
-    if not found.problems:
+    if not found.problems and not (found.labels["energy"] or found.labels["forces"]):
+        console.print("nothing to train on: no energy and no forces; no problem of the structures found")
+    elif not found.problems:
         console.print("no problem found", style="green")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from denskit.cli.output import give
 
@@ -53,7 +53,6 @@ def show(name: Annotated[str, typer.Argument(help="Model, such as ethanol-xtb.",
 
     card = card_of(name)
     give(**asdict(card))
-    table = Table("", "", title=f"{PREFIX}{card.name}", show_header=False)
     rows = {
         "purpose": card.purpose,
         "labels": card.method,
@@ -71,7 +70,11 @@ def show(name: Annotated[str, typer.Argument(help="Model, such as ethanol-xtb.",
         "file": str(file_of(f"{PREFIX}{card.name}")),
         "sha256": card.sha256,
     }
-    for field, value in rows.items():
-        if value:
-            table.add_row(field, value)
-    Console().print(table)
+    console, rows = Console(), {field: value for field, value in rows.items() if value}
+    if not console.is_terminal:  # a line each where another program reads
+        typer.echo("\n".join(f"{field}: {value}" for field, value in {"model": f"{PREFIX}{card.name}", **rows}.items()))
+        return
+    table = Table("", Column("", overflow="fold"), title=f"{PREFIX}{card.name}", show_header=False)
+    for row in rows.items():
+        table.add_row(*row)
+    console.print(table)

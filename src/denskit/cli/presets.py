@@ -51,7 +51,9 @@ def show(name: Annotated[str, typer.Argument(help="Preset, such as md17/equiform
 
 @app.command()
 def settings(
-    pattern: Annotated[str, typer.Argument(help="Part of a key, such as cutoff or training.; default: all.")] = "",
+    pattern: Annotated[
+        str, typer.Argument(help="Part of a key, such as cutoff or training.; or a section, task=dens; default: all.")
+    ] = "",
 ) -> None:
     """Describe the settings of a run: key, default, meaning.
 
@@ -69,7 +71,7 @@ def settings(
         table = Table(Column("setting", overflow="fold"), Column("default", overflow="fold"), "meaning", title=title)
         for key, field in fields_of(cls, "" if title == "run" else f"{title.partition('=')[0]}."):
             nested = title == "run" and "." in key  # listed under its own section
-            if not nested and pattern in key and field.description:
+            if not nested and (pattern in key or pattern in (title, title.replace("=", "."))) and field.description:
                 default = "" if field.is_required() else str(field.get_default(call_default_factory=True))
                 meaning = " ".join(field.description.split())
                 table.add_row(key, default, meaning)
