@@ -91,6 +91,18 @@ def test_atoms_on_top_of_each_other_are_named(systems: dict[str, System], tmp_pa
         assert "nearer than any bond" in said + " ".join(str(warning.message) for warning in caught), verb
 
 
+def test_refused_structures_are_not_warned_of_again(systems: dict[str, System], tmp_path: Path) -> None:
+    ethanol, copper = atoms_named(systems, "ethanol", "copper")
+    copper.positions[1] = copper.positions[0]
+    copper.positions[2] = copper.positions[0] + [0.0, 0.05, 0.0]
+    copper.numbers[3] = 54
+    ase.io.write(tmp_path / "two.extxyz", [ethanol, copper])
+    done = denskit("relax", TRAINED, tmp_path / "two.extxyz", "-o", tmp_path / "out", "--steps", 0)
+    assert "1 not converged, 1 " in done.output
+    assert "warning: two.extxyz" in done.stderr.replace(f"{tmp_path}/", "")
+    assert "warning: relaxed" not in done.output
+
+
 def test_the_summary_names_structures_as_their_file_does(systems: dict[str, System], tmp_path: Path) -> None:
     copper = atoms_named(systems, "copper", "copper")
     for number, atoms in enumerate(copper):
