@@ -145,9 +145,9 @@ def denoising_pays(planned: PlannedTraining) -> str | None:
         "and of 200 of ethanol, by 7 to 10 % (a step takes a fifth longer), of 100 of ethanol by 13 % after 1,667 "
         "epochs (means of three seeds), against training without it at the same rate; at 5e-4 25 of rMD17 ethanol "
         "gained nothing. Structures unlike the training's gain less, and may lose: 3BPA of 300 K gained 6 % at 600 K "
-        "after 1,000 epochs, and lost 5 % after 666 at a lower rate, but gained 2 % with task.energy_on_corrupted=false "
-        "task.forces_on_corrupted=false (three seeds). On your data: denskit study FILE --question dens, with "
-        "tests.hot=FILE for such structures"
+        "after 1,000 epochs, and lost 5 % after 666 at a lower rate, but gained 2 % with "
+        "task.energy_on_corrupted=false task.forces_on_corrupted=false (three seeds). On your data: denskit study FILE "
+        "--question dens, with tests.hot=FILE for such structures"
     )
 
 
