@@ -125,8 +125,8 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
         raise ValueError(
             f"{folder} is a folder with {len(frames)} files of structures ({frames[0].name}, ...), which are not "
             f"joined by themselves: data.train=[{frames[0]}, ...] with data.valid=FILE, or write one folder of shards: "
-            f"denskit data convert {shlex.quote(str(folder))}/* -o FOLDER. OC20's downloads need their texts, N.txt.xz "
-            "beside N.extxyz.xz"
+            f"denskit data convert {shlex.quote(str(folder))}/* -o FOLDER (without broken structures). "
+            "OC20's downloads need their texts, N.txt.xz beside N.extxyz.xz"
         )
     if (folder / PROGRESS).is_file():
         raise ValueError(f"{folder}: a conversion that has not finished; the same denskit data convert continues it")
