@@ -493,7 +493,10 @@ def test_force_labels_never_reach_the_model_in_validation(tiny: Tiny, monkeypatc
     assert all(evaluated)
 
 
-def test_training_never_opens_the_test_file(tiny: Tiny, tiny_file: Path, tmp_path: Path) -> None:
+def test_training_never_opens_a_large_test_file(
+    tiny: Tiny, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is not there ends it before the first step, and a small one that cannot be read is warned of."""
     import ase.io
     from ase.build import molecule
     from ase.calculators.emt import EMT
@@ -511,7 +514,14 @@ def test_training_never_opens_the_test_file(tiny: Tiny, tiny_file: Path, tmp_pat
         name: str(tmp_path / f"{file}.extxyz") for name, file in (("train", "a"), ("valid", "b"), ("test", "absent"))
     }
     tiny_file.write_text(yaml.safe_dump(config | {"data": files}))
-    assert train(tiny("training.max_steps=1")).is_dir()
+    with pytest.raises(FileNotFoundError, match="absent.extxyz: there is no such file, and the run is judged on it"):
+        train(tiny("training.max_steps=1", name="without"))
+    (tmp_path / "absent.extxyz").write_text("no structures")
+    run = train(tiny("training.max_steps=1", name="small"))
+    assert "warning: data.test: " in (run / "train.log").read_text(encoding="utf-8")
+    monkeypatch.setattr("denskit.data.loading.QUICK", 5)
+    run = train(tiny("training.max_steps=1", name="large"))
+    assert "data.test" not in (run / "train.log").read_text(encoding="utf-8")
 
 
 def test_float64(tiny: Tiny) -> None:
