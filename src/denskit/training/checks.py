@@ -117,9 +117,11 @@ def hints_before(planned: PlannedTraining) -> list[str]:
 def gentler_on_trained(planned: PlannedTraining) -> str | None:
     """A trained model that goes on at the learning rate of its own training."""
     training = planned.config.training
+    if training.init_from is None:
+        return None
     try:
-        about = read_header(model_file(training.init_from or ""))["metadata"]
-    except (FileNotFoundError, ValueError):  # none, or gone when the run is resumed
+        about = read_header(model_file(training.init_from))["metadata"]
+    except (FileNotFoundError, ValueError):  # it may be gone when the run is resumed
         return None
     rate = about.get("run", {}).get("training", {}).get("lr", 0.0)
     if not rate or training.lr < rate:
