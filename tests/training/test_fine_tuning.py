@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from denskit.analysis.report.summary import training_in_words
+from denskit.analysis.run_results import RunResults
 from denskit.batch import System
 from denskit.data import DataConfig, LoadedData, load_data
 from denskit.data.config import SplitConfig
@@ -121,6 +123,10 @@ def test_the_start_is_judged_and_may_stay_the_best(tiny: Tiny, tmp_path: Path, l
     }
     assert steps["checkpoints/best.safetensors"] == (0 if lr > 0.1 else 2)
     assert steps["model.safetensors"] == (0 if lr > 0.1 and final == "best" else 2)
+    rows = (run / "metrics.csv").read_text(encoding="utf-8").splitlines()
+    assert rows[1].startswith("0,0,") and [row.split(",")[0] for row in rows[1:]].count("0") == 1
+    told = training_in_words(RunResults(run))
+    assert ("forces were best before the first step: " in told) == (lr > 0.1)
     warned = "warning: no validation was better than that of training.init_from before the first step" in said
     assert warned == (lr > 0.1)
     assert ("forgets what the model knows; a third to a tenth is usual, such as training.lr=0.001" in said) == (

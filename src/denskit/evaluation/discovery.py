@@ -18,7 +18,6 @@ from typing import Any
 import ase
 import numpy as np
 
-from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.writing import Originals, plain, relaxed_at
 from denskit.evaluation.conductivities import MEANS, KnownConductivities, judge_conductivities
@@ -36,7 +35,6 @@ PROTOCOL = PROTOCOLS["matbench-discovery"]
 UNMATCHED = 1.0  # RMSD of structures that do not match, as on the leaderboard: the tolerance of the comparison
 TABLE, RESULT, KAPPA = "discovery.csv", "discovery.json", "kappa"
 NAME, HULL, ENERGY = "material_id", "e_above_hull", "relaxed_energy"  # fields of the files
-ATOMS = Callable[[System], ase.Atoms]
 
 
 @dataclass(frozen=True)

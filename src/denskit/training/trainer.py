@@ -235,6 +235,7 @@ class Trainer:
         self._save_model(self.folder.last_model, {})
         if self.data.valid is not None and self.best is None:
             errors = {f"valid_{name}": value for name, value in self._validate().items()}
+            log.row({"step": 0, "epoch": 0, "lr": self.schedule.learning_rate(0), **errors})
             log.say(f"before the first step: {errors_line(errors, 'valid')}")
             self._save_state()
 

@@ -139,10 +139,10 @@ def training_in_words(run: RunResults) -> str:
         quantity = next(name for name, column in COLUMNS.items() if column == by)
         valid, unit = judged[by], UNITS[quantity]
         best = int(np.nanargmin(valid))
-        sentences.append(
-            f"Validation {_PLURAL[quantity]} were best at step {steps[best]:,.0f} of {steps[-1]:,.0f}: "
-            f"{valid[best]:.1f} {unit}"
-        )
+        at = (
+            f"at step {steps[best]:,.0f} of {steps[-1]:,.0f}" if steps[best] else "before the first step"
+        )  # fine-tuning
+        sentences.append(f"Validation {_PLURAL[quantity]} were best {at}: {valid[best]:.1f} {unit}")
         train = columns.get(f"train_{by}", valid)[best]
         if valid[best] > 2 * train:
             sentences.append(
