@@ -110,7 +110,7 @@ def study(
             train_and_report(chosen, source, folder, processes, dry_run=dry_run, asked=question is not None)
         finally:
             if source == folder.draft:
-                source.unlink()
+                source.unlink(missing_ok=True)
 
 
 def _of_file(

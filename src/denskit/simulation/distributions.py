@@ -13,6 +13,7 @@ from torch import Tensor
 BINS = 500
 NEAREST, FARTHEST = 1e-6, 10.0  # Å, range of h(r); the lower end excludes the distance of an atom to itself
 EDGES = np.linspace(NEAREST, FARTHEST, BINS + 1)
+_AT_ONCE, _HALVINGS = 100, 8  # structures whose distances are held; random halves of the same structures
 WIDTH = (FARTHEST - NEAREST) / BINS  # Å
 
 
@@ -52,9 +53,16 @@ class DistanceHistogram:
 
 def histogram_of(structures: np.ndarray) -> DistanceHistogram:
     """Histogram of structures [F, n, 3] (Å) of one molecule, as one simulation."""
-    histogram = DistanceHistogram(1)
-    for positions in torch.from_numpy(np.ascontiguousarray(structures)):
-        histogram.add(positions[None], torch.tensor([0]))
+    return _histogram(structures, np.zeros(len(structures), dtype=np.int64), 1)
+
+
+def _histogram(structures: np.ndarray, systems: np.ndarray, count: int) -> DistanceHistogram:
+    """Histogram of structures [F, n, 3] (Å) as snapshots of ``count`` simulations, ``systems`` [F]."""
+    histogram = DistanceHistogram(count)
+    for begin in range(0, len(structures), _AT_ONCE):
+        part = slice(begin, begin + _AT_ONCE)
+        positions = torch.from_numpy(np.ascontiguousarray(structures[part]))
+        histogram.add(positions, torch.from_numpy(systems[part]))
     return histogram
 
 
@@ -67,13 +75,12 @@ def halves_error(structures: np.ndarray) -> float:
     """Error of h(r) between random halves of structures [F, n, 3] (Å): a mean of eight; NaN of fewer than four."""
     if len(structures) < 4:
         return float("nan")
-    rng, half = np.random.default_rng(0), len(structures) // 2
-    orders = [rng.permutation(len(structures)) for _ in range(8)]
-    one, other = (
-        [histogram_of(structures[own]).h_of_r() for own in part]
-        for part in ([order[:half] for order in orders], [order[half : 2 * half] for order in orders])
-    )
-    return float(np.mean([h_of_r_error(a, b) for a, b in zip(one, other, strict=True)]))
+    rng, half, errors = np.random.default_rng(0), len(structures) // 2, []
+    for _ in range(_HALVINGS):
+        chosen = rng.permutation(len(structures))[: 2 * half]
+        halves = _histogram(structures[chosen], np.arange(2 * half) % 2, 2)
+        errors.append(h_of_r_error(halves.h_of_r(0), halves.h_of_r(1)))
+    return float(np.mean(errors))
 
 
 def wasserstein(found: np.ndarray, wanted: np.ndarray) -> float:

@@ -346,9 +346,8 @@ class Trainer:
         if evaluate or step % training.log_every == 0:
             self._log_row(log, evaluate)
         elif (passed := step - self.first) < training.log_every and passed.bit_count() == 1:
-            log.say(
-                metrics_line(self._row(self.totals), total, self._seconds_of_validations())
-            )  # steps 1, 2, 4, 8, ...: it runs, and how fast
+            # steps 1, 2, 4, 8, ...: it runs, and how fast
+            log.say(metrics_line(self._row(self.totals), total, self._seconds_of_validations()))
         if asked.stop:
             self._save()
             self.group.wait()  # torchrun ends the others when one has left

@@ -20,8 +20,9 @@ from denskit.presets import study_names, study_text
 from denskit.reading.documents import parse_yaml
 from denskit.settings import Settings, dotted, problems_in
 from denskit.simulation.stability.protocol import StudySettings
+from denskit.training.fitted_settings import rows_for
 from denskit.training.load_config import load_config, nearest
-from denskit.training.settings import RunConfig
+from denskit.training.settings import RunConfig, SizeRow
 
 FRAMES = "data.split.train"  # an axis over it keeps validation and test frames
 LR = "training.lr"
@@ -357,15 +358,15 @@ def _cell_of(study: StudyConfig, variant: str, base: str, point: Mapping[str, An
 
 def _row_of(base: str, frames: Any) -> int | None:
     """The row of ``sizes`` for so many training structures; None where the preset has none."""
-    meant = (place for place, limit in enumerate(_limits(base)) if limit is None or limit >= frames)
-    return next(meant, None) if isinstance(frames, int) else None
+    sizes = _sizes(base) if isinstance(frames, int) else ()
+    return sizes.index(rows_for(sizes, frames)[0]) if sizes else None
 
 
 @cache
-def _limits(base: str) -> tuple[int | None, ...]:
-    """The largest numbers of structures of the rows of ``sizes`` in a preset or file."""
+def _sizes(base: str) -> tuple[SizeRow, ...]:
+    """The rows of ``sizes`` in a preset or file."""
     try:
-        return tuple(row.up_to for row in load_config(base).sizes)
+        return load_config(base).sizes
     except (ValueError, OSError):  # it wants further settings, which its runs have
         return ()
 

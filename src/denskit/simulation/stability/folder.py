@@ -24,7 +24,7 @@ HEADER = ("measure", "mean", "spread", "of each simulation")  # of the rows of a
 _MEASURES: dict[str, tuple[str, str, float]] = {
     "stability_ps": ("stability (ps)", "{:.4g}", 1.0),
     "h_of_r_error": ("h(r) error", "{:.3f}", 1.0),
-    "h_of_r_error_by_chance": ("by chance at least", "{:.3f}", 1.0),
+    "h_of_r_error_by_chance": ("by chance, about", "{:.3f}", 1.0),
     "h_of_r_wasserstein_A": ("h(r) Wasserstein-1 (Å)", "{:.4f}", 1.0),
     "nve_drift_eV_per_atom_ps": ("NVE drift (meV/atom/ps)", "{:+.4f}", 1000.0),
     "nve_score": ("NVE score", "{:.4f}", 1.0),
@@ -87,7 +87,7 @@ class StudyFiles:
         structures = counted(self.summary["reference_structures"], "reference structure")
         return (
             f"The h(r) error of {error:.3f} says little: as many structures of the reference's own distribution would "
-            f"have {chance:.3f} or more. Compare with more than {structures} (a FILE), and simulate longer (--time)"
+            f"have about {chance:.3f}. Compare with more than {structures} (a FILE), and simulate longer (--time)"
         )
 
     def rows(self) -> list[list[str]]:

@@ -98,7 +98,8 @@ class Study:
     def h_of_r_by_chance(self) -> list[float]:
         """The same between the reference and as many independent structures of its own distribution as were recorded.
 
-        A lower bound, since snapshots follow each other.  The error of few samples n and m goes as sqrt(1/n + 1/m).
+        An estimate, and too low where snapshots resemble each other.  The error of few samples n and m goes as
+        sqrt(1/n + 1/m).
         """
         recorded = np.isfinite(np.array(self.series.temperature).reshape(-1, self.settings.seeds)).sum(0)
         with np.errstate(divide="ignore"):
