@@ -173,12 +173,13 @@ def test_simulations_and_relaxations_have_reports(tmp_path: Path) -> None:
     relax_into(folder, potential, source, RelaxationSettings(steps=5), trajectories=True)
     said = words(report([tmp_path / "md"]))
     assert "0.01 ps in 20 steps; 1 of 1 runs are stable" in said
+    assert f"Model: {TRAINED.resolve()}." in said
     assert "trajectory_00.extxyz: 5 of 5 frames" in said
     assert re.search(r"Mean temperature of the second half: \d+ K\. The conserved energy drifted by up to .* meV", said)
     assert "temperature 100.0 K, of the initial momenta" in said
     said = words(report([tmp_path / "relaxed"]))
     assert "2 structures:" in said
-    assert "000000.extxyz" in said
+    assert "000000.extxyz" in said and f"Model: {TRAINED.resolve()}." in said
     assert "optimizer.name lbfgs" in said and "fmax 0.05" in said
     ase.io.write(file, [molecule("H2O"), molecule("SiH4")])
     relax_into(RelaxationFolder(tmp_path / "refused"), potential, read(file), RelaxationSettings(steps=5))

@@ -39,7 +39,7 @@ from denskit.cli.errors import HINT
 from denskit.data import load_data
 from denskit.data.writing import plain, relabelled
 from denskit.evaluation.evaluate import evaluate
-from denskit.evaluation.study.collect import collect
+from denskit.evaluation.study.collect import collect, ended_early
 from denskit.evaluation.study.committees import committees_of, require_one_split
 from denskit.evaluation.study.comparison import compare_runs
 from denskit.evaluation.study.config import (
@@ -686,6 +686,7 @@ class TestWholeStudies:
         assert folder.finished(plain_study, run) and not folder.finished(study, run)
         found = train_and_judge(study, run, folder)["errors"]["simulation"]
         assert 0 < found["stability_ps"] <= 0.02 and found["h_of_r_error"] > 0
+        assert found["simulations"] == 2 and 0 <= found["unstable"] <= 2
         cooler = study.model_copy(update={"simulation": study.simulation.model_copy(update={"temperature": 1.0})})
         assert not folder.finished(cooler, run)
         assert train_and_judge(cooler, run, folder)["tests"]["simulation"]["temperature"] == 1.0
@@ -1146,6 +1147,21 @@ def test_of_stabilities_the_largest_is_the_best() -> None:
     ]  # fmt: skip
     results = tabulate("t", found, ["short", "long"])
     assert [results.best(column) for column in results.columns] == [{("", "long")}] * 2
+
+
+def test_simulations_and_relaxations_without_an_end_are_told() -> None:
+    errors = {
+        "simulation": {"stability_ps": 3.0, "simulations": 3, "unstable": 2},
+        "relaxation": {"energy_mae_meV": 9.0, "references": 25, "without_energy": 1},
+    }
+    ended = replace(_found("DeNS", 1, 11.0), errors=errors)
+    whole = replace(
+        ended, errors={"simulation": {"simulations": 3, "unstable": 0}, "relaxation": {"without_energy": 0}}
+    )
+    assert list(ended_early([_found("plain", 0, 10.0), ended, whole])) == [
+        "'DeNS', seed 1: 2 of 3 simulations became unstable, and count in h(r) until then.",
+        "'DeNS', seed 1: 1 of 25 relaxations gave no energy, and are in no mean.",
+    ]
 
 
 def test_the_best_is_that_of_equal_seeds() -> None:

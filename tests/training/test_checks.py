@@ -131,6 +131,24 @@ def _warned(config: RunConfig, systems: list[System], steps_per_epoch: int = 5) 
     return "\n".join(warnings_before(PlannedTraining(config, Schedule(config.training, steps_per_epoch), source)))
 
 
+def test_settings_without_effect_are_named(tiny: Tiny, systems: dict[str, System]) -> None:
+    idle = {
+        "training.ema_warmup=false": ["training.ema_decay=0.9"],
+        "training.gamma=0.5": ["training.schedule=multistep", "training.milestones=[5]", "training.max_steps=10"],
+        "training.min_lr=1e-5": ["training.schedule=cosine"],
+        "task.stress_loss=mae": ["model.stress=strain", "task.stress_weight=1"],
+        "task.corruption_ratio=0.5": ["task.partial=true"],
+        "model.mark_corrupted=true": ["task.force_encoding=true"],
+    }
+    base = ["task=dens", "training.schedule=constant", "task.partial=false", "task.force_encoding=false"]
+    found = _warned(tiny(*base, *idle), [systems["ethanol"]])
+    for setting, cure in idle.items():
+        assert setting.replace("false", "False").replace("true", "True").replace("1e-5", "1e-05") in found
+        assert setting.partition("=")[0] not in _warned(tiny(*base, setting, *cure), [systems["ethanol"]])
+    assert "without effect" not in _warned(tiny(*base), [systems["ethanol"]])
+    assert "mark_corrupted" in _warned(tiny("task=energy_forces", "model.mark_corrupted=true"), [systems["ethanol"]])
+
+
 LONG = "training.max_steps=2000"  # 400 epochs of 5 steps
 
 

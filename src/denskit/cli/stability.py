@@ -100,7 +100,7 @@ def _simulate(
             potential, truth, settings, folder=folder, resume=resume, progress=work.progress, stop=work.stop
         )
     found = StudyFiles.of(study)
-    found.summary["model_sha256"] = sha256_of(model_file(model))
+    found.summary.update(models=potential.files, model_sha256=sha256_of(model_file(model)))
     give(folder=folder, **found.summary)
     _print(study, found.rows(), found.remark, title)
     found.write(folder)

@@ -25,6 +25,7 @@ from denskit.runtime.dtypes import DType, dtype_of
 from denskit.runtime.threads import few_threads
 from denskit.simulation.compiled import CompiledModel
 from denskit.simulation.neighbor_list import Candidates, unusable
+from denskit.zoo import file_of
 
 Model = str | os.PathLike[str] | ForceField  # a model file or run folder, or a force field
 DIRECT = "this model has forces=direct and no head for the stress (model.stress=direct), so it gives none"
@@ -114,6 +115,7 @@ class Potential:
             device = choose_device(device)
         execution = Execution(kernels=kernels, edge_chunk=edge_chunk)
         self.models = [_frozen(model, device, dtype_of(dtype), execution) for model in given]
+        self.files = [str(file_of(model).resolve()) for model in given if not isinstance(model, ForceField)]
         self.direct_forces = any(model.config.forces == "direct" for model in self.models)
         self.gives_stress = all(
             model.config.forces == "gradient" or model.config.stress == "direct" for model in self.models

@@ -385,6 +385,28 @@ def slow_layers(planned: PlannedTraining) -> str | None:
     )
 
 
+def without_effect(planned: PlannedTraining) -> str | None:
+    """Settings that were changed, and that others make idle."""
+    config = planned.config
+    model, task, training = config.model, config.task, config.training
+    marks = isinstance(task, DenoisingConfig) and getattr(task, "force_encoding", True)
+    idle = (  # setting, what it is for, whether that is missing
+        ("training.ema_warmup", "training.ema_decay", training.ema_decay is None),
+        ("training.gamma", "training.schedule=multistep", training.schedule != "multistep"),
+        ("training.min_lr", "a cosine or a warm-up", training.schedule != "cosine" and planned.schedule.warmup == 0),
+        ("task.stress_loss", "a task.stress_weight above 0", task.stress_weight == 0),
+        ("task.corruption_ratio", "task.partial=true", getattr(task, "partial", True) is False),
+        ("model.mark_corrupted", "DeNS with encoded forces", model.mark_corrupted and not marks),
+    )
+    found = []
+    for setting, purpose, missing in idle:
+        section, _, name = setting.partition(".")
+        values = getattr(config, section)
+        if missing and getattr(values, name) != type(values).model_fields[name].default:
+            found.append(f"{setting}={getattr(values, name)} (for {purpose})")
+    return f"settings without effect: {', '.join(found)}" if found else None
+
+
 def length(planned: PlannedTraining) -> str | None:
     """Less than one epoch."""
     steps, epoch = planned.schedule.total_steps, planned.schedule.steps_per_epoch
@@ -395,7 +417,8 @@ def length(planned: PlannedTraining) -> str | None:
 
 CHECKS = (
     learning_rate, noise, idle_denoising, nothing_to_strain, denoising_at_equilibrium,
-    denoising_few_crystals, few_epochs, many_epochs, unused_stress, untrained_stress, slow_layers, length,
+    denoising_few_crystals, few_epochs, many_epochs, unused_stress, untrained_stress, slow_layers,
+    without_effect, length,
 )  # fmt: skip
 
 

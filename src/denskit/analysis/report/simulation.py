@@ -43,7 +43,8 @@ def dynamics(path: Path) -> list[Section]:
     """Outcome, temperature and energy, trajectories."""
     parts: list[Part] = []
     if (path / SUMMARY).is_file():
-        parts.append(paragraph(_dynamics_in_words(read_json(path / SUMMARY))))
+        summary = read_json(path / SUMMARY)
+        parts.append(paragraph(_dynamics_in_words(summary) + models_in_words(summary)))
     replicas = _statistics(path / STATISTICS)
     if replicas:
         parts.append(paragraph(_means_in_words(replicas)))
@@ -65,6 +66,12 @@ def settings_section(values: Mapping[str, Any], cls: type[Settings]) -> Section:
     meanings = {key: field.description or "" for key, field in fields_of(cls)}
     rows = [(key, str(value), meanings.get(key, "")) for key, value in dotted(values) if value is not None]
     return Section("Settings", [table(["setting", "value", "meaning"], rows)] if rows else [])
+
+
+def models_in_words(summary: Mapping[str, Any]) -> str:
+    """Files of the models that made a folder; folders of earlier versions do not tell."""
+    files = summary.get("models", [])
+    return f" {'Model' if len(files) == 1 else 'Models'}: {', '.join(files)}." if files else ""
 
 
 def _dynamics_in_words(summary: dict[str, Any]) -> str:
@@ -112,7 +119,9 @@ def relaxation(path: Path) -> list[Section]:
         f"{count} {status.replace('_', ' ')}" for status, count in Counter(r.status for r in results).items()
     )
     moves = sum(result.moves for result in results)
-    parts: list[Part] = [paragraph(f"{counted(len(results), 'structure')}: {counts}; {counted(moves, 'move', ',')}.")]
+    told = f"{counted(len(results), 'structure')}: {counts}; {counted(moves, 'move', ',')}."
+    told += models_in_words(read_json(folder.summary)) if folder.summary.is_file() else ""
+    parts: list[Part] = [paragraph(told)]
     header = ["structure", "status", "moves", "largest force (eV/Å)", "moved at most (Å)"]
     rows = [
         [str(r.index), r.status, str(r.moves), "" if r.fmax is None else f"{r.fmax:.3f}", f"{r.moved:.2f}"]

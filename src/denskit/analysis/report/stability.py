@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from denskit.analysis.report.page import Part, Picture, Section, listed, paragraph, table
+from denskit.analysis.report.simulation import models_in_words
 from denskit.analysis.run_results import RunResults
 from denskit.analysis.simulation_plots import stability_figure
 from denskit.files import sha256_of
@@ -29,7 +30,7 @@ def stability(path: Path, model: Path | None = None) -> Section:
     told = (
         f"{found.summary['simulated_ps']:g} of {protocol['length']:g} ps, {found.seeds} simulations at "
         f"{protocol['temperature']:g} K with steps of {protocol['timestep']:g} fs; "
-        f"{len(found.failures)} became unstable."
+        f"{len(found.failures)} became unstable.{models_in_words(found.summary)}"
     )
     if model is not None and found.summary.get("model_sha256") not in (None, sha256_of(model)):
         told += " These simulations are of another model than the one that the run has now."

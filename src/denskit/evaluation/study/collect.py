@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from denskit.evaluation.study.committees import Committee
-from denskit.evaluation.study.config import METRICS, TEST, StudyConfig, points_of, runs_of
+from denskit.evaluation.study.config import METRICS, RELAXATION, SIMULATION, TEST, StudyConfig, points_of, runs_of
 from denskit.evaluation.study.judges import asked_of, left_to_judge
 from denskit.evaluation.study.results import Found, Results, Row, by_seed, tabulate
 from denskit.evaluation.study.running import StudyFolder
@@ -38,7 +38,7 @@ def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Commit
     if not found:
         raise ValueError(f"{folder.path}: no run of this study is finished yet")
     results = tabulate(study.title, found, list(study.variants), list(points_of(study)), study.published)
-    results = replace(results, warning=_warning(results.found))
+    results = replace(results, warning=_warning(results.found), remarks=tuple(ended_early(results.found)))
     results = replace(results, committees=tuple(_committee_row(results, committee) for committee in committees))
     return at_their_best(study, results, _validated(study, folder))
 
@@ -47,6 +47,18 @@ def _warning(found: Sequence[Found]) -> str:
     """That variants of one point were judged on different structures; empty where they were not."""
     points = {run.point for run in found}
     return max(of_other_structures([run for run in found if run.point == point], "test") for point in points)
+
+
+def ended_early(found: Sequence[Found]) -> Iterator[str]:
+    """Simulations and relaxations without an end, which the means hide."""
+    for run in found:
+        name = ", ".join(filter(None, [f"'{run.variant}'", run.point, f"seed {run.seed}"]))
+        simulated, relaxed = (run.errors.get(test, {}) for test in (SIMULATION, RELAXATION))
+        if unstable := simulated.get("unstable"):
+            many = f"{unstable:.0f} of {simulated['simulations']:.0f} simulations"
+            yield f"{name}: {many} became unstable, and count in h(r) until then."
+        if lost := relaxed.get("without_energy"):
+            yield f"{name}: {lost:.0f} of {relaxed['references']:.0f} relaxations gave no energy, and are in no mean."
 
 
 def _validated(study: StudyConfig, folder: StudyFolder) -> dict[str, float]:

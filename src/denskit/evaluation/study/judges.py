@@ -131,12 +131,13 @@ def on_test_split(run: Path) -> dict[str, Errors]:
 
 
 def _simulated(run: Path, settings: StudySettings, folder: Path) -> Errors:
-    """Stability and h(r), means over the simulations; the reference is the test split."""
+    """Stability and h(r), means over the simulations, and how many ended early; the reference is the test split."""
     found = run_study(
         Potential(model_file(run)), Reference.of(source_of(run, None, "test")), settings, folder=folder, resume=True
     ).summary()
     means = {name: found[name]["mean"] for name in ("stability_ps", "h_of_r_error")}
-    return {name: mean for name, mean in means.items() if mean is not None}  # none: all ended before the first record
+    measured = {name: mean for name, mean in means.items() if mean is not None}  # none: all ended before a record
+    return {**measured, "simulations": settings.seeds, "unstable": len(found["unstable"])}
 
 
 def _relaxed(run: Path, settings: Relaxations, folder: Path) -> Errors:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import ase
 import numpy as np
@@ -135,7 +135,8 @@ def molecular_dynamics(
         outcome = simulation.run(plan.steps, stop)
         if outcome.state.batch.num_systems:
             save(outcome.state)
-        _write_summary(folder / SUMMARY, outcome, settings)
+        models = {"models": potential.files, "weights_sha256": origin["models"]}
+        _write_summary(folder / SUMMARY, outcome, settings, models)
         return outcome
 
 
@@ -266,8 +267,9 @@ def _resumed(work: WorkFolder, plan: DynamicsPlan, origin: dict[str, str], devic
     return restart
 
 
-def _write_summary(path: Path, outcome: Outcome, settings: DynamicsSettings) -> None:
+def _write_summary(path: Path, outcome: Outcome, settings: DynamicsSettings, models: dict[str, Any]) -> None:
     summary = {
+        **models,
         "settings": settings.model_dump(mode="json"),
         "step": outcome.state.step,
         "time_ps": outcome.state.step * settings.timestep / 1000,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,13 @@ class RelaxationFolder(WorkFolder):
             with atomic_write(path) as temporary:
                 temporary.write_text("".join(lines[:keep]), encoding="utf-8")
 
-    def write_results(self, source: Structures, seconds: float, original: Original = plain) -> dict[str, Any]:
-        """Write relaxed.extxyz, summary.csv and summary.json; returns the summary.  original: see relax_into."""
+    def write_results(
+        self, source: Structures, seconds: float, original: Original = plain, models: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Write relaxed.extxyz, summary.csv and summary.json; returns the summary.
+
+        ``original``: see :func:`relax_into`; ``models``: files of the models.
+        """
         counts: Counter[str] = Counter()
         total_moves = 0
         changed = 0  # structures with a large change of the volume
@@ -139,6 +144,7 @@ class RelaxationFolder(WorkFolder):
                 rows[-1] |= {"formula": given.get_chemical_formula(), **_numbers(system, relaxed, change)}
         self._write_table(rows, names_of(fields))
         summary = {
+            "models": list(models),
             "structures": counts.total(),
             "status": dict(counts),
             "moves": total_moves,
@@ -216,7 +222,9 @@ def relax_into(
                 progress(len(finished), _progress_text(relaxer, len(finished), unsound), len(source))
         finally:
             folder.save_running(relaxer.under_way())
-        return folder.write_results(source, time.monotonic() - started, original) if relaxer.done else None
+        if not relaxer.done:
+            return None
+        return folder.write_results(source, time.monotonic() - started, original, getattr(potential, "files", ()))
 
 
 def _progress_text(relaxer: Relaxer, finished: int, unsound: int) -> str:
