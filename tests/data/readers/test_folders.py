@@ -8,10 +8,14 @@ import ase.io
 import pytest
 from ase.build import molecule
 
+from cli_calls import denskit
 from denskit.data import DataConfig, read_file
+from denskit.data.inspection import inspect_file
 from denskit.data.readers.folders import Files, read_given
 from denskit.data.readers.formats import are_shards
 from denskit.data.writing import Originals
+
+from trained import TRAINED
 
 
 @pytest.fixture
@@ -50,3 +54,11 @@ def test_a_file_is_read_as_before(folder: Path) -> None:
     (folder / "b.extxyz").rename(folder / "b.dat")
     with pytest.raises(FileNotFoundError):
         read_given(folder / "b.extxyz", DataConfig(), read_file)
+
+
+def test_a_folder_is_looked_at_and_simulated(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    found = inspect_file(folder)
+    assert found.frames == 4 and found.elements == {"H": 12, "C": 2, "O": 2}
+    assert any("broken.extxyz cannot be read" in str(problem) for problem in found.problems)
+    result = denskit("md", TRAINED, folder, "--index", ":2", "--steps", 2, "-o", tmp_path_factory.mktemp("md") / "runs")
+    assert "2 of 2 runs are stable" in result.output, result.output
