@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from denskit.data import DataConfig
 from denskit.models import MODELS
 from denskit.models.config import ModelConfig
 from denskit.presets import preset_names
@@ -214,3 +215,15 @@ def test_a_folder_without_a_run_does_not_hide_a_preset(tmp_path: Path, monkeypat
     (tmp_path / "mine").mkdir()
     with pytest.raises(FileNotFoundError, match=r"mine/config\.yaml: no such file"):
         load_config("mine")
+
+
+def test_a_file_takes_the_place_of_the_shipped_molecules(tmp_path: Path) -> None:
+    file = tmp_path / "molecule.yaml"
+    file.write_text("model: {name: escn}\ndata: {name: embedded, molecule: water}\ntraining: {max_steps: 5}\n")
+    for given in ({"path": "mine.extxyz"}, {"train": "mine.extxyz", "valid": "other.extxyz"}):
+        for preset in ("demo", file):
+            data = load_config(preset, {f"data.{key}": value for key, value in given.items()}).data
+            assert data == DataConfig(**given)
+    assert load_config("demo", ["data.valid=mine.extxyz"]).data.name == "embedded"  # whose reader refuses it
+    assert load_config(file, ["data=embedded", "data.path=mine.extxyz"]).data.name == "embedded"
+    assert load_config("md17/equiformer_l2", ["data.molecule=aspirin", "data.path=x.npz"]).data.name == "md17"

@@ -50,7 +50,8 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     A preset or file may hold a table ``molecules:`` with changes for each molecule (nested, or with dotted keys): the
     row of ``data.molecule`` is applied before the overrides.  Where an override names another task than the file does,
     the settings that both have are kept and the rest are dropped.  Where it names another model, those are kept that
-    both share by definition (cutoff, neighbours, forces, ...), defaults included, and ``sizes`` are dropped.  With
+    both share by definition (cutoff, neighbours, forces, ...), defaults included, and ``sizes`` are dropped.  Where it
+    names a file (``data.path``, ``data.train``) and no dataset, it takes the place of the molecules shipped.  With
     ``training.init_from`` the settings of the model, references and scale are the trained model's, whatever a preset
     has, unless an override (or a YAML file) asks for others; those that need no other weights, such as
     ``model.forces``, stay the preset's.
@@ -76,6 +77,7 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     if isinstance(split, Mapping) and split.get("file") is not None:  # it determines the whole split
         base["data"] = {key: value for key, value in (base.get("data") or {}).items() if key != "split"}
     is_own_file = not (origin.startswith("preset ") or _is_folder(name))
+    base["data"] = _of_own_file(base.get("data") or {}, changes.get("data") or {})
     merged = _merge(_of_trained_model(base, changes, wishes=is_own_file), changes)
     merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
     merged.setdefault("output", _default_output(name, merged))
@@ -263,6 +265,14 @@ def _switch(
         fields = classes[old].model_fields
         return {key: base.get(key, fields[key].get_default()) for key in bases[0].model_fields} | {"name": new}
     return {key: value for key, value in base.items() if key in classes[new].model_fields} | {"name": new}
+
+
+def _of_own_file(base: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The data of a preset for the shipped molecules, of which a user's own file takes the place."""
+    own = given.get("path") is not None or given.get("train") is not None
+    if not own or "name" in given or base.get("name") != "embedded":
+        return base
+    return {key: value for key, value in base.items() if key != "molecule"} | {"name": "file"}
 
 
 def _of_trained_model(base: dict[str, Any], changes: Mapping[str, Any], *, wishes: bool) -> dict[str, Any]:
