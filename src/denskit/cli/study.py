@@ -86,11 +86,11 @@ def study(
     if (hours is not None or frames is not None) and question is None:
         raise ValueError("--hours and --frames shape the study that --question writes; a study file says its own steps")
     refuse(((task is not None) + slurm + dry_run > 1, "--task, --slurm and --dry-run are different work; give one"))
-    from denskit.evaluation.study.config import find_run, runs_of
+    from denskit.evaluation.study.config import file_name, find_run, runs_of
     from denskit.evaluation.study.running import StudyFolder, train_and_judge
     from denskit.runtime.threads import cores
 
-    folder = StudyFolder(output or Path("runs") / f"study-{Path(file).stem.replace('/', '-')}")
+    folder = StudyFolder(output or Path("runs") / f"study-{file_name(Path(file).stem)}")
     processes = processes or cores()
     if question is not None:
         source, chosen = _question(Path(file), folder, frames, hours, processes, overrides or [])
@@ -344,12 +344,13 @@ def _question(
     file: Path, folder: StudyFolder, frames: int | None, hours: float | None, processes: int, overrides: list[str]
 ) -> tuple[Path, StudyConfig]:
     """The study file in the folder; written where it is absent, when the length of its trainings is known."""
+    from denskit.data.readers.formats import is_there
     from denskit.evaluation.study.config import changed, load_study, write_study
     from denskit.evaluation.study.question import adapted, at_one_rate, dens_question, same_question, sized
     from denskit.evaluation.study.timing import abreast
 
     source, draft = folder.study, folder.draft
-    if not file.is_file():
+    if not is_there(file):
         raise FileNotFoundError(f"{file}: no such file of structures")
     keys = {override.partition("=")[0] for override in overrides}
     question = dens_question(file, frames)

@@ -82,9 +82,11 @@ class DataConfig(Settings):
     """Dataset: ``file`` (your own), ``md17``, ``rmd17`` (downloaded), ``embedded`` (shipped with Denskit), ``oc20`` or
     ``oc22`` (their published files)."""
     path: str | None = None
-    """One file or folder of shards, divided by ``split``.  With md17 and rmd17: instead of the downloaded file."""
+    """One file, a folder, or a pattern of files (``"calc/*/OUTCAR"``), divided by ``split``.  With md17 and rmd17:
+    instead of the downloaded file."""
     train: str | tuple[Part, ...] | None = None
-    """File or folder of training frames, instead of ``path``; or a list of them, each a path or {path, origin}."""
+    """File, folder or pattern of training frames, instead of ``path``; or a list of them, each a path or
+    {path, origin}."""
     valid: str | None = None
     """File or folder of validation frames; None: taken from ``path`` or ``train`` by ``split``."""
     test: str | None = None

@@ -22,7 +22,7 @@ from denskit.data.config import DataConfig
 from denskit.data.filters import without_filtered
 from denskit.data.inspection import wrong_units
 from denskit.data.inspection.labels import likely_labels
-from denskit.data.loading import read_file
+from denskit.data.loading import read_files
 from denskit.data.readers.formats import LABEL_KEYS, path_of, reading_of_index, require_effect, require_keys
 from denskit.data.readers.shards import (
     FORMAT,
@@ -97,7 +97,7 @@ def _checked(source: Source, begin: int, end: int) -> Iterator[System]:
 
 def _opened(inputs: Sequence[str | Path], config: DataConfig) -> tuple[tuple[Source, ...], list[str]]:
     """The structures to write of each input, and messages."""
-    read = [read_file(path, config) for path in inputs]
+    read = [read_files(path, config) for path in inputs]
     require_keys(config.model_dump(include=set(LABEL_KEYS)), *(source for source, _ in read))
     kept = [without_filtered(source, config.filter) for source, _ in read]
     messages = [line for (_, said), (_, left_out) in zip(read, kept, strict=True) for line in said + left_out]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -15,7 +16,16 @@ from denskit.batch import ISOLATED
 from denskit.data.base import Lazy, Source, Subset, elements_of, evenly, known_elements
 from denskit.data.config import DataConfig, References
 from denskit.data.filters import filtered, without_filtered
-from denskit.data.readers.formats import are_shards, open_unchecked, path_of, place_of, require_effect
+from denskit.data.readers.folders import read_given
+from denskit.data.readers.formats import (
+    are_shards,
+    is_there,
+    open_unchecked,
+    path_of,
+    place_of,
+    require_effect,
+    size_of,
+)
 from denskit.data.records import Records, joined, numbered_in
 from denskit.data.references import linear_references
 from denskit.data.splits import Splits, divide
@@ -57,13 +67,18 @@ def read_file(
     return checked, messages + masked
 
 
-def read(path: str | Path, **settings: Any) -> StructureArrays | Records:
-    """The structures of a file or folder as a sequence of :class:`denskit.batch.System`, in eV and Å.
+def read_files(path: str | Path, config: DataConfig, required: Sequence[str] = ()) -> tuple[Source, list[str]]:
+    """As :func:`read_file`, and the structures of all ordinary files of a folder or a pattern."""
+    return read_given(path, config, partial(read_file, required=required), strict=True)
+
+
+def read(path: str | Path, **settings: Any) -> Source:
+    """The structures of a file, a folder or a pattern as a sequence of :class:`denskit.batch.System`, in eV and Å.
 
     ``settings``: fields of :class:`DataConfig` that say how to read it, such as ``energy_key``, ``units``, ``missing``.
     Errors as :func:`read_file`.
     """
-    return read_file(path, DataConfig(**settings))[0]
+    return read_files(path, DataConfig(**settings))[0]
 
 
 def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED) -> LoadedData:
@@ -86,7 +101,7 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     valid: Source | None
     splits: Splits | None = None
     if config.valid is not None:
-        valid, said = read_file(config.valid, config, required=required)
+        valid, said = read_files(config.valid, config, required)
         valid, left_out = without_filtered(valid, config.filter, like=source)
         train = source if len(pool) == len(source) else Subset(source, pool, source.name)
         counts = f"{counted(len(pool), 'training frame')} of {source.name}"
@@ -112,7 +127,7 @@ def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, li
     sources: list[Source] = []
     messages: list[str] = []
     for part in config.parts:
-        source, said = read_file(part.path, config.model_copy(update={"origin": part.origin}), required=required)
+        source, said = read_files(part.path, config.model_copy(update={"origin": part.origin}), required)
         sources.append(source)
         messages += said
         if part.origin is not None:
@@ -123,7 +138,7 @@ def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, li
 
 def _test_file(file: str, config: DataConfig, required: Sequence[str], train: Source) -> Source:
     """The test structures of a file of their own; warns of those that are trained on."""
-    test = read_file(file, config, required=required)[0]
+    test = read_files(file, config, required)[0]
     for text in _repeated(train, test):
         warn(text)
     return test
@@ -137,9 +152,9 @@ def warnings_of_test(config: DataConfig, data: LoadedData) -> list[str]:
     if config.test is None or not isinstance(data.test, Lazy) or address_of(config.test) is not None:
         return []
     path = path_of(config.test)
-    if not path.exists():
+    if not is_there(path):
         raise FileNotFoundError(f"data.test={config.test}: there is no such file, and the run is judged on it")
-    if not data.train.in_memory or are_shards(path) or path.stat().st_size > QUICK:
+    if not data.train.in_memory or are_shards(path) or size_of(path) > QUICK:
         return []
     try:
         with catch_warnings():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from denskit.data.config import SplitConfig
+from denskit.data.readers.formats import files_in
 from denskit.data.readers.shards import INDEX
 from denskit.files import sha256_of, write_json
 from denskit.reading.budget import naming
@@ -159,16 +161,21 @@ def rare_first(order: np.ndarray, elements: Sequence[frozenset[int]]) -> np.ndar
 
 def content_in_words(path: Path) -> str:
     """The content of a file or folder for comparisons, in words; of files above ``LARGE`` bytes their size alone."""
-    size = path.stat().st_size
-    return f"{size} bytes" if path.is_file() and size > LARGE else f"sha256 {identity_of(path)[1]}"
+    large = path.is_file() and path.stat().st_size > LARGE
+    return f"{path.stat().st_size} bytes" if large else f"sha256 {identity_of(path)[1]}"
 
 
 def identity_of(path: Path) -> tuple[int, str]:
     """Bytes and SHA-256 of a file; of a folder bytes of all files, and a hash of their names and sizes.
 
-    Of Denskit's shards those of their index, which has the digest of each shard.
+    Of Denskit's shards those of their index, which has the digest of each shard; of ordinary files of a folder or a
+    pattern a hash of their names and contents.
     """
     path = path / INDEX if (path / INDEX).is_file() else path
+    if files := files_in(path):
+        top = os.path.commonpath([file.parent for file in files])
+        contents = {os.path.relpath(file, top): sha256_of(file) for file in files}
+        return sum(file.stat().st_size for file in files), hashlib.sha256(repr(contents).encode()).hexdigest()
     if not path.is_dir():
         return path.stat().st_size, sha256_of(path)
     sizes = {str(file.relative_to(path)): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()}

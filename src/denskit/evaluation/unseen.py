@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from denskit.data.readers.formats import is_there
 from denskit.data.splits import PARTS, identity_of
 from denskit.models.base import ForceField
 from denskit.models.model_file import read_header, run_settings
@@ -52,7 +53,7 @@ def require_unseen(members: Sequence[Member], split: str) -> None:
 def warnings_for_file(members: Sequence[Member], file: Path, frames: int) -> list[str]:
     """Warnings where members have trained on some of the ``frames`` structures of a file; copies are not recognized."""
     file = file.expanduser()
-    if not file.exists():  # an address
+    if not is_there(file):  # an address
         return []
     told = [member for member in members if not isinstance(member, ForceField) and file.resolve() in _files(member)]
     splits = [folder_of(member).divided() for member in told]

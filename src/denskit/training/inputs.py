@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from denskit.data.readers.formats import files_in, is_there
 from denskit.data.splits import content_in_words, identity_of
 from denskit.reading.remote import address_of
 from denskit.training.run_folder import model_file
@@ -13,12 +14,12 @@ from denskit.training.settings import RunConfig
 
 
 def digest_of(name: str | Path) -> str | None:
-    """SHA-256 of a file or of a folder of shards on this machine; None where there is none."""
+    """SHA-256 of a file, a folder or the files of a pattern on this machine; None where there is none."""
     path = Path(name).expanduser().resolve()
-    if address_of(name) is not None or not path.exists():
+    if address_of(name) is not None or not is_there(path):
         return None
-    about = path.stat()
-    return _digest(path, about.st_mtime_ns, about.st_size)
+    about = [file.stat() for file in files_in(path) or [path]]
+    return _digest(path, max(file.st_mtime_ns for file in about), sum(file.st_size for file in about))
 
 
 def files_of(config: RunConfig) -> Iterator[tuple[str, str]]:
@@ -47,7 +48,7 @@ def contents(config: RunConfig) -> dict[str, str]:
     """The content of the files of structures, by setting."""
     found: dict[str, str] = {}
     for key, name in structures_of(config):
-        if name is None or address_of(name) is not None or not (path := Path(name).expanduser()).exists():
+        if name is None or address_of(name) is not None or not is_there(path := Path(name).expanduser()):
             continue
         content = content_in_words(path)
         found[key] = f"{found[key]}, {content}" if key in found else content

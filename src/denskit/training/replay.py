@@ -18,8 +18,8 @@ from denskit.batch import System
 from denskit.data.base import Source, Subset, evenly
 from denskit.data.config import FilterConfig
 from denskit.data.filters import without_filtered
-from denskit.data.loading import read_file
-from denskit.data.readers.formats import path_of, place_of
+from denskit.data.loading import read_files
+from denskit.data.readers.formats import is_there, path_of, place_of
 from denskit.data.records import joined
 from denskit.data.splits import identity_of
 from denskit.models.base import ForceField
@@ -69,7 +69,7 @@ def with_replay(config: RunConfig, new: Source, force_field: ForceField) -> tupl
 def _trained_part(trained: Path, file: str, structures: int) -> np.ndarray | None:
     """Indices of the training structures of a file that the model's own run divided; None: another file, all of it."""
     path, own = path_of(file), folder_of(trained).divided()
-    if own is None or not path.exists():
+    if own is None or not is_there(path):
         return None
     if (own.size, own.sha256) != identity_of(path) or own.train.max(initial=0) >= structures:
         return None
@@ -92,7 +92,7 @@ def old_structures(config: RunConfig) -> tuple[Source, list[str]]:
     old: Source
     data = run_settings(trained).get("data", {})
     reading = reading_as_trained(trained, training.replay)
-    old, said = read_file(training.replay, reading.model_copy(update={"origin": _origin(data, training.replay)}))
+    old, said = read_files(training.replay, reading.model_copy(update={"origin": _origin(data, training.replay)}))
     part = _trained_part(trained, training.replay, len(old))
     if part is None:
         return _filtered(old, data, said)

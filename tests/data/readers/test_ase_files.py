@@ -18,6 +18,7 @@ from ase.constraints import FixAtoms, FixBondLength
 
 from denskit.data import DataConfig, read_file
 from denskit.data.inspection import inspect_file
+from denskit.data.loading import read
 
 
 def _copper(strain: float = 0.0) -> ase.Atoms:
@@ -253,19 +254,18 @@ def test_labels_of_two_methods_are_warned_of(tmp_path: Path, own: str, reference
     assert not [line for line in chosen if line.startswith("warning")]
 
 
-def test_ordinary_files_may_be_packed_and_are_not_joined(tmp_path: Path) -> None:
+def test_ordinary_files_may_be_packed_and_are_joined(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     for name in ("a", "b"):
         ase.io.write(folder / f"{name}.extxyz", _water(REF_energy=1.0))
     (tmp_path / "c.extxyz.xz").write_bytes(lzma.compress((folder / "a.extxyz").read_bytes()))
     assert read_file(tmp_path / "c.extxyz.xz")[0][0].energy == 1.0
-    with pytest.raises(
-        ValueError, match=r"2 files of structures \(a.extxyz, ...\), which are not joined by themselves"
-    ):
+    assert len(read(folder)) == len(read(folder / "*.extxyz")) == 2
+    with pytest.raises(ValueError, match=r"2 files of structures \(a.extxyz, ...\), and one file is wanted here"):
         read_file(folder)
-    with pytest.raises(FileNotFoundError, match="patterns are not expanded"):
-        read_file(folder / "*.extxyz")
+    with pytest.raises(FileNotFoundError, match=r"no file .*\*.xyz that this pattern names"):
+        read(folder / "*.xyz")
 
 
 def test_wrong_shapes_and_kinds_are_named(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import pytest
 from ase.build import molecule
 
 from cli_calls import denskit
-from denskit.data import DataConfig, read_file
+from denskit.data import DataConfig, load_data, read_file
 from denskit.data.inspection import inspect_file
 from denskit.data.readers.folders import Files, read_given
 from denskit.data.readers.formats import are_shards
-from denskit.data.writing import Originals
+from denskit.data.splits import identity_of
+from denskit.data.writing import Originals, plain, relabelled
 
 from trained import TRAINED
 
@@ -62,3 +63,29 @@ def test_a_folder_is_looked_at_and_simulated(folder: Path, tmp_path_factory: pyt
     assert any("broken.extxyz cannot be read" in str(problem) for problem in found.problems)
     result = denskit("md", TRAINED, folder, "--index", ":2", "--steps", 2, "-o", tmp_path_factory.mktemp("md") / "runs")
     assert "2 of 2 runs are stable" in result.output, result.output
+
+
+@pytest.mark.parametrize("pattern", ["", "*/run.extxyz", "**/*.extxyz"])
+def test_the_files_of_a_folder_or_pattern_are_trained_on(tmp_path: Path, pattern: str) -> None:
+    shipped = load_data(DataConfig(name="embedded"), 0).train
+    frames = [relabelled(plain(s), {"energy": s.energy, "forces": s.forces}) for s in list(shipped)[:24]]
+    for number, frame in enumerate(frames):
+        place = tmp_path / "calc" / (f"{number:02d}/run.extxyz" if pattern else f"{number:02d}.extxyz")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        ase.io.write(place, frame)
+    given = str(tmp_path / "calc" / pattern) if pattern else str(tmp_path / "calc")
+    whole = tmp_path / "all.extxyz"
+    ase.io.write(whole, frames)
+    split = {"train": 12, "valid": 6}
+    one, many = (load_data(DataConfig(path=path, split=split), 0) for path in (str(whole), given))
+    for part in ("train", "valid", "test"):
+        assert [s.energy for s in getattr(one, part)] == [s.energy for s in getattr(many, part)]
+    assert many.messages[0].startswith(f"{given}: 24 structures in 24 files")
+    before = identity_of(Path(given))
+    changed = sorted((tmp_path / "calc").rglob("*.extxyz"))[3]
+    text = changed.read_text()
+    changed.write_text(text.replace(text.split()[-1], text.split()[-1][::-1]))  # as many bytes
+    assert identity_of(Path(given))[0] == before[0] and identity_of(Path(given)) != before
+    changed.write_text("nothing")
+    with pytest.raises(ValueError, match=changed.name):
+        load_data(DataConfig(path=given, split=split), 0)

@@ -1,4 +1,4 @@
-"""A folder of ordinary files, as programs leave one for each structure, read for the use of a model."""
+"""Several ordinary files, as programs leave one for each structure: those of a folder, or of a pattern."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class Files(Joined):
         return Path(source.name).name + (f":{place}" if len(source) > 1 else "")
 
 
-def read_given(path: str | Path, config: DataConfig, read: Reader) -> tuple[Source, list[str]]:
-    """What a user gives a model: a file, a folder of shards, or the files of a folder in the order of their names.
+def read_given(path: str | Path, config: DataConfig, read: Reader, *, strict: bool = False) -> tuple[Source, list[str]]:
+    """What a user gives: a file, a folder of shards, or the files of a folder or pattern in the order of their names.
 
-    ``read``: the reader of one file.  A file of a folder that cannot be read is left out with a warning.  Returns
-    structures and messages.  Raises ValueError and FileNotFoundError as ``read``, and where no file can be read.
+    ``read``: the reader of one file.  One of several that cannot be read is left out with a warning, or an error with
+    ``strict``, for trainings.  Returns structures and messages.  Raises ValueError and FileNotFoundError as ``read``,
+    and where no file can be read.
     """
     path = path_of(path)
     if not (files := files_in(path)):
@@ -41,6 +42,8 @@ def read_given(path: str | Path, config: DataConfig, read: Reader) -> tuple[Sour
         try:
             source, messages = read(file, config)
         except (ValueError, OSError) as error:
+            if strict:
+                raise
             left_out.append(f"warning: left out: {error}")
             continue
         found.append(source)

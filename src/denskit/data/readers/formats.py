@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import shlex
+import glob
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -83,10 +83,7 @@ def place_of(name: str) -> str:
 def _similar(path: Path) -> str:
     """'; did you mean ...?' where the folder has a file of a similar name."""
     if any(letter in path.name for letter in "*?["):
-        return (
-            ": patterns are not expanded. predict and relax take the folder of the files; for a training "
-            "they may be listed, data.train=[a.extxyz, b.extxyz] with data.valid=FILE"
-        )
+        return " that this pattern names"
     names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, names, n=1)
     return f"; did you mean {near[0]}?" if near else ""
@@ -123,10 +120,8 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
     frames = [path for path in sorted(folder.iterdir()) if _holds_frames(path)]
     if not found and frames:
         raise ValueError(
-            f"{folder} is a folder with {len(frames)} files of structures ({frames[0].name}, ...), which are not "
-            f"joined by themselves: data.train=[{frames[0]}, ...] with data.valid=FILE, or write one folder of shards: "
-            f"denskit data convert {shlex.quote(str(folder))}/* -o FOLDER (without broken structures). "
-            "OC20's downloads need their texts, N.txt.xz beside N.extxyz.xz"
+            f"{folder} is a folder of {len(frames)} files of structures ({frames[0].name}, ...), and one file is "
+            "wanted here. OC20's downloads need their texts, N.txt.xz beside N.extxyz.xz"
         )
     if (folder / PROGRESS).is_file():
         raise ValueError(f"{folder}: a conversion that has not finished; the same denskit data convert continues it")
@@ -140,13 +135,28 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
 
 
 def files_in(path: Path) -> list[Path]:
-    """The ordinary files of structures in a folder by name; none for a file and for a folder of shards."""
+    """The ordinary files of structures in a folder, or that a pattern such as ``calc/*/OUTCAR`` names, by name.
+
+    None for a file, for a folder of shards, and where a pattern has no file.
+    """
+    if glob.has_magic(str(path)) and not path.exists():
+        return sorted(file for file in map(Path, glob.glob(str(path), recursive=True)) if file.is_file())
     if not path.is_dir() or (path / INDEX).is_file() or (path / PROGRESS).is_file():
         return []
     inside = sorted(path.iterdir())
     if any(_ending(file) is not None for file in inside):
         return []
     return [file for file in inside if _holds_frames(file)]
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file or folder, or a file that the pattern names."""
+    return path.exists() or bool(files_in(path))
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files of a folder or a pattern."""
+    return sum(file.stat().st_size for file in files_in(path) or [path])
 
 
 def _holds_frames(path: Path) -> bool:

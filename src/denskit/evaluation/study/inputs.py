@@ -8,6 +8,7 @@ from pathlib import Path
 from denskit.data import load_data
 from denskit.data.config import DataConfig
 from denskit.data.inspection import findings_of
+from denskit.data.readers.formats import is_there
 from denskit.evaluation.study.config import StudyConfig, runs_of
 from denskit.reading.remote import address_of
 from denskit.training.inputs import digest_of, files_of
@@ -24,7 +25,7 @@ def require_files(study: StudyConfig) -> None:
     """Raise FileNotFoundError where a file to judge runs on is not there: they are read after the training only."""
     relaxed = None if study.relaxation is None else study.relaxation.path
     for name, file in [*study.tests.items(), ("relaxation.path", relaxed)]:
-        if file is not None and address_of(file) is None and not Path(file).expanduser().exists():
+        if file is not None and address_of(file) is None and not is_there(Path(file).expanduser()):
             raise FileNotFoundError(f"{study.title}: {name}: no file {file} to judge the trained models on")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from denskit.data import load_data
 from denskit.data.base import Source, elements_of
+from denskit.data.readers.folders import read_given
 from denskit.data.readers.formats import open_unchecked
 from denskit.evaluation.evaluate import evaluate, has_test, reading, source_of
 from denskit.evaluation.study.config import RELAXATION, SIMULATION, TEST, Relaxations, StudyConfig
@@ -87,7 +88,7 @@ def require_judgeable(study: StudyConfig, config: RunConfig) -> None:
         known |= set(read_header(model_file(config.training.init_from))["scaling"]["elements"])
     scaling = Scaling(elements=known)
     for file in study.tests.values():
-        source = open_unchecked(Path(file), reading_like(config.data.model_dump(mode="json"), file))[0]
+        source = read_given(file, reading_like(config.data.model_dump(mode="json"), file), open_unchecked)[0]
         try:
             scaling.check_elements(np.array(list(elements_of(source) if source.in_memory else ())), file)
         except ValueError as error:
@@ -145,7 +146,7 @@ def _relaxed(run: Path, settings: Relaxations, folder: Path) -> Errors:
     if settings.path is None:
         source: Structures = source_of(run, None, "test")
     else:
-        source = open_unchecked(Path(settings.path), reading(run, Path(settings.path)))[0]
+        source = read_given(settings.path, reading(run, Path(settings.path)), open_unchecked)[0]
     source = _with_references(source, settings)
     protocol = PROTOCOLS[settings.protocol]
     if settings.steps is not None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from denskit.data.readers.formats import is_there
 from denskit.data.splits import content_in_words
 from denskit.evaluation.study.results import Found
 from denskit.training.load_config import load_config
@@ -27,7 +28,7 @@ def of_other_structures(found: Sequence[Found], part: Literal["test", "valid"]) 
         given = getattr(load_config(run.folder).data, part)
         if given is not None:
             if given not in contents:
-                contents[given] = content_in_words(Path(given)) if Path(given).exists() else given
+                contents[given] = content_in_words(Path(given)) if is_there(Path(given)) else given
             judged.setdefault(run.variant, {})[run.seed] = contents[given]
         elif (splits := RunFolder(run.folder).divided()) is not None:
             structures = [splits.sha256, getattr(splits, part).tolist()]
