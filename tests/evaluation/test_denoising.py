@@ -181,7 +181,7 @@ def test_what_cannot_be_denoised_says_why(run: Path, tmp_path: Path) -> None:
     for wrong in ({"sigmas": [0.0]}, {"ratios": [1.5]}, {"ratios": [0.0]}):
         with pytest.raises(ValueError, match="sigma > 0, 0 < ratio <= 1 wanted"):
             denoise(run, **wrong)
-    with pytest.raises(ValueError, match="no atom of 4 structures was drawn"):
+    with pytest.raises(ValueError, match="no atom of 4 structures was corrupted"):
         denoise(run, ratios=[1e-6])
 
 

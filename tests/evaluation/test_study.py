@@ -43,6 +43,7 @@ from denskit.evaluation.study.collect import collect, ended_early
 from denskit.evaluation.study.committees import committees_of, require_one_split
 from denskit.evaluation.study.comparison import compare_runs
 from denskit.evaluation.study.config import (
+    ENERGY,
     FORCES,
     FRAMES,
     LR,
@@ -121,6 +122,14 @@ class TestFiles:
         assert changed(study, ["committees=true"]).committees
         assert changed(study, []) == study
 
+    @pytest.mark.parametrize("word", ["training.lr=1e-3", "training.lr='1e-3'", "axes.training.lr=[5e-4, 1e-3]",
+                                      "data.path=calc/*/OUTCAR", "data.molecule='1.5'"])  # fmt: skip
+    def test_what_a_command_says_is_read_back_from_the_file(self, tmp_path: Path, word: str) -> None:
+        study = changed(tiny_study(), [word])
+        write_study(study, tmp_path / "study.yaml")
+        assert load_study(tmp_path / "study.yaml") == study
+        assert changed(tiny_study(), ["training.lr=1e-3"]).settings["training.lr"] == 0.001
+
     @pytest.mark.parametrize(
         ("word", "complaint"),
         [
@@ -182,6 +191,7 @@ class TestFiles:
             ({"axes": {FRAMES: {5: 7}}}, "5: found 7; wanted settings that go with this value"),
             ({"axes": {FRAMES: 5}}, "found 5; wanted a list of values"),
             ({"published": {"plian": {}}}, "did you mean plain"),
+            ({"published": {"plain": {"": {"ood": {"force": 1.0}}}}}, "no error 'force'"),
             ({"variants": {}}, "variants: {}: wanted a table with 1 or more"),
             ({"axis": {}}, "axis: no such setting; did you mean axes"),
         ],
@@ -535,8 +545,8 @@ class TestWholeStudies:
         splits = folder.run(runs_of(study)[2]) / "splits.json"
         splits.write_text(json.dumps(json.loads(splits.read_text()) | {"test": [0, 1]}))
         found = compare_runs([run.folder.as_posix() for run in sizes.found])
-        assert found.title == "2 runs" and found.warning.startswith("tested on different structures")
-        assert "The variants were tested on different structures: their" in as_markdown(found)
+        assert found.title == "2 runs" and found.warning.startswith("tested on different structures (test)")
+        assert "The variants were tested on different structures (test): their" in as_markdown(found)
 
     def test_each_variant_at_its_best_learning_rate(self, tmp_path: Path) -> None:
         """Chosen by the validation errors that the kept models have; a rate may be added to what is trained."""
@@ -662,6 +672,15 @@ class TestWholeStudies:
         assert again["errors"]["a"] == after["errors"]["b"]
         assert set(collect(study, folder).found[0].errors) == {"test"}, "only tests of the study"
 
+    def test_a_run_whose_noise_cannot_be_judged_is_finished(self, tmp_path: Path) -> None:
+        study, folder = (
+            tiny_study(settings=TINY | {"task.max_force": 1e-6}, variants={"DeNS": VARIANTS["DeNS"]}),
+            StudyFolder(tmp_path),
+        )
+        judged = train_and_judge(study, runs_of(study)[0], folder)
+        assert "noise" not in judged and judged["errors"]["test"]
+        assert folder.finished(study, runs_of(study)[0])
+
     def test_a_file_of_test_structures_is_judged(self, tmp_path: Path) -> None:
         """``data.test`` beside a file that is divided, whose own part for tests is then empty."""
         first = tiny_study()
@@ -692,7 +711,11 @@ class TestWholeStudies:
         assert train_and_judge(cooler, run, folder)["tests"]["simulation"]["temperature"] == 1.0
         assert collect(study, folder).found[0].errors.keys() == {"test"}, "not those at another temperature"
         table = as_markdown(collect(cooler, folder))
-        assert "simulation: stability (ps)" in table and "published stability (ps)" in table and "| 300 |" in table
+        assert (
+            "simulation: stability (ps)" in table
+            and "published simulation: stability (ps)" in table
+            and "| 300 |" in table
+        )
 
         frames = [load_data(run.config(folder.run(run)).data, 0).train[index] for index in range(4)]
         columns = {"pos": [s.positions for s in frames], "z": [s.atomic_numbers for s in frames]}
@@ -1147,6 +1170,38 @@ def test_of_stabilities_the_largest_is_the_best() -> None:
     ]  # fmt: skip
     results = tabulate("t", found, ["short", "long"])
     assert [results.best(column) for column in results.columns] == [{("", "long")}] * 2
+
+
+def test_errors_of_rounding_are_not_compared() -> None:
+    """Forces that symmetry makes zero."""
+    errors = {"plain": {FORCES: 1e-5, ENERGY: 4.0}, "DeNS": {FORCES: 2e-5, ENERGY: 3.0}}
+    found = [replace(_found(name, seed, 0.0), errors={"test": own}) for name, own in errors.items() for seed in (0, 1)]
+    results = tabulate("t", found, ["plain", "DeNS"])
+    forces, energy = Column("test", FORCES), Column("test", ENERGY)
+    assert results.rows[1].differences.keys() == {energy}
+    assert results.best(forces) == set() and results.best(energy) == {("", "DeNS")}
+    assert "Errors below 0.001 (forces (meV/Å)) are rounding, and are not compared." in as_markdown(results)
+
+
+def test_published_numbers_are_those_of_one_test() -> None:
+    tests = ("test", "id", "ood")
+    whole = {test: {ENERGY: 9.0, FORCES: 1.0 + place} for place, test in enumerate(tests)}
+    run = replace(_found("plain", 0, 1.0), errors=whole)
+
+    def numbers(published: object, *more: str) -> dict[tuple[str, str], float]:
+        found = replace(run, errors={**whole, **{test: {FORCES: 5.0} for test in more}})
+        (row,) = tabulate("t", [found], ["plain"], published={"plain": {"": published}}).rows
+        return {(column.test, column.metric): value for column, value in row.published.items()}
+
+    assert numbers([433, 22.9]) == {("test", ENERGY): 433, ("test", FORCES): 22.9}
+    assert numbers([433, 22.9], "mean of the tests") == {("mean of the tests", FORCES): 22.9}
+    assert numbers({"ood": [629, 30.7], "id": {FORCES: 7.0}, "elsewhere": [1, 2]}) == {
+        ("id", FORCES): 7.0, ("ood", ENERGY): 629, ("ood", FORCES): 30.7,
+    }  # fmt: skip
+    results = tabulate("t", [run], ["plain"], published={"plain": {"": {"ood": [629, 30.7]}}})
+    assert "published ood: forces (meV/Å)" in as_markdown(results)
+    lines = {line["test"]: line["published"] for line in csv.DictReader(io.StringIO(means_as_csv(results)))}
+    assert lines == {"test": "", "id": "", "ood": "30.7"}
 
 
 def test_simulations_and_relaxations_without_an_end_are_told() -> None:

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from denskit.analysis.plots import log_errors, row_of_axes, save_figure, series_style
-from denskit.evaluation.study.config import FORCES, METRICS, describe
-from denskit.evaluation.study.results import Column, Found, Results
+from denskit.evaluation.study.config import ENERGY, FORCES, METRICS, describe
+from denskit.evaluation.study.results import ROUNDING, Column, Results
 from denskit.training.overview import metrics_of
 from denskit.training.run_folder import RunFolder
 
@@ -54,9 +54,8 @@ def _number(value: object) -> float:
 
 def _axis_figure(results: Results, axis: str) -> Figure:
     """Error of each variant against a numeric axis, one panel a test and metric; bars are standard errors."""
-    columns = [column for column in results.columns if column.metric == FORCES]
-    columns += [column for column in results.columns if column.metric != FORCES]
-    columns = columns[:_MOST]
+    there = [column for column in results.columns if column not in results.unresolved] or list(results.columns)
+    columns = sorted(there, key=lambda column: column.metric != FORCES)[:_MOST]
     figure, row = row_of_axes(len(columns), width=4.4, title=_title(results))
     values = sorted({_number(run.values[axis]) for run in results.found})
     scale = "log" if values[0] > 0 else "linear"
@@ -103,7 +102,8 @@ def _draw_axis(axes: Axes, results: Results, axis: str, column: Column, values: 
 
 
 def _curves_figure(results: Results) -> Figure:
-    """Validation force error over steps, one panel a point: mean over seeds, band from lowest to highest."""
+    """Validation error of the forces (of energies where there are none) over steps, one panel a point: mean over seeds,
+    band from lowest to highest."""
     points = list(dict.fromkeys(run.point for run in results.found))
     shown = points[:_MOST]
     counts = Counter((run.point, run.variant) for run in results.found if run.point in shown).values()
@@ -114,13 +114,16 @@ def _curves_figure(results: Results) -> Figure:
     if len(points) > _MOST:
         title += f" (the first {_MOST} of {len(points)})"
     points = shown
+    curves = {run.folder: metrics_of(RunFolder(run.folder)) for run in results.found}
+    forces = [np.nan_to_num(found.get(f"valid_{FORCES}", np.zeros(1))).max() for found in curves.values()]
+    metric = FORCES if max(forces) > ROUNDING else ENERGY
     figure, row = row_of_axes(len(points), width=4.6, title=_title(results, title))
     for axes, point in zip(row, points, strict=True):
         for place, variant in enumerate(dict.fromkeys(run.variant for run in results.found)):
             runs = [run for run in results.found if run.point == point and run.variant == variant]
-            _draw_curve(axes, runs, variant, place)
+            _draw_curve(axes, [curves[run.folder] for run in runs], variant, place, f"valid_{metric}")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(xlabel="training step", ylabel=f"validation MAE, {METRICS[FORCES]}", title=point)
+        axes.set(xlabel="training step", ylabel=f"validation MAE, {METRICS[metric]}", title=point)
         log_errors(axes)
     _legends(figure, row)
     return figure
@@ -143,13 +146,12 @@ def _legends(figure: Figure, row: Sequence[Axes]) -> None:
         axes.legend(frameon=False, fontsize=9)
 
 
-def _draw_curve(axes: Axes, runs: Sequence[Found], label: str, place: int) -> None:
+def _draw_curve(axes: Axes, runs: Sequence[dict[str, np.ndarray]], label: str, place: int, error: str) -> None:
     curves = []
-    for run in runs:
-        columns = metrics_of(RunFolder(run.folder))
-        if f"valid_{FORCES}" in columns:
-            kept = np.isfinite(columns[f"valid_{FORCES}"])
-            curves.append((columns["step"][kept], columns[f"valid_{FORCES}"][kept]))
+    for columns in runs:
+        if error in columns:
+            kept = np.isfinite(columns[error])
+            curves.append((columns["step"][kept], columns[error][kept]))
     if not curves:
         return
     steps = sorted(set.intersection(*(set(curve[0].tolist()) for curve in curves)))

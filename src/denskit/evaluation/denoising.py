@@ -20,6 +20,7 @@ from denskit.evaluation.evaluate import Kept, Split, load_force_field, source_of
 from denskit.models.base import ForceField
 from denskit.models.prediction import batches
 from denskit.random import keys_for
+from denskit.runtime.progress import counted
 from denskit.tasks import CellDeNSConfig, Denoises, DeNSConfig, Task, build_task, denoises
 from denskit.tasks.metrics import Metrics
 from denskit.training.load_config import load_config
@@ -27,6 +28,10 @@ from denskit.training.load_config import load_config
 _NAME = "noise_error_relative_to_zero"
 _DRAWS = 50  # of the atoms of one structure
 _GUESSED = 0.6  # noise error without forces: 0.8 to 1.9 where DeNS was measured to pay, 0.3 to 0.5 where it did harm
+
+
+class NothingDrawnError(ValueError):
+    """No atom was corrupted: the structures are too few, or none may be corrupted (no forces, too large ones, ...)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +70,8 @@ def denoise(
         ratios: shares of the free atoms that are corrupted; none: once and twice the run's own, and all.
         split, checkpoint, device, batch_size: as for :func:`denskit.evaluation.evaluate.evaluate`.
 
-    Raises ValueError for a run of another task, a sigma or ratio out of range, and where no atom was corrupted.
+    Raises ValueError for a run of another task and a sigma or ratio out of range, NothingDrawnError where no atom was
+    corrupted.
     """
     task, seed = _task_and_seed(run)
     own_sigma, own_ratio = _own(task)
@@ -86,7 +92,8 @@ def denoise(
                 cell.add(force_field, batch, targets, keys_for(seed, 0, numbers))
             first += len(systems)
     if not all(cell.atoms for cell in cells):
-        raise ValueError(f"{structures.name}: no atom of {len(structures)} structures was drawn; use more of them")
+        judged = counted(len(structures), "structure")
+        raise NothingDrawnError(f"{structures.name}: no atom of {judged} was corrupted; give more, with forces")
     return [cell.recovery() for cell in cells]
 
 

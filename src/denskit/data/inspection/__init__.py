@@ -27,7 +27,6 @@ __all__ = ["CHECKS", "Finding", "Inspection", "Sample", "findings_of", "inspect_
 _WARNING = "warning: "  # of a reader
 SAMPLE = 1000  # structures looked at in sources that are not in memory
 CHECKS: tuple[Callable[[Sample], Iterator[Finding]], ...] = (
-    geometry.few,
     geometry.unsearchable,
     geometry.too_near,
     geometry.crowded,
@@ -69,6 +68,7 @@ def inspect_file(path: str | Path, config: DataConfig | None = None) -> Inspecti
         Finding(severity="problem", found=line.removeprefix(_WARNING)) for line in said if line.startswith(_WARNING)
     ]
     sample = replace(sample, missing=config.missing)
+    findings += geometry.few(sample)
     with np.errstate(all="ignore"):
         return overview(path, sample, notes, _checked(sample, findings))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from denskit.evaluation.study.committees import Committee
-from denskit.evaluation.study.config import METRICS, RELAXATION, SIMULATION, TEST, StudyConfig, points_of, runs_of
+from denskit.evaluation.study.config import MEAN, METRICS, RELAXATION, SIMULATION, TEST, StudyConfig, points_of, runs_of
 from denskit.evaluation.study.judges import asked_of, left_to_judge
 from denskit.evaluation.study.results import Found, Results, Row, by_seed, tabulate
 from denskit.evaluation.study.running import StudyFolder
@@ -18,8 +18,6 @@ from denskit.models.model_file import read_header
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder
 from denskit.training.trainer import judged_by
-
-MEAN = "mean of the tests"
 
 
 def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Committee] = ()) -> Results:
@@ -90,7 +88,7 @@ def _committee_row(results: Results, committee: Committee) -> Row:
     for column, error in errors.items():
         single = {seed: value for seed, value in by_seed(reference, column).items() if seed in seeds}
         if single.keys() == seeds:
-            compared[column] = difference({0: error}, {0: mean_of(list(single.values())).value})
+            compared[column] = difference({0: error}, {0: mean_of(list(single.values())).value}, column.floor)
     return Row(
         variant=f"{first.variant}, mean of {len(members)} models",
         values=first.point,

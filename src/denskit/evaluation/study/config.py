@@ -27,6 +27,7 @@ from denskit.training.settings import RunConfig, SizeRow
 FRAMES = "data.split.train"  # an axis over it keeps validation and test frames
 LR = "training.lr"
 TEST, SIMULATION, RELAXATION = "test", "simulation", "relaxation"  # what runs are judged on, beside files
+MEAN = "mean of the tests"
 _DECIDES_VALIDATION = ("training.best_by", "training.evaluate_structures")
 _TAKEN = ("seed", "output")  # set for each run
 _OF_THE_STUDY = (
@@ -51,6 +52,10 @@ METRICS = {  # key in the results: name and unit for people
     "distance_mean_A": "distance (Å)",
 }
 ENERGY, FORCES = "energy_mae_meV", "forces_mae_meV_per_A"
+
+
+Numbers = float | tuple[float, float] | dict[str, float]  # forces; energies and forces; by metric
+Published = Numbers | dict[str, Numbers]  # of one test, or by test
 
 
 class Relaxations(Settings):
@@ -96,10 +101,20 @@ class StudyConfig(Settings):
     """Simulations with each trained model as by `denskit stability`: {} (published), {length: 20, seeds: 3}."""
     relaxation: Relaxations | None = None
     """Relaxations with each trained model: {path: FILE}, {first_frames: true}."""
-    published: dict[str, dict[str, float | tuple[float, float] | dict[str, float]]] = Field({})
-    """Published numbers for comparison: variant -> {value of the axes, or "": number}; a force MAE in meV/Å, a list of
+    published: dict[str, dict[str, Published]] = Field({})
+    """Published numbers for comparison: variant -> {value of the axes, or "": numbers}; a force MAE in meV/Å, a list of
     the MAE of energies (meV) and forces, or several such as {energy_mae_meV: 5.3, forces_mae_meV_per_A: 7.2,
-    stability_ps: 300, h_of_r_error: 0.02}."""
+    stability_ps: 300, h_of_r_error: 0.02}.  They are of the mean of the tests, if the study has it, else of the test
+    split; of others with their names, {test: [433, 22.9], ood: [629, 30.7]}."""
+
+    @field_validator("published", mode="before")
+    @classmethod
+    def _keys_of_text(cls, value: object) -> object:
+        """Values of axes may be numbers."""
+        if not isinstance(value, dict):
+            return value
+        return {name: {str(key): number for key, number in points.items()} if isinstance(points, dict) else points
+                for name, points in value.items()}  # fmt: skip
 
     @field_validator("seeds", mode="before")
     @classmethod
@@ -168,12 +183,19 @@ class StudyConfig(Settings):
         if unknown:
             raise ValueError(f"published: {unknown[0]!r} is no variant{nearest(unknown[0], self.variants)}")
         numbers = [number for points in self.published.values() for number in points.values()]
-        wrong = sorted({key for number in numbers if isinstance(number, dict) for key in number} - set(METRICS))
+        of_tests = [part for number in numbers for part in by_test(number, "").values()]
+        wrong = sorted({key for number in of_tests if isinstance(number, dict) for key in number} - set(METRICS))
         if wrong:
             raise ValueError(f"published: no error {wrong[0]!r}{nearest(wrong[0], METRICS)}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: {list(self.seeds)} has one twice")
         return self
+
+
+def by_test(published: Published, default: str) -> Mapping[str, Numbers]:
+    """Published numbers by test; ``default``: the test of numbers without one."""
+    named = isinstance(published, dict) and not any(isinstance(number, float | int) for number in published.values())
+    return published if named else {default: published}  # type: ignore[dict-item,return-value]
 
 
 def _are_one(one: object, other: object) -> bool:
@@ -250,7 +272,7 @@ def changed(study: StudyConfig, overrides: Sequence[str]) -> StudyConfig:
         key, equals, text = override.partition("=")
         if not (key and equals):
             raise ValueError(f"{override!r}: write key.sub=value, such as data.path=mine.extxyz")
-        value = yaml.safe_load(text)
+        value = parse_yaml(f"value: {text}", override)["value"]  # as of a file: 1e-3 is a number
         field, _, name = key.partition(".")
         if field not in _OF_THE_STUDY:
             settings[key] = value
@@ -294,11 +316,21 @@ def load_study(name: str | Path) -> StudyConfig:
         raise ValueError(f"{name}: {problems_in(error)}{told}") from None
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts such as 1e-3, which :func:`parse_yaml` would take for numbers."""
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[\d._]+([eE][-+]?\d+)?$"), list("+-.0123456789")
+)
+
+
 def write_study(study: StudyConfig, path: Path) -> None:
     """Write a study file that :func:`load_study` reads."""
     document = study.model_dump(exclude_defaults=True)  # with mode="json" numbers as keys become text
     with atomic_write(path) as temporary:
-        temporary.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+        temporary.write_text(text, encoding="utf-8")
 
 
 def runs_of(study: StudyConfig) -> list[StudyRun]:

@@ -10,11 +10,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from denskit.evaluation.study.config import ENERGY, FORCES, METRICS, describe
+from denskit.evaluation.study.config import (
+    ENERGY,
+    FORCES,
+    MEAN,
+    METRICS,
+    SIMULATION,
+    TEST,
+    Numbers,
+    Published,
+    by_test,
+    describe,
+)
 from denskit.evaluation.study.statistics import Difference, Mean, difference, mean_of
 
+ROUNDING = 1e-3  # meV, meV/Å, ...: smaller mean errors are those of float32, as of forces that symmetry makes zero
 _LARGER_IS_BETTER = ("stability_ps",)
-Published = float | tuple[float, float] | Mapping[str, float]  # forces; energies and forces; by metric
+_OF_SIMULATIONS = ("stability_ps", "h_of_r_error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +58,11 @@ class Column:
         """Name for people; ``several``: there is more than one test."""
         return f"{self.test}: {METRICS[self.metric]}" if several else METRICS[self.metric]
 
+    @property
+    def floor(self) -> float:
+        """Values below it say nothing."""
+        return ROUNDING if "_mae_" in self.metric else 0.0
+
 
 @dataclass(frozen=True)
 class Row:
@@ -57,7 +74,7 @@ class Row:
     differences: Mapping[Column, Difference]  # to the reference variant; empty for itself
     minutes: float
     parameters: int
-    published: Mapping[str, float] = field(default_factory=dict)  # metric -> number
+    published: Mapping[Column, float] = field(default_factory=dict)
     chosen: Mapping[str, Any] = field(default_factory=dict)  # of axes that are tuned: the best values
 
     @property
@@ -96,6 +113,15 @@ class Results:
         """Whether the runs were judged on more than one test."""
         return len({column.test for column in self.columns}) > 1
 
+    def _unresolved(self, column: Column) -> set[str]:
+        """Points with an error that is rounding."""
+        return {row.point for row in self.all_rows if column in row.means and row.means[column].value < column.floor}
+
+    @property
+    def unresolved(self) -> tuple[Column, ...]:
+        """Columns with errors that are rounding."""
+        return tuple(column for column in self.columns if self._unresolved(column))
+
     def best(self, column: Column) -> set[tuple[str, str]]:
         """(point, variant) of the best mean at each point, where all variants have as many seeds.
 
@@ -115,7 +141,7 @@ class Results:
         judged = [
             (row.point, sign * row.means[column].value, row.variant)
             for row in rows
-            if column in row.means and len(counts[row.point]) == 1
+            if column in row.means and len(counts[row.point]) == 1 and row.point not in self._unresolved(column)
         ]
         return {(at, name) for at, value, name in judged if value == min(v for other, v, _ in judged if other == at)}
 
@@ -144,17 +170,29 @@ def tabulate(
             if runs:
                 numbers = (published or {}).get(variant, {})
                 last = str(list(values.values())[-1]) if values else ""
-                number = numbers.get(describe(values), numbers.get(last, {}))
-                rows.append(row_of(runs, reference, columns, published=_by_metric(number)))
+                number = numbers.get(describe(values)) or numbers.get(last) or {}
+                rows.append(row_of(runs, reference, columns, published=_by_column(number, columns)))
     return Results(title, columns, tuple(rows), tuple(found), variants[0], variants=tuple(variants))
 
 
-def _by_metric(published: Published) -> Mapping[str, float]:
-    if isinstance(published, Mapping):
-        return published
-    if isinstance(published, int | float):
-        return {FORCES: published}
-    return dict(zip((ENERGY, FORCES), published, strict=True))
+def _by_column(published: Published, columns: Sequence[Column]) -> Mapping[Column, float]:
+    """Published numbers of the columns that there are."""
+    files = {column.test for column in columns if column.metric not in _OF_SIMULATIONS}
+    default = next(iter(files)) if len(files) == 1 else MEAN if MEAN in files else TEST
+    found = {
+        Column(SIMULATION if metric in _OF_SIMULATIONS else test, metric): number
+        for test, numbers in by_test(published, default).items()
+        for metric, number in _by_metric(numbers).items()
+    }
+    return {column: found[column] for column in columns if column in found}
+
+
+def _by_metric(numbers: Numbers) -> Mapping[str, float]:
+    if isinstance(numbers, Mapping):
+        return numbers
+    if isinstance(numbers, int | float):
+        return {FORCES: numbers}
+    return dict(zip((ENERGY, FORCES), numbers, strict=True))
 
 
 def row_of(
@@ -162,13 +200,13 @@ def row_of(
     reference: Sequence[Found],
     columns: Sequence[Column],
     *,
-    published: Mapping[str, float] | None = None,
+    published: Mapping[Column, float] | None = None,
 ) -> Row:
     """Means of runs of one variant and point, and differences to those of the reference variant."""
     own = {column: by_seed(runs, column) for column in columns}
     gaps: dict[Column, Difference] = {}
     if reference and runs[0].variant != reference[0].variant:
-        compared = {column: difference(own[column], by_seed(reference, column)) for column in columns}
+        compared = {column: difference(own[column], by_seed(reference, column), column.floor) for column in columns}
         gaps = {column: gap for column, gap in compared.items() if gap is not None}
     return Row(
         variant=runs[0].variant,
@@ -216,7 +254,7 @@ def means_as_csv(results: Results) -> str:
         for column, mean in row.means.items():
             gap = row.differences.get(column)
             values = [mean.value, mean.error, *((gap.percent, gap.low, gap.high) if gap else (math.nan,) * 3)]
-            values.append(row.published.get(column.metric, math.nan))
+            values.append(row.published.get(column, math.nan))
             cells = ["" if math.isnan(value) else f"{value:.7g}" for value in values]
             point = {**row.values, **row.chosen}
             where = [row.label, *(point.get(key, "") for key in axes), column.test, column.metric, mean.count]

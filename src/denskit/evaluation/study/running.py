@@ -10,13 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from denskit.evaluation.denoising import noise_error
+from denskit.evaluation.denoising import NothingDrawnError, noise_error
 from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, load_study, runs_of, write_study
 from denskit.evaluation.study.inputs import require_files, require_same_inputs, training_files
 from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split, require_judgeable
@@ -227,7 +227,8 @@ def _train_and_judge(study: StudyConfig, run: StudyRun, folder: StudyFolder, *, 
         "steps": header["metadata"]["step"],
     }
     if denoises(config.task) and "test" in errors:
-        result["noise"] = before.get("noise") or noise_error(path)
+        with suppress(NothingDrawnError):  # it says something about the noise, and nothing about the training
+            result["noise"] = before.get("noise") or noise_error(path)
     write_json(folder.result(run), result)
     return result
 

@@ -14,7 +14,7 @@ from denskit.evaluation.study.results import Found
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder
 
-_JUDGED = {"test": "tested", "valid": "validated"}
+_JUDGED = {"test": "tested on different structures (test)", "valid": "validated on different structures"}
 
 
 def of_other_structures(found: Sequence[Found], part: Literal["test", "valid"]) -> str:
@@ -37,5 +37,5 @@ def of_other_structures(found: Sequence[Found], part: Literal["test", "valid"]) 
         common = one.keys() & other.keys()
         unlike = any(one[seed] != other[seed] for seed in common)
         if unlike or (not common and not set(one.values()) & set(other.values())):
-            return f"{_JUDGED[part]} on different structures: their differences say little"
+            return f"{_JUDGED[part]}: their differences there say little"
     return ""

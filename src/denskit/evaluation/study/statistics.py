@@ -36,9 +36,9 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(float(np.mean(values)), error, len(values))
 
 
-def difference(values: Mapping[int, float], reference: Mapping[int, float]) -> Difference | None:
+def difference(values: Mapping[int, float], reference: Mapping[int, float], floor: float = 0.0) -> Difference | None:
     """Difference of two variants, paired by seed, by Student's t distribution; None without a common seed,
-    and where the reference is zero.
+    and where the reference is not above ``floor``.
 
     Relative to the mean of the reference over the common seeds.
     """
@@ -46,7 +46,7 @@ def difference(values: Mapping[int, float], reference: Mapping[int, float]) -> D
     if not seeds:
         return None
     mean = abs(float(np.mean([reference[seed] for seed in seeds])))
-    if mean == 0:
+    if mean <= floor:
         return None
     pairs = np.array([values[seed] - reference[seed] for seed in seeds])
     scale = 100 / mean

@@ -10,7 +10,7 @@ from rich.table import Column as RichColumn
 from rich.table import Table
 
 from denskit.evaluation.study.config import FORCES, METRICS
-from denskit.evaluation.study.results import Column, Results, Row, as_csv, means_as_csv
+from denskit.evaluation.study.results import ROUNDING, Column, Results, Row, as_csv, means_as_csv
 from denskit.evaluation.study.statistics import Difference, Mean
 
 _BOLD = ("\x02", "\x03")  # no text has them
@@ -37,16 +37,16 @@ def text_of_difference(gap: Difference) -> str:
     return f"{gap.percent:+.1f} % [{gap.low:+.1f}, {gap.high:+.1f}]"
 
 
-def _columns(results: Results) -> tuple[list[Column], list[str]]:
-    """The columns with differences to the reference, and the metrics with published numbers."""
+def _columns(results: Results) -> tuple[list[Column], list[Column]]:
+    """The columns with differences to the reference, and those with published numbers."""
     gaps = [column for column in results.columns if column.metric == FORCES]
-    return gaps, [metric for metric in METRICS if any(metric in row.published for row in results.rows)]
+    return gaps, [column for column in results.columns if any(column in row.published for row in results.rows)]
 
 
 def _header(results: Results) -> list[str]:
     gaps, published = _columns(results)
     titles = {column: column.title(results.several_tests) for column in results.columns}
-    extra = [_change_of(titles[column]) for column in gaps] + [f"published {METRICS[metric]}" for metric in published]
+    extra = [_change_of(titles[column]) for column in gaps] + [f"published {titles[column]}" for column in published]
     return ["", "variant", "seeds", *titles.values(), *extra, "minutes", "parameters"]
 
 
@@ -71,7 +71,7 @@ def _cells(results: Results, row: Row, bold: tuple[str, str]) -> list[str]:
     gaps, published = _columns(results)
     count = str(max((mean.count for mean in row.means.values()), default=0))
     extra = [_gap(row, column) for column in gaps]
-    extra += [f"{row.published[metric]:g}" if metric in row.published else "" for metric in published]
+    extra += [f"{row.published[column]:g}" if column in row.published else "" for column in published]
     means = [_marked(results, row, column, bold) for column in results.columns]
     return [row.point, row.label, count, *means, *extra, f"{row.minutes:.1f}", f"{row.parameters:,}"]
 
@@ -105,6 +105,9 @@ def note(results: Results) -> str:
     tests = dict.fromkeys(column.test for column in results.columns if "_mae_" in column.metric)
     words = _NOTE + (_OF_TUNED if results.tuned else "") + (_OF_COMMITTEES if results.committees else "")
     warned = [f"The variants were {results.warning}."] if results.warning else []
+    if results.unresolved:
+        titles = ", ".join(column.title(results.several_tests) for column in results.unresolved)
+        warned.append(f"Errors below {ROUNDING:g} ({titles}) are rounding, and are not compared.")
     return " ".join([words.format(reference=results.reference, tests=", ".join(tests)), *warned, *results.remarks])
 
 
