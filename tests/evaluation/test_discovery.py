@@ -227,6 +227,18 @@ def test_mistakes_are_told_before_the_first_move(tmp_path: Path, files: dict[str
     ase.io.write(tmp_path / "others.extxyz", frames)
     code, _, said = _run("--discovery", files["initial"], "--relaxed", tmp_path / "others.extxyz", "-o", output)
     assert code == 1 and "none of its structures has the material_id of one of" in said and "mp-0, mp-1" in said
+    ends = ase.io.read(files["relaxed"], ":")
+    ase.io.write(tmp_path / "again.extxyz", [*ends, ends[0]])
+    code, _, said = _run("--discovery", files["initial"], "--relaxed", tmp_path / "again.extxyz", "-o", output)
+    assert code == 1 and "again.extxyz: two structures have the material_id wbm-1" in said
+    for name in ("initial", "relaxed"):
+        bare = ase.io.read(files[name], ":")
+        for atoms in bare:
+            del atoms.info["material_id"]
+        ase.io.write(tmp_path / f"bare_{name}.extxyz", bare[:: 1 if name == "initial" else -1])
+    arguments = ("--discovery", tmp_path / "bare_initial.extxyz", "--relaxed", tmp_path / "bare_relaxed.extxyz")
+    code, _, said = _run(*arguments, "-o", output)
+    assert code == 1 and "is Cu in" in said and "and Au in" in said and "matched by their places" in said
     assert "give --output FOLDER" in _run("--discovery", files["initial"])[2]
     assert "--hull, --relaxed and --resume belong to --discovery" in _run("--hull", files["hull"])[2]
     assert not output.exists()

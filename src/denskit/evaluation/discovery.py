@@ -22,7 +22,7 @@ from denskit.data.base import Source
 from denskit.data.writing import Originals, plain, relaxed_at
 from denskit.evaluation.conductivities import MEANS, KnownConductivities, judge_conductivities
 from denskit.evaluation.convex_hull import ConvexHull
-from denskit.evaluation.stability_metrics import stability_metrics
+from denskit.evaluation.stability_metrics import STABLE, stability_metrics
 from denskit.files import atomic_write, write_json
 from denskit.reading.documents import read_json
 from denskit.runtime.progress import Report, unreported
@@ -59,19 +59,23 @@ class Materials:
     def references(self) -> dict[str, Reference]:
         """Of each structure, by name: its ``material_id``, its ``sid``, or its place in the file.
 
-        Raises ValueError for a name that occurs twice.
+        Raises ValueError for a name that occurs twice in a file, and for a relaxed structure of another composition.
         """
-        named = list(_named(self.source, self.file))
-        twice = [name for name, count in Counter(name for name, _ in named).items() if count > 1]
-        if twice:
-            raise ValueError(f"{self.file}: two structures have the {NAME} {twice[0]}; results would be mixed up")
-        known = {} if self.relaxed is None else dict(_named(*self.relaxed))
-        if self.relaxed is not None and not known.keys() & {name for name, _ in named}:
+        named = _by_name(self.source, self.file)
+        known = {} if self.relaxed is None else _by_name(*self.relaxed)
+        if self.relaxed is not None and not known.keys() & named.keys():
             raise ValueError(
                 f"{self.relaxed[1]}: none of its structures has the {NAME} of one of {self.file}: it has "
-                f"{', '.join(list(known)[:3])}, ... there, {', '.join([name for name, _ in named][:3])}, ... here"
+                f"{', '.join(list(known)[:3])}, ... there, {', '.join(list(named)[:3])}, ... here"
             )
-        return {name: _reference(own, known.get(name)) for name, own in named}
+        for name in named.keys() & known.keys():
+            own, relaxed = (atoms.get_chemical_formula(empirical=True) for atoms in (named[name], known[name]))
+            if own != relaxed and self.relaxed is not None:
+                raise ValueError(
+                    f"{name} is {own} in {self.file} and {relaxed} in {self.relaxed[1]}. Structures without a {NAME} "
+                    f"or a sid are matched by their places: give both files one order, or each structure a {NAME}"
+                )
+        return {name: _reference(own, known.get(name)) for name, own in named.items()}
 
     @cached_property
     def names(self) -> list[str]:
@@ -200,6 +204,15 @@ def _named(source: Source, file: Path) -> Iterator[tuple[str, ase.Atoms]]:
         yield name, named
 
 
+def _by_name(source: Source, file: Path) -> dict[str, ase.Atoms]:
+    """As :func:`_named`.  Raises ValueError for a name that occurs twice."""
+    named = list(_named(source, file))
+    twice = [name for name, count in Counter(name for name, _ in named).items() if count > 1]
+    if twice:
+        raise ValueError(f"{file}: two structures have the {NAME} {twice[0]}; results would be mixed up")
+    return dict(named)
+
+
 def _reference(own: ase.Atoms, relaxed: ase.Atoms | None) -> Reference:
     energy = own.info[ENERGY] if relaxed is None else relaxed.info["label"]
     above = own.info[HULL] if relaxed is None or relaxed.info[HULL] is None else relaxed.info[HULL]
@@ -251,7 +264,7 @@ def _metrics(rows: list[dict[str, Any]]) -> dict[str, float]:
     predicted, reference = columns["e_above_hull_eV_per_atom"], columns["reference_e_above_hull_eV_per_atom"]
     found: dict[str, float] = {}
     if np.isfinite(predicted).any():
-        found["predicted_stable"] = int((predicted <= 0).sum())
+        found["predicted_stable"] = int((predicted <= STABLE).sum())
     if np.isfinite(error := energy - known).any():
         found["energy_MAE_eV_per_atom"] = float(np.nanmean(np.abs(error)))
     if (judged := np.isfinite(reference)).any() and np.isfinite(predicted).any():
