@@ -11,6 +11,7 @@ from ase.build import molecule
 from cli_calls import denskit
 from denskit.data import DataConfig, load_data, read_file
 from denskit.data.inspection import inspect_file
+from denskit.data.loading import read_files
 from denskit.data.readers.folders import Files, read_given
 from denskit.data.readers.formats import are_shards
 from denskit.data.splits import identity_of
@@ -89,3 +90,16 @@ def test_the_files_of_a_folder_or_pattern_are_trained_on(tmp_path: Path, pattern
     changed.write_text("nothing")
     with pytest.raises(ValueError, match=changed.name):
         load_data(DataConfig(path=given, split=split), 0)
+
+
+OUTCAR = Path(ase.__file__).parent / "test" / "testdata" / "vasp" / "OUTCAR_example_1"
+
+
+@pytest.mark.skipif(not OUTCAR.is_file(), reason="this installation of ASE has no OUTCAR")
+def test_outputs_of_vasp_in_folders_of_their_own(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "OUTCAR").write_bytes(OUTCAR.read_bytes())
+    first, second = read_files(tmp_path / "*" / "OUTCAR", DataConfig(), ("energy", "forces", "stress"))[0]
+    assert first.energy == second.energy == pytest.approx(-68.23103, abs=1e-4)
+    assert len(first) == 18 and first.forces is not None and first.stress is not None
