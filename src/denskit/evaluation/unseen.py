@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from denskit.data.readers.formats import is_there
+from denskit.data.readers.formats import files_in, is_there
 from denskit.data.splits import PARTS, identity_of
 from denskit.models.base import ForceField
 from denskit.models.model_file import read_header, run_settings
@@ -55,22 +55,26 @@ def warnings_for_file(members: Sequence[Member], file: Path, frames: int) -> lis
     file = file.expanduser()
     if not is_there(file):  # an address
         return []
-    told = [member for member in members if not isinstance(member, ForceField) and file.resolve() in _files(member)]
+    models = [member for member in members if not isinstance(member, ForceField)]
+    told = [member for member in models if file.resolve() in _files(member) or _is_part(member, file)]
     splits = [folder_of(member).divided() for member in told]
     same = identity_of(file) if any(splits) else None
     said = []
     for member, split in zip(told, splits, strict=True):
-        if _replays(member, file):
-            count = "some"
+        part = f"the {frames} structures of {file}"
+        if _is_part(member, file):
+            seen = f"files of which {file} is one"
+        elif _replays(member, file):
+            seen = f"some of {part}"
         elif split is None:
-            count = "some" if _is_divided(member) else str(frames)
+            seen = f"{'some' if _is_divided(member) else frames} of {part}"
         elif (split.size, split.sha256) == same:
-            count = str(len(split.train))
+            seen = f"{len(split.train)} of {part}"
         else:  # the file has changed
             continue
         said.append(
-            f"warning: {os.fspath(member)} has trained on {count} of the {frames} structures of {file}, whose errors "
-            "say little about others; denskit evaluate without a file judges the test split of a run"
+            f"warning: {os.fspath(member)} has trained on {seen}, whose errors say little about others; denskit "
+            "evaluate without a file judges the test split of a run"
         )
     return said
 
@@ -98,6 +102,11 @@ def _files(member: str | os.PathLike[str], replayed: bool = True) -> set[Path]:
     names = [given] if isinstance(given, str) else [part["path"] for part in given]
     names += filter(None, [run.get("training", {}).get("replay")] if replayed else [])
     return {Path(name).expanduser().resolve() for name in names}
+
+
+def _is_part(member: str | os.PathLike[str], file: Path) -> bool:
+    """Whether a file is one of a folder or a pattern that a model was trained on."""
+    return any(file.resolve() == part.resolve() for name in _files(member) for part in files_in(name))
 
 
 def _replays(member: str | os.PathLike[str], file: Path) -> bool:

@@ -16,6 +16,9 @@ from denskit.data.readers.folders import Files, read_given
 from denskit.data.readers.formats import are_shards
 from denskit.data.splits import identity_of
 from denskit.data.writing import Originals, plain, relabelled
+from denskit.evaluation.unseen import warnings_for_file
+from denskit.training.load_config import load_config
+from denskit.training.run import train
 
 from trained import TRAINED
 
@@ -82,6 +85,16 @@ def test_the_files_of_a_folder_or_pattern_are_trained_on(tmp_path: Path, pattern
     for part in ("train", "valid", "test"):
         assert [s.energy for s in getattr(one, part)] == [s.energy for s in getattr(many, part)]
     assert many.messages[0].startswith(f"{given}: 24 structures in 24 files")
+    output = str(tmp_path / "run")
+    settings = {"data.path": given, "data.split": split, "training.max_steps": 2}
+    run = train(load_config("demo", settings | {"output": output}))
+    parts = sorted((tmp_path / "calc").rglob("*.extxyz"))
+    said = [warnings_for_file([run], file, 1) for file in (*parts, whole)]
+    for file, (warning,) in zip(parts, said[:-1], strict=True):
+        assert warning.startswith(f"warning: {output} has trained on files of which {file} is one, whose errors")
+    assert said[-1] == [], "another file with the same structures is not recognized"
+    (one,) = warnings_for_file([run], Path(given), 24)
+    assert one.startswith(f"warning: {output} has trained on 12 of the 24 structures of {given}, whose")
     before = identity_of(Path(given))
     changed = sorted((tmp_path / "calc").rglob("*.extxyz"))[3]
     text = changed.read_text()
