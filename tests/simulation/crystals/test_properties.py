@@ -23,6 +23,7 @@ from denskit.simulation.crystals import (
 )
 from denskit.simulation.crystals.elastic import Elasticity, cubic_constants
 from denskit.simulation.crystals.folder import measure_into
+from denskit.simulation.crystals.phonons import thermal_properties
 from denskit.simulation.potential import Evaluation
 from denskit.simulation.relaxation import relax
 from denskit.simulation.relaxation.cells import CellRelaxation
@@ -152,6 +153,29 @@ def test_phonons_are_those_of_the_hessian(crystal: System) -> None:
     np.testing.assert_allclose(theirs, np.sort(own), atol=0.02 * own.max())
     assert found.stable
     assert 3 * 8.314 * 0.5 < found.heat_capacity <= 3 * 8.3145
+
+
+def test_the_free_energy_does_not_depend_on_the_rounding_of_translations(crystal: System) -> None:
+    """Each atom is held, or pushed away, by a spring of 1e-11 eV/Å^2, which moves frequencies at Gamma about 0."""
+    pytest.importorskip("phonopy")
+    found = phonons(MORSE, crystal, SETTINGS)
+    modes = found.phonopy
+    exact = np.array(modes.force_constants)
+    for stiffness in (1e-11, -1e-11):
+        constants = exact.copy()
+        assert constants.shape[0] == constants.shape[1], "of all atoms of the supercell"
+        constants[np.arange(len(constants)), np.arange(len(constants))] += stiffness * np.eye(3)
+        modes.force_constants = constants
+        modes.run_mesh(60.0)
+        translations = np.sort(np.abs(modes.mesh.frequencies), axis=None)[:3]
+        assert (translations > 1e-6).all() and (translations < 1e-3).all(), "THz"
+        assert thermal_properties(modes) == pytest.approx((found.heat_capacity, found.free_energy), rel=1e-9)
+    frequencies, weights = modes.mesh.frequencies, modes.mesh.weights
+    kept = frequencies > 0.01  # THz
+    quanta = 4.135667696 * np.where(kept, frequencies, 1.0)  # meV
+    heat = 1000 * 8.617333262e-5 * 300.0  # meV
+    each = np.where(kept, quanta / 2 + heat * np.log1p(-np.exp(-quanta / heat)), 0.0).sum(1)
+    assert found.free_energy == pytest.approx(0.0964853321 * (weights @ each) / weights.sum(), rel=1e-4)  # kJ/mol
 
 
 def test_a_molecule_is_refused() -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MESH = 60.0  # Å: lengths of the sampling of q, as phonopy counts them
 IMAGINARY = -0.05  # THz: below it a mode is unstable; acoustic modes near Gamma scatter about 0
+RESTING = 1e-3  # THz: modes below it are translations at Gamma, of frequencies 0 but for rounding
 TEMPERATURE = 300.0  # K
 
 
@@ -55,18 +56,28 @@ def phonons(potential: EnergyAndForces, crystal: System, settings: CrystalSettin
         calculation.produce_force_constants()
         calculation.run_mesh(MESH)
         calculation.run_total_dos()
-        calculation.run_thermal_properties(temperatures=[TEMPERATURE])
-    sampled, density, thermal = calculation.mesh, calculation.total_dos, calculation.thermal_properties
+        heat_capacity, free_energy = thermal_properties(calculation)
+    sampled, density = calculation.mesh, calculation.total_dos
     return Phonons(
         frequencies=density.frequency_points,
         density=density.dos,
         smallest=float(sampled.frequencies.min()),
         largest=float(sampled.frequencies.max()),
-        heat_capacity=float(thermal.heat_capacity[0]),
-        free_energy=float(thermal.free_energy[0]),
+        heat_capacity=heat_capacity,
+        free_energy=free_energy,
         atoms=len(calculation.supercell),
         phonopy=calculation,
     )
+
+
+def thermal_properties(calculation: Phonopy) -> tuple[float, float]:
+    """Heat capacity (J/K/mol) and free energy (kJ/mol) of the modes on the mesh at 300 K, of primitive cells.
+
+    Without a limit above 0 the sign of rounding would decide whether translations at Gamma count as soft vibrations.
+    """
+    calculation.run_thermal_properties(temperatures=[TEMPERATURE], cutoff_frequency=RESTING)
+    found = calculation.thermal_properties
+    return float(found.heat_capacity[0]), float(found.free_energy[0])
 
 
 def _phonopy(crystal: System, settings: CrystalSettings) -> Any:
