@@ -16,6 +16,9 @@ from denskit.tasks import DeNSConfig, EnergyForcesConfig
 from denskit.training.load_config import RunConfig, TrainingConfig, load_config
 from denskit.training.settings import parse_interval
 
+FLAT = ("model.l_max=1", "model.m_max=1")
+DIRECT = ("model.forces=direct", "model.stress=direct")
+
 
 def test_overrides_win_and_are_read_as_yaml(tiny: Callable[..., RunConfig]) -> None:
     config = tiny("training.lr=1e-4", "model.channels=[4,4]", "data.references={H: -13.6, C: -1, O: -2}", "seed=7")
@@ -128,6 +131,24 @@ def test_errors_name_settings_as_users_write_them(override: str, said: str) -> N
     assert said in message
     assert not any(word in message for word in ("tuple[", "literal[", "dict[", "constrained", "FixedScale", "Part"))
     assert message.count("\n") <= message.count("missing")  # one problem a setting
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["model=esen", *FLAT, *DIRECT], "; set model.l_max=2 or more, or model.stress=none"),
+        (["model=equiformer_v3", *FLAT, *DIRECT], "; set model.l_max=2 or more, or model.stress=none"),
+        (["model=esen", *FLAT, "task=cell_dens", "task.stress_encoding=false"], "l_max=2 or more, or task=dens"),
+        (["task=cell_dens"], "; give model.channels degrees 0 to 2, or task=dens"),
+    ],
+)
+def test_a_head_of_a_degree_that_the_features_lack_is_refused(
+    tiny: Callable[..., RunConfig], overrides: list[str], said: str
+) -> None:
+    """It ended at the first batch, where no component of degree 2 was there."""
+    with pytest.raises(ValueError, match="reads features of degree 2, and .* up to 1") as error:
+        tiny(*overrides)
+    assert said in str(error.value)
 
 
 def test_a_key_of_another_task_is_pointed_out(tiny: Callable[..., RunConfig]) -> None:

@@ -50,9 +50,8 @@ def build_force_field(config: ModelConfig, *, heads: dict[str, str], scaling: Sc
             f"the data hold atomic number {max(scaling.elements)}, the model embeds numbers below "
             f"{config.num_elements}; set model.num_elements={max(scaling.elements) + 1} or more"
         )
-    own = {"energy": "0"} | ({"forces": "1"} if config.forces == "direct" else {})
-    own |= {"stress": "0+2"} if config.stress == "direct" else {}
-    all_heads = own | heads
+    all_heads = config.heads | heads
+    config.require_degrees(all_heads)
     force_input_scale = config.force_input_scale or 1 / float(scaling.force_scale)
     backbone = MODELS[config.name].backbone(config, all_heads, force_input_scale)  # type: ignore[call-arg, arg-type]
     return ForceField(backbone, all_heads, scaling)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -38,6 +39,26 @@ class ModelConfig(Settings):
     def with_neighbors(self, batch: Batch) -> Batch:
         """The batch with the model's edges; see :func:`denskit.geometry.neighbors.build_neighbors`."""
         return build_neighbors(batch, self.cutoff, max_neighbors=self.max_neighbors, strict=self.strict_neighbors)
+
+    @property
+    def heads(self) -> dict[str, str]:
+        """The model's own heads, as name -> irreps."""
+        forces = {"forces": "1"} if self.forces == "direct" else {}
+        return {"energy": "0"} | forces | ({"stress": "0+2"} if self.stress == "direct" else {})
+
+    def require_degrees(self, heads: Mapping[str, str]) -> None:
+        """Raise ValueError for heads (name -> irreps) of a degree that the features lack."""
+        highest: int | None = getattr(self, "l_max", None)
+        for name, irreps in heads.items():
+            if highest is None or (wanted := int(irreps[-1])) <= highest:
+                continue
+            by_number = "l_max" in type(self).model_fields
+            remedy = f"set model.l_max={wanted} or more" if by_number else f"give model.channels degrees 0 to {wanted}"
+            instead = {"stress": ", or model.stress=none", "strain": ", or task=dens"}.get(name, "")
+            raise ValueError(
+                f"the head for {name} reads features of degree {wanted}, and those of this model have degrees up to "
+                f"{highest}; {remedy}{instead}"
+            )
 
     @model_validator(mode="after")
     def _stress_needs_gradients(self) -> ModelConfig:

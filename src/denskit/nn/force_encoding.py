@@ -47,11 +47,7 @@ class ForceEncoding(nn.Module):
         self.linear = SO3Linear([1] * len(channels), channels, bias=bias or mark, init=init)
         if mark and self.linear.bias is not None:
             nn.init.normal_(self.linear.bias)
-        if stress and len(channels) < 3:
-            raise ValueError(
-                f"task=cell_dens encodes the stress, which has degree 2, and the features have degrees up to "
-                f"{len(channels) - 1}; give model.l_max=2 or more, or task.stress_encoding=false"
-            )
+        assert len(channels) > 2 or not stress, "ModelConfig.require_degrees checks this"
         self.stress = nn.ModuleDict({str(l): nn.Linear(1, channels[l], bias=False) for l in (0, 2)}) if stress else None
 
     def forward(self, encoded: Tensor) -> list[Tensor]:

@@ -14,7 +14,7 @@ from denskit.data.config import DataConfig
 from denskit.models.config import ModelConfig
 from denskit.reading.remote import address_of
 from denskit.settings import OnResume, Settings
-from denskit.tasks import TaskConfig
+from denskit.tasks import TaskConfig, build_task
 from denskit.zoo import PREFIX
 
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(step|epoch|minute)s?")
@@ -311,6 +311,7 @@ class RunConfig(Settings):
                 "or 11 bits is mostly rounding, and training would differentiate it once more. Use amp=none, or "
                 "model.forces=direct"
             )
+        self.model.require_degrees(self.model.heads | build_task(self.task).heads)
         self._check_scale()
         if self.training.best_by == "forces" and self.task.forces_weight == 0:
             raise ValueError(

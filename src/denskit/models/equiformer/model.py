@@ -123,8 +123,6 @@ class MatrixHead(nn.Module):
 
     def __init__(self, config: EquiformerConfig) -> None:
         super().__init__()
-        if len(config.feature_channels) < 3:
-            raise ValueError(f"a strain has degree 2; model.feature_channels={list(config.feature_channels)} lack it")
         self.linear = nn.ModuleDict({str(l): nn.Linear(config.feature_channels[l], 1, bias=False) for l in (0, 2)})
 
     def forward(self, features: EquiformerFeatures) -> Tensor:

@@ -70,8 +70,8 @@ def phonons(potential: EnergyAndForces, crystal: System, settings: CrystalSettin
     )
 
 
-def thermal_properties(calculation: Phonopy) -> tuple[float, float]:
-    """Heat capacity (J/K/mol) and free energy (kJ/mol) of the modes on the mesh at 300 K, of primitive cells.
+def thermal_properties(calculation: Any) -> tuple[float, float]:
+    """Heat capacity (J/K/mol) and free energy (kJ/mol) of primitive cells at 300 K, of the modes on phonopy's mesh.
 
     Without a limit above 0 the sign of rounding would decide whether translations at Gamma count as soft vibrations.
     """
