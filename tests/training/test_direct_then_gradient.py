@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ase.io
 import pytest
+from ase.calculators.singlepoint import SinglePointCalculator
 
 from denskit.models.model_file import load_model
+from denskit.simulation.calculator import DenskitCalculator
 from denskit.training.load_config import load_config
 from denskit.training.run import train
 from training.strained import crystals
@@ -72,6 +75,29 @@ def test_the_energy_head_may_start_fresh(preset: str, data: Path, tmp_path: Path
         _train(
             preset, data, tmp_path / "f", *settings, "training.fresh_heads=[energy]", "training.frozen=[heads.energy]"
         )
+
+
+def test_what_direct_forces_learned_is_replayed_for_gradient_forces(preset: str, data: Path, tmp_path: Path) -> None:
+    """Gradients of an energy that was learned beside direct forces are wrong at first; the structures are known."""
+    direct = _train(preset, data, tmp_path / "direct", *DIRECT)
+    new = crystals(tmp_path / "new.extxyz", [22, 8], 12)
+    settings = [f"training.init_from={direct}", "training.lr=1e-6", "training.warmup=0", "model.stress=strain"]
+    same = _train(preset, new, tmp_path / "same", *settings, f"training.replay={data}")
+    assert "structures that the model was trained on" in (same / "train.log").read_text()
+    labelled = []
+    for atoms in ase.io.read(data, ":"):
+        atoms.calc = DenskitCalculator(direct)
+        results = {"energy": atoms.get_potential_energy(), "forces": atoms.get_forces()}
+        atoms.calc = SinglePointCalculator(atoms, **results, stress=atoms.get_stress())
+        labelled.append(atoms)
+    other = tmp_path / "other.extxyz"  # known by the errors of the direct model, not by its content
+    ase.io.write(other, labelled)
+    _train(preset, new, tmp_path / "as_predicted", *settings, f"training.replay={other}")
+    for atoms in labelled:
+        atoms.calc.results["forces"] = -atoms.calc.results["forces"]
+    ase.io.write(other, labelled)
+    with pytest.raises(ValueError, match=r"error is 2.00 of a trivial prediction's on these structures"):
+        _train(preset, new, tmp_path / "wrong", *settings, f"training.replay={other}")
 
 
 def test_fresh_heads_want_a_trained_model(preset: str) -> None:

@@ -122,7 +122,7 @@ def test_old_structures_are_read_as_they_were_trained_on(tmp_path: Path) -> None
     run = train(config)
     config = load_config("demo", [f"training.init_from={run}", f"training.replay={first}", f"data.path={valid}",
                                   "data.name=file", "data.molecule=null", f"output={tmp_path / 'x'}"])  # fmt: skip
-    old, said = old_structures(config)
+    old, said, _ = old_structures(config)
     assert len(old) == 19 and not any(system.denoise for system in old)
     assert "left out 1 of 20" in said[-1]
 

@@ -23,7 +23,7 @@ from denskit.data.readers.formats import is_there, path_of, place_of
 from denskit.data.records import joined
 from denskit.data.splits import identity_of
 from denskit.models.base import ForceField
-from denskit.models.model_file import read_header, run_settings
+from denskit.models.model_file import load_model, read_header, run_settings
 from denskit.models.scaling import Scaling
 from denskit.tasks.metrics import measure
 from denskit.training.loader import Mixture
@@ -44,7 +44,7 @@ def with_replay(config: RunConfig, new: Source, force_field: ForceField) -> tupl
     if training.replay is None:
         return Mixture(new, len(new)), []
     trained = model_file(str(training.init_from))
-    old, said = old_structures(config)
+    old, said, recognised = old_structures(config)
     each = round(len(new) * training.replay_share / (1 - training.replay_share))
     held = min(JUDGED, len(old) // 10)
     if not each or not held or len(old) - held < 1:
@@ -53,8 +53,9 @@ def with_replay(config: RunConfig, new: Source, force_field: ForceField) -> tupl
             f"training.replay_share={training.replay_share:g} come to {each} an epoch, {held} held out; at least 1 of "
             "each is wanted. Give more old structures, or a larger share"
         )
+    if not recognised:
+        _require_known(load_model(trained), evenly(old, JUDGED), training.replay, training.evaluate_batch_size)
     moved = _Moved(old, *_movement(Scaling.from_dict(read_header(trained)["scaling"]), force_field.scaling))
-    _require_known(force_field, evenly(moved, JUDGED), training.replay, training.evaluate_batch_size)
     order = np.random.default_rng(config.seed).permutation(len(old))
     chosen = Subset(moved, order[held:], f"{training.replay} (replay)")
     mixture = Mixture(joined([new, chosen]), len(new), each, Subset(moved, np.sort(order[:held]), "old structures"))
@@ -76,9 +77,10 @@ def _trained_part(trained: Path, file: str, structures: int) -> np.ndarray | Non
     return own.train
 
 
-def old_structures(config: RunConfig) -> tuple[Source, list[str]]:
+def old_structures(config: RunConfig) -> tuple[Source, list[str], bool]:
     """The structures of ``training.replay`` that the trained model learned, read as then, and messages.
 
+    The last is whether the file is that of the model's own run, bit for bit.
     Raises ValueError for a file of this run's own data.
     """
     training, trained = config.training, model_file(str(config.training.init_from))
@@ -95,9 +97,9 @@ def old_structures(config: RunConfig) -> tuple[Source, list[str]]:
     old, said = read_files(training.replay, reading.model_copy(update={"origin": _origin(data, training.replay)}))
     part = _trained_part(trained, training.replay, len(old))
     if part is None:
-        return _filtered(old, data, said)
+        return *_filtered(old, data, said), False
     said.append(f"{training.replay}: the {len(part)} of {len(old)} structures that the model was trained on")
-    return Subset(old, part, f"{training.replay} (train)"), said
+    return Subset(old, part, f"{training.replay} (train)"), said, True
 
 
 def _filtered(old: Source, data: Mapping[str, Any], said: list[str]) -> tuple[Source, list[str]]:
@@ -155,11 +157,15 @@ class _Moved(Source):
         return replace(system, energy=system.energy + moved)
 
 
-def _require_known(force_field: ForceField, old: Source, path: str | Path, batch_size: int) -> None:
-    """Raise ValueError for structures with unknown elements, and for those that the model does not know."""
+def _require_known(trained: ForceField, old: Source, path: str | Path, batch_size: int) -> None:
+    """Raise ValueError for structures with unknown elements, and for those that the trained model does not know.
+
+    Its own heads tell, not the model to be trained: gradients of an energy learned beside direct forces are unlike
+    both.
+    """
     for system in old:
-        force_field.scaling.check_elements(system.atomic_numbers, f"{path}, frame {system.index},")
-    errors = measure(force_field, old, batch_size=batch_size).summary()
+        trained.scaling.check_elements(system.atomic_numbers, f"{path}, frame {system.index},")
+    errors = measure(trained, old, batch_size=batch_size).summary()
     relative = errors.get("forces_mae_relative_to_zero", errors.get("energy_mae_relative_to_mean"))
     if relative is None:
         raise ValueError(f"training.replay={path}: no old structure has labels, so nothing would be learned from them")
