@@ -13,6 +13,7 @@ from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from denskit.data.datasets.embedded import FOLDER
+from denskit.training.forecast import forecasts_of
 from denskit.training.run import train
 from denskit.training.settings import RunConfig
 
@@ -62,3 +63,39 @@ def test_single_atoms_among_molecules_stop_no_training(tiny: Callable[..., RunCo
     given = ("data.name=file", "data.molecule=null", f"data.path={tmp_path / 'mixed.extxyz'}", "training.max_steps=2")
     run = train(tiny(*given, "data.split={train: 12, valid: 2, test: 0}", "data.references=fit", "task=dens"))
     assert (run / "model.safetensors").is_file()
+
+
+def test_findings_come_before_a_step_is_tried(
+    tiny: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In cells with thousands of neighbours a single step may take all memory; each is said once, also in the log."""
+
+    def ended(*_: object, **__: object) -> float:
+        raise ValueError("the trial")
+
+    frames = []
+    for seed in range(24):
+        atoms = molecule("H2O", cell=[0.8, 0.8, 0.8], pbc=True)
+        atoms.rattle(0.03, seed=seed)
+        atoms.calc = SinglePointCalculator(atoms, energy=-15.0 + 0.01 * seed, forces=0.1 * atoms.positions)
+        frames.append(atoms)
+    ase.io.write(tmp_path / "tiny.extxyz", frames)
+    given = ["data.name=file", "data.molecule=null", f"data.path={tmp_path / 'tiny.extxyz'}", "model.cutoff=2"]
+    given += ["data.split={train: 20, valid: 4, test: 0}", "data.filter.max_force=100", "data.references=fit"]
+    crowded, filtered = "these cells are far too small", "left out 0 of 24 structures"
+    with monkeypatch.context() as patch:
+        patch.setattr("denskit.training.forecast.time_steps", ended)
+        for begin in (
+            lambda: train(tiny(*given, "training.budget=1 minute"), progress=True),
+            lambda: forecasts_of(tiny(*given), say=print),
+        ):
+            with pytest.raises(ValueError, match="the trial"):
+                begin()
+            shown = capsys.readouterr().out
+            for words in (crowded, filtered):
+                assert shown.count(words) == 1 and shown.index(words) < shown.index("timing a few steps")
+    run = train(tiny(*given, "training.max_steps=1"), progress=True)
+    shown, log = capsys.readouterr().out, (run / "train.log").read_text(encoding="utf-8")
+    for words in (crowded, filtered):
+        assert (shown.count(words), log.count(words)) == (1, 1)
+    assert log.index(filtered) < log.index("references (fit)") < log.index(crowded) < log.index("step 1/1")

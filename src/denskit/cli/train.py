@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -78,7 +79,7 @@ def train(
         typer.echo(training_script(given, Path(config.output)))
         return
     if dry_run:
-        document, expected = _planned(config) if processes == 1 else _planned_together(given, processes)
+        document, expected = _planned(config) if processes == 1 else _planned_together(config, given, processes)
         if speaks():
             typer.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
             typer.echo(expected, err=True)
@@ -120,8 +121,12 @@ def _together(arguments: list[str], processes: int, output: IO[str] | None = Non
         raise typer.Exit(code)
 
 
-def _planned_together(arguments: list[str], processes: int) -> tuple[dict[str, Any], str]:
+def _planned_together(config: RunConfig, arguments: list[str], processes: int) -> tuple[dict[str, Any], str]:
     """As :func:`_planned`, for several processes: their own trial, of which the first gives the results."""
+    from denskit.training.forecast import examined
+
+    with contextlib.suppress(FileNotFoundError):  # the processes say so
+        examined(config, _say)
     typer.echo(
         f"timing a few steps of {processes} processes: about a minute, longer where a step takes seconds", err=True
     )
@@ -143,12 +148,8 @@ def _planned(config: RunConfig) -> tuple[dict[str, Any], str]:
     from denskit.training.checks import hints_before, warnings_before
     from denskit.training.forecast import forecasts_of
 
-    def say(line: str) -> None:
-        if speaks():
-            typer.echo(line, err=True)
-
     try:
-        found, larger = forecasts_of(config, (1, 10), say)
+        found, larger = forecasts_of(config, (1, 10), _say)
     except FileNotFoundError as error:
         return config.document(), f"note: {error}; the size of the model and the cost are open"
     planned = found.planned
@@ -156,6 +157,12 @@ def _planned(config: RunConfig) -> tuple[dict[str, Any], str]:
     said = [*found.messages, *warnings_before(planned), *hints_before(planned)]
     cost = [_in_words(found), f"with 10 times the data: {_in_words(larger)}{note}"]
     return planned.config.document(), "\n".join([*said, *cost])
+
+
+def _say(line: str) -> None:
+    """Before the results."""
+    if speaks():
+        typer.echo(line, err=True)
 
 
 def _sizes(forecast: Forecast) -> dict[str, Any]:

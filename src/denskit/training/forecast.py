@@ -12,6 +12,7 @@ import torch
 
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source, Subset, evenly
+from denskit.data.inspection import findings_of
 from denskit.data.records import joined
 from denskit.runtime.compilation import told_of_compilation
 from denskit.runtime.memory import peak_memory
@@ -38,6 +39,10 @@ _JUDGED = 32  # structures evaluated in a trial, fewer where they take long
 Say = Callable[[str], None]
 
 
+def _silently(line: str) -> None:
+    """Says nothing."""
+
+
 @dataclass(frozen=True)
 class Forecast:
     """A training that has not begun."""
@@ -48,19 +53,21 @@ class Forecast:
     messages: list[str]  # about what data and budget decided
 
 
-def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say = lambda text: None) -> list[Forecast]:
+def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say | None = None) -> list[Forecast]:
     """What a run would be, from a trial of some steps; nothing is written.
 
     Of several processes all call this, and get the forecast for so many.
 
     times: ascending; a forecast for so many times the data, which may decide on another model.  ``say`` is told what
-    takes its time, before it begins.
+    is found in the data, and what takes its time, before it begins; without it the data are not looked at.
     Raises as :func:`denskit.training.run.train` before its first step.
     """
     group, cpu = join_processes(config.device), torch.device("cpu")
     before = peak_memory(cpu)
-    say_what_is_read(config, say)
-    data = load_data(config.data, config.seed, config.required_labels)
+    if say is None:
+        say, data = _silently, load_data(config.data, config.seed, config.required_labels)
+    else:
+        data, _ = examined(config, say, first=group.is_first)
     held = peak_memory(cpu) - before if group.device == cpu else 0.0  # MiB, small where data are read as they are used
     found = []
     for number in times:
@@ -72,6 +79,20 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say = lamb
         said += seen_before(fitted, data.splits)
         found.append(Forecast(_planned(fitted, cost, larger.train), cost, group.count, said))
     return found
+
+
+def examined(config: RunConfig, say: Say, *, first: bool = True) -> tuple[LoadedData, list[str]]:
+    """The data of a run, and findings about those to train on; only the first process looks for these.
+
+    ``say`` is told all before a step is tried: with cells that are far too small it would take hours, or all memory.
+    """
+    say_what_is_read(config, say)
+    data = load_data(config.data, config.seed, config.required_labels)
+    findings = findings_of(data.train, config.data.missing, config.required_labels) if first else []
+    found = [f"training data: {finding}" for finding in findings]
+    for line in [*data.messages, *found]:
+        say(line)
+    return data, found
 
 
 def say_what_is_read(config: RunConfig, say: Say) -> None:

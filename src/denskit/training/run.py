@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from denskit.data import load_data
-from denskit.data.inspection import findings_of
 from denskit.data.loading import warnings_of_test
 from denskit.files import locked
 from denskit.models.base import SYMMETRIC_SITES
@@ -19,7 +19,7 @@ from denskit.runtime.threads import threads_for
 from denskit.training.budget import TimeBudget
 from denskit.training.checkpoint import full_disk_named, load_checkpoint
 from denskit.training.checks import PlannedTraining, hints_before, warnings_before
-from denskit.training.forecast import Say, say_what_is_read, settled
+from denskit.training.forecast import Say, examined, say_what_is_read, settled
 from denskit.training.given_frames import Frames, kept, with_frames
 from denskit.training.inputs import contents, require_same_contents
 from denskit.training.optimizer import learning_rates_in_words
@@ -51,9 +51,10 @@ def train(config: RunConfig, *, resume: bool = False, frames: Frames | None = No
     if config.deterministic:
         use_deterministic_algorithms()
     group = join_processes(config.device)
+    said: set[str] = set()  # before the log began
 
     def say(line: str) -> None:
-        """Before the log begins."""
+        said.add(line)
         if progress and group.is_first:
             print(line, flush=True)
 
@@ -65,7 +66,7 @@ def train(config: RunConfig, *, resume: bool = False, frames: Frames | None = No
         with kept(frames or {}, folder, continues=continues) if group.is_first else contextlib.nullcontext():
             group.wait()  # the frames are there
             trainer, changes = _prepared(config, folder, group, say, resume=resume, continues=continues)
-        _run(trainer, changes, progress=progress)
+        _run(trainer, changes, said, progress=progress)
     return folder.path
 
 
@@ -77,9 +78,11 @@ def _prepared(
     checkpoint = load_checkpoint(folder.last) if continues else None
     if checkpoint is not None:
         require_same_contents(checkpoint.inputs, config, folder.path)
-    divided = config.data if checkpoint is None else folder.as_divided(config.data)
-    say_what_is_read(config, say)
-    data = load_data(divided, config.seed, config.required_labels)
+    if checkpoint is None:
+        data, findings = examined(config, say, first=group.is_first)
+    else:
+        say_what_is_read(config, say)
+        data, findings = load_data(folder.as_divided(config.data), config.seed, config.required_labels), []
     about_test = [] if continues else warnings_of_test(config.data, data)
     budget = config.training.budget
     config, decided = settled(config, data, group, checkpoint, say)
@@ -90,16 +93,13 @@ def _prepared(
     trainer.messages += [*about_test, *decided, *seen_before(config, data.splits)]
     if resume and checkpoint is None:
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
-    if checkpoint is None and group.is_first:
-        findings = findings_of(data.train, config.data.missing, config.required_labels)
-        trainer.messages += [f"training data: {finding}" for finding in findings]
     planned = PlannedTraining(config, trainer.schedule, data.train)
-    trainer.messages += [*warnings_before(planned), *hints_before(planned)]
+    trainer.messages += [*findings, *warnings_before(planned), *hints_before(planned)]
     return trainer, trainer.resume(checkpoint) if checkpoint is not None else {}
 
 
-def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], *, progress: bool) -> None:
-    """Begin the folder, and train."""
+def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], said: Collection[str], *, progress: bool) -> None:
+    """Begin the folder, and train; the terminal has seen what was ``said``."""
     folder, first, splits = trainer.folder, trainer.group.is_first, trainer.data.splits
     with full_disk_named(folder.path):
         if first:
@@ -112,7 +112,7 @@ def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], *, progress: boo
             RunLog(folder, total_steps=total, first_step=trainer.step, silent=not first, progress=progress) as log,
         ):
             for line in [*announcement(trainer, changes), threads]:
-                log.say(line)
+                log.say(line, shown=line in said)
             trainer.run(log)
 
 

@@ -52,12 +52,13 @@ class RunLog:
             self._text.write(f"{_now()}  stopped: {error}\n")
         self._open.close()
 
-    def say(self, line: str) -> None:
-        """A line in the terminal and in train.log."""
+    def say(self, line: str, *, shown: bool = False) -> None:
+        """A line in the terminal, unless it was ``shown`` there, and in train.log."""
         if self.silent:
             return
-        style = "bold yellow" if line.startswith("warning") else None
-        self._console.print(line, markup=False, soft_wrap=True, style=style)
+        if not shown:
+            style = "bold yellow" if line.startswith("warning") else None
+            self._console.print(line, markup=False, soft_wrap=True, style=style)
         self._text.write(f"{_now()}  {line}\n")
         self._text.flush()
 
