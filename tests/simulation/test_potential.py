@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,12 +15,14 @@ import torch
 
 from contract.variants import build
 from denskit.batch import Batch, System
-from denskit.data.base import collate
+from denskit.data.base import collate, evenly
+from denskit.data.datasets.embedded import FOLDER
+from denskit.data.loading import read
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models import ForceField, build_force_field
 from denskit.models.committee import Committee
-from denskit.models.model_file import save_model
-from denskit.models.scaling import Scaling
+from denskit.models.model_file import load_model, save_model
+from denskit.models.scaling import Scaling, fit_scaling
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import atoms_of, batch_of
 
@@ -149,6 +152,48 @@ def test_members_of_other_methods_are_warned_of(
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             made(models)
+
+
+ETHANOL = {"C": 2, "H": 6, "O": 1}
+FITTED = {"H": -13.6, "C": -38.0, "O": -76.0}  # to many compositions; of C2H6O -233.6 eV
+
+
+@pytest.mark.parametrize("made", [Potential, Committee])
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ("zoo:ethanol-rmd17", "zoo:ethanol-xtb", r"count energies of C2H6O from -4209\.63 and -309\.59 eV: perhaps"),
+        ({"references": dict.fromkeys("HCO", -26.0), "composition": ETHANOL}, {"references": FITTED}, ""),
+        ({"references": FITTED}, {"energy_shift": -233.0, "composition": ETHANOL}, ""),
+        ({"references": FITTED}, {"energy_shift": -310.0, "composition": ETHANOL}, r"-233\.60 and -310\.00 eV"),
+        ({"references": FITTED}, {"energy_shift": -310.0}, ""),  # a mean over compositions is right for none of them
+    ],
+)
+def test_zeros_of_one_composition_are_compared(
+    made: Callable[[list[ForceField]], object], first: str | dict[str, Any], second: str | dict[str, Any], words: str
+) -> None:
+    """Whatever their references: fitted to one composition or many, or none and a mean energy."""
+    models = []
+    for given in (first, second):
+        models.append(load_model(given) if isinstance(given, str) else nearly_free())
+        if not isinstance(given, str):
+            models[-1].scaling = Scaling(elements=[1, 6, 8], **given)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        made(models)
+    said = [str(one.message) for one in warned if "members of the committee" in str(one.message)]
+    assert len(said) == bool(words) and all(re.search(words, line) for line in said)
+
+
+def test_other_references_of_one_file_are_one_method() -> None:
+    """Fitted, given, or none and the mean energy: the zero is the same."""
+    structures, models = list(evenly(read(FOLDER / "ethanol.npz"), 50)), []
+    for references in ("fit", "mean", {"H": -13.6, "C": -1030.0, "O": -2040.0}):
+        models.append(nearly_free())
+        models[-1].scaling, _ = fit_scaling(structures, references=references, scale="energy_std", gradient_forces=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Committee(models)
 
 
 def test_a_committee_gives_mean_and_deviation(batch: Batch) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
+from ase.data import atomic_numbers
+from ase.formula import Formula
 from torch import Tensor, nn
 
 from denskit.batch import Batch
 from denskit.models.base import ForceField
+from denskit.models.scaling import Scaling
 from denskit.runtime.warning import warn
 
 OTHER_REFERENCES = 1.0  # eV, of an element; fits to different structures of one method differ by less
@@ -17,21 +20,47 @@ _NEIGHBOURS = ("cutoff", "max_neighbors", "strict_neighbors")
 
 
 def warn_of_references(members: Sequence[ForceField]) -> None:
-    """Warn where the energies of members have other zeros: of elements, or (``data.references=mean``) of structures."""
+    """Warn where the energies of members have other zeros, as of labels of different methods.
+
+    The zeros are compared at the composition that members were trained on, where it is one (whatever the kinds of their
+    references, their means agree there), else by element and, without references, by the constants of structures.
+    """
     first, *others = (member.scaling for member in members)
-    gap = 0.0
-    for other in others:
-        both = (first.references != 0) & (other.references != 0)
-        gap = max(gap, float(((first.references - other.references) * both).abs().max()))
-        shift = float((first.energy_shift - other.energy_shift).abs())
-        spread = _SPREADS * max(float(first.energy_scale), float(other.energy_scale))
-        if not (first.references.any() or other.references.any()) and shift > spread:
-            gap = max(gap, shift)
-    if gap > OTHER_REFERENCES:
+    found = [apart for other in others if (apart := _apart(first, other)) is not None]
+    if found:
         warn(
-            f"members of the committee have energies of elements or mean energies that differ by up to {gap:.3g} eV: "
-            "perhaps they were trained on labels of different methods, whose mean and spread mean nothing",
+            f"members of the committee {found[0]}: perhaps they were trained on labels of different methods, whose "
+            "mean and spread mean nothing",
         )
+
+
+def _apart(first: Scaling, other: Scaling) -> str | None:
+    """How the energies of two members are counted from different zeros, in words; None where they are not."""
+    spread = max(OTHER_REFERENCES, _SPREADS * max(float(first.energy_scale), float(other.energy_scale)))
+    if (composition := _composition_of_both(first, other)) is not None:
+        here, there = (scaling.zero_of(composition) for scaling in (first, other))
+        if abs(here - there) <= spread:
+            return None
+        formula = Formula.from_dict(composition).format("hill")
+        return f"count energies of {formula} from {here:.2f} and {there:.2f} eV"
+    both = (first.references != 0) & (other.references != 0)
+    gap = float(((first.references - other.references) * both).abs().max())
+    shift = float((first.energy_shift - other.energy_shift).abs())
+    if not (first.references.any() or other.references.any()) and shift > spread:
+        gap = shift
+    if gap <= OTHER_REFERENCES:
+        return None
+    return f"have energies of elements or mean energies that differ by up to {gap:.3g} eV"
+
+
+def _composition_of_both(first: Scaling, other: Scaling) -> dict[str, int] | None:
+    """The composition for which the zeros of both are known to be right, if there is one."""
+    trained = [scaling.composition for scaling in (first, other) if scaling.composition is not None]
+    if not trained or trained[0] != trained[-1]:
+        return None
+    numbers = [atomic_numbers[symbol] for symbol in trained[0]]
+    fitted = all(scaling.composition is not None or scaling.references[numbers].all() for scaling in (first, other))
+    return trained[0] if fitted else None
 
 
 class Committee:

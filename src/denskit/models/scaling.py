@@ -85,6 +85,11 @@ class Scaling(nn.Module):
         """Sum of the atoms' references and the shift [B] (eV, float64), which is subtracted from energies."""
         return batch.sum_over_atoms(self.references[batch.atomic_numbers]) + self.energy_shift
 
+    def zero_of(self, composition: Mapping[str, int]) -> float:
+        """As :meth:`reference_energy`, of one structure with so many atoms of each element."""
+        of_atoms = sum(atoms * float(self.references[atomic_numbers[symbol]]) for symbol, atoms in composition.items())
+        return of_atoms + float(self.energy_shift)
+
     def scale_targets(self, batch: Batch, targets: Targets) -> Targets:
         """Labels in model units and the dtype of the positions; masked labels stay 0.
 
