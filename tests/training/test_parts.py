@@ -19,6 +19,7 @@ from denskit.training.optimizer import build_optimizer, learning_rates_in_words,
 from denskit.training.parts import depths, freeze, parts_of
 from denskit.training.run import train
 from denskit.training.trainer import Trainer
+from training.strained import crystals
 
 Tiny = Callable[..., RunConfig]
 
@@ -75,15 +76,48 @@ def test_a_run_with_frozen_parts_resumes_exactly(tiny: Tiny, trained: Path) -> N
         (["training.frozen=[block]", "task=energy_forces"], "no part 'block'; did you mean blocks.0"),
         (["training.frozen=[embedding,blocks,norm,heads]", "task=energy_forces"], "leaves no weights to train"),
         (["training.frozen=[heads]", "task=dens"], "heads.noise has untrained weights"),
-        (
-            ["training.frozen=[embedding]", "task=energy_forces", "data.molecule=acetamide"],
-            "embedding has untrained weights",
-        ),
     ],
 )
 def test_refused(tiny: Tiny, trained: Path, settings: list[str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         _start(tiny(f"training.init_from={trained}", *settings))
+
+
+@pytest.mark.parametrize(("preset", "tables_in", "rows"), [("equiformer_v3", 2, 40), ("esen", 1, 24)])
+def test_new_elements_learn_in_frozen_parts(preset: str, tables_in: int, rows: int, tmp_path: Path) -> None:
+    """EquiformerV3 has tables of elements in every block. No decay, average or resumption moves their other rows."""
+    sizes = {"channels": 8, "hidden_channels": 8, "edge_channels": 8, "num_layers": 2, "l_max": 1, "m_max": 1}
+    if preset == "equiformer_v3":
+        sizes |= {"num_heads": 2, "alpha_channels": 4, "value_channels": 4, "ffn_channels": 8}
+    common = ["model.forces=direct", "model.stress=none", "training.batch_size=2", "device=cpu"]
+
+    def run(elements: list[int], name: str, *settings: str) -> Path:
+        data = crystals(tmp_path / f"{elements[0]}.extxyz", elements, 12)
+        given = [f"data.path={data}", f"output={tmp_path / name}", *common, *settings]
+        return train(load_config(preset, given))
+
+    first = run([22, 8], "first", "training.max_steps=2", *(f"model.{key}={value}" for key, value in sizes.items()))
+    tuned = [f"training.init_from={first}", "training.frozen=[embedding,blocks.0]", "training.weight_decay=0.5"]
+    tuned += ["training.ema_decay=0.9", "training.schedule=constant", "training.warmup=0", "training.lr=0.01"]
+    whole = run([40, 8], "whole", *tuned, "training.max_steps=4")
+    run([40, 8], "cut", *tuned, "training.max_steps=2")
+    first.rename(tmp_path / "gone")  # it is not needed again
+    cut = train(load_config(tmp_path / "cut", ["training.max_steps=4"]), resume=True)
+    before, after = load_model(tmp_path / "gone"), _last(whole)
+    parts, tables, old = parts_of(after), after.element_tables(), dict(before.named_parameters())
+    frozen = {name for name, part in parts.items() if part in ("embedding", "blocks.0")}
+    assert len({parts[name] for name in tables & frozen}) == tables_in
+    others = torch.arange(len(before.backbone.atom_embedding)) != 40  # type: ignore[arg-type]
+    for (name, one), (_, resumed) in zip(after.named_parameters(), _last(cut).named_parameters(), strict=True):
+        assert torch.equal(one, resumed), name
+        if name in tables & frozen:
+            assert torch.equal(one[others], old[name][others]), name
+            assert not torch.equal(one[40], old[name][22]), f"{name}: Zr began as a copy of Ti"
+        elif name in frozen:
+            assert torch.equal(one, old[name]), name
+    assert not torch.equal(after.state_dict()["backbone.norm.weight"], old["backbone.norm.weight"])
+    said = f"weights are trained, {rows} of them in the rows of Zr in frozen tables of elements"
+    assert said in (whole / "train.log").read_text(encoding="utf-8")
 
 
 def test_nothing_is_frozen_in_an_untrained_model(tiny: Tiny) -> None:

@@ -157,6 +157,7 @@ class ForceField(nn.Module):
         self.heads = nn.ModuleDict({name: backbone.make_head(irreps) for name, irreps in heads.items()})
         self.scaling = scaling
         self.execution = DEFAULT
+        self.new_elements: tuple[int, ...] = ()  # atomic numbers that fine-tuning adds to those of the trained model
         self.companion: nn.Module | None = None  # of a task: trained with the model, and in no model file
 
     @property

@@ -71,10 +71,11 @@ def fine_tuned(
         take_weights(force_field, trained, origin, training.fresh_heads),
         *start_new_elements(force_field, new, known),
     ]
+    force_field.new_elements = tuple(new)
     if training.frozen:
         fresh = _weights(force_field).keys() - _weights(trained).keys()
         fresh |= _weights_of_heads(force_field, training.fresh_heads)
-        messages.append(freeze(force_field, training.frozen, {*fresh, *(element_tables(force_field) if new else ())}))
+        messages.append(freeze(force_field, training.frozen, fresh))
 
     force_field.to(device)
     constants = _Constants(scaling)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from denskit.models.base import ForceField
 from denskit.runtime.processes import Processes
 from denskit.training.loader import divide
-from denskit.training.parts import depths
+from denskit.training.parts import depths, is_frozen, parts_of
 from denskit.training.settings import TrainingConfig
 
 _DTYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -24,11 +24,13 @@ _SMALLEST_SCALE = 2.0**-10  # of a loss: below it, overflow is not the cause of 
 def build_optimizer(force_field: ForceField, config: TrainingConfig, *, sharded: bool = False) -> torch.optim.Optimizer:
     """Fused AdamW (Loshchilov and Hutter 2019); no weight decay for the parameters that the model names.
 
+    Nor for tables of elements in frozen parts, where it would move the rows that get no gradient.
     ``sharded``: each process holds the moments of a share of the parameters, updates these and sends them to the others
     (Rajbhandari et al. 2020, stage 1).  With ``layer_decay`` the learning rate is lower the farther a part is from the
     heads (Howard and Ruder 2018).
     """
-    exempt, depth = force_field.no_decay_parameters(), depths(force_field)
+    exempt, depth, parts = force_field.no_decay_parameters(), depths(force_field), parts_of(force_field)
+    exempt |= {name for name, part in parts.items() if is_frozen(part, config.frozen)}
     chosen: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in force_field.named_parameters():
         if parameter.requires_grad:

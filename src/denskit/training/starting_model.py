@@ -17,7 +17,7 @@ from denskit.data.loading import FEW
 from denskit.data.structure_arrays import numbered
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
-from denskit.models.model_file import load_model
+from denskit.models.model_file import load_model, read_header
 from denskit.models.scaling import Scaling, fit_scaling
 from denskit.runtime.progress import counted
 from denskit.tasks import LearnedTask, Task
@@ -42,6 +42,7 @@ def initial_force_field(
     measured = _measured(data.train)
     if config.training.init_from is not None and continued is not None and continued.is_file():
         force_field = load_model(continued, dtype=getattr(torch, config.training.dtype)).train()
+        force_field.new_elements = tuple(read_header(continued)["metadata"].get("new_elements", ()))
         messages = [freeze(force_field, config.training.frozen)] if config.training.frozen else []
     elif config.training.init_from is not None:
         device = device or torch.device("cpu")

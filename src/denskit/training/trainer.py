@@ -508,6 +508,7 @@ class Trainer:
             "data": self.data.train.name,
             "data_sha256": splits.sha256 if splits is not None else None,
             "run": self.config.document(),
+            "new_elements": list(self.force_field.new_elements),
             "averaged_weights": self.average is not None,
             "packages": environment()["packages"],
             "commit": environment()["commit"],
