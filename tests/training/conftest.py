@@ -11,6 +11,11 @@ from denskit.training.load_config import RunConfig, load_config
 
 TINY = Path(__file__).with_name("tiny.yaml")
 
+DEGREE_2 = (  # features of the tiny model, for a task with a strain
+    "model.channels=[8,8,8]", "model.feature_channels=[16,8,8]", "model.head_channels=[4,4,4]",
+    "model.ffn_channels=[12,12,12]",
+)  # fmt: skip
+
 
 @pytest.fixture
 def tiny_file(tmp_path: Path) -> Path:

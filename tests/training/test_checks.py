@@ -28,6 +28,7 @@ from denskit.training.checks import (
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 from denskit.training.schedule import Schedule
+from training.conftest import DEGREE_2
 
 Tiny = Callable[..., RunConfig]
 # forces in units of 3 keV/Å: those of any network are far off, and ten steps do not change it
@@ -196,10 +197,10 @@ def test_lower_rates_of_random_layers(tiny: Tiny, systems: dict[str, System]) ->
 
 def test_cell_dens_needs_crystals_with_stress(tiny: Tiny, systems: dict[str, System]) -> None:
     crystals = [systems["copper"]] * 101
-    strained = tiny(LONG, "task=cell_dens", "model.stress=strain", "task.stress_weight=1")
+    strained = tiny(LONG, *DEGREE_2, "task=cell_dens", "model.stress=strain", "task.stress_weight=1")
     assert "no training structure is one; task=dens does the same" in _warned(strained, [systems["ethanol"]])
     assert _warned(strained, crystals) == ""
-    assert "which nothing uses" not in _warned(tiny(LONG, "task=cell_dens"), crystals)  # it is encoded
+    assert "which nothing uses" not in _warned(tiny(LONG, *DEGREE_2, "task=cell_dens"), crystals)  # it is encoded
 
 
 def test_denoising_few_crystals_was_measured_to_do_harm(tiny: Tiny, systems: dict[str, System]) -> None:
@@ -208,7 +209,7 @@ def test_denoising_few_crystals_was_measured_to_do_harm(tiny: Tiny, systems: dic
     few = [copper] * 50
     for task in ("dens", "cell_dens"):
         assert f"task={task} for 50 crystals, most with atoms on the sites" in _warned(
-            tiny(LONG, f"task={task}", "model.stress=strain", "task.stress_weight=1"), few
+            tiny(LONG, *DEGREE_2, f"task={task}", "model.stress=strain", "task.stress_weight=1"), few
         )
     plain = tiny(LONG, "task=energy_forces", "model.stress=strain", "task.stress_weight=1")
     assert "crystals" not in _warned(plain, few)

@@ -18,6 +18,7 @@ from denskit.tasks import FOR_CRYSTALS, DeNSConfig
 from denskit.training.fitted_settings import fit_dens_to_crystals
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
+from training.conftest import DEGREE_2
 
 Tiny = Callable[..., RunConfig]
 
@@ -53,7 +54,7 @@ def _dens(config: RunConfig, frames: list[System]) -> tuple[DeNSConfig, list[str
 
 @pytest.mark.parametrize("task", ["dens", "cell_dens"])
 def test_what_is_not_given_is_for_crystals(tiny: Tiny, systems: dict[str, System], task: str) -> None:
-    found, (said,) = _dens(tiny(f"task={task}", "task.sigma=auto"), [systems["copper"]] * 3)
+    found, (said,) = _dens(tiny(*DEGREE_2, f"task={task}", "task.sigma=auto"), [systems["copper"]] * 3)
     assert (found.sigma, found.coefficient) == ("auto", 4.0), "the command line and the file have them"
     rest = {name: value for name, value in FOR_CRYSTALS.items() if name not in ("sigma", "coefficient")}
     assert {name: getattr(found, name) for name in rest} == rest
