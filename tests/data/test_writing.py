@@ -18,6 +18,7 @@ from ase.constraints import FixAtoms, FixCartesian
 from contract.variants import build
 from denskit.data.config import DataConfig
 from denskit.data.loading import read_file
+from denskit.data.readers.folders import read_given
 from denskit.data.readers.formats import open_unchecked
 from denskit.data.writing import Originals, names_of, plain, predicted
 from denskit.evaluation.evaluate import predict_file
@@ -153,6 +154,26 @@ def test_relaxations_keep_everything_but_labels_of_the_start(model: Path, tmp_pa
         np.testing.assert_allclose(found.arrays["input_forces"], 0.25)
         assert np.abs(found.positions - original.positions).max() > 1e-4
         assert not [field for field in (*found.info, *found.arrays) if field.startswith("REF_")]
+
+
+def test_labels_under_own_names_stay_with_the_start_of_a_relaxation(model: Path, tmp_path: Path) -> None:
+    """Else they are read again as labels of the relaxed geometry."""
+    atoms = molecule("CH3CH2OH")
+    atoms.info |= {"TotEnergy": -7.0, "other": 1.0}
+    atoms.arrays["F"] = np.full((len(atoms), 3), 0.25)
+    (tmp_path / "files").mkdir()
+    ase.io.write(tmp_path / "files" / "mine.extxyz", atoms)
+    config = DataConfig(energy_key="TotEnergy", forces_key="F", units="kcal/mol")
+    for number, file in enumerate((tmp_path / "files" / "mine.extxyz", tmp_path / "files")):
+        source, _ = read_given(file, config, open_unchecked)
+        folder = RelaxationFolder(tmp_path / f"out{number}")
+        original = Originals(file, source, moved=True)
+        relax_into(folder, Potential(model), source, RelaxationSettings(steps=2), original=original)
+        found = ase.io.read(folder.structures)
+        assert (found.info["input_TotEnergy"], found.info["other"]) == (-7.0, 1.0)
+        np.testing.assert_allclose(found.arrays["input_F"], 0.25)
+        again = read_file(folder.structures, config)[0][0]
+        assert again.energy is None and again.forces is None
 
 
 def test_dictionaries_and_lines_survive_extxyz(model: Path, tmp_path: Path) -> None:

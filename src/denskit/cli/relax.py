@@ -107,7 +107,7 @@ def _structures(
     from denskit.simulation.relaxation.is2re import require_sids
 
     source = open_structures(model, file, data)
-    original = Originals(file, source)
+    original = Originals(file, source, moved=True)
     chosen: Structures = first_of(source) if first_frames else source
     if named:
         require_sids(chosen)

@@ -43,6 +43,11 @@ class Source(ABC):
         """Unit of the energies in the file, which are in eV here; empty for several."""
         return "eV"
 
+    @property
+    def label_keys(self) -> tuple[str, ...]:
+        """Fields of the file that the user named as labels (``data.energy_key`` and the like)."""
+        return ()
+
     @abstractmethod
     def __len__(self) -> int: ...
 

@@ -52,6 +52,7 @@ class StructureArrays(Source):
     has: dict[str, np.ndarray]  # label -> [B] bool
     groups: tuple[str, ...] = ()  # [B], or empty
     keys: tuple[str, ...] = ()  # names of the fields in the file, for messages
+    label_keys: tuple[str, ...] = ()  # those that the user named as labels
     sids: tuple[str, ...] = ()  # [B], or empty; the source's names of the systems
     fids: np.ndarray | None = None  # [B] int64, frame numbers of the relaxations
     denoise: bool = True  # False: molecular dynamics, never corrupted by DeNS

@@ -9,7 +9,8 @@ Results of the file under these names are renamed:
   added where the file has no field of that name, so a labelled file stays labelled when it is read again; with
   ``REF_unit=eV``, which holds whatever the units of the other fields.
 - ``input_energy``, ...: other results of the file (of an earlier model, where ``REF_energy`` is present already; free
-  and atomic energies; all labels of a relaxation, since they belong to its start).
+  and atomic energies; all labels of a relaxation, since they belong to its start, also those that ``data.energy_key``
+  and the like name).
 """
 
 from __future__ import annotations
@@ -45,12 +46,13 @@ _OF_ATOMS = ("forces", "energies", "stresses", "forces_std")
 class Originals:
     """The structures of a file with all their fields, one at a time in ascending order of ``System.index``.
 
-    Files for ASE are read again, frame by frame; nothing is held in memory.
+    Files for ASE are read again, frame by frame; nothing is held in memory.  ``moved``: the structures will be moved,
+    so that labels under names of the user's own, which :func:`relaxed_at` cannot know, become ``input_`` fields here.
     """
 
-    def __init__(self, path: str | Path, source: Source) -> None:
+    def __init__(self, path: str | Path, source: Source, *, moved: bool = False) -> None:
         self.path = Path(path).expanduser()
-        self.source = source
+        self.source, self.moved = source, moved
         self._atoms = enumerate(frames_in(self.path)) if is_read_by_ase(self.path) else None
         self._of_file: Originals | None = None  # of a folder of files: those of the file that is read
 
@@ -58,6 +60,14 @@ class Originals:
         """The structure with all fields of its file.  Raises ValueError where the file has changed."""
         if isinstance(self.source, Files):
             return self._in_file(self.source, system)
+        atoms = self._in_own_file(system)
+        for name in self.source.label_keys if self.moved else ():
+            for fields in (atoms.info, atoms.arrays):
+                if name in fields:
+                    fields[f"input_{name}"] = fields.pop(name)
+        return atoms
+
+    def _in_own_file(self, system: System) -> ase.Atoms:
         if self._atoms is None:
             atoms = plain(system)
             atoms.info |= self.source.fields(system.index)
@@ -72,7 +82,9 @@ class Originals:
     def _in_file(self, files: Files, system: System) -> ase.Atoms:
         source, place = files.locate(system.index)
         if self._of_file is None or self._of_file.source is not source:
-            self._of_file = Originals(source.name, source)  # one at a time: there may be more than can be open
+            self._of_file = Originals(
+                source.name, source, moved=self.moved
+            )  # one at a time: there may be more than can be open
         atoms = self._of_file(replace(system, index=place))
         atoms.info.setdefault("name", files.name_of(system.index))
         return atoms

@@ -123,7 +123,7 @@ def discover_into(
     if lacking := _lacking(materials):
         say(lacking)
     work = RelaxationFolder(folder)
-    original = Originals(materials.file, materials.source)
+    original = Originals(materials.file, materials.source, moved=True)
     summary = relax_into(
         work, potential, materials.source, PROTOCOL,
         origin=origin, original=original, resume=resume, say=say, stop=stop, progress=progress,

@@ -61,10 +61,11 @@ def structures_from(frames: Iterable[ase.Atoms], name: str, config: DataConfig) 
     systems = (reader.system(atoms, index) for index, atoms in enumerate(frames))
     structures = StructureArrays.from_systems(systems, name=name)
     keys = tuple(sorted(reader.seen))
+    named = tuple(key for label in NAMES if (key := getattr(config, f"{label}_key")) is not None)
     reader.refuse_mixed_names()
     if config.group_key is None and all(structures.sids) and len(set(structures.sids)) < len(structures):
         structures = replace(structures, groups=structures.sids)  # frames of relaxations
-    whole = replace(structures, keys=keys, denoise=config.origin != "md", unit=reader.unit_of_all())
+    whole = replace(structures, keys=keys, label_keys=named, denoise=config.origin != "md", unit=reader.unit_of_all())
     return whole, reader.messages()
 
 
