@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 from ase.build import molecule
 from ase.calculators.emt import EMT
 from ase.io import write
+from typer.testing import CliRunner
 
+from denskit.cli import app
 from denskit.data.splits import Splits
 from denskit.evaluation.evaluate import evaluate
 from denskit.evaluation.unseen import warnings_for_split
@@ -50,6 +53,42 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
 
     _write(data, 0.0)
     train(longer, resume=True)
+
+
+def test_files_of_a_run_may_move(tmp_path: Path) -> None:
+    """From a cluster to a laptop: the split and its check hold there."""
+    data, new, other, run = (tmp_path / name for name in ("mine.extxyz", "moved.extxyz", "other.extxyz", "run"))
+    _write(data, 0.0)
+    _write(other, 1.0)
+    settings = [f"output={run}", *SMALL]
+    train(load_config("demo", [f"data.path={data}", *settings, "training.max_steps=1", "data.split.test=1"]))
+    errors = evaluate(run)
+    data.rename(new)
+    with pytest.raises(FileNotFoundError, match=r"denskit evaluate \S*run data\.path=NEW_PLACE, .*config\.yaml"):
+        evaluate(run)
+    assert evaluate(run, data={"path": str(new)}) == errors
+    with pytest.raises(ValueError, match=r"other file or has changed .* Bring the file back, or .*denskit evaluate"):
+        evaluate(run, data={"path": str(other)})
+    with pytest.raises(ValueError, match=r"data\.test would be ignored for the run's own data; it names data\.path"):
+        evaluate(run, data={"test": str(new)})
+    called = CliRunner().invoke(app, ["evaluate", str(run), f"data.path={new}", "--json", "--device", "cpu"])
+    assert json.loads(called.stdout)["errors"]["test"] == pytest.approx(errors)
+    assert "denoise" in CliRunner().invoke(app, ["evaluate", str(run), "--denoise", f"data.path={new}"]).output
+
+    train(load_config(run, [f"data.path={new}", "training.max_steps=2"]), resume=True)
+    assert load_config(run).data.path == str(new)
+    evaluate(run)
+
+
+def test_a_test_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    data, test, run = (tmp_path / name for name in ("mine.extxyz", "test.extxyz", "run"))
+    _write(data, 0.0)
+    _write(test, 1.0)
+    train(load_config("demo", [f"data.path={data}", f"data.test={test}", f"output={run}", *SMALL, "training.epochs=1"]))
+    test.rename(tmp_path / "new.extxyz")
+    with pytest.raises(FileNotFoundError, match=r"data\.test=NEW_PLACE"):
+        evaluate(run)
+    assert evaluate(run, split="valid") and evaluate(run, data={"test": str(tmp_path / "new.extxyz")})
 
 
 def test_a_run_goes_on_with_its_split(tmp_path: Path) -> None:

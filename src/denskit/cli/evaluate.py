@@ -14,7 +14,7 @@ from denskit.cli.denoising import show_denoising
 from denskit.cli.discovery import show_discovery
 from denskit.cli.options import Committee, Deterministic, Device, Force, refuse
 from denskit.cli.output import complain, give, speaks
-from denskit.cli.sets import named_sets, print_table, with_reading
+from denskit.cli.sets import named_sets, places_of, print_table, with_reading
 from denskit.files import write_json
 from denskit.units import GPA
 
@@ -25,7 +25,8 @@ STRANGE = 300.0  # meV/Å^3, 48 GPa: a stress error above that of predicting zer
 Sets = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Sets of structures, and their mean; default: the run's own. data.KEY=VALUE: how they are read.",
+        help="Sets of structures, and their mean; default: the run's own. data.KEY=VALUE: how they are read, or where "
+        "the run's own have moved.",
         metavar="[NAME=]FILE ... [data.KEY=VALUE ...]",
     ),
 ]
@@ -111,7 +112,8 @@ def evaluate(
 
     if deterministic:
         use_deterministic_algorithms()
-    files, data = with_reading(structures or [])
+    places = places_of(structures or [])
+    files, data = ([], {}) if places else with_reading(structures or [])
     sets = named_sets(files)
     refuse(
         (split != "test" and sets, f"--split {split} is of the run's data, and would be ignored for other structures"),
@@ -124,6 +126,7 @@ def evaluate(
         (discovery and (force or split != "test"), "--discovery takes no --split, and no --force; --resume continues"),
         (denoise and (len(sets) > 1 or data), "--denoise takes one file of structures at most, no data.KEY=VALUE"),
         (data and not sets, "data.KEY=VALUE says how a file is read; give the file, or leave it out"),
+        (places and (denoise or discovery), f"data.{next(iter(places), '')} is not taken by --denoise and --discovery"),
     )
     if discovery:
         others: dict[str, Any] = {"hull": hull, "relaxed": relaxed, "kappa": kappa, "reference": reference}
@@ -136,7 +139,7 @@ def evaluate(
         return
     named = len(sets) > 1 or files != [*sets.values()]
     models = [model, *(committee or [])]
-    _judge(models, None if named else file, sets if named else {}, output, force=force, data=data, **common)
+    _judge(models, None if named else file, sets if named else {}, output, force=force, data=data or places, **common)
 
 
 def _judge(
@@ -174,7 +177,9 @@ def _judge(
             results = evaluate_splits(models, sources, keep=finished.update, **settings)
     else:
         given = sources.get(file or "")
-        results = {Path(file).stem if file else split: evaluate_model(models, given, split=split, **settings)}
+        places = None if file else data
+        errors = evaluate_model(models, given, split=split, data=places, **settings)
+        results = {Path(file).stem if file else split: errors}
     if not speaks():
         return
     give(errors=results)

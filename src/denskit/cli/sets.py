@@ -11,7 +11,8 @@ from rich.table import Column, Table
 
 from denskit.cli.output import table_console
 
-_OF_A_RUN = ("data.path=", "data.valid=", "data.test=")  # name the files of a training, not how one is read
+# name the files of a training, not how one is read
+_OF_A_RUN = ("data.path=", "data.train=", "data.valid=", "data.test=")
 
 
 def named_sets(given: Sequence[str]) -> dict[str, str]:
@@ -61,6 +62,13 @@ def with_reading(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     _, settings = with_settings(arguments)
     settings = [text for text in settings if not text.startswith(_OF_A_RUN)]  # named_sets says what to write instead
     return [text for text in arguments if text not in settings], reading_settings(settings)
+
+
+def places_of(arguments: Sequence[str]) -> dict[str, str]:
+    """Where the files of a run are now, by the setting without ``data.``; empty where other arguments are given."""
+    if not all(text.startswith(_OF_A_RUN) and not Path(text).exists() for text in arguments):
+        return {}
+    return dict(text.removeprefix("data.").split("=", 1) for text in arguments)
 
 
 def origin_of_file(file: str | Path) -> dict[str, str]:

@@ -27,6 +27,14 @@ DEFAULT = 0.05  # share of validation and of test
 PARTS = ("train", "valid", "test")
 
 
+class AnotherFileError(ValueError):
+    """A split does not belong to a file; ``found`` is the message without its advice to who trains."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"{found}. Make a new split without split.file")
+        self.found = found
+
+
 @dataclass(frozen=True)
 class Splits:
     """Frame numbers (int64, counted from 0) of the parts of one file, and the identity of the file."""
@@ -67,13 +75,13 @@ class Splits:
 
     @classmethod
     def load(cls, path: str | Path, *, of: Path) -> Splits:
-        """Read a split of the file ``of``.  Raises as :meth:`read`, and ValueError where it is of another file."""
+        """Read a split of the file ``of``.  Raises as :meth:`read`, and AnotherFileError."""
         splits = cls.read(path)
         size, sha256 = identity_of(of)
         if size != splits.size or sha256 != splits.sha256:
-            raise ValueError(
+            raise AnotherFileError(
                 f"{path} divides {splits.file} as it was ({splits.size} bytes, sha256 {splits.sha256[:12]}...), but "
-                f"{of} is another file or has changed ({size} bytes). Make a new split without split.file"
+                f"{of} is another file or has changed ({size} bytes)"
             )
         return splits
 

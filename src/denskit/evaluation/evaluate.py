@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import ase
 import ase.io
@@ -20,7 +21,8 @@ from denskit.data.frames import bare, structures_of
 from denskit.data.loading import read_file
 from denskit.data.overlaps import geometry_warnings
 from denskit.data.readers.folders import read_given
-from denskit.data.readers.formats import require_keys
+from denskit.data.readers.formats import is_there, path_of, require_keys
+from denskit.data.splits import PARTS, AnotherFileError
 from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.data.writing import Originals, predicted
 from denskit.evaluation.unseen import require_unseen, warnings_for_file, warnings_for_split
@@ -29,14 +31,17 @@ from denskit.models.base import ForceField
 from denskit.models.committee import Committee
 from denskit.models.model_file import load_model
 from denskit.models.prediction import Predictor, predict_each
+from denskit.reading.remote import address_of
 from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes
 from denskit.runtime.warning import warn
 from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import measure
+from denskit.training.inputs import structures_of as files_of
 from denskit.training.load_config import load_config
 from denskit.training.reading_settings import Reading, reading_as_trained, reading_of
 from denskit.training.run_folder import RunFolder, model_file
+from denskit.training.settings import RunConfig
 
 _LOG = logging.getLogger(__name__)
 Model = ForceField | str | os.PathLike[str]
@@ -69,7 +74,8 @@ def evaluate(
         batch_size: structures evaluated at once.
         processes: the processes that share the work, each of which calls this; their device is used; None: this alone.
         data: settings that say how a file is read where it differs from the training data, such as
-            ``{"energy_key": "dft_energy", "units": "kcal/mol"}``.
+            ``{"energy_key": "dft_energy", "units": "kcal/mol"}``; without ``source`` the places to which the run's
+            files have moved: ``{"path": "new/place.db"}``.
 
     Raises ValueError for structures without any label, where a run has no such split, and where another run of a
     committee has trained on it.
@@ -246,18 +252,23 @@ def _partly_labelled(source: Source, errors: Mapping[str, float]) -> list[str]:
 def source_of(model: Models, source: Structures | None, split: str, data: Reading = None) -> Source:
     """Structures to judge a model on: given ones, those of a file, or the ``split`` of the run's own data.
 
-    Raises ValueError for ``data`` where no file or atoms are read, and where a run has no such split.
+    ``data`` says how a file is read, of the run's own data where they are (:func:`run_data`).
+    Raises ValueError for structures that were read already with ``data``, and where a run has no such split.
     """
     model = members_of(model)[0]  # the units and keys of a committee are those of its first member
-    if data and (source is None or isinstance(source, Source)):
-        given = "the run's own data" if source is None else "structures that were read already"
-        raise ValueError(f"data={dict(data)} says how a file is read, and would be ignored for {given}")
+    if data and isinstance(source, Source):
+        raise ValueError(
+            f"data={dict(data)} says how a file is read, and would be ignored for structures that were read already"
+        )
     if source is None:
         if isinstance(model, ForceField) or not RunFolder(Path(model)).config.is_file():
             raise ValueError(
                 f"{_name(model)} is a model alone, without data: give a file of structures, or a run folder"
             )
-        chosen: Source | None = getattr(run_data(Path(model)), split)
+        run = Path(model)
+        chosen: Source | None = getattr(run_data(run, data), split)
+        if split == "test":
+            _require_there(run, ("data.test", config_at(run, data).data.test))
         if chosen is None:
             raise ValueError(f"{_name(model)}: this run has no {split} split; give a file of structures")
         return chosen
@@ -310,7 +321,39 @@ def has_test(run: Path) -> bool:
     return load_config(run).data.test is not None or (splits is not None and len(splits.test) > 0)
 
 
-def run_data(run: Path) -> LoadedData:
-    """The data of a run, with its split."""
-    config = load_config(run)
-    return load_data(RunFolder(run).as_divided(config.data), config.seed, config.required_labels)
+def run_data(run: Path, places: Mapping[str, Any] | None = None) -> LoadedData:
+    """The data of a run, with its split; ``places``: files that have moved, by the setting (path, train, valid, test).
+
+    Raises ValueError for other settings and for a divided file with another content, FileNotFoundError.
+    """
+    config = config_at(run, places)
+    _require_there(run, *(file for file in files_of(config) if file[0].startswith("data.")))
+    try:
+        return load_data(RunFolder(run).as_divided(config.data), config.seed, config.required_labels)
+    except AnotherFileError as error:
+        raise ValueError(
+            f"{error.found}. Bring the file back, or judge the model on a file of your own: "
+            f"denskit evaluate {shlex.quote(str(run))} FILE"
+        ) from None
+
+
+def config_at(run: Path, places: Mapping[str, Any] | None) -> RunConfig:
+    """The settings of a run whose files have moved to ``places``.  Raises ValueError for files that it has not."""
+    data = load_config(run).data
+    own = [key for key in ("path", *PARTS) if getattr(data, key) is not None]
+    for key in places or {}:
+        if key not in own:
+            listed = " and ".join(f"data.{key}" for key in own) or "no file"
+            raise ValueError(f"data.{key} would be ignored for the run's own data; it names {listed}")
+    return load_config(run, {f"data.{key}": place for key, place in (places or {}).items()})
+
+
+def _require_there(run: Path, *files: tuple[str, str | None]) -> None:
+    """Raise FileNotFoundError, with what to do, where a file of a run is not there: (setting, name)."""
+    for key, name in files:
+        if name is not None and address_of(name) is None and not is_there(path_of(name)):
+            raise FileNotFoundError(
+                f"{key}={name}: there is no such file, and the run needs it. Where it has moved: denskit evaluate "
+                f"{shlex.quote(str(run))} {key}=NEW_PLACE, and for other commands correct {key} in "
+                f"{RunFolder(run).config}"
+            )

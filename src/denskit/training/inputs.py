@@ -55,14 +55,18 @@ def contents(config: RunConfig) -> dict[str, str]:
     return found
 
 
-def require_same_contents(before: Mapping[str, str], config: RunConfig, folder: Path) -> None:
-    """Raise ValueError where a run would continue on other structures than it began with; ``before``: contents then."""
+def require_same_contents(before: Mapping[str, str], config: RunConfig, folder: Path) -> set[str]:
+    """Settings whose files have the content of ``before``, so that they may have moved.
+
+    Raises ValueError where a run would continue on other structures than it began with.
+    """
     now = contents(config) if before else {}
     if changed := [key for key in before.keys() & now.keys() if before[key] != now[key]]:
         raise ValueError(
             f"{folder}: the content of {' and '.join(sorted(changed))} has changed since this run started; bring it "
             "back, or start a new run (training.init_from takes the weights along). Nothing changed"
         )
+    return before.keys() & now.keys()
 
 
 @lru_cache(maxsize=1000)

@@ -76,11 +76,11 @@ def _prepared(
     """The training at its beginning or at its checkpoint, and the settings that changed since; nothing is written."""
     begin = time.monotonic()
     checkpoint = load_checkpoint(folder.last) if continues else None
-    if checkpoint is not None:
-        require_same_contents(checkpoint.inputs, config, folder.path)
+    same: set[str] = set()
     if checkpoint is None:
         data, findings = examined(config, say, first=group.is_first)
     else:
+        same = require_same_contents(checkpoint.inputs, config, folder.path)
         say_what_is_read(config, say)
         data, findings = load_data(folder.as_divided(config.data), config.seed, config.required_labels), []
     about_test = [] if continues else warnings_of_test(config.data, data)
@@ -95,7 +95,7 @@ def _prepared(
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
     planned = PlannedTraining(config, trainer.schedule, data.train)
     trainer.messages += [*findings, *warnings_before(planned), *hints_before(planned)]
-    return trainer, trainer.resume(checkpoint) if checkpoint is not None else {}
+    return trainer, trainer.resume(checkpoint, may_move=same) if checkpoint is not None else {}
 
 
 def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], said: Collection[str], *, progress: bool) -> None:

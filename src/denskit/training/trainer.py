@@ -7,7 +7,7 @@ import math
 import shlex
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -156,10 +156,14 @@ class Trainer:
         self.validation = 0.0  # s, of the last validation
         self.saved_at = time.monotonic()
 
-    def resume(self, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
-        """Take over the state of a checkpoint; the settings that changed since."""
+    def resume(self, checkpoint: Checkpoint, may_move: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
+        """Take over the state of a checkpoint; the settings that changed since.
+
+        may_move: settings that name files of the same content as then, at another place perhaps.
+        """
         now = self.config.document() | {"training structures": len(self.data.train)}
         own = {f"data.{part}" for part in PARTS if self.folder.frames(part).is_file()}  # the folder may have been moved
+        own |= {*may_move}
         changes = self.folder.require_same(self.config.completed(checkpoint.record), now, MAY_CHANGE | own)
         self.force_field.load_state_dict(checkpoint.weights)
         self.optimizer.load_state_dict(checkpoint.optimizer)
