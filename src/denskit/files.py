@@ -23,7 +23,19 @@ _ENDINGS = (  # of files
     ".aselmdb", ".cif", ".csv", ".db", ".extxyz", ".html", ".json", ".lmdb", ".npz", ".pdf", ".png", ".traj", ".txt",
     ".xyz", ".yaml",
 )  # fmt: skip
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, a quota, a limit of the size of files
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems without locks
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Give an OSError about a full disk the name of the file, which the system leaves out."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager
@@ -35,7 +47,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     The temporary has the suffix of ``path``, from which writers choose their format.
     """
     temporary = path.with_name(f".{path.stem}{_PARTIAL}{path.suffix}")
-    with _held(temporary, wait=True):
+    with writing(path), _held(temporary, wait=True):
         mode = temporary.stat().st_mode & 0o777 if temporary.is_file() else None
         try:
             yield temporary
@@ -166,8 +178,9 @@ def _held(path: Path, *, wait: bool, owner: str = "") -> Iterator[None]:
         return
     handle = _lock(path, wait)
     try:
-        os.ftruncate(handle, 0)
-        os.write(handle, owner.encode())
+        with writing(path):
+            os.ftruncate(handle, 0)
+            os.write(handle, owner.encode())
         yield
     finally:
         os.close(handle)

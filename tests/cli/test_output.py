@@ -24,6 +24,7 @@ from denskit import predict
 from denskit.cli import app
 from denskit.cli.sets import print_table
 from denskit.models.model_file import save_model
+from full_disk import files_limited_to
 
 ESCAPE = "\x1b["
 
@@ -173,6 +174,39 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait() == 1
+
+
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_a_full_disk_behind_standard_output_is_in_words(options: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "denskit", "presets", *options], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert "Error: standard output: no space left on device; it could not be written. Make room" in done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_a_full_disk_is_named_by_the_file(folder: Path, tmp_path: Path) -> None:
+    model, file = folder / "model.safetensors", folder / "mine.extxyz"
+    with files_limited_to(1000):
+        done = denskit("predict", model, file, "-o", tmp_path / "out.extxyz")
+        assert done.exit_code == 1
+        assert f"Error: {tmp_path / 'out.extxyz'}: file too large; it could not be written. Make room" in done.stderr
+        done = denskit("md", model, file, "-o", tmp_path / "md", "--steps", 2)
+        assert f"Error: {tmp_path / 'md' / 'restart.safetensors'}: file too large" in done.stderr
+    assert not any(tmp_path.glob("*.extxyz"))
+
+
+def test_letters_that_a_terminal_does_not_have_are_no_error(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mit Ü.extxyz"
+    file.write_bytes((folder / "mine.extxyz").read_bytes())
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for options in ([], ["--json"]):
+        command = [sys.executable, "-m", "denskit", "info", str(file), *options]
+        done = subprocess.run(command, capture_output=True, env=env)
+        assert b"codec" not in done.stderr, done.stderr
+    assert json.loads(done.stdout)["frames"] == 3
 
 
 def test_errors_of_the_system_are_in_words(folder: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -41,6 +42,7 @@ from denskit.training.run import train
 from denskit.training.run_folder import RunFolder
 from denskit.training.running_totals import RunningTotals
 from denskit.training.trainer import Asked, Trainer
+from full_disk import files_limited_to
 from training.same_runs import assert_same_runs
 from training.slabs import Slabs
 
@@ -270,29 +272,35 @@ def test_damaged_checkpoints_are_refused(tiny: Tiny, damage: str, tmp_path: Path
     assert not (tmp_path / "ran").exists()
 
 
-@contextlib.contextmanager
-def _files_limited_to(size: int) -> Iterator[None]:
-    """The system refuses to write more into any file, as a full disk does."""
-    resource = pytest.importorskip("resource", reason="file size limits are POSIX's")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_full_disk_leaves_what_was_saved(tiny: Tiny) -> None:
     run = train(tiny("training.max_steps=2"))
     folder = run / "checkpoints"
     size = (folder / "last.pt").stat().st_size // 2
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     overrides = ["training.max_steps=4", "training.checkpoint_every=3 steps"]
-    with _files_limited_to(size), pytest.raises(ValueError, match=r"step 3: .*last.pt could not be written.*is intact"):
+    with files_limited_to(size), pytest.raises(ValueError, match=r"step 3: .*last.pt could not be written.*is intact"):
         train(tiny(*overrides), resume=True)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     train(tiny(*overrides), resume=True)
     assert load_checkpoint(folder / "last.pt").step == 4
+
+
+def test_a_training_whose_output_is_closed_says_so_in_its_log(tiny: Tiny) -> None:
+    """As ``denskit train ... | head``."""
+    run = Path(tiny().output)
+    config = run.with_name("tiny_run.yaml")
+    config.write_text(yaml.safe_dump(tiny("training.max_steps=500").document()), encoding="utf-8")
+    command = [sys.executable, "-m", "denskit", "train", str(config)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 1
+    last = (run / "train.log").read_text(encoding="utf-8").splitlines()[-1]
+    assert last.endswith(
+        "stopped: standard output was closed, as by | head; --resume continues from the last checkpoint"
+    )
 
 
 def test_a_loss_that_is_not_finite_names_step_and_frames(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +326,7 @@ def test_a_loss_that_is_not_finite_names_step_and_frames(tiny: Tiny, monkeypatch
 def test_a_model_file_that_cannot_be_written_is_an_error_for_people(tiny: Tiny) -> None:
     config = tiny("training.max_steps=2", "training.evaluate_every=2 steps")
     _stop_after(config, 1)
-    with _files_limited_to(20_000), pytest.raises(ValueError, match=r"step 2: .*best.safetensors could not be written"):
+    with files_limited_to(20_000), pytest.raises(ValueError, match=r"step 2: .*best.safetensors could not be written"):
         train(config, resume=True)
     assert not (Path(config.output) / "checkpoints/best.safetensors").exists()
 

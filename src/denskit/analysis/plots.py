@@ -18,6 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from denskit.files import writing
 from denskit.training.overview import metrics_of
 from denskit.training.run_folder import RunFolder
 
@@ -128,7 +129,8 @@ def png_of(figure: Figure) -> bytes:
 def save_figure(figure: Figure, output: Path) -> Path:
     """Write a figure as PNG; returns its path."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_bytes(png_of(figure))
+    with writing(output):
+        output.write_bytes(png_of(figure))
     return output
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 from typing import Any
 
 import typer
@@ -16,6 +17,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from denskit.cli.output import OUTPUT, complain, give, with_common_options
+from denskit.files import NO_ROOM
 
 DEBUG_VARIABLE = "DENSKIT_DEBUG"
 FOR_USERS = (ValueError, OSError, ModuleNotFoundError)  # the last: an extra that is not installed
@@ -52,7 +54,7 @@ class FriendlyGroup(TyperGroup):
             failed = LOST_PROCESS if type(error) is ConnectionError else FAILED  # a broken pipe is a subclass
             raise typer.Exit(failed) from None
         finally:
-            OUTPUT.end()
+            _end()
 
 
 class Program(FriendlyGroup):
@@ -72,6 +74,24 @@ class Program(FriendlyGroup):
         return super().resolve_command(ctx, args)
 
 
+def _end() -> None:
+    """Print the results that are wanted as JSON.  Raises typer.Exit where standard output cannot be written to."""
+    failed_before = sys.exc_info()[0] is not None
+    try:
+        OUTPUT.end()
+    except OSError as error:
+        if not (isinstance(error, BrokenPipeError) and _nobody_reads()):
+            _write_nowhere()
+            if not failed_before:
+                _show(f"standard output: {_of_system(error)}")
+        raise typer.Exit(FAILED) from None
+
+
+def _write_nowhere() -> None:
+    """Let what was printed end in nothing, or Python complains once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def _nobody_reads() -> bool:
     """Whether the reader of standard output has ended, as ``| head`` does; then nothing more is written to it."""
     if not hasattr(select, "poll"):
@@ -80,7 +100,7 @@ def _nobody_reads() -> bool:
     watch.register(1)
     closed = any(event & select.POLLERR for _, event in watch.poll(0))
     if closed:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _write_nowhere()
     return closed
 
 
@@ -96,9 +116,16 @@ def _in_words(error: Exception) -> str:
             return "; ".join(f"--{key}: {text}" if key else text for key, text in found)
     if isinstance(error, typer.Abort):
         return "not confirmed, so nothing was done; --force does not ask"
-    if isinstance(error, OSError) and error.filename and error.strerror:  # of the system, as of an absent file
-        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
+    if isinstance(error, OSError) and error.strerror and (error.filename or error.errno in NO_ROOM):
+        return f"{error.filename or 'standard output'}: {_of_system(error)}"
     return str(error)
+
+
+def _of_system(error: OSError) -> str:
+    """What the system says, as of an absent file, with advice where a disk is full."""
+    text = str(error.strerror)
+    advice = "; it could not be written. Make room and repeat the command, with --resume where it has that"
+    return f"{text[0].lower()}{text[1:]}{advice if error.errno in NO_ROOM else ''}"
 
 
 def _show(message: str) -> None:

@@ -6,6 +6,7 @@ holds one JSON object, these results, and the words for people go to standard er
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import math
@@ -39,13 +40,17 @@ class Output:
         self.as_json = self.verbose = False
         self.found: dict[str, Any] = {}
         self.out, self.err = sys.stdout, sys.stderr
+        if isinstance(self.out, io.TextIOWrapper):  # not every encoding has Å; standard error replaces letters anyway
+            self.out.reconfigure(errors="replace")
         self._redirected = ExitStack()
 
     def end(self) -> None:
         """Leave standard output and error as they were, and print the results where they are wanted as JSON."""
         self._redirected.close()
         if self.as_json:
-            print(json.dumps(_plain(self.found), ensure_ascii=False, indent=2), file=self.out)
+            whole = "utf" not in (self.out.encoding or "").lower()  # \u00c5 is read back as Å, and ? is not
+            print(json.dumps(_plain(self.found), ensure_ascii=whole, indent=2), file=self.out)
+        self.out.flush()  # a full disk is an error here, and not when Python ends
 
     def use_json(self, wanted: bool) -> None:
         """``--json``."""

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
-from denskit.files import atomic_write, is_empty, locked
+from denskit.files import atomic_write, is_empty, locked, writing
 from denskit.reading.budget import naming
 from denskit.settings import dotted
 
@@ -118,10 +118,10 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 def write_state(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
     """Write tensors and JSON atomically, as safetensors."""
-    # a copy of each: safetensors refuses tensors that share memory
+    # a copy of each: safetensors refuses tensors that share memory, and its own writer has errors of its own
     copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     with atomic_write(path) as temporary:
-        save_file(copies, temporary, {_NOTES: json.dumps(notes)})
+        temporary.write_bytes(save(copies, {_NOTES: json.dumps(notes)}))
 
 
 def read_state(
@@ -145,7 +145,7 @@ def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Any]:
 
 def append_line(path: Path, value: Any) -> int:
     """Append a line of JSON that is on the disk when this returns; the offset (bytes) at which it begins."""
-    with path.open("ab") as file:
+    with writing(path), path.open("ab") as file:
         offset = file.tell()
         file.write(json.dumps(value).encode() + b"\n")
         file.flush()

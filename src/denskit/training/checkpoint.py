@@ -6,7 +6,6 @@ step.  :mod:`denskit.reading.torch_files` reads it, which runs no code of a pick
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 from collections.abc import Iterator
@@ -18,14 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from denskit.files import atomic_write
+from denskit.files import NO_ROOM, atomic_write
 from denskit.reading.budget import naming
 from denskit.reading.torch_files import read_torch
 from denskit.settings import ON_RESUME, marked
 from denskit.training.settings import RunConfig
 
 FORMAT_VERSION = 3
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MAY_CHANGE = marked(RunConfig, ON_RESUME)  # when a run is resumed
 
 
@@ -80,7 +78,7 @@ def full_disk_named(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in NO_ROOM:
             raise
         raise ValueError(
             f"{folder}: writing failed ({error.strerror}); checkpoints written before are intact. "

@@ -48,8 +48,8 @@ class RunLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not self.silent and not isinstance(error, SystemExit):
-            self._text.write(f"{_now()}  stopped: {error}\n")
+        if error is not None and not self.silent and (reason := _reason(error)):
+            self._text.write(f"{_now()}  stopped: {reason}\n")
         self._open.close()
 
     def say(self, line: str, *, shown: bool = False) -> None:
@@ -80,6 +80,14 @@ class RunLog:
                 self._board.add_scalar(name.replace("_", "/", 1), value, int(values["step"]))
         if "train_forces_mae_meV_per_A" in values:
             self._note = f", train forces {values['train_forces_mae_meV_per_A']:.1f} meV/Å"
+
+
+def _reason(error: BaseException) -> str:
+    """Why a training ends by an error; empty after a signal, of which the log tells already."""
+    closed = isinstance(error, SystemExit) and error.code == 1  # rich ends the program so
+    if closed or isinstance(error, BrokenPipeError):
+        return "standard output was closed, as by | head; --resume continues from the last checkpoint"
+    return "" if isinstance(error, SystemExit) else str(error)
 
 
 def metrics_line(values: Mapping[str, float | int], total_steps: int, validations: float = 0.0) -> str:

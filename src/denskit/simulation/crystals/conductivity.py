@@ -14,6 +14,7 @@ import numpy as np
 
 from denskit.batch import System
 from denskit.data.periodicity import not_a_crystal
+from denskit.files import atomic_write
 from denskit.reading.arrays import read_npz
 from denskit.simulation.crystals.ground_state import CrystalSettings
 from denskit.simulation.crystals.phonons import IMAGINARY, TEMPERATURE, displaced_forces, repeats_of, right_handed
@@ -47,7 +48,8 @@ class Conductivity:
 
     def save(self, path: Path) -> None:
         """Write as npz."""
-        np.savez_compressed(path, **{name: value for name, value in vars(self).items() if value is not None})
+        with atomic_write(path) as temporary:
+            np.savez_compressed(temporary, **{name: value for name, value in vars(self).items() if value is not None})
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -13,6 +13,7 @@ import ase.units
 import torch
 from ase.calculators.singlepoint import SinglePointCalculator
 
+from denskit.files import writing
 from denskit.simulation.dynamics.committee import spread_of
 from denskit.simulation.dynamics.integrators import Dynamics, State
 from denskit.simulation.dynamics.momenta import masses_of
@@ -64,7 +65,8 @@ class TrajectoryWriter:
         """Write one frame of each system."""
         for atoms in snapshots(state, state.step * self.timestep / 1000):
             path = self.folder / f"trajectory_{atoms.info['replica']:02d}.extxyz"
-            ase.io.write(path, atoms, format="extxyz", append=True)
+            with writing(path):
+                ase.io.write(path, atoms, format="extxyz", append=True)
 
 
 class UncertainWriter:
@@ -98,7 +100,8 @@ class UncertainWriter:
             return
         keep = torch.tensor(due, device=state.replicas.device)
         found = snapshots(state.select(keep), state.step * self.timestep / 1000)[: self.most - self.count]
-        ase.io.write(self.path, found, format="extxyz", append=True)
+        with writing(self.path):
+            ase.io.write(self.path, found, format="extxyz", append=True)
         self.count += len(found)
         self.last |= {atoms.info["replica"]: state.step for atoms in found}
 
@@ -126,7 +129,7 @@ class StatisticsWriter:
         values = torch.stack(columns, 1).tolist()
         time = state.step * self.dynamics.settings.timestep / 1000
         new = not self.path.exists()
-        with self.path.open("a", newline="", encoding="utf-8") as file:
+        with writing(self.path), self.path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             if new:
                 writer.writerow(names)

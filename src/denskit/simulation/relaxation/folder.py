@@ -19,7 +19,7 @@ import numpy as np
 
 from denskit.batch import System
 from denskit.data.writing import IDENTIFIERS, names_of, plain, relaxed_at
-from denskit.files import atomic_write, write_json
+from denskit.files import atomic_write, write_json, writing
 from denskit.reading.budget import naming
 from denskit.reading.documents import parse_json, read_json
 from denskit.runtime.progress import Report, unreported
@@ -98,7 +98,8 @@ class RelaxationFolder(WorkFolder):
         atoms = relaxed_at(plain(system), snapshot.positions, snapshot.cell, results)
         atoms.info["moves"] = snapshot.moves
         self.trajectories.mkdir(exist_ok=True)
-        ase.io.write(self.trajectory(snapshot.index), atoms, format="extxyz", append=True)
+        with writing(path := self.trajectory(snapshot.index)):
+            ase.io.write(path, atoms, format="extxyz", append=True)
 
     def cut_trajectories(self, finished: set[int], running: Running | None) -> None:
         """Remove the frames after the last save, which will be computed again."""
