@@ -283,7 +283,8 @@ def _simulate(
         folder=plan.folder, stable=outcome.state.batch.num_systems, replicas=len(structures), steps=outcome.state.step,
         interrupted=outcome.interrupted, failures=[str(failure) for failure in outcome.failures],
     )  # fmt: skip
-    console.print(f"{reached}; {_ended(outcome, plan)}{_threads(potential)}; wrote {plan.folder}")
+    frames = _frames_in_words(outcome, plan, resumed=resume)
+    console.print(f"{reached}; {_ended(outcome, plan)}{_threads(potential)}; wrote {frames} to {plan.folder}")
     if outcome.interrupted:
         work.leave(f"the state is saved in {plan.folder}")
     if not outcome.state.batch.num_systems and not all(failure.uncertain for failure in outcome.failures):
@@ -322,6 +323,16 @@ def _uncertain_frames(plan: DynamicsPlan) -> str:
         f"frames {spread}, {plan.uncertain_every:g} fs or more apart in a replica, {plan.uncertain_frames} at most: "
         f"{file}"
     )
+
+
+def _frames_in_words(outcome: Outcome, plan: DynamicsPlan, *, resumed: bool) -> str:
+    """How many frames the trajectories have; of a resumed simulation, whose interval may have been another, which."""
+    last = plan.has_last_frame(outcome)
+    which = f"every {plan.frame_every} steps{' and the last' if last else ''}" if plan.frame_every > 1 else "every step"
+    if resumed:
+        return f"frames ({which})"
+    count = counted(outcome.state.step // plan.frame_every + 1 + last, "frame")
+    return f"{'up to ' if outcome.failures else ''}{count} of each simulation ({which})"
 
 
 def _ended(outcome: Outcome, plan: DynamicsPlan) -> str:

@@ -183,6 +183,7 @@ class _Recorded(Balloon):
     direct_forces, smooth, learned_stress = False, True, False
     dtype = torch.float64
     models: tuple[()] = ()
+    files: tuple[()] = ()
 
     def weights_sha256(self) -> str:
         return ""

@@ -99,6 +99,24 @@ def test_a_compiled_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.
     torch.testing.assert_close(ends[3], ends[0], rtol=0, atol=SAME_MOTION64)
 
 
+def test_the_last_step_is_a_frame_which_a_longer_simulation_takes_away(potential: Potential, tmp_path: Path) -> None:
+    short = tmp_path / "parts"
+    molecular_dynamics(potential, STRUCTURES, plan(short, 3))
+    assert [frame.info["step"] for frame in ase.io.read(short / "trajectory_01.extxyz", ":")] == [0, 3]
+    ended = molecular_dynamics(potential, STRUCTURES, plan(short, 3), resume=True)
+    last = ase.io.read(short / "trajectory_01.extxyz", ":")
+    assert [frame.info["step"] for frame in last] == [0, 3], "the same call again"
+    own = ended.state.batch.system_index == 1
+    np.testing.assert_allclose(last[-1].positions, ended.state.batch.positions[own], atol=1e-8)
+
+    molecular_dynamics(Potential(trained()), STRUCTURES, plan(short, 10), resume=True)
+    molecular_dynamics(Potential(trained()), STRUCTURES, plan(tmp_path / "whole", 10))
+    assert [frame.info["step"] for frame in ase.io.read(short / "trajectory_01.extxyz", ":")] == [0, 4, 8, 10]
+    for path in (tmp_path / "whole").iterdir():
+        if path.name != "restart.safetensors":  # restart files are written at other steps, and forget neighbour lists
+            assert path.read_bytes() == (short / path.name).read_bytes(), path.name
+
+
 def test_files_say_what_happened(potential: Potential, tmp_path: Path) -> None:
     outcome = molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 12, ensemble="nve"))
     found = rows(tmp_path)
@@ -232,9 +250,11 @@ def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(app, [*common, "--steps", "3"])
     assert result.exit_code == 0, result.output
     assert "2 of 2 runs are stable" in result.output
+    assert "wrote 2 frames of each simulation (every 100 steps and the last) to" in result.output
     result = CliRunner().invoke(app, [*common, "--time", "0.0015", "--resume"])
     assert result.exit_code == 0, result.output
     assert "0.0015 ps (step 6)" in result.output
+    assert "wrote frames (every 100 steps and the last) to" in result.output
     assert len(rows(tmp_path / "run")) == 2 * 7
     assert "continuing from step 3 of" in result.output
     hot = CliRunner().invoke(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
@@ -40,7 +41,7 @@ class DynamicsCost:
 
     def disk(self, plan: DynamicsPlan) -> float:
         """MiB of its trajectories."""
-        return (plan.steps // plan.frame_every + 1) * self.frame_bytes / 2**20
+        return (math.ceil(plan.steps / plan.frame_every) + 1) * self.frame_bytes / 2**20
 
     def tenfold(self, more: DynamicsCost, factor: int) -> DynamicsCost:
         """The cost of ten times as many systems, on the line through this cost and that of ``factor`` times as many.
@@ -72,11 +73,12 @@ def cost_of(potential: Potential, structures: Sequence[ase.Atoms], plan: Dynamic
         if potential.device.type == "cuda":
             torch.cuda.synchronize(potential.device)
         marks.append(time.perf_counter())
-        return len(marks) > _FEWEST and marks[-1] - marks[0] > TRIAL_SECONDS
+        return len(marks) > TRIAL_STEPS or (len(marks) > _FEWEST and marks[-1] - marks[0] > TRIAL_SECONDS)
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "trial"
-        trial = replace(plan, folder=folder, steps=TRIAL_STEPS, frame_every=TRIAL_STEPS + 1)
+        # never at its end, where the last frame would be written, too
+        trial = replace(plan, folder=folder, steps=TRIAL_STEPS + 1, frame_every=TRIAL_STEPS + 1)
         outcome = molecular_dynamics(potential, structures, trial, say=lambda text: None, stop=enough)
         marks.append(time.perf_counter())
         frame_bytes = float(sum(path.stat().st_size for path in folder.glob("trajectory_*")))

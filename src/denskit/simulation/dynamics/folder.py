@@ -51,7 +51,7 @@ class DynamicsPlan:
     settings: DynamicsSettings
     steps: int  # number of the last step
     folder: Path
-    frame_every: int = 100  # between frames of the trajectories
+    frame_every: int = 100  # between frames of the trajectories, which get the last step, too
     statistics_every: int = 10  # between lines of the statistics
     restart_every: int = 1000  # between restart files
     bonds: bool = True  # a molecule with a bond changed by more than 0.5 Å ends its simulation
@@ -62,6 +62,10 @@ class DynamicsPlan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder))
+
+    def has_last_frame(self, outcome: Outcome) -> bool:
+        """Whether the last step is written beside the frames at their interval."""
+        return not outcome.interrupted and outcome.state.step % self.frame_every > 0
 
 
 def molecular_dynamics(
@@ -125,9 +129,10 @@ def molecular_dynamics(
             files = {path.name: path.stat().st_size for path in sorted(_appended(folder))}
             replace(restart, state=state, failures=simulation.failures, files=files).save(work.marker)
 
+        write_frame = TrajectoryWriter(folder, settings.timestep)
         simulation.recorders = [
             (plan.statistics_every, StatisticsWriter(folder / STATISTICS, dynamics)),
-            (plan.frame_every, TrajectoryWriter(folder, settings.timestep)),
+            (plan.frame_every, write_frame),
             *_uncertainty_recorders(plan),
             (plan.restart_every, save),
             (1, _Clock(progress, plan, restart.state.step)),
@@ -135,6 +140,8 @@ def molecular_dynamics(
         outcome = simulation.run(plan.steps, stop)
         if outcome.state.batch.num_systems:
             save(outcome.state)
+            if plan.has_last_frame(outcome):  # which the restart file does not count: a longer simulation cuts it off
+                write_frame(outcome.state)
         models = {"models": potential.files, "weights_sha256": origin["models"]}
         _write_summary(folder / SUMMARY, outcome, settings, models)
         return outcome
