@@ -213,7 +213,7 @@ def test_parts_of_their_own(here: Path) -> None:
     ("frames", "settings", "said"),
     [
         ([], {}, "no atoms were given"),
-        ("mine.extxyz", {}, "found str; wanted a list of ase.Atoms .a file: settings=.*data.path"),
+        ("mine.extxyz", {}, "found str; wanted a list of ase.Atoms .a file: .*settings=.*data.path"),
         (molecule("H2O"), {}, "found Atoms; wanted a list of ase.Atoms"),
         ([molecule("H2O")], {}, "no frame has energy"),
         ([*labelled(3), molecule("H2O")], {}, "1 of 4 frames have no energy: frame 3"),

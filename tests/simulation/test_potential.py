@@ -12,8 +12,10 @@ from typing import Any
 import ase
 import pytest
 import torch
+from ase.build import molecule
 
 from contract.variants import build
+from denskit import DenskitCalculator, evaluate, predict, relax
 from denskit.batch import Batch, System
 from denskit.data.base import collate, evenly
 from denskit.data.datasets.embedded import FOLDER
@@ -27,7 +29,7 @@ from denskit.simulation.potential import Potential
 from denskit.simulation.structures import atoms_of, batch_of
 
 from tolerances import EXACT64, ORACLE64
-from trained import nearly_free
+from trained import TRAINED, nearly_free
 
 NAMES = ("ethanol", "copper", "slab", "triclinic")
 
@@ -310,3 +312,19 @@ def test_whether_stress_was_learned(tmp_path: Path, stress: str, weight: float, 
     assert Potential(file).learned_stress == learned
     assert Potential([tmp_path / "other.safetensors", file]).learned_stress == learned
     assert Potential(tmp_path / "other.safetensors").learned_stress == (stress != "none"), "it does not tell"
+
+
+@pytest.mark.parametrize("wrong", [None, 3, [None]])
+def test_something_else_than_models_or_structures_is_named(wrong: Any) -> None:
+    water = molecule("H2O")
+    for call in (
+        lambda: DenskitCalculator(wrong), lambda: Potential(wrong), lambda: predict(wrong, water),
+        lambda: relax(wrong, water), lambda: evaluate(wrong, [water]),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"found (NoneType|int); wanted a model: a force field, the path"):
+            call()
+    for function in (predict, relax):
+        with pytest.raises(ValueError, match=r"the given atoms.*: found (NoneType|int); wanted .*ase.Atoms"):
+            function(TRAINED, wrong)
+        with pytest.raises(ValueError, match="no atoms were given"):
+            function(TRAINED, [])

@@ -7,7 +7,7 @@ numbers than it began with.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import ase
 import numpy as np
@@ -28,22 +28,28 @@ _UNSEEN = {"initial_charges", "initial_magmoms"}  # changes that leave the geome
 _KINDS = {"f": "R", "i": "I", "u": "I", "b": "L", "U": "S"}
 
 
-def structures_of(frames: Sequence[ase.Atoms], config: DataConfig | None = None) -> tuple[StructureArrays, list[str]]:
-    """Structures of ``ase.Atoms`` in eV and Å, and messages; labels are found as in a file.
-
-    Raises ValueError, naming the frame: no frames, something else than atoms, a calculator whose results belong to
-    another geometry.
-    """
-    if isinstance(frames, ase.Atoms | str | os.PathLike):
+def frames_of(given: object) -> list[ase.Atoms]:
+    """Given structures as a list.  Raises ValueError, naming the frame: none, something else than atoms."""
+    if isinstance(given, ase.Atoms | str | os.PathLike) or not isinstance(given, Iterable):
         raise ValueError(
-            f"{NAME}: found {type(frames).__name__}; wanted a list of ase.Atoms "
-            "(a file: settings={'data.path': FILE})"
+            f"{NAME}: found {type(given).__name__}; wanted a list of ase.Atoms "
+            "(a file: denskit.read(FILE), of a training settings={'data.path': FILE})"
         )
-    if not len(frames):
+    frames = list(given)
+    if not frames:
         raise ValueError("no atoms were given; at least one structure is wanted")
     for index, atoms in enumerate(frames):
         if not isinstance(atoms, ase.Atoms):
             raise ValueError(f"{NAME}, frame {index}: found {type(atoms).__name__}; wanted ase.Atoms")
+    return frames
+
+
+def structures_of(frames: Sequence[ase.Atoms], config: DataConfig | None = None) -> tuple[StructureArrays, list[str]]:
+    """Structures of ``ase.Atoms`` in eV and Å, and messages; labels are found as in a file.
+
+    Raises ValueError as :func:`frames_of`, and for a calculator whose results belong to another geometry.
+    """
+    for index, atoms in enumerate(frames := frames_of(frames)):
         calc = atoms.calc
         if calc is not None and calc.results and set(calc.check_state(atoms)) - _UNSEEN:
             raise ValueError(

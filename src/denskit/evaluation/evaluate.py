@@ -17,7 +17,7 @@ import numpy as np
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
-from denskit.data.frames import bare, structures_of
+from denskit.data.frames import bare, frames_of, structures_of
 from denskit.data.loading import read_file
 from denskit.data.overlaps import geometry_warnings
 from denskit.data.readers.folders import read_given
@@ -29,7 +29,7 @@ from denskit.evaluation.unseen import require_unseen, warnings_for_file, warning
 from denskit.files import atomic_write, new_frames_file
 from denskit.models.base import ForceField
 from denskit.models.committee import Committee
-from denskit.models.model_file import load_model
+from denskit.models.model_file import load_model, models_of
 from denskit.models.prediction import Predictor, predict_each
 from denskit.reading.remote import address_of
 from denskit.runtime.device import choose_device
@@ -165,7 +165,7 @@ def predict(
     if isinstance(structures, ase.Atoms):
         structures = [structures]
     if not isinstance(structures, Source | str | os.PathLike):
-        structures = structures_of([bare(atoms) for atoms in structures])[0].checked()[0]
+        structures = structures_of([bare(atoms) for atoms in frames_of(structures)])[0].checked()[0]
     found = [results for _, results in predict_each(force_field, source_of(model, structures, ""), batch_size)]
     unknown, committee = np.full((3, 3), np.nan), len(members_of(model)) > 1
     return Predictions(
@@ -208,8 +208,8 @@ def predict_file(
 
 
 def members_of(model: Models) -> list[Model]:
-    """One model, or the members of a committee."""
-    return [model] if isinstance(model, ForceField | str | os.PathLike) else list(model)
+    """One model, or the members of a committee.  Raises ValueError as :func:`models_of`."""
+    return models_of(model)
 
 
 def load_predictor(model: Models, checkpoint: Kept | None, device: str) -> Predictor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,24 @@ def save_model(path: str | Path, force_field: ForceField, metadata: dict[str, An
             save_file(tensors, temporary, metadata={_KEY: json.dumps(header)})
     except SafetensorError as error:
         raise OSError(f"cannot write {path}: {error}") from error
+
+
+def models_of(given: object) -> list[ForceField | str | os.PathLike[str]]:
+    """One model, or several, as a list.
+
+    Raises ValueError for none, and for something that is neither a force field nor the path of a model or run.
+    """
+    alone = isinstance(given, ForceField | str | os.PathLike) or not isinstance(given, Iterable)
+    models: list[Any] = [given] if alone else list(given)  # type: ignore[call-overload]
+    for model in models:
+        if not isinstance(model, ForceField | str | os.PathLike):
+            raise ValueError(
+                f"found {type(model).__name__}; wanted a model: a force field, the path of a model file or of a run, "
+                "or several of these"
+            )
+    if not models:
+        raise ValueError("at least one model is needed; none was given")
+    return models
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:

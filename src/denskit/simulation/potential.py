@@ -19,7 +19,7 @@ from denskit.data.crowding import REACH, crowding
 from denskit.models.base import ForceField
 from denskit.models.committee import warn_of_references
 from denskit.models.execution import Execution, KernelName
-from denskit.models.model_file import load_model, read_header
+from denskit.models.model_file import load_model, models_of, read_header
 from denskit.runtime.device import choose_device
 from denskit.runtime.dtypes import DType, dtype_of
 from denskit.runtime.threads import few_threads
@@ -102,9 +102,7 @@ class Potential:
         edge_chunk: int | None = None,
         kernels: KernelName = "auto",
     ) -> None:
-        given = [models] if isinstance(models, str | os.PathLike | ForceField) else list(models)
-        if not given:
-            raise ValueError("a potential needs at least one model; none was given")
+        given = models_of(models)
         if not skin >= 0:
             raise ValueError(f"skin is {skin} Å; give 0 or more")
         if edge_chunk is not None and compile:
@@ -267,7 +265,8 @@ class Potential:
 
 def potential_of(given: EnergyAndForces | Model | Sequence[Model], *, stress: bool) -> EnergyAndForces:
     """A potential as it is; one of the models (files, run folders, force fields) otherwise, with ``stress``."""
-    return Potential(given, stress=stress) if isinstance(given, str | os.PathLike | ForceField | Sequence) else given
+    is_potential = callable(given) and not isinstance(given, ForceField)
+    return given if is_potential else Potential(given, stress=stress)  # type: ignore[return-value,arg-type]
 
 
 def crowding_for(potential: EnergyAndForces, structure: System | ase.Atoms) -> str:

@@ -214,8 +214,9 @@ def test_cells_need_a_stress() -> None:
         Relaxer(Morse(), structures(), RelaxationSettings(cell=CellRelaxation()))
 
 
-def test_nothing_to_do() -> None:
-    assert relax(Morse(), [], SETTINGS) == []
+def test_nothing_to_relax_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one structure is wanted"):
+        relax(Morse(), [], SETTINGS)
 
 
 @pytest.mark.parametrize(("cell", "told"), [("full", 1), ("hydrostatic", 1), ("xx,yy,xy", 0), (None, 0)])

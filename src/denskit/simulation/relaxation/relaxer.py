@@ -16,7 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denskit.batch import Batch, select
+from denskit.batch import Batch, System, select
+from denskit.data.base import Source
+from denskit.data.frames import frames_of
 from denskit.data.periodicity import has_vacuum, not_a_crystal
 from denskit.runtime.memory import out_of_memory
 from denskit.simulation.potential import EnergyAndForces, Evaluation, Model, crowding_for, potential_of
@@ -261,19 +263,24 @@ def relax(
 ) -> list[Relaxed]:
     """Relax structures in memory; results in the order of the structures.  See :class:`Relaxer`.
 
-    potential: also model files, run folders or force fields.
+    potential: also model files, run folders or force fields.  Raises ValueError for no structure.
     """
     settings = settings or RelaxationSettings()
     potential = potential_of(potential, stress=settings.cell is not None)
     if isinstance(structures, ase.Atoms):
         structures = [structures]
-    if len(structures) and isinstance(structures[0], ase.Atoms):
-        structures = [system_of(atoms, place) for place, atoms in enumerate(structures)]  # type: ignore[arg-type]
+    if not _are_systems(structures):
+        structures = [system_of(atoms, place) for place, atoms in enumerate(frames_of(structures))]
     relaxer = Relaxer(potential, structures, settings, batch_atoms=batch_atoms)  # type: ignore[arg-type]
     results: list[Relaxed] = []
     while not relaxer.done:
         results += relaxer.step()
     return sorted(results, key=lambda relaxed: relaxed.index)
+
+
+def _are_systems(structures: object) -> bool:
+    """Whether structures were read already: a source, or a list of them."""
+    return isinstance(structures, Source | Sequence) and len(structures) > 0 and isinstance(structures[0], System)
 
 
 def _snapshot(running: Running, batch: Batch, evaluation: Evaluation, place: int) -> Snapshot:
