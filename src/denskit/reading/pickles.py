@@ -63,6 +63,7 @@ class Machine:
     """
 
     inside = ""  # said beside a name that is refused
+    advice = "If you trust the file, rewrite it where it came from with torch tensors, numbers and text only"
 
     def __init__(self, raw: bytes, names: Names, where: str | Path, size: int = 0) -> None:
         self.raw, self.names, self.where, self.size = raw, names, where, size or len(raw)
@@ -257,8 +258,7 @@ def run(machine: Machine) -> Any:
         except Refused as error:
             raise Unreadable(
                 f"{machine.where}: the pickle asks for {error}, which data do not need. It was refused and nothing of "
-                "it was run. If you trust the file, rewrite it where it came from with torch tensors, numbers and text "
-                "only"
+                f"it was run. {machine.advice}"
             ) from None
 
 

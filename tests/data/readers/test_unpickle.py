@@ -298,6 +298,12 @@ def test_lists_that_share_their_parts_are_never_walked_through() -> None:
     assert "pos" not in attributes
 
 
+def test_own_records_are_told_what_to_write() -> None:
+    for own in ({"pos": np.zeros((2, 3))}, {"pos": torch.zeros(2, 3)}):
+        with pytest.raises(ValueError, match=r"in the form of OC20 .* ase\.io\.write\('mine\.extxyz', frames\)"):
+            load_attributes(pickle.dumps(own), "here")
+
+
 @pytest.mark.parametrize("value", [{"pos": 1}, [1, 2], 3, "text", None, [new_object(s2ef()), 4]])
 def test_what_is_no_object_is_named(value: Any) -> None:
     raw = pickled(value)

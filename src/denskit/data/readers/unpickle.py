@@ -17,6 +17,10 @@ import numpy as np
 
 from denskit.reading.pickles import PLAIN, STORAGES, Built, Machine, Names, kind, run, storage_of, tensor
 
+_OWN = (
+    "Such files are read in the form of OC20 and OC22. Write structures of your own, as from dicts of numpy arrays, "
+    "with ASE: ase.io.write('mine.extxyz', frames); denskit data convert makes shards of them"
+)
 _MAGIC = 0x1950A86A20F9469CFC6C  # the number that begins torch's non-zip streams
 _PROTOCOL = 1001
 # Such a stream of one storage, byte by byte as torch writes it; its groups: type and key of the storage, key again.
@@ -38,7 +42,7 @@ def load_attributes(raw: bytes, where: str) -> dict[str, Any]:
     """
     value = load_value(raw, where)
     if not isinstance(value, _Record):
-        raise ValueError(f"{where} holds {kind(value)}; wanted a pickled torch_geometric Data object")
+        raise ValueError(f"{where} holds {kind(value)}; wanted a pickled torch_geometric Data object. {_OWN}")
     return _attributes(value, where)
 
 
@@ -46,13 +50,13 @@ def load_list(raw: bytes, where: str) -> list[dict[str, Any]]:
     """The same for a pickled list of ``Data``."""
     value = load_value(raw, where)
     if not isinstance(value, list | tuple) or not all(isinstance(item, _Record) for item in value):
-        raise ValueError(f"{where} holds {kind(value)}; wanted a pickled list of torch_geometric Data objects")
+        raise ValueError(f"{where} holds {kind(value)}; wanted a pickled list of torch_geometric Data objects. {_OWN}")
     return [_attributes(item, f"{where}, record {index}") for index, item in enumerate(value)]
 
 
 def load_value(raw: bytes, where: str) -> Any:
     """Any pickle of numbers, text, lists, dicts, numpy scalars, tensors and ``Data``; see :func:`load_attributes`."""
-    return run(Machine(raw, _NAMES, where))
+    return run(_StructureMachine(raw, _NAMES, where))
 
 
 class _Record(Built):
@@ -69,7 +73,11 @@ class _Record(Built):
         self.state = state
 
 
-class _StorageMachine(Machine):
+class _StructureMachine(Machine):
+    advice = _OWN
+
+
+class _StorageMachine(_StructureMachine):
     inside = " (inside a tensor)"
 
     def persistent(self, name: Any) -> tuple[str, str, int]:
