@@ -565,7 +565,7 @@ def _first(data_dir: Path, name: str, count: int) -> list[ase.Atoms]:
 @pytest.mark.parametrize(
     ("name", "count", "spoil", "words"),
     [
-        ("mptrj_850.extxyz", 200, scaled(stress=10 / GPA), "the stress is in kbar, or a virial"),
+        ("mptrj_850.extxyz", 200, scaled(stress=10 / GPA), "the stress is in kbar. Say data.stress_unit=kbar"),
         (
             "mptrj_850.extxyz",
             850,

@@ -42,6 +42,7 @@ CHECKS: tuple[Callable[[Sample], Iterator[Finding]], ...] = (
     forces.zero,
     forces.large,
     forces.unbalanced,
+    stress.two_units,
     stress.unit,
     stress.vacuum,
     stress.one_volume,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from denskit.data.base import spaced
+from denskit.data.config import STRESS_UNITS
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.meanings import FORCES_MEAN, STRESS_MEANS, Meanings, meaning, reversed_in_sign
 from denskit.data.inspection.pairs import UNSTRAINED, Pairs
@@ -27,6 +28,12 @@ CORRELATED = 0.7
 FINE, ROUGHLY = (0.72, 1.38), (0.3, 3.0)  # predicted over found in sound data: near structures, others
 ERRORS = 3.0  # standard errors, within which a few structures may differ from many
 NEAR = 0.4  # Å, of half of the pairs
+TELLING = 0.5  # of two predictions: pairs for which they differ by more tell which is right
+ODD = 0.08  # of the pairs, at least, are not explained where stresses of two kinds are mixed
+NAMED = 0.75  # of these, and a standard error more, a mixture explains; rough labels of sound files 0.4 to 0.7
+FEW = 3  # structures of the other kind, at least
+WRONG_SIGN = "the stress has the wrong sign (ASE's is positive under tension)"
+VASP_ORDER = "the stress is in VASP's order xx yy zz xy yz zx"
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class Comparison:
     factor: float  # predicted over found, robust against wrong pairs
     correlation: float
     agree: np.ndarray  # [P] bool: pairs that this factor explains
+    vasp_order: bool = False  # of the shears, with which it does
 
     @property
     def clear(self) -> bool:
@@ -48,7 +56,7 @@ class Comparison:
         """That factor is 1, within the accuracy of pairs at this distance and of so few structures."""
         lowest, highest = FINE if self.near else ROUGHLY
         beyond = np.exp(ERRORS * np.sqrt(1 / self.correlation**2 - 1) / np.sqrt(self.independent))  # of a fitted slope
-        return self.clear and lowest / beyond < self.factor < highest * beyond
+        return self.clear and not self.vasp_order and lowest / beyond < self.factor < highest * beyond
 
     @property
     def independent(self) -> int:
@@ -101,12 +109,38 @@ def with_forces(sample: Sample) -> Comparison | None:
 
 
 def with_stress(sample: Sample, forces: Comparison | None) -> Comparison | None:
-    """Energies with stress, over pairs in different cells, less the work of ``forces`` (:func:`with_forces`)."""
+    """Energies with stress, over pairs in different cells, less the work of ``forces`` (:func:`with_forces`).
+
+    The shears are taken in VASP's order where that explains the energies, and the order as read does not.
+    """
     pairs = _strained(sample)
+    turned = replace(pairs, pulls=pairs.vasp_pulls)
+    found, other = _less_forces(pairs, forces), _less_forces(turned, forces)
+    if other is None or not other.clear:
+        return found
+    sizes = np.abs(pairs.by_stress) + np.abs(turned.by_stress)
+    tell = np.abs(pairs.by_stress - turned.by_stress) > TELLING * sizes
+    if tell.sum() < FEWEST or _explained(turned, forces, other.factor)[tell].mean() < SHARE:
+        return found
+    if found is not None and _explained(pairs, forces, found.factor)[tell].mean() > 1 - SHARE:
+        return found
+    return replace(other, vasp_order=True)
+
+
+def _less_forces(pairs: Pairs, forces: Comparison | None) -> Comparison | None:
     if forces is None or not forces.clear or (forces.pairs.strain > UNSTRAINED).any():
         return _together(pairs)[1]
     by_forces = pairs.by_forces / forces.factor
     return compare(pairs, pairs.rise - by_forces, pairs.by_stress, pairs.stress_blur + np.abs(by_forces))
+
+
+def _explained(pairs: Pairs, forces: Comparison | None, factor: float = 1.0) -> np.ndarray:
+    """Pairs [P] whose energies change as forces say and ``factor`` times less than the stress does."""
+    by_forces = pairs.by_forces / (forces.factor if forces is not None and forces.clear else 1.0)
+    left = np.abs(pairs.rise - by_forces - pairs.by_stress / factor)
+    sizes = (np.abs(pairs.by_stress) + pairs.stress_blur) / abs(factor) + np.abs(by_forces) + pairs.forces_blur
+    explained: np.ndarray = left <= SLACK * sizes + ROUNDING
+    return explained
 
 
 def _strained(sample: Sample) -> Pairs:
@@ -169,10 +203,12 @@ def energies_and_forces(sample: Sample) -> Iterator[Finding]:
 
 
 def energies_and_stress(sample: Sample) -> Iterator[Finding]:
-    """The energy must change by V s : e between near structures in different cells: sign and unit of the stress."""
+    """The energy must change by V s : e between near structures in different cells: sign, unit and order of the stress,
+    and those of some structures alone."""
     forces = with_forces(sample)
     found = with_stress(sample, forces)
     if found is None or not found.clear or found.fine:
+        yield from _mixed_stresses(sample, forces)
         return
     if forces is not None and not forces.fine and 1 / SAME_CAUSE < found.factor / forces.factor < SAME_CAUSE:
         return  # the energies are wrong, which the forces have shown already
@@ -181,15 +217,69 @@ def energies_and_stress(sample: Sample) -> Iterator[Finding]:
     per_atom = _per_atom(sample, found, found.pairs.by_stress, found.pairs.stress_blur)
     means, advice = meaning(found.factor, {**STRESS_MEANS, volume: virial, **per_atom})
     if found.factor < 0 and "virial" not in means:
-        means = "the stress has the wrong sign (ASE's is positive under tension)" + (f", and {means}" if means else "")
+        means = WRONG_SIGN + (f", and {means}" if means else "")
         advice = reversed_in_sign(advice, "stress")
+    if found.vasp_order:
+        means = ", and ".join(filter(None, (means, VASP_ORDER)))
+        advice = ". ".join(filter(None, ("Write it as xx yy zz yz xz xy, or as nine numbers", advice)))
     told = f"V stress : strain is {found.factor:.3g} times dE over {found.told}, in different cells"
     yield sample.finding("problem", told, means, advice)
+
+
+def _mixed_stresses(sample: Sample, forces: Comparison | None) -> Iterator[Finding]:
+    """Stresses of which some are in another unit, or have another sign or order than the others."""
+    pairs = _strained(sample)
+    odd = ~_explained(pairs, forces)
+    if odd.sum() < max(FEWEST, ODD * len(odd)):
+        return
+    ends = np.array([(0, 1), (1, 0), (1, 1)])  # of a pair: which of its stresses is of the other kind
+    best, named, wrong = 0.0, "", np.zeros(0, dtype=np.int64)
+    for name, factor, pulls in _other_kinds(pairs):
+        mixed = [replace(pairs, pulls=np.where(end, pulls / factor, pairs.pulls)) for end in ends]
+        explained = np.stack([_explained(one, forces) for one in mixed])[:, odd]  # [3, odd]
+        if (solved := explained.any(axis=0).mean()) > best:
+            best, named, wrong = solved, name, _of_the_other_kind(pairs, odd, explained, ends)
+    if best < NAMED + 0.5 / np.sqrt(odd.sum()) or len(wrong) < FEW:
+        return
+    share = f"{odd.sum()} of {len(odd)} pairs of near frames"
+    yield sample.finding(
+        "problem",
+        f"energies do not change as the stress says in {share}, in different cells",
+        f"in some of the frames {named}, in others not",
+        "Write all stresses in one unit, sign and order; data.stress_unit and data.stress_sign hold for a whole file",
+        of=wrong,
+    )
+
+
+def _other_kinds(pairs: Pairs) -> Iterator[tuple[str, float, np.ndarray]]:
+    """What stresses may be, by how much they are then too large, and what they would predict [P, 2]."""
+    yield WRONG_SIGN, -1.0, pairs.pulls
+    yield VASP_ORDER, 1.0, pairs.vasp_pulls
+    for unit, size in STRESS_UNITS.items():
+        yield f"the stress is in {unit}", 1 / size, pairs.pulls
+        yield f"{WRONG_SIGN}, and the stress is in {unit}", -1 / size, pairs.pulls
+
+
+def _of_the_other_kind(pairs: Pairs, odd: np.ndarray, explained: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Structures [W] that are of the other kind, as most of their pairs say.
+
+    odd: [P] bool, pairs that labels as read do not explain.  explained: [3, odd] bool, whether stresses of the other
+    kind at ``ends`` [3, 2] do.
+    """
+    votes = np.full((len(odd), 2), -1)
+    possible = [(explained[:, :, None] & (ends == kind)[:, None]).any(axis=0) for kind in (1, 0)]  # [odd, 2]
+    votes[odd] = possible[0].astype(int) - possible[1]
+    total = np.zeros(max(pairs.first.max(), pairs.second.max()) + 1)
+    np.add.at(total, pairs.first, votes[:, 0])
+    np.add.at(total, pairs.second, votes[:, 1])
+    return np.flatnonzero(total > 0)
 
 
 def nothing_compared(sample: Sample) -> Iterator[Finding]:
     """Without near structures, signs and units of forces and stress are not checked."""
     labelled = sample.structures.has["energy"] & sample.structures.has["forces"]
+    if any(energies_and_stress(sample)):
+        return
     if labelled.sum() > 1 and with_forces(sample) is None and with_stress(sample, None) is None:
         found = "no frames are near enough, or none agree well enough, to compare energies with forces"
         yield sample.finding("note", found, "signs and units were judged by sizes alone")

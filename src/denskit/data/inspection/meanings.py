@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from denskit.data.config import STRESS_UNITS
-from denskit.units import BOHR, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
+from denskit.units import BOHR, GPA, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 _WITHIN = np.log(1.15)  # of a known factor
 _ABOUT = np.log(2.0)  # of a factor that is far from 1: of rough labels, or of structures far apart
@@ -43,9 +43,10 @@ _FORCE_UNITS = {
     "Rydberg/Bohr": HARTREE / BOHR / 2,
     "Hartree/Å": HARTREE,
 }
+_OTHER_STRESS_UNITS = {"Hartree/Bohr^3": HARTREE / BOHR**3, "MPa": GPA / 1e3, "bar": GPA / 1e4, "Pa": GPA / 1e9}
 _STRESS_MEANS: Meanings = {
     **{1 / size: (f"the stress is in {name}, not in eV/Å^3", stress_in(name)) for name, size in STRESS_UNITS.items()},
-    **_wrong_unit("stress", "eV/Å^3", {"Hartree/Bohr^3": HARTREE / BOHR**3}, -1),
+    **_wrong_unit("stress", "eV/Å^3", _OTHER_STRESS_UNITS, -1),
 }
 FORCES_MEAN: Meanings = {
     **_ENERGIES_MEAN,
@@ -76,9 +77,10 @@ def meaning(factor: float, meanings: Meanings) -> tuple[str, str]:
 
 def reversed_in_sign(advice: str, label: str) -> str:
     """The advice, with a change of the sign of a label."""
-    if label == "stress":
-        return " ".join(["Say data.stress_sign=compression", advice.removeprefix("Say ")]).strip()
     multiply = f"Multiply the {label} of the file by "
     if advice.startswith(multiply):
         return advice.replace(multiply, f"{multiply}-")
+    if label == "stress":
+        sign = "Say data.stress_sign=compression"
+        return sign + (f" {advice[4:]}" if advice.startswith("Say ") else f". {advice}" if advice else "")
     return f"{multiply}-1" + (f". {advice}" if advice else "")

@@ -37,12 +37,22 @@ class Pairs:
     second: np.ndarray  # [P]
     rise: np.ndarray  # [P] eV, of the energy
     by_forces: np.ndarray  # [P] eV, that the forces predict
-    by_stress: np.ndarray  # [P] eV, that the stress predicts; NaN without stress, 0 where the cells are the same
+    pulls: np.ndarray  # [P, 2] eV, that each stress predicts; NaN without stress, 0 where the cells are the same
+    vasp_pulls: np.ndarray  # [P, 2] eV, as pulls, where the shears were in VASP's order xy, yz, zx
     forces_blur: np.ndarray  # [P] eV, by which the predictions of F_a and F_b alone differ
-    stress_blur: np.ndarray  # [P] eV, likewise
     distance: np.ndarray  # [P] Å, largest displacement of an atom
     strain: np.ndarray  # [P] largest component
     volume: np.ndarray  # [P] Å^3, of the first; 0 where not periodic in three directions
+
+    @property
+    def by_stress(self) -> np.ndarray:
+        """Change of the energy [P] that both stresses predict, eV."""
+        return self.pulls.mean(axis=1)
+
+    @property
+    def stress_blur(self) -> np.ndarray:
+        """By how much the predictions of the two stresses differ [P], eV."""
+        return np.abs(self.pulls[:, 0] - self.pulls[:, 1])
 
     def take(self, rows: np.ndarray) -> Pairs:
         """Some of the pairs."""
@@ -52,7 +62,7 @@ class Pairs:
 def pairs_of(structures: StructureArrays, groups: Sequence[np.ndarray]) -> Pairs:
     """Neighbours in the file and nearest structures of the same atoms; at most ``MOST``, one group after the other."""
     labelled = structures.has["energy"] & structures.has["forces"]
-    found = [Pairs(*[np.zeros(0, np.int64)] * 2, *[np.zeros(0)] * 8)]
+    found = [Pairs(*[np.zeros(0, np.int64)] * 2, *[np.zeros(0)] * 2, *[np.zeros((0, 2))] * 2, *[np.zeros(0)] * 4)]
     for group in groups:
         chosen = group[labelled[group]]
         chosen = chosen[spaced_pairs(len(chosen), MOST)]
@@ -78,7 +88,11 @@ def _pairs(structures: StructureArrays, group: np.ndarray) -> Pairs:
     volume = np.abs(np.linalg.det(lattice)) * pbc.all()
     stress = np.where(structures.has["stress"][group, None, None], structures.stress[group], np.nan)
     virial = volume[:, None, None] * stress
-    pull = [np.where(stretch < UNSTRAINED, 0, (v * strain).sum(axis=(1, 2))) for v in (virial[first], virial[second])]
+    strained = (stretch >= UNSTRAINED)[:, None]
+    pulls, vasp_pulls = (
+        np.where(strained, np.stack([(v[of] * strain).sum(axis=(1, 2)) for of in (first, second)], axis=1), 0)
+        for v in (virial, _from_vasp_order(virial))
+    )
     distance = np.linalg.norm(moved, axis=2).max(axis=1)
     near = told & (distance < NEAR) & (stretch < STRAINED) & ((distance > SAME) | (stretch > UNSTRAINED))
     pairs = Pairs(
@@ -86,14 +100,22 @@ def _pairs(structures: StructureArrays, group: np.ndarray) -> Pairs:
         second=group[second],
         rise=structures.energy[group[second]] - structures.energy[group[first]],
         by_forces=(push[0] + push[1]) / 2,
-        by_stress=(pull[0] + pull[1]) / 2,
+        pulls=pulls,
+        vasp_pulls=vasp_pulls,
         forces_blur=np.abs(push[0] - push[1]),
-        stress_blur=np.abs(pull[0] - pull[1]),
         distance=distance,
         strain=stretch,
         volume=volume[first],
     )
     return pairs.take(near)
+
+
+def _from_vasp_order(stress: np.ndarray) -> np.ndarray:
+    """Stresses [G, 3, 3] of six numbers xx yy zz xy yz zx, which were read as xx yy zz yz xz xy."""
+    turned = stress.copy()
+    for (i, j), read_as in {(0, 1): (1, 2), (1, 2): (0, 2), (0, 2): (0, 1)}.items():
+        turned[:, i, j] = turned[:, j, i] = stress[:, *read_as]
+    return turned
 
 
 def wrapped(vectors: np.ndarray, lattice: np.ndarray, pbc: np.ndarray) -> np.ndarray:
