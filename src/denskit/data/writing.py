@@ -82,9 +82,8 @@ class Originals:
     def _in_file(self, files: Files, system: System) -> ase.Atoms:
         source, place = files.locate(system.index)
         if self._of_file is None or self._of_file.source is not source:
-            self._of_file = Originals(
-                source.name, source, moved=self.moved
-            )  # one at a time: there may be more than can be open
+            # one at a time: there may be more than can be open
+            self._of_file = Originals(source.name, source, moved=self.moved)
         atoms = self._of_file(replace(system, index=place))
         atoms.info.setdefault("name", files.name_of(system.index))
         return atoms
