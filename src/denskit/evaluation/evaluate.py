@@ -344,7 +344,10 @@ def config_at(run: Path, places: Mapping[str, Any] | None) -> RunConfig:
     for key in places or {}:
         if key not in own:
             listed = " and ".join(f"data.{key}" for key in own) or "no file"
-            raise ValueError(f"data.{key} would be ignored for the run's own data; it names {listed}")
+            raise ValueError(
+                f"data.{key} would be ignored for the run's own data; it names {listed}. To judge the model on another "
+                "file, give the file alone"
+            )
     return load_config(run, {f"data.{key}": place for key, place in (places or {}).items()})
 
 
