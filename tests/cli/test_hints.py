@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import ase.io
@@ -10,7 +11,7 @@ from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from cli_calls import denskit
-from denskit.cli.evaluate import _shift_of
+from denskit.cli.evaluate import _force_unit_of, _shift_of, _stress_unit_of
 from denskit.simulation.calculator import DenskitCalculator
 from denskit.units import KCAL_PER_MOL
 
@@ -27,6 +28,39 @@ def test_forces_that_are_not_parallel_tell_no_unit(cosine: float, told: bool) ->
         "forces_cosine": cosine,
     }
     assert ("in another unit" in _shift_of(errors)) == told
+
+
+@pytest.mark.parametrize(
+    ("slope", "cosine", "told"),
+    [
+        (20.0, 0.87, True),
+        (20.0, 0.3, False),
+        (23.0, 0.95, True),
+        (4.0, 0.87, False),
+        (0.04, 0.87, False),
+        (1.1, 1, False),
+    ],
+)
+def test_forces_tenfold_too_large_tell_a_unit_also_of_a_model_that_is_not_accurate(
+    slope: float, cosine: float, told: bool
+) -> None:
+    """A poor model may predict forces that are much too small, and none that are much too large."""
+    hint = _force_unit_of({"forces_slope": slope, "forces_cosine": cosine})
+    assert ("data.units=kcal/mol" in hint) == told
+
+
+@pytest.mark.parametrize(
+    ("slope", "cosine", "words"),
+    [
+        (-0.9, -0.95, "of the opposite sign.*data.stress_sign=compression reads it; denskit info"),
+        (-6e-4, -0.95, "data.stress_sign=compression reads it; data.stress_unit=kbar, or GPa, its unit"),
+        (0.9, 0.95, "^$"),
+        (-0.1, -0.2, "^$"),
+    ],
+)
+def test_moderate_stresses_of_the_wrong_sign_are_told(slope: float, cosine: float, words: str) -> None:
+    errors = {"stress_mae_meV_per_A3": 20.0, "stress_slope": slope, "stress_cosine": cosine}
+    assert re.search(words, _stress_unit_of(errors))
 
 
 def test_another_unit_is_named_also_where_atoms_have_no_force(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ def test_metrics_of_the_worked_example() -> None:
         0.0,  # (0, 1, 1) predicted as zero
     ]
     magnitudes = [math.sqrt(10) - 3, math.sqrt(8) - 2, 0.0, 1.0, math.sqrt(2)]
+    prediction, _, targets = worked_example()
+    predicted, label = prediction["stress"].double().flatten(), targets.stress.double().flatten()
     assert metrics.summary() == {
         "energy_mae_meV": pytest.approx((4 + 8) / 2),
         "energy_rmse_meV": pytest.approx(math.sqrt((16 + 64) / 2)),
@@ -54,6 +56,8 @@ def test_metrics_of_the_worked_example() -> None:
         "ewt_percent": 100.0,
         "efwt_percent": 0.0,
         "stress_mae_meV_per_A3": pytest.approx(2.0, rel=1e-4),
+        "stress_slope": pytest.approx(float((predicted * label).sum() / label.square().sum())),
+        "stress_cosine": pytest.approx(float(torch.cosine_similarity(predicted, label, dim=0))),
     }
 
 

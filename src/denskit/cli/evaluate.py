@@ -20,7 +20,8 @@ from denskit.units import GPA
 
 SETS, PARITY = "sets.json", "parity.png"
 PARALLEL, FACTOR = 0.9, 3.0  # cosine and factor of forces in another unit
-TOLD = 0.5  # cosine of forces that may tell their unit at all
+TENFOLD = 10.0  # times the file's: no model, however poor, predicts forces that are so large
+TOLD = 0.5  # cosine of forces that may tell their unit at all, and of stresses their sign
 STRANGE = 300.0  # meV/Å^3, 48 GPa: a stress error above that of predicting zero for nearly all solids
 Sets = Annotated[
     list[str] | None,
@@ -230,8 +231,14 @@ def _read(models: list[Path], sets: dict[str, str], data: dict[str, Any]) -> dic
 
 
 def _stress_unit_of(errors: dict[str, float]) -> str:
-    """A hint where stresses are wrong by more than any of solids."""
-    error = errors.get("stress_mae_meV_per_A3", 0.0)
+    """A hint where stresses are opposite to the predicted ones, or wrong by more than any of solids."""
+    error, slope = errors.get("stress_mae_meV_per_A3", 0.0), abs(errors.get("stress_slope", 1.0))
+    if errors.get("stress_cosine", 0.0) < -TOLD:
+        unit = "" if 1 / FACTOR < slope < FACTOR else " data.stress_unit=kbar, or GPa, its unit;"
+        return (
+            f"predicted stresses are {slope:.3g} times those of the file, of the opposite sign: does the file have "
+            f"VASP's? data.stress_sign=compression reads it;{unit} denskit info FILE compares it with the energies"
+        )
     if not error >= STRANGE:
         return ""
     return (
@@ -242,12 +249,12 @@ def _stress_unit_of(errors: dict[str, float]) -> str:
 
 def _force_unit_of(errors: dict[str, float]) -> str:
     """A hint where forces are parallel to the predicted ones, and much smaller or larger."""
-    slope = errors.get("forces_slope", 1.0)
-    if errors.get("forces_cosine", 0.0) < PARALLEL or not slope > 0 or 1 / FACTOR < slope < FACTOR:
+    slope, cosine = errors.get("forces_slope", 1.0), errors.get("forces_cosine", 0.0)
+    if cosine < (TOLD if slope >= TENFOLD else PARALLEL) or not slope > 0 or 1 / FACTOR < slope < FACTOR:
         return ""
     return (
-        f"predicted forces are {slope:.3g} times those of the file, and nearly parallel to them: is the file in "
-        "another unit? data.units=kcal/mol and others read it, and denskit info FILE names the unit"
+        f"predicted forces are {slope:.3g} times those of the file, and along them (cosine {cosine:.2f}): is the file "
+        "in another unit? data.units=kcal/mol and others read it, and denskit info FILE names the unit"
     )
 
 

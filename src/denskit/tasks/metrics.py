@@ -49,11 +49,14 @@ _SLOTS = (
     "noise_absolute_label",  # in units of sigma, error of zero as prediction
     "forces_product",  # eV^2/Å^2, of prediction and label
     "forces_square_label",  # eV^2/Å^2
+    "stress_product",  # eV^2/Å^6, of prediction and label
+    "stress_square_label",  # eV^2/Å^6
+    "stress_square_predicted",  # eV^2/Å^6
 )  # new ones last: checkpoints hold the sums since the last row
 
 
 class Metrics:
-    """Sums of errors.  ``state`` [22] float64 holds them all: adding the states of several processes merges them."""
+    """Sums of errors.  ``state`` [25] float64 holds them all: adding the states of several processes merges them."""
 
     def __init__(self, device: torch.device | str = "cpu", *, state: Tensor | None = None) -> None:
         self.state = torch.zeros(len(_SLOTS), dtype=torch.float64, device=device) if state is None else state
@@ -80,8 +83,14 @@ class Metrics:
             self._add_both(prediction, batch, targets)
         if "stress" in prediction:
             mask = targets.stress_mask[:, None, None].expand_as(targets.stress)
-            error = _select(prediction["stress"], mask) - _select(targets.stress, mask)
-            self._add(stress_count=mask.sum(), stress_absolute=error.abs().sum())
+            predicted, label = _select(prediction["stress"], mask), _select(targets.stress, mask)
+            self._add(
+                stress_count=mask.sum(),
+                stress_absolute=(predicted - label).abs().sum(),
+                stress_product=(predicted * label).sum(),
+                stress_square_label=label.square().sum(),
+                stress_square_predicted=predicted.square().sum(),
+            )
 
     @torch.no_grad()
     def update_noise(self, noise: Tensor, prepared: Prepared) -> None:
@@ -120,6 +129,10 @@ class Metrics:
             found["efwt_percent"] = 100 * sums["both_within"] / count
         if (count := sums["stress_count"]) > 0:
             found["stress_mae_meV_per_A3"] = MILLI * sums["stress_absolute"] / count
+            if sums["stress_square_label"] > 0 and sums["stress_square_predicted"] > 0:
+                found["stress_slope"] = sums["stress_product"] / sums["stress_square_label"]
+                lengths = math.sqrt(sums["stress_square_label"] * sums["stress_square_predicted"])
+                found["stress_cosine"] = sums["stress_product"] / lengths
         if (label := sums["noise_absolute_label"]) != 0:
             found["noise_error_relative_to_zero"] = sums["noise_absolute"] / label
         return found

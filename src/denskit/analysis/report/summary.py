@@ -39,6 +39,8 @@ NAMES = {  # key of metrics.csv and test.json: quantity, unit
     "ewt_percent": ("Structures with an energy within 20 meV", "%"),
     "efwt_percent": ("Structures with an energy within 20 meV and every force component within 30 meV/Å", "%"),
     "stress_mae_meV_per_A3": ("Stress: mean absolute error of a component", "meV/Å³"),
+    "stress_slope": ("Stress: slope of predicted against reference", ""),
+    "stress_cosine": ("Stress: cosine between all predicted and reference components (-1: opposite signs)", ""),
 }
 
 
