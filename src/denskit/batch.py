@@ -39,6 +39,7 @@ class System:
     group: str = ""  # of splits by group (system, material), or empty
     sid: str = ""  # the source's name of the system (OC20, OC22), or empty
     fid: int | None = None  # frame number in the relaxation or trajectory of that system
+    electrons: tuple[tuple[str, float], ...] = ()  # fields such as total charge and spin, which no model sees
     relaxed_energy: float | None = None  # eV, at the end of the relaxation from this structure (IS2RE)
     relaxed_positions: np.ndarray | None = None  # [n, 3] Å, likewise (IS2RS)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,8 @@ from torch import Tensor
 
 from denskit.batch import Batch, System, Targets
 from denskit.geometry.lattice import nearest_image
+
+ELECTRONS = ("charge", "total_charge", "spin", "total_spin", "multiplicity", "spin_multiplicity")
 
 
 class Source(ABC):
@@ -198,6 +200,12 @@ class Lazy(Source):
 
     def __getitem__(self, index: int) -> System:
         return self._source[index]
+
+
+def electrons_in(fields: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    """Total charge and spin among the fields of a structure in a file, where they are numbers."""
+    found = ((name, fields[name]) for name in ELECTRONS if name in fields)
+    return tuple((name, float(value)) for name, value in found if isinstance(value, int | float | np.number))
 
 
 def full_stress(values: Any) -> np.ndarray:

@@ -54,6 +54,7 @@ class StructureArrays(Source):
     keys: tuple[str, ...] = ()  # names of the fields in the file, for messages
     label_keys: tuple[str, ...] = ()  # those that the user named as labels
     sids: tuple[str, ...] = ()  # [B], or empty; the source's names of the systems
+    electrons: tuple[tuple[tuple[str, float], ...], ...] = ()  # [B], or empty; as of System
     fids: np.ndarray | None = None  # [B] int64, frame numbers of the relaxations
     denoise: bool = True  # False: molecular dynamics, never corrupted by DeNS
     unit: str = "eV"  # of the energies in the file
@@ -79,6 +80,7 @@ class StructureArrays(Source):
             group=self.groups[index] if self.groups else "",
             sid=self.sids[index] if self.sids else "",
             fid=None if self.fids is None else int(self.fids[index]),
+            electrons=self.electrons[index] if self.electrons else (),
             denoise=self.denoise,
         )
 
@@ -137,6 +139,7 @@ class StructureArrays(Source):
         counts = [len(system) for system in held]
         nan_forces = [np.full((n, 3), np.nan) for n in counts]
         groups, sids = tuple(system.group for system in held), tuple(system.sid for system in held)
+        electrons = tuple(system.electrons for system in held)
         fids = [system.fid for system in held if system.fid is not None]
         return cls(
             name=name,
@@ -153,6 +156,7 @@ class StructureArrays(Source):
             has={label: np.array([getattr(system, label) is not None for system in held]) for label in LABELS},
             groups=groups if any(groups) else (),
             sids=sids if any(sids) else (),
+            electrons=electrons if any(electrons) else (),
             fids=np.array(fids) if len(fids) == len(held) else None,
         )
 

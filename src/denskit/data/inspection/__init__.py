@@ -36,6 +36,7 @@ CHECKS: tuple[Callable[[Sample], Iterator[Finding]], ...] = (
     labels.absent,
     labels.not_finite,
     labels.constant,
+    labels.electrons,
     energy_consistency.energies_and_forces,
     energy_consistency.energies_and_stress,
     forces.unit,

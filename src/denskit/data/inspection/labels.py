@@ -93,6 +93,21 @@ def constant(sample: Sample) -> Iterator[Finding]:
         yield sample.finding("problem", "all stresses are zero", *_PLACEHOLDER)
 
 
+def electrons(sample: Sample) -> Iterator[Finding]:
+    """Total charges and spins that differ: no model sees them."""
+    values: dict[str, set[float]] = {}
+    for name, value in (pair for pairs in sample.structures.electrons for pair in pairs):
+        values.setdefault(name, set()).add(value)
+    told = [
+        f"{name} is {', '.join(f'{value:g}' for value in sorted(seen)[:_LISTED])}"
+        for name, seen in values.items()
+        if len(seen) > 1
+    ]
+    if told:
+        means = "no model sees them, so labels of structures that differ in them alone contradict each other"
+        yield sample.finding("note", f"{' and '.join(told)} in different frames", means, "Train on frames of one kind")
+
+
 def energy_groups(sample: Sample) -> Iterator[Finding]:
     """Energies of one composition in two groups, though the structures of both are alike."""
     forces = with_forces(sample)

@@ -23,7 +23,7 @@ from ase.constraints import FixAtoms, FixCartesian
 from ase.io.extxyz import key_val_str_to_dict
 
 from denskit.batch import System
-from denskit.data.base import full_stress
+from denskit.data.base import electrons_in, full_stress
 from denskit.data.config import ENERGY_UNITS, STRESS_UNITS, DataConfig
 from denskit.data.readers.npz import SPELLINGS
 from denskit.data.structure_arrays import StructureArrays, numbered
@@ -214,6 +214,7 @@ class _Reader:
             group=self._group(fields, index),
             sid=str(atoms.info.get("sid", "")),
             fid=_frame_number(atoms.info.get("fid")),
+            electrons=electrons_in(atoms.info),
         )
 
     def _require_units(self, fields: dict[str, Any], index: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from denskit.batch import System
-from denskit.data.base import Shard, full_stress
+from denskit.data.base import Shard, electrons_in, full_stress
 from denskit.data.readers.lmdb import LmdbFile
 from denskit.reading.budget import naming
 from denskit.reading.documents import inflate_json
@@ -91,6 +91,7 @@ def _system(row: dict[str, Any]) -> System:
         sid=sid,
         group=sid,
         fid=None if fid is None else int(fid),
+        electrons=electrons_in(named),
     )
 
 
