@@ -50,16 +50,21 @@ def test_forces_tenfold_too_large_tell_a_unit_also_of_a_model_that_is_not_accura
 
 
 @pytest.mark.parametrize(
-    ("slope", "cosine", "words"),
+    ("slope", "cosine", "forces", "words"),
     [
-        (-0.9, -0.95, "of the opposite sign.*data.stress_sign=compression reads it; denskit info"),
-        (-6e-4, -0.95, "data.stress_sign=compression reads it; data.stress_unit=kbar, or GPa, its unit"),
-        (0.9, 0.95, "^$"),
-        (-0.1, -0.2, "^$"),
+        (-0.9, -0.95, 0.99, "of the opposite sign.*data.stress_sign=compression reads it, and denskit info"),
+        (-6e-4, -0.95, 0.99, "data.stress_sign=compression data.stress_unit=kbar reads it"),
+        (-6e-3, -0.95, 0.99, "data.stress_sign=compression data.stress_unit=GPa reads it"),
+        (0.9, 0.95, 0.99, "^$"),
+        (-0.9, -0.6, 0.99, "^$"),
+        (-0.9, -0.95, 0.5, "^$"),  # a model that has learned little: its stresses may have any sign
+        (-0.0228, -0.95, 0.99, "^$"),  # of no unit
     ],
 )
-def test_moderate_stresses_of_the_wrong_sign_are_told(slope: float, cosine: float, words: str) -> None:
-    errors = {"stress_mae_meV_per_A3": 20.0, "stress_slope": slope, "stress_cosine": cosine}
+def test_moderate_stresses_of_the_wrong_sign_are_told(slope: float, cosine: float, forces: float, words: str) -> None:
+    errors = {
+        "stress_mae_meV_per_A3": 20.0, "stress_slope": slope, "stress_cosine": cosine, "forces_cosine": forces,
+    }  # fmt: skip
     assert re.search(words, _stress_unit_of(errors))
 
 

@@ -58,3 +58,16 @@ def test_files_of_one_structure_each(tmp_path: Path) -> None:
 def test_one_charge_is_not_noted(tmp_path: Path, fields: dict[str, list[float]]) -> None:
     ase.io.write(tmp_path / "ions.extxyz", ions(**fields))
     assert not noted(inspect_file(tmp_path / "ions.extxyz").findings)
+
+
+def test_charges_that_are_absent_or_no_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "ions.extxyz"
+    ase.io.write(file, ions(charge=[float("nan")]))
+    assert not noted(inspect_file(file).findings)
+    for value, told in ((1, True), (0, False)):  # a frame without the field is neutral, as far as one knows
+        frames = ions(charge=[value])
+        for atoms in frames[:4]:
+            del atoms.info["charge"]
+        ase.io.write(file, frames)
+        lines = noted(inspect_file(file).findings)
+        assert bool(lines) == told and (not told or "charge is 1, absent in different frames" in lines[0])

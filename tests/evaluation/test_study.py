@@ -122,8 +122,10 @@ class TestFiles:
         assert changed(study, ["committees=true"]).committees
         assert changed(study, []) == study
 
-    @pytest.mark.parametrize("word", ["training.lr=1e-3", "training.lr='1e-3'", "axes.training.lr=[5e-4, 1e-3]",
-                                      "data.path=calc/*/OUTCAR", "data.molecule='1.5'"])  # fmt: skip
+    @pytest.mark.parametrize("word", [
+        "training.lr=1e-3", "training.lr='1e-3'", "axes.training.lr=[5e-4, 1e-3]", "data.path=calc/*/OUTCAR",
+        "data.path=*/frames.extxyz", "data.path=[cd]alc/*.cif", "data.molecule='1.5'",
+    ])  # fmt: skip
     def test_what_a_command_says_is_read_back_from_the_file(self, tmp_path: Path, word: str) -> None:
         study = changed(tiny_study(), [word])
         write_study(study, tmp_path / "study.yaml")
@@ -1195,6 +1197,11 @@ def test_published_numbers_are_those_of_one_test() -> None:
 
     assert numbers([433, 22.9]) == {("test", ENERGY): 433, ("test", FORCES): 22.9}
     assert numbers([433, 22.9], "mean of the tests") == {("mean of the tests", FORCES): 22.9}
+    assert numbers({"test": 22.9, "ood": 30.7}) == {("test", FORCES): 22.9, ("ood", FORCES): 30.7}
+    many = {"plain": {5: {"test": 22.9, "ood": 30.7}}, "DeNS": {5: [433, 22.9]}}
+    assert tiny_study(axes={FRAMES: [5]}, tests={"ood": "ood.extxyz"}, published=many).published["plain"].keys() == {
+        "5"
+    }
     assert numbers({"ood": [629, 30.7], "id": {FORCES: 7.0}, "elsewhere": [1, 2]}) == {
         ("id", FORCES): 7.0, ("ood", ENERGY): 629, ("ood", FORCES): 30.7,
     }  # fmt: skip

@@ -245,6 +245,10 @@ def test_a_file_takes_the_place_of_the_shipped_molecules(tmp_path: Path) -> None
         for preset in ("demo", file):
             data = load_config(preset, {f"data.{key}": value for key, value in given.items()}).data
             assert data == DataConfig(**given)
+    for pattern in ("*.extxyz", "*/OUTCAR", "[cd]alc/*.cif"):
+        assert load_config("demo", [f"data.path={pattern}"]).data.path == pattern
+    parts = load_config("demo", ["data.train=[a.extxyz, b.extxyz]", "data.valid=c.extxyz"]).data.train
+    assert isinstance(parts, tuple) and [part.path for part in parts] == ["a.extxyz", "b.extxyz"]
     assert load_config("demo", ["data.valid=mine.extxyz"]).data.name == "embedded"  # whose reader refuses it
     assert load_config(file, ["data=embedded", "data.path=mine.extxyz"]).data.name == "embedded"
     assert load_config("md17/equiformer_l2", ["data.molecule=aspirin", "data.path=x.npz"]).data.name == "md17"

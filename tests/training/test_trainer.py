@@ -293,7 +293,8 @@ def test_a_training_whose_output_is_closed_says_so_in_its_log(tiny: Tiny) -> Non
     command = [sys.executable, "-m", "denskit", "train", str(config)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stderr is not None
-    process.stdout.readline()
+    while not process.stdout.readline().startswith("step "):  # before, there is no run and no log yet
+        pass
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait() == 1

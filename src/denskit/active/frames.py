@@ -16,7 +16,7 @@ from denskit.data.config import DataConfig
 from denskit.data.frames import bare
 from denskit.data.overlaps import overlaps
 from denskit.data.readers.ase_files import frames_in
-from denskit.data.readers.folders import read_given
+from denskit.data.readers.folders import read_warned
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.writing import Originals, plain
 from denskit.evaluation.novelty import CUTOFF, Surroundings, radial_features
@@ -43,7 +43,7 @@ def read_frames(path: str | Path) -> list[ase.Atoms]:
         with naming(path, "cannot be read"):
             frames = list(frames_in(path))
     else:
-        source, _ = read_given(path, DataConfig(missing="mask"), read_file)
+        source = read_warned(path, DataConfig(missing="mask"), read_file)
         original = Originals(path, source)
         frames = [original(system) for system in source]
     if not frames:

@@ -21,7 +21,7 @@ from denskit.units import GPA
 SETS, PARITY = "sets.json", "parity.png"
 PARALLEL, FACTOR = 0.9, 3.0  # cosine and factor of forces in another unit
 TENFOLD = 10.0  # times the file's: no model, however poor, predicts forces that are so large
-TOLD = 0.5  # cosine of forces that may tell their unit at all, and of stresses their sign
+TOLD = 0.5  # cosine of forces that may tell their unit at all
 STRANGE = 300.0  # meV/Å^3, 48 GPa: a stress error above that of predicting zero for nearly all solids
 Sets = Annotated[
     list[str] | None,
@@ -232,13 +232,19 @@ def _read(models: list[Path], sets: dict[str, str], data: dict[str, Any]) -> dic
 
 def _stress_unit_of(errors: dict[str, float]) -> str:
     """A hint where stresses are opposite to the predicted ones, or wrong by more than any of solids."""
-    error, slope = errors.get("stress_mae_meV_per_A3", 0.0), abs(errors.get("stress_slope", 1.0))
-    if errors.get("stress_cosine", 0.0) < -TOLD:
-        unit = "" if 1 / FACTOR < slope < FACTOR else " data.stress_unit=kbar, or GPa, its unit;"
-        return (
-            f"predicted stresses are {slope:.3g} times those of the file, of the opposite sign: does the file have "
-            f"VASP's? data.stress_sign=compression reads it;{unit} denskit info FILE compares it with the energies"
-        )
+    from denskit.data.config import STRESS_UNITS
+
+    error, slope = errors.get("stress_mae_meV_per_A3", 0.0), abs(errors.get("stress_slope", 0.0))
+    learned = errors.get("forces_cosine", 0.0) >= PARALLEL  # a poor model's stresses may have any sign
+    if learned and errors.get("stress_cosine", 0.0) <= -PARALLEL:
+        for unit, size in {"": 1.0, **STRESS_UNITS}.items():
+            if size / FACTOR < slope < size * FACTOR:
+                named = f" data.stress_unit={unit}" if unit else ""
+                return (
+                    f"predicted stresses are {slope:.3g} times those of the file, of the opposite sign: does the file "
+                    f"have VASP's? data.stress_sign=compression{named} reads it, and denskit info FILE compares it "
+                    "with the energies"
+                )
     if not error >= STRANGE:
         return ""
     return (

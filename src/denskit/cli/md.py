@@ -206,12 +206,12 @@ def _read_records(model: Path, file: Path, index: str) -> list[Atoms]:
     """Frames of npz, LMDB, shards, a folder of files and the like, which have no velocities."""
     from ase.io import formats
 
-    from denskit.data.readers.folders import read_given
+    from denskit.data.readers.folders import read_warned
     from denskit.data.readers.formats import open_unchecked
     from denskit.data.writing import plain
     from denskit.evaluation.evaluate import reading
 
-    source, _ = read_given(file, reading(model, file), open_unchecked)  # its messages are about labels
+    source = read_warned(file, reading(model, file), open_unchecked)  # its messages are about labels
     found: Any
     try:
         found = range(len(source))[formats.string2index(index)]  # type: ignore[attr-defined,index]

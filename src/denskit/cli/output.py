@@ -48,9 +48,11 @@ class Output:
         """Leave standard output and error as they were, and print the results where they are wanted as JSON."""
         self._redirected.close()
         if self.as_json:
-            whole = "utf" not in (self.out.encoding or "").lower()  # \u00c5 is read back as Å, and ? is not
+            encoding = getattr(self.out, "encoding", None) or ""
+            whole = "utf" not in encoding.lower()  # \u00c5 is read back as Å, and ? is not
             print(json.dumps(_plain(self.found), ensure_ascii=whole, indent=2), file=self.out)
-        self.out.flush()  # a full disk is an error here, and not when Python ends
+        if self.out is not None:  # closed by the shell, >&-
+            self.out.flush()  # a full disk is an error here, and not when Python ends
 
     def use_json(self, wanted: bool) -> None:
         """``--json``."""

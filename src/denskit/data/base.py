@@ -203,9 +203,9 @@ class Lazy(Source):
 
 
 def electrons_in(fields: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    """Total charge and spin among the fields of a structure in a file, where they are numbers."""
-    found = ((name, fields[name]) for name in ELECTRONS if name in fields)
-    return tuple((name, float(value)) for name, value in found if isinstance(value, int | float | np.number))
+    """Total charge and spin among the fields of a structure in a file, where they are finite numbers."""
+    found = ((name, fields[name]) for name in ELECTRONS if isinstance(fields.get(name), int | float | np.number))
+    return tuple((name, float(value)) for name, value in found if np.isfinite(value))
 
 
 def full_stress(values: Any) -> np.ndarray:

@@ -61,6 +61,13 @@ def parse_yaml(text: bytes | str, where: str | Path) -> Any:
         return OmegaConf.to_container(OmegaConf.create(text), resolve=False)
 
 
+def value_of_word(text: str) -> str:
+    """YAML of what follows ``key=`` on the command line, where a pattern of files may begin as an alias or a list does:
+    ``*.extxyz``, ``[ab]/frames.extxyz``."""
+    is_pattern = text.startswith("*") or (text.startswith("[") and not text.rstrip().endswith("]"))
+    return json.dumps(text, ensure_ascii=False) if is_pattern else text
+
+
 def check_extent(value: Any, size: int, where: str | Path) -> None:
     """Raise Unreadable if ``value``, read from ``size`` bytes, has too many parts or is nested too deep.
 

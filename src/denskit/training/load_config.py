@@ -21,7 +21,7 @@ from denskit.models import MODELS, ModelEntry
 from denskit.models.config import ModelConfig
 from denskit.models.model_file import read_header
 from denskit.presets import preset_names, preset_text
-from denskit.reading.documents import parse_yaml, read_yaml
+from denskit.reading.documents import parse_yaml, read_yaml, value_of_word
 from denskit.settings import ON_FINE_TUNING, dotted, marked, problems_of
 from denskit.tasks import TaskConfig
 from denskit.training.run_folder import RunFolder, model_file
@@ -189,7 +189,7 @@ def _parse_overrides(overrides: Overrides) -> dict[str, Any]:
         if not (key and equals):
             raise ValueError(f"override {override!r}: write key.sub=value, such as training.max_steps=5000")
         named = key in _NAMED and not value.lstrip().startswith("{")
-        full.append(f"{key}.name={value}" if named else override)
+        full.append(f"{key}.name={value}" if named else f"{key}={value_of_word(value)}")
     try:
         found: Any = OmegaConf.to_container(OmegaConf.from_dotlist(full), resolve=False)
     except (YAMLError, OmegaConfBaseException) as error:

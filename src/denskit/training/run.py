@@ -8,6 +8,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from denskit.data import load_data
 from denskit.data.loading import warnings_of_test
 from denskit.files import locked
@@ -25,7 +27,7 @@ from denskit.training.inputs import contents, require_same_contents
 from denskit.training.optimizer import learning_rates_in_words
 from denskit.training.recorded import RecordedBackward
 from denskit.training.run_folder import RunFolder
-from denskit.training.run_log import RunLog
+from denskit.training.run_log import RunLog, print_line
 from denskit.training.seen import seen_before
 from denskit.training.settings import RunConfig
 from denskit.training.trainer import BEST_BY, Trainer
@@ -56,7 +58,7 @@ def train(config: RunConfig, *, resume: bool = False, frames: Frames | None = No
     def say(line: str) -> None:
         said.add(line)
         if progress and group.is_first:
-            print(line, flush=True)
+            print_line(Console(highlight=False), line)
 
     if frames is not None:
         config = with_frames(config, frames)

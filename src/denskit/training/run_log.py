@@ -57,8 +57,7 @@ class RunLog:
         if self.silent:
             return
         if not shown:
-            style = "bold yellow" if line.startswith("warning") else None
-            self._console.print(line, markup=False, soft_wrap=True, style=style)
+            print_line(self._console, line)
         self._text.write(f"{_now()}  {line}\n")
         self._text.flush()
 
@@ -80,6 +79,11 @@ class RunLog:
                 self._board.add_scalar(name.replace("_", "/", 1), value, int(values["step"]))
         if "train_forces_mae_meV_per_A" in values:
             self._note = f", train forces {values['train_forces_mae_meV_per_A']:.1f} meV/Å"
+
+
+def print_line(console: Console, line: str) -> None:
+    """A line of the log in the terminal; warnings stand out."""
+    console.print(line, markup=False, soft_wrap=True, style="bold yellow" if line.startswith("warning") else None)
 
 
 def _reason(error: BaseException) -> str:

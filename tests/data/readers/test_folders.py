@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import ase.io
@@ -9,6 +10,7 @@ import pytest
 from ase.build import molecule
 
 from cli_calls import denskit
+from denskit.active.frames import read_frames
 from denskit.data import DataConfig, load_data, read_file
 from denskit.data.inspection import inspect_file
 from denskit.data.loading import read_files
@@ -65,8 +67,12 @@ def test_a_folder_is_looked_at_and_simulated(folder: Path, tmp_path_factory: pyt
     found = inspect_file(folder)
     assert found.frames == 4 and found.elements == {"H": 12, "C": 2, "O": 2}
     assert any("broken.extxyz cannot be read" in str(problem) for problem in found.problems)
-    result = denskit("md", TRAINED, folder, "--index", ":2", "--steps", 2, "-o", tmp_path_factory.mktemp("md") / "runs")
+    output = tmp_path_factory.mktemp("md") / "runs"
+    result = denskit("md", TRAINED, folder, "--index", ":2", "--steps", 2, "-o", output)
     assert "2 of 2 runs are stable" in result.output, result.output
+    assert re.search(r"left out: .*broken.extxyz cannot be read", " ".join((result.output + result.stderr).split()))
+    with pytest.warns(UserWarning, match=r"left out: .*broken.extxyz cannot be read"):
+        assert len(read_frames(folder)) == 4
 
 
 @pytest.mark.parametrize("pattern", ["", "*/run.extxyz", "**/*.extxyz"])
@@ -113,6 +119,8 @@ def test_outputs_of_vasp_in_folders_of_their_own(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "OUTCAR").write_bytes(OUTCAR.read_bytes())
-    first, second = read_files(tmp_path / "*" / "OUTCAR", DataConfig(), ("energy", "forces", "stress"))[0]
+    source = read_files(tmp_path / "*" / "OUTCAR", DataConfig(), ("energy", "forces", "stress"))[0]
+    first, second = source
+    assert isinstance(source, Files) and [source.name_of(index) for index in (0, 1)] == ["a/OUTCAR", "b/OUTCAR"]
     assert first.energy == second.energy == pytest.approx(-68.23103, abs=1e-4)
     assert len(first) == 18 and first.forces is not None and first.stress is not None

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import ase
@@ -109,6 +110,10 @@ def test_the_last_step_is_a_frame_which_a_longer_simulation_takes_away(potential
     own = ended.state.batch.system_index == 1
     np.testing.assert_allclose(last[-1].positions, ended.state.batch.positions[own], atol=1e-8)
 
+    for every, steps in ((2, [0, 3]), (3, [0, 3])):  # nothing is lost or written twice with another interval
+        molecular_dynamics(potential, STRUCTURES, replace(plan(short, 3), frame_every=every), resume=True)
+        again = ase.io.read(short / "trajectory_01.extxyz", ":")
+        assert [frame.info["step"] for frame in again] == steps
     molecular_dynamics(Potential(trained()), STRUCTURES, plan(short, 10), resume=True)
     molecular_dynamics(Potential(trained()), STRUCTURES, plan(tmp_path / "whole", 10))
     assert [frame.info["step"] for frame in ase.io.read(short / "trajectory_01.extxyz", ":")] == [0, 4, 8, 10]

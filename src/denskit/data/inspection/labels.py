@@ -95,14 +95,13 @@ def constant(sample: Sample) -> Iterator[Finding]:
 
 def electrons(sample: Sample) -> Iterator[Finding]:
     """Total charges and spins that differ: no model sees them."""
-    values: dict[str, set[float]] = {}
-    for name, value in (pair for pairs in sample.structures.electrons for pair in pairs):
-        values.setdefault(name, set()).add(value)
-    told = [
-        f"{name} is {', '.join(f'{value:g}' for value in sorted(seen)[:_LISTED])}"
-        for name, seen in values.items()
-        if len(seen) > 1
-    ]
+    of_frames = [dict(pairs) for pairs in sample.structures.electrons]
+    told = []
+    for name in dict.fromkeys(name for own in of_frames for name in own):
+        seen = {own[name] for own in of_frames if name in own}
+        absent = ["absent"] if any(name not in own for own in of_frames) and seen != {0.0} else []
+        if len(listed := [f"{value:g}" for value in sorted(seen)[:_LISTED]] + absent) > 1:
+            told.append(f"{name} is {', '.join(listed)}")
     if told:
         means = "no model sees them, so labels of structures that differ in them alone contradict each other"
         yield sample.finding("note", f"{' and '.join(told)} in different frames", means, "Train on frames of one kind")

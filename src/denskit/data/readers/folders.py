@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from denskit.data.base import Source
@@ -11,7 +13,9 @@ from denskit.data.config import DataConfig
 from denskit.data.readers.formats import files_in, path_of
 from denskit.data.records import Joined
 from denskit.runtime.progress import counted
+from denskit.runtime.warning import warn
 
+LEFT_OUT = "warning: left out: "  # begins the message of a file that cannot be read
 Reader = Callable[[Path, DataConfig], tuple[Source, list[str]]]
 
 
@@ -19,10 +23,24 @@ Reader = Callable[[Path, DataConfig], tuple[Source, list[str]]]
 class Files(Joined):
     """The structures of several files in a row."""
 
+    @cached_property
+    def _top(self) -> str:
+        """The folder of all files."""
+        return os.path.commonpath([Path(source.name).parent for source in self.sources])
+
     def name_of(self, index: int) -> str:
-        """The file of a structure, and its number there, from 0, where the file has several."""
+        """The file of a structure below the folder of all, and its number there, from 0, where the file has several."""
         source, place = self.locate(index)
-        return Path(source.name).name + (f":{place}" if len(source) > 1 else "")
+        return os.path.relpath(source.name, self._top) + (f":{place}" if len(source) > 1 else "")
+
+
+def read_warned(path: str | Path, config: DataConfig, read: Reader) -> Source:
+    """As :func:`read_given`, for whoever has no use for messages: of files that are left out Python's warnings tell."""
+    source, said = read_given(path, config, read)
+    for line in said:
+        if line.startswith(LEFT_OUT):
+            warn(line.removeprefix("warning: "))
+    return source
 
 
 def read_given(path: str | Path, config: DataConfig, read: Reader, *, strict: bool = False) -> tuple[Source, list[str]]:
@@ -44,7 +62,7 @@ def read_given(path: str | Path, config: DataConfig, read: Reader, *, strict: bo
         except (ValueError, OSError) as error:
             if strict:
                 raise
-            left_out.append(f"warning: left out: {error}")
+            left_out.append(f"{LEFT_OUT}{error}")
             continue
         found.append(source)
         said |= dict.fromkeys(message.replace(str(file), f"{path}/...") for message in messages)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import glob
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -125,8 +126,10 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
         )
     if (folder / PROGRESS).is_file():
         raise ValueError(f"{folder}: a conversion that has not finished; the same denskit data convert continues it")
+    if not found:
+        raise ValueError(f"{folder}: there is no file of structures in this folder (npz, extxyz, traj, db, ...)")
     if len(found) != 1:
-        seen = ", ".join(f"{len(paths)} *{ending}" for ending, paths in found.items()) or "none of them"
+        seen = ", ".join(f"{len(paths)} *{ending}" for ending, paths in found.items())
         raise ValueError(
             f"{folder} is a folder with {seen}; wanted a file of structures (npz, extxyz, traj, db, ...), or a folder "
             f"of shards of one kind ({', '.join('*' + ending for ending in _SHARDS)})"
@@ -140,13 +143,19 @@ def files_in(path: Path) -> list[Path]:
     None for a file, for a folder of shards, and where a pattern has no file.
     """
     if glob.has_magic(str(path)) and not path.exists():
-        return sorted(file for file in map(Path, glob.glob(str(path), recursive=True)) if file.is_file())
+        return sorted(file for file in map(Path, glob.glob(_pattern(path), recursive=True)) if file.is_file())
     if not path.is_dir() or (path / INDEX).is_file() or (path / PROGRESS).is_file():
         return []
     inside = sorted(path.iterdir())
     if any(_ending(file) is not None for file in inside):
         return []
     return [file for file in inside if _holds_frames(file)]
+
+
+def _pattern(path: Path) -> str:
+    """The pattern of a path, where folders that are there may have brackets in their names."""
+    there = next(folder for folder in path.parents if folder.exists())
+    return os.path.join(glob.escape(str(there)), path.relative_to(there))
 
 
 def is_there(path: Path) -> bool:

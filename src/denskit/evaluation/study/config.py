@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from denskit.files import atomic_write
 from denskit.presets import study_names, study_text
-from denskit.reading.documents import parse_yaml
+from denskit.reading.documents import parse_yaml, value_of_word
 from denskit.settings import Settings, dotted, problems_in
 from denskit.simulation.stability.protocol import StudySettings
 from denskit.training.fitted_settings import rows_for
@@ -183,8 +183,11 @@ class StudyConfig(Settings):
         if unknown:
             raise ValueError(f"published: {unknown[0]!r} is no variant{nearest(unknown[0], self.variants)}")
         numbers = [number for points in self.published.values() for number in points.values()]
-        of_tests = [part for number in numbers for part in by_test(number, "").values()]
-        wrong = sorted({key for number in of_tests if isinstance(number, dict) for key in number} - set(METRICS))
+        known = {"", TEST, SIMULATION, RELAXATION, MEAN, *self.tests}
+        of_tests = [(test, part) for number in numbers for test, part in by_test(number, "").items()]
+        keys = {key for _, part in of_tests if isinstance(part, dict) for key in part}
+        keys |= {test for test, part in of_tests if isinstance(part, float | int) and test not in known}
+        wrong = sorted(keys - set(METRICS))
         if wrong:
             raise ValueError(f"published: no error {wrong[0]!r}{nearest(wrong[0], METRICS)}")
         if len(set(self.seeds)) < len(self.seeds):
@@ -193,8 +196,8 @@ class StudyConfig(Settings):
 
 
 def by_test(published: Published, default: str) -> Mapping[str, Numbers]:
-    """Published numbers by test; ``default``: the test of numbers without one."""
-    named = isinstance(published, dict) and not any(isinstance(number, float | int) for number in published.values())
+    """Published numbers by test; ``default``: the test of numbers without one, by metric or alone."""
+    named = isinstance(published, dict) and not published.keys() <= METRICS.keys()
     return published if named else {default: published}  # type: ignore[dict-item,return-value]
 
 
@@ -272,7 +275,7 @@ def changed(study: StudyConfig, overrides: Sequence[str]) -> StudyConfig:
         key, equals, text = override.partition("=")
         if not (key and equals):
             raise ValueError(f"{override!r}: write key.sub=value, such as data.path=mine.extxyz")
-        value = parse_yaml(f"value: {text}", override)["value"]  # as of a file: 1e-3 is a number
+        value = parse_yaml(f"value: {value_of_word(text)}", override)["value"]  # as of a file: 1e-3 is a number
         field, _, name = key.partition(".")
         if field not in _OF_THE_STUDY:
             settings[key] = value

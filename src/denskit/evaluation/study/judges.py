@@ -11,7 +11,7 @@ import numpy as np
 
 from denskit.data import load_data
 from denskit.data.base import Source, elements_of
-from denskit.data.readers.folders import read_given
+from denskit.data.readers.folders import read_warned
 from denskit.data.readers.formats import open_unchecked
 from denskit.evaluation.evaluate import evaluate, has_test, reading, source_of
 from denskit.evaluation.study.config import RELAXATION, SIMULATION, TEST, Relaxations, StudyConfig
@@ -90,7 +90,7 @@ def require_judgeable(study: StudyConfig, config: RunConfig) -> None:
         known |= set(read_header(model_file(config.training.init_from))["scaling"]["elements"])
     scaling = Scaling(elements=known)
     for file in study.tests.values():
-        source = read_given(file, reading_like(config.data.model_dump(mode="json"), file), open_unchecked)[0]
+        source = read_warned(file, reading_like(config.data.model_dump(mode="json"), file), open_unchecked)
         try:
             scaling.check_elements(np.array(list(elements_of(source) if source.in_memory else ())), file)
         except ValueError as error:
@@ -148,7 +148,7 @@ def _relaxed(run: Path, settings: Relaxations, folder: Path) -> Errors:
     if settings.path is None:
         source: Structures = source_of(run, None, "test")
     else:
-        source = read_given(settings.path, reading(run, Path(settings.path)), open_unchecked)[0]
+        source = read_warned(settings.path, reading(run, Path(settings.path)), open_unchecked)
     source = _with_references(source, settings)
     protocol = PROTOCOLS[settings.protocol]
     if settings.steps is not None:

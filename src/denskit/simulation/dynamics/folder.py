@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import ase
+import ase.io
 import numpy as np
 import torch
 from ase.data import atomic_masses
@@ -140,8 +141,11 @@ def molecular_dynamics(
         outcome = simulation.run(plan.steps, stop)
         if outcome.state.batch.num_systems:
             save(outcome.state)
-            if plan.has_last_frame(outcome):  # which the restart file does not count: a longer simulation cuts it off
-                write_frame(outcome.state)
+            last = write_frame.last
+            if last is None and outcome.state.step == restart.state.step:  # nothing was left to do
+                last = _last_frame(folder)
+            if not outcome.interrupted and last != outcome.state.step:
+                write_frame(outcome.state)  # the restart file does not count it: a longer simulation cuts it off
         models = {"models": potential.files, "weights_sha256": origin["models"]}
         _write_summary(folder / SUMMARY, outcome, settings, models)
         return outcome
@@ -263,6 +267,12 @@ def _uncertainty_recorders(plan: DynamicsPlan) -> list[tuple[int, Recorder]]:
 def _appended(folder: Path) -> list[Path]:
     """The files to which a simulation appends."""
     return [path for name in (STATISTICS, "trajectory_*.extxyz", UNCERTAIN_FRAMES) for path in folder.glob(name)]
+
+
+def _last_frame(folder: Path) -> int | None:
+    """Step of the last frame of the trajectories."""
+    files = [path for path in folder.glob("trajectory_*.extxyz") if path.stat().st_size]
+    return max((int(cast(ase.Atoms, ase.io.read(path, -1)).info["step"]) for path in files), default=None)
 
 
 def _resumed(work: WorkFolder, plan: DynamicsPlan, origin: dict[str, str], device: torch.device) -> Restart:

@@ -54,12 +54,13 @@ def snapshots(state: State, time: float) -> list[ase.Atoms]:
     return structures
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrajectoryWriter:
     """Appends every system to ``trajectory_<replica>.extxyz``; positions are not wrapped into the cell."""
 
     folder: Path
     timestep: float  # fs
+    last: int | None = None  # step that was written last
 
     def __call__(self, state: State) -> None:
         """Write one frame of each system."""
@@ -67,6 +68,7 @@ class TrajectoryWriter:
             path = self.folder / f"trajectory_{atoms.info['replica']:02d}.extxyz"
             with writing(path):
                 ase.io.write(path, atoms, format="extxyz", append=True)
+        self.last = state.step
 
 
 class UncertainWriter:
