@@ -183,11 +183,11 @@ class StudyConfig(Settings):
         if unknown:
             raise ValueError(f"published: {unknown[0]!r} is no variant{nearest(unknown[0], self.variants)}")
         numbers = [number for points in self.published.values() for number in points.values()]
-        known = {"", TEST, SIMULATION, RELAXATION, MEAN, *self.tests}
+        judged = {"", TEST, SIMULATION, RELAXATION, MEAN, *self.tests}
         of_tests = [(test, part) for number in numbers for test, part in by_test(number, "").items()]
-        keys = {key for _, part in of_tests if isinstance(part, dict) for key in part}
-        keys |= {test for test, part in of_tests if isinstance(part, float | int) and test not in known}
-        wrong = sorted(keys - set(METRICS))
+        named = {name for _, part in of_tests if isinstance(part, dict) for name in part}
+        named |= {test for test, part in of_tests if isinstance(part, float | int) and test not in judged}
+        wrong = sorted(named - set(METRICS))
         if wrong:
             raise ValueError(f"published: no error {wrong[0]!r}{nearest(wrong[0], METRICS)}")
         if len(set(self.seeds)) < len(self.seeds):
