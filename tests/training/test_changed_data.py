@@ -14,6 +14,7 @@ from denskit.cli import app
 from denskit.data.splits import Splits
 from denskit.evaluation.evaluate import evaluate
 from denskit.evaluation.unseen import warnings_for_split
+from denskit.models.model_file import load_model, read_header, save_model
 from denskit.training.load_config import load_config
 from denskit.training.run import train
 from denskit.training.seen import seen_before
@@ -89,6 +90,40 @@ def test_a_test_file_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"data\.test=NEW_PLACE"):
         evaluate(run)
     assert evaluate(run, split="valid") and evaluate(run, data={"test": str(tmp_path / "new.extxyz")})
+
+
+def test_the_result_of_a_run_is_of_its_own_test_file(tmp_path: Path) -> None:
+    """Another file is refused, and one whose content is not on record, as of earlier versions, is no result."""
+    names = ("mine", "valid", "test", "moved", "other")
+    data, valid, test, moved, other = (tmp_path / f"{name}.extxyz" for name in names)
+    for shift, file in enumerate((data, valid, test, other)):
+        _write(file, shift)
+    run = tmp_path / "run"
+    settings = [f"data.train={data}", f"data.valid={valid}", f"data.test={test}", f"output={run}", *SMALL]
+    train(load_config("demo", [*settings, "training.max_steps=1"]))
+    errors = evaluate(run)
+    test.rename(moved)
+    for key in ("test", "valid"):
+        with pytest.raises(ValueError, match=rf"data\.{key}=\S*other.extxyz is another file .* evaluate \S*run FILE"):
+            evaluate(run, split=key, data={"test": str(moved)} | {key: str(other)})
+    told = CliRunner().invoke(app, ["evaluate", str(run), f"data.test={other}", "--device", "cpu"])
+    assert told.exit_code == 1 and not (run / "test.json").exists()
+    told = CliRunner().invoke(app, ["evaluate", str(run), f"data.test={moved}", "--device", "cpu"])
+    assert json.loads((run / "test.json").read_text()) == pytest.approx(errors)
+    longer = ["training.max_steps=2", f"data.test={other}"]
+    with pytest.raises(ValueError, match=r"the content of data\.test has changed"):
+        train(load_config(run, longer), resume=True)
+    train(load_config(run, ["training.max_steps=2", f"data.test={moved}"]), resume=True)
+
+    header, state = read_header(run / "model.safetensors"), load_model(run / "model.safetensors")
+    del header["metadata"]["contents"]
+    save_model(run / "model.safetensors", state, header["metadata"])
+    (run / "test.json").unlink(missing_ok=True)
+    told = CliRunner().invoke(app, ["evaluate", str(run), f"data.test={other}", "--device", "cpu"])
+    assert told.exit_code == 0 and not (run / "test.json").exists() and not (run / "parity.png").exists()
+    assert "Not written into" in told.output and "-o FOLDER" in told.output
+    assert CliRunner().invoke(app, ["evaluate", str(run), "--device", "cpu"]).exit_code == 0
+    assert (run / "test.json").is_file()
 
 
 def test_a_run_goes_on_with_its_split(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from denskit.evaluation.unseen import require_unseen, warnings_for_file, warning
 from denskit.files import atomic_write, new_frames_file
 from denskit.models.base import ForceField
 from denskit.models.committee import Committee
-from denskit.models.model_file import load_model, models_of
+from denskit.models.model_file import load_model, models_of, read_header
 from denskit.models.prediction import Predictor, predict_each
 from denskit.reading.remote import address_of
 from denskit.runtime.device import choose_device
@@ -37,6 +37,7 @@ from denskit.runtime.processes import Processes
 from denskit.runtime.warning import warn
 from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import measure
+from denskit.training.inputs import contents
 from denskit.training.inputs import structures_of as files_of
 from denskit.training.load_config import load_config
 from denskit.training.reading_settings import Reading, reading_as_trained, reading_of
@@ -271,6 +272,11 @@ def source_of(model: Models, source: Structures | None, split: str, data: Readin
             _require_there(run, ("data.test", config_at(run, data).data.test))
         if chosen is None:
             raise ValueError(f"{_name(model)}: this run has no {split} split; give a file of structures")
+        if not is_own(run, split, data):
+            warn(
+                f"data.{split}: the run has no record of the content of this file, so whether these are its own "
+                "structures is not known"
+            )
         return chosen
     if isinstance(source, Source):
         return source
@@ -335,6 +341,28 @@ def run_data(run: Path, places: Mapping[str, Any] | None = None) -> LoadedData:
             f"{error.found}. Bring the file back, or judge the model on a file of your own: "
             f"denskit evaluate {shlex.quote(str(run))} FILE"
         ) from None
+
+
+def is_own(run: Path, split: str, places: Mapping[str, Any] | None) -> bool:
+    """Whether the structures of a split are those of the run; one that has moved needs its content on record.
+
+    Raises ValueError for another content than that on record.  A divided file is compared by :func:`run_data`.
+    """
+    config, key = config_at(run, places), f"data.{split}"
+    if getattr(config.data, split) is None or (split == "train" and RunFolder(run).divided() is not None):
+        return True
+    model = next((file for file in (RunFolder(run).model, RunFolder(run).last_model) if file.is_file()), None)
+    recorded = None if model is None else read_header(model)["metadata"].get("contents", {}).get(key)
+    now = contents(config, [key]).get(key) if recorded is not None else None
+    if now is None:
+        return split not in (places or {})
+    if now != recorded:
+        raise ValueError(
+            f"{key}={getattr(config.data, split)} is another file than that of the run, or has changed ({now}; on "
+            f"record: {recorded}). Bring the file back, or judge the model on a file of your own: denskit evaluate "
+            f"{shlex.quote(str(run))} FILE"
+        )
+    return True
 
 
 def config_at(run: Path, places: Mapping[str, Any] | None) -> RunConfig:

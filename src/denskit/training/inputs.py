@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -44,10 +44,12 @@ def structures_of(config: RunConfig) -> list[tuple[str, str | None]]:
     return [*parts, ("data.valid", config.data.valid), ("training.replay", config.training.replay)]
 
 
-def contents(config: RunConfig) -> dict[str, str]:
-    """The content of the files of structures, by setting."""
+def contents(config: RunConfig, only: Collection[str] | None = None) -> dict[str, str]:
+    """The content of the files of structures, by setting; those that a run is judged on, too."""
     found: dict[str, str] = {}
-    for key, name in structures_of(config):
+    for key, name in [*structures_of(config), ("data.test", config.data.test)]:
+        if only is not None and key not in only:
+            continue
         if name is None or address_of(name) is not None or not is_there(path := Path(name).expanduser()):
             continue
         content = content_in_words(path)

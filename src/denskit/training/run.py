@@ -91,7 +91,8 @@ def _prepared(
     trainer = Trainer(config, data, group, continued=checkpoint is not None)
     if budget is not None and checkpoint is None:
         trainer.budget = TimeBudget(budget, spent=time.monotonic() - begin)
-    trainer.inputs = contents(config) if group.is_first else {}
+    earlier = {} if checkpoint is None else checkpoint.inputs  # the test file need not be there now
+    trainer.inputs = {**earlier, **contents(config)} if group.is_first else {}
     trainer.messages += [*about_test, *decided, *seen_before(config, data.splits)]
     if resume and checkpoint is None:
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")

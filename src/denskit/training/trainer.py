@@ -511,6 +511,7 @@ class Trainer:
             "validation": metrics,
             "data": self.data.train.name,
             "data_sha256": splits.sha256 if splits is not None else None,
+            "contents": self.inputs,
             "run": self.config.document(),
             "new_elements": list(self.force_field.new_elements),
             "averaged_weights": self.average is not None,
