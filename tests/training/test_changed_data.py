@@ -126,6 +126,27 @@ def test_the_result_of_a_run_is_of_its_own_test_file(tmp_path: Path) -> None:
     assert (run / "test.json").is_file()
 
 
+def test_several_files_of_a_run_may_move(tmp_path: Path) -> None:
+    """A list, as on the command line of a training; the test file is judged without them."""
+    for shift, name in enumerate(("a", "b", "valid", "test")):
+        _write(tmp_path / f"{name}.extxyz", shift)
+    files = "data.train=[{0}/a.extxyz, {0}/b.extxyz]"
+    run, new = tmp_path / "run", tmp_path / "new"
+    others = [f"data.{part}={tmp_path / part}.extxyz" for part in ("valid", "test")]
+    train(load_config("demo", [files.format(tmp_path), *others, f"output={run}", *SMALL, "training.max_steps=1"]))
+    errors = {part: evaluate(run, split=part) for part in ("train", "test")}
+    new.mkdir()
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.extxyz").rename(new / f"{name}.extxyz")
+    with pytest.raises(FileNotFoundError, match=r"run 'data\.train=\[NEW_PLACE, \.\.\.\]', all of them"):
+        evaluate(run, split="train")
+    assert evaluate(run) == errors["test"]
+    moved = ["evaluate", str(run), files.format(new), "--split", "train", "--json", "--device", "cpu"]
+    assert json.loads(CliRunner().invoke(app, moved).stdout)["errors"]["train"] == pytest.approx(errors["train"])
+    train(load_config(run, [files.format(new), "training.max_steps=2"]), resume=True)
+    assert [part.path for part in load_config(run).data.parts] == [str(new / f"{name}.extxyz") for name in ("a", "b")]
+
+
 def test_a_run_goes_on_with_its_split(tmp_path: Path) -> None:
     """Also where a split of the same settings would be drawn otherwise today."""
     data, run = tmp_path / "mine.extxyz", tmp_path / "run"

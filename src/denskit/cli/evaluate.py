@@ -171,8 +171,8 @@ def _judge(
     settings["processes"] = join_processes(device)
     sources = _read(models, sets or ({} if file is None else {file: file}), data)
     own = models[0] if file is None and len(models) == 1 and models[0].is_dir() else None
-    result = None if own is None or is_own(own, split, data) else " and ".join(written)  # not of this run, perhaps
-    folder = output or (None if result else own)
+    unwritten = None if own is None or is_own(own, split, data) else " and ".join(written)  # not of this run, perhaps
+    folder = output or (None if unwritten else own)
     if sets:
         finished: dict[str, dict[str, float]] = {}
         with _kept(finished, sets, folder and folder / written[0]):
@@ -195,8 +195,10 @@ def _judge(
     for name, hint in hints.items():
         if hint:
             typer.echo(f"hint: {name}: {hint}" if len(hints) > 1 else f"hint: {hint}")
-    if result and output is None:
-        typer.echo(f"Not written into {own}: {result}, as data.{split} cannot be verified. -o FOLDER writes them there")
+    if unwritten and output is None:
+        typer.echo(
+            f"Not written into {own}: {unwritten}, as data.{split} cannot be verified. -o FOLDER writes them there"
+        )
     if folder is not None:
         parity = {"file": file, "checkpoint": checkpoint, "device": device, "data": data}
         _write(results, folder, written, models, parity)

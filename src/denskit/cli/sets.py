@@ -64,11 +64,13 @@ def with_reading(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     return [text for text in arguments if text not in settings], reading_settings(settings)
 
 
-def places_of(arguments: Sequence[str]) -> dict[str, str]:
+def places_of(arguments: Sequence[str]) -> dict[str, Any]:
     """Where the files of a run are now, by the setting without ``data.``; empty where other arguments are given."""
     if not all(text.startswith(_OF_A_RUN) and not Path(text).exists() for text in arguments):
         return {}
-    return dict(text.removeprefix("data.").split("=", 1) for text in arguments)
+    from denskit.training.load_config import data_config
+
+    return data_config(arguments).model_dump(exclude_unset=True)
 
 
 def origin_of_file(file: str | Path) -> dict[str, str]:

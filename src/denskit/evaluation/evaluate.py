@@ -18,7 +18,7 @@ from denskit.data import LoadedData, load_data
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
 from denskit.data.frames import bare, frames_of, structures_of
-from denskit.data.loading import read_file
+from denskit.data.loading import read_file, read_files
 from denskit.data.overlaps import geometry_warnings
 from denskit.data.readers.folders import read_given
 from denskit.data.readers.formats import is_there, path_of, require_keys
@@ -267,9 +267,7 @@ def source_of(model: Models, source: Structures | None, split: str, data: Readin
                 f"{_name(model)} is a model alone, without data: give a file of structures, or a run folder"
             )
         run = Path(model)
-        chosen: Source | None = getattr(run_data(run, data), split)
-        if split == "test":
-            _require_there(run, ("data.test", config_at(run, data).data.test))
+        chosen = _part_of(run, split, data)
         if chosen is None:
             raise ValueError(f"{_name(model)}: this run has no {split} split; give a file of structures")
         if not is_own(run, split, data):
@@ -287,6 +285,16 @@ def source_of(model: Models, source: Structures | None, split: str, data: Readin
         else:
             _LOG.info(message)
     return found
+
+
+def _part_of(run: Path, split: str, places: Reading) -> Source | None:
+    """A part of a run's own data; a test file of its own is judged without the files trained on, too."""
+    config = config_at(run, places)
+    if split == "test":
+        _require_there(run, ("data.test", config.data.test))
+        if config.data.test is not None and any(_is_gone(part.path) for part in config.data.parts):
+            return read_files(config.data.test, config.data, config.required_labels)[0]
+    return getattr(run_data(run, places), split)
 
 
 def read_structures(
@@ -382,9 +390,14 @@ def config_at(run: Path, places: Mapping[str, Any] | None) -> RunConfig:
 def _require_there(run: Path, *files: tuple[str, str | None]) -> None:
     """Raise FileNotFoundError, with what to do, where a file of a run is not there: (setting, name)."""
     for key, name in files:
-        if name is not None and address_of(name) is None and not is_there(path_of(name)):
+        if _is_gone(name):
+            several = [other for other, _ in files].count(key) > 1
+            place = shlex.quote(f"{key}=[NEW_PLACE, ...]") + ", all of them" if several else f"{key}=NEW_PLACE"
             raise FileNotFoundError(
                 f"{key}={name}: there is no such file, and the run needs it. Where it has moved: denskit evaluate "
-                f"{shlex.quote(str(run))} {key}=NEW_PLACE, and for other commands correct {key} in "
-                f"{RunFolder(run).config}"
+                f"{shlex.quote(str(run))} {place}, and for other commands correct {key} in {RunFolder(run).config}"
             )
+
+
+def _is_gone(name: str | None) -> bool:
+    return name is not None and address_of(name) is None and not is_there(path_of(name))

@@ -164,6 +164,7 @@ class Trainer:
         now = self.config.document() | {"training structures": len(self.data.train)}
         own = {f"data.{part}" for part in PARTS if self.folder.frames(part).is_file()}  # the folder may have been moved
         own |= {*may_move}
+        own |= {f"{key}.{part}.path" for key in may_move for part in range(len(self.config.data.parts))}  # of a list
         changes = self.folder.require_same(self.config.completed(checkpoint.record), now, MAY_CHANGE | own)
         self.force_field.load_state_dict(checkpoint.weights)
         self.optimizer.load_state_dict(checkpoint.optimizer)
