@@ -91,7 +91,8 @@ def test_old_structures_are_remembered(tmp_path: Path, files: tuple[Path, Path])
         (["training.replay={wrong}"], "it was not trained on them, or their labels are in another unit"),
         (["training.replay_share=0.5"], "without replay has no effect"),
         (["training.replay={foreign}"], "N"),
-        (["training.replay={new}"], "is a file of this run's own data"),
+        (["training.replay={new}"], "a file of this run's own data"),
+        (["training.replay={pattern}"], "a file of this run's own data"),
         (["data.split.test=0", "data.test={old}", "training.replay={old}"], "of this run's own data"),
     ],
 )
@@ -100,6 +101,7 @@ def test_replay_without_effect_is_refused(
 ) -> None:
     old, new = files
     paths = {"old": old, "new": new, "wrong": tmp_path / "wrong.xyz", "foreign": tmp_path / "foreign.xyz"}
+    paths["pattern"] = new.with_stem(f"{new.stem[:-1]}*")
     _rattled(paths["wrong"], 20, "CH4", lambda atoms: tuple(-label for label in _as_predicted(atoms)))  # type: ignore
     _rattled(paths["foreign"], 20, "NH3", lambda atoms: (0.0, np.zeros((4, 3))))
     with pytest.raises(ValueError, match=words):

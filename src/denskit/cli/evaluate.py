@@ -196,9 +196,8 @@ def _judge(
         if hint:
             typer.echo(f"hint: {name}: {hint}" if len(hints) > 1 else f"hint: {hint}")
     if unwritten and output is None:
-        typer.echo(
-            f"Not written into {own}: {unwritten}, as data.{split} cannot be verified. -o FOLDER writes them there"
-        )
+        why = f"the run has no record of the content of data.{split}"
+        typer.echo(f"Not written into {own}: {unwritten}, as {why}. -o FOLDER writes them there")
     if folder is not None:
         parity = {"file": file, "checkpoint": checkpoint, "device": device, "data": data}
         _write(results, folder, written, models, parity)

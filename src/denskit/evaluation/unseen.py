@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from denskit.data.readers.formats import files_in, is_there
+from denskit.data.readers.formats import is_there, places_in
 from denskit.data.splits import PARTS, identity_of
 from denskit.models.base import ForceField
 from denskit.models.model_file import read_header, run_settings
@@ -55,17 +55,19 @@ def warnings_for_file(members: Sequence[Member], file: Path, frames: int) -> lis
     file = file.expanduser()
     if not is_there(file):  # an address
         return []
+    given = places_in(file)
     models = [member for member in members if not isinstance(member, ForceField)]
-    told = [member for member in models if file.resolve() in _files(member) or _is_part(member, file)]
+    told = [member for member in models if given & _files(member)]
     splits = [folder_of(member).divided() for member in told]
     same = identity_of(file) if any(splits) else None
     said = []
     for member, split in zip(told, splits, strict=True):
         part = f"the {frames} structures of {file}"
-        if _is_part(member, file):
-            seen = f"files of which {file} is one"
-        elif _replays(member, file):
+        if not (own := given & _files(member, False)):  # replayed
             seen = f"some of {part}"
+        elif given not in _named(member, False):
+            one, many = f"files of which {file} is one", f"{len(own)} of the {len(given)} files of {file}"
+            seen = one if len(given) == 1 else many
         elif split is None:
             seen = f"{'some' if _is_divided(member) else frames} of {part}"
         elif (split.size, split.sha256) == same:
@@ -94,22 +96,16 @@ def _is_divided(member: str | os.PathLike[str]) -> bool:
     return read_header(model_file(member))["metadata"].get("data_sha256") is not None
 
 
-def _files(member: str | os.PathLike[str], replayed: bool = True) -> set[Path]:
-    """The files of training structures that a model file names; ``replayed``: old ones of fine-tuning, too."""
+def _files(member: str | os.PathLike[str], replayed: bool = True) -> frozenset[str]:
+    """The places of all files of training structures that a model file names, as :func:`_named`."""
+    return frozenset().union(*_named(member, replayed))
+
+
+def _named(member: str | os.PathLike[str], replayed: bool) -> list[frozenset[str]]:
+    """The same, for each name that was given; ``replayed``: old ones of fine-tuning, too."""
     run = run_settings(model_file(member))
     data = run.get("data", {})
     given = data.get("path") or data.get("train") or ()
     names = [given] if isinstance(given, str) else [part["path"] for part in given]
     names += filter(None, [run.get("training", {}).get("replay")] if replayed else [])
-    return {Path(name).expanduser().resolve() for name in names}
-
-
-def _is_part(member: str | os.PathLike[str], file: Path) -> bool:
-    """Whether a file is one of a folder or a pattern that a model was trained on."""
-    return any(file.resolve() == part.resolve() for name in _files(member) for part in files_in(name))
-
-
-def _replays(member: str | os.PathLike[str], file: Path) -> bool:
-    """Whether a model was fine-tuned with some of the structures of a file beside its own."""
-    replay = run_settings(model_file(member)).get("training", {}).get("replay")
-    return replay is not None and Path(replay).expanduser().resolve() == file.resolve()
+    return [places_in(name) for name in names]

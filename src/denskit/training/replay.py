@@ -19,7 +19,7 @@ from denskit.data.base import Source, Subset, evenly
 from denskit.data.config import FilterConfig
 from denskit.data.filters import without_filtered
 from denskit.data.loading import read_files
-from denskit.data.readers.formats import is_there, path_of, place_of
+from denskit.data.readers.formats import is_there, path_of, place_of, places_in
 from denskit.data.records import joined
 from denskit.data.splits import identity_of
 from denskit.models.base import ForceField
@@ -86,10 +86,11 @@ def old_structures(config: RunConfig) -> tuple[Source, list[str], bool]:
     training, trained = config.training, model_file(str(config.training.init_from))
     assert training.replay is not None
     own = [*(part.path for part in config.data.parts), config.data.valid, config.data.test]
-    if place_of(training.replay) in [place_of(name) for name in own if name is not None]:
+    if any(places_in(training.replay) & places_in(name) for name in own if name is not None):
         raise ValueError(
-            f"training.replay={training.replay} is a file of this run's own data, so nothing old would be replayed. "
-            "Give structures that the model of training.init_from was trained on, or leave training.replay out"
+            f"training.replay={training.replay} is, or holds, a file of this run's own data, so nothing old would "
+            "be replayed. Give structures that the model of training.init_from was trained on, or leave "
+            "training.replay out"
         )
     old: Source
     data = run_settings(trained).get("data", {})

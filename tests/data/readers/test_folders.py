@@ -101,6 +101,18 @@ def test_the_files_of_a_folder_or_pattern_are_trained_on(tmp_path: Path, pattern
     assert said[-1] == [], "another file with the same structures is not recognized"
     (one,) = warnings_for_file([run], Path(given), 24)
     assert one.startswith(f"warning: {output} has trained on 12 of the 24 structures of {given}, whose")
+    given_otherwise = [tmp_path / "calc" / "**" / "*.extxyz", *([] if pattern else [tmp_path / "calc" / "*"])]
+    for other in given_otherwise:
+        (one,) = warnings_for_file([run], other, 24)
+        assert one.startswith(f"warning: {output} has trained on 12 of the 24 structures of {other}, whose")
+    some = tmp_path / "calc" / ("0*/run.extxyz" if pattern else "0*.extxyz")
+    (one,) = warnings_for_file([run], some, 10)
+    assert one.startswith(f"warning: {output} has trained on 10 of the 10 files of {some}, whose")
+    if pattern == "*/run.extxyz":
+        ase.io.write(parts[0].with_name("new.extxyz"), frames[:2])
+        (one,) = warnings_for_file([run], parts[0].parent, 3)
+        assert f"has trained on 1 of the 2 files of {parts[0].parent}, whose" in one
+        parts[0].with_name("new.extxyz").unlink()
     before = identity_of(Path(given))
     changed = sorted((tmp_path / "calc").rglob("*.extxyz"))[3]
     text = changed.read_text()

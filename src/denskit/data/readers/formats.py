@@ -81,6 +81,14 @@ def place_of(name: str) -> str:
     return address_of(name) or str(Path(name).expanduser().resolve())
 
 
+def places_in(name: str | Path) -> frozenset[str]:
+    """The places of all files that a setting names: the same ones for a folder and for a pattern of its files."""
+    if address_of(name) is not None:
+        return frozenset({str(address_of(name))})
+    path = Path(name).expanduser()
+    return frozenset(str(file.resolve()) for file in files_in(path) or [path])
+
+
 def _similar(path: Path) -> str:
     """'; did you mean ...?' where the folder has a file of a similar name."""
     if any(letter in path.name for letter in "*?["):
