@@ -37,8 +37,10 @@ def require_unseen(members: Sequence[Member], split: str) -> None:
         name = "a force field in memory" if isinstance(member, ForceField) else os.fspath(member)
         own = None if isinstance(member, ForceField) else folder_of(member).divided()
         if judged is None or own is None:
-            if judged is not None and not isinstance(member, ForceField) and _files(member) & _files(members[0], False):
-                raise ValueError(f"{name} was trained on the whole file that {first.path} divides. {advice}")
+            divided = _files(members[0], False)
+            if judged is not None and not isinstance(member, ForceField) and (shared := divided & _files(member)):
+                whole = "the whole file that" if shared == divided else f"{len(shared)} of {len(divided)} files that"
+                raise ValueError(f"{name} was trained on {whole} {first.path} divides. {advice}")
             warn(f"whether {name} has trained on the structures judged is not known")
         elif own.sha256 == judged.sha256:
             numbers = getattr(judged, split)
