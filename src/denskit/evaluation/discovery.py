@@ -68,7 +68,7 @@ class Materials:
                 f"{self.relaxed[1]}: none of its structures has the {NAME} of one of {self.file}: it has "
                 f"{', '.join(list(known)[:3])}, ... there, {', '.join(list(named)[:3])}, ... here"
             )
-        for name in named.keys() & known.keys():
+        for name in [name for name in named if name in known]:
             own, relaxed = (atoms.get_chemical_formula(empirical=True) for atoms in (named[name], known[name]))
             if own != relaxed and self.relaxed is not None:
                 raise ValueError(
