@@ -1351,6 +1351,15 @@ def test_figures_say_how_many_seeds_and_have_points_near_their_values(tmp_path: 
     assert max(line.get_xdata()[0] for line, *_ in panel.containers) < 100.5, "nearer than the middle"
 
 
+@pytest.mark.parametrize(("forces", "shown"), [("", "energy (meV)"), ("1e-5", "energy (meV)"), ("9", "forces (meV/Å)")])
+def test_learning_curves_are_of_energies_where_there_are_no_forces(tmp_path: Path, forces: str, shown: str) -> None:
+    run = replace(_found("plain", 0, 10.0), folder=tmp_path)
+    RunFolder(tmp_path).metrics.write_text(f"step,valid_{FORCES},valid_{ENERGY}\n1,{forces},20\n2,{forces},10\n")
+    (panel,) = study_figures(tabulate("t", [run], ["plain"]))["learning_curves"].axes
+    assert panel.get_ylabel() == f"validation MAE, {shown}"
+    assert len(panel.lines) == 1 and panel.get_legend() is not None
+
+
 def test_a_mean_of_tests_wants_tests(tmp_path: Path) -> None:
     study = tiny_study(mean_of_tests=True)
     with pytest.raises(ValueError, match=r"of which the study has none; give two or more, such as tests.id=FILE"):

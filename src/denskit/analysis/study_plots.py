@@ -114,7 +114,7 @@ def _curves_figure(results: Results) -> Figure:
     if len(points) > _MOST:
         title += f" (the first {_MOST} of {len(points)})"
     points = shown
-    curves = {run.folder: metrics_of(RunFolder(run.folder)) for run in results.found}
+    curves = {run.folder: metrics_of(RunFolder(run.folder)) for run in results.found if run.point in shown}
     forces = [np.nan_to_num(found.get(f"valid_{FORCES}", np.zeros(1))).max() for found in curves.values()]
     metric = FORCES if max(forces) > ROUNDING else ENERGY
     figure, row = row_of_axes(len(points), width=4.6, title=_title(results, title))
