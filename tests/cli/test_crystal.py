@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import ase.io
@@ -50,6 +51,7 @@ def test_properties_of_copper(tmp_path: Path, crystals: Path) -> None:
     page = (output / "report.html").read_text()
     assert "1 of 3 crystals measured" in page and f">{copper['bulk_modulus_GPa']:.1f}</td>" in page
     assert "was not trained on" in page and 'src="data:image/png' in page and "Strain of the elastic constants" in page
+    assert f"Model: {TRAINED}" in page
 
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 1
@@ -81,7 +83,9 @@ def test_an_interrupted_list_continues(tmp_path: Path, crystals: Path) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 0
     lines = (output / "crystals.jsonl").read_text().splitlines(keepends=True)
     (output / "crystals.jsonl").write_text(lines[0] + lines[1][:20])  # as a kill leaves it
-    assert CliRunner().invoke(app, [*arguments, "--resume"]).exit_code == 0
+    moved = tmp_path / "moved.safetensors"
+    shutil.copy(TRAINED, moved)
+    assert CliRunner().invoke(app, ["crystal", str(moved), *arguments[2:], "--resume"]).exit_code == 0
     assert (output / "crystals.jsonl").read_text() == "".join(lines)
 
 

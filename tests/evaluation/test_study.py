@@ -1232,6 +1232,7 @@ def test_the_best_is_that_of_equal_seeds() -> None:
     assert tabulate("t", found, ["plain", "DeNS"]).best(column) == set()
     assert tabulate("t", found[:2], ["plain", "DeNS"]).best(column) == {("", "plain")}
     assert tabulate("t", found[:1], ["plain", "DeNS"]).best(column) == set(), "the other has not finished"
+    assert tabulate("t", found[:2], ["plain", "DeNS", "failed"]).best(column) == {("", "plain")}
 
 
 class TestTuned:
@@ -1358,6 +1359,12 @@ def test_learning_curves_are_of_energies_where_there_are_no_forces(tmp_path: Pat
     (panel,) = study_figures(tabulate("t", [run], ["plain"]))["learning_curves"].axes
     assert panel.get_ylabel() == f"validation MAE, {shown}"
     assert len(panel.lines) == 1 and panel.get_legend() is not None
+
+
+def test_there_are_no_learning_curves_without_validation_structures(tmp_path: Path) -> None:
+    run = replace(_found("plain", 0, 10.0), folder=tmp_path)
+    RunFolder(tmp_path).metrics.write_text(f"step,valid_{FORCES},valid_{ENERGY}\n1,,\n2,,\n")
+    assert study_figures(tabulate("t", [run], ["plain"])) == {}
 
 
 def test_a_mean_of_tests_wants_tests(tmp_path: Path) -> None:

@@ -34,8 +34,9 @@ def plot_study_results(results: Results, folder: Path) -> list[Path]:
 
 
 def study_figures(results: Results) -> dict[str, Figure]:
-    """Learning curves, and one more figure for each numeric axis, by name."""
-    figures = {"learning_curves": _curves_figure(results)}
+    """Learning curves where there are validation errors, and one more figure for each numeric axis, by name."""
+    curves = _curves_figure(results)
+    figures = {} if curves is None else {"learning_curves": curves}
     axes = list(dict.fromkeys(key for run in results.found for key in run.values))
     for axis in axes:
         values = {_number(run.values[axis]) for run in results.found}
@@ -101,9 +102,9 @@ def _draw_axis(axes: Axes, results: Results, axis: str, column: Column, values: 
         axes.errorbar(x, y, yerr=np.nan_to_num(error), marker="o", markersize=4, capsize=2, **_style(place, label))
 
 
-def _curves_figure(results: Results) -> Figure:
+def _curves_figure(results: Results) -> Figure | None:
     """Validation error of the forces (of energies where there are none) over steps, one panel a point: mean over seeds,
-    band from lowest to highest."""
+    band from lowest to highest.  None without validation structures."""
     points = list(dict.fromkeys(run.point for run in results.found))
     shown = points[:_MOST]
     counts = Counter((run.point, run.variant) for run in results.found if run.point in shown).values()
@@ -113,12 +114,15 @@ def _curves_figure(results: Results) -> Figure:
         title = f"mean and range over seeds ({few} to {many})"
     if len(points) > _MOST:
         title += f" (the first {_MOST} of {len(points)})"
-    points = shown
     curves = {run.folder: metrics_of(RunFolder(run.folder)) for run in results.found if run.point in shown}
     forces = [np.nan_to_num(found.get(f"valid_{FORCES}", np.zeros(1))).max() for found in curves.values()]
     metric = FORCES if max(forces) > ROUNDING else ENERGY
-    figure, row = row_of_axes(len(points), width=4.6, title=_title(results, title))
-    for axes, point in zip(row, points, strict=True):
+    judged = {at for at, found in curves.items() if np.isfinite(found.get(f"valid_{metric}", np.nan)).any()}
+    drawn = [point for point in shown if any(run.point == point and run.folder in judged for run in results.found)]
+    if not drawn:
+        return None
+    figure, row = row_of_axes(len(drawn), width=4.6, title=_title(results, title))
+    for axes, point in zip(row, drawn, strict=True):
         for place, variant in enumerate(dict.fromkeys(run.variant for run in results.found)):
             runs = [run for run in results.found if run.point == point and run.variant == variant]
             _draw_curve(axes, [curves[run.folder] for run in runs], variant, place, f"valid_{metric}")

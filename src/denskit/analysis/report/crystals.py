@@ -7,7 +7,7 @@ from pathlib import Path
 from denskit.analysis.crystal_plots import MOST, crystal_figure
 from denskit.analysis.crystal_results import crystal_table, is_measured, remarks
 from denskit.analysis.report.page import Part, Picture, Section, listed, paragraph, table
-from denskit.analysis.report.simulation import settings_section
+from denskit.analysis.report.simulation import models_in_words, settings_section
 from denskit.reading.documents import read_json
 from denskit.runtime.progress import counted
 from denskit.simulation.crystals.folder import MARKER, PROPERTIES, properties_in
@@ -23,7 +23,7 @@ def crystals(path: Path) -> list[Section]:
     """Properties of all crystals, and pictures of the first."""
     found, record = list(properties_in(path)), read_json(path / MARKER)
     measured = sum(map(is_measured, found))
-    told = f"{measured} of {counted(record['crystals'], 'crystal')} measured."
+    told = f"{measured} of {counted(record['crystals'], 'crystal')} measured.{models_in_words(record)}"
     if measured > MOST:
         told += f" The picture shows the first {MOST}."
     header, rows = crystal_table(found)

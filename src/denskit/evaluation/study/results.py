@@ -100,7 +100,6 @@ class Results:
     warning: str = ""  # of variants that were judged on different structures
     remarks: tuple[str, ...] = ()  # below the table
     tuned: tuple[Row, ...] = ()  # each variant at its best value of some axes; differences to the reference at its own
-    variants: tuple[str, ...] = ()  # all, also those without a finished run
     committees: tuple[Row, ...] = ()  # means of the models of all seeds; differences to single models of the reference
 
     @property
@@ -123,25 +122,23 @@ class Results:
         return tuple(column for column in self.columns if self._unresolved(column))
 
     def best(self, column: Column) -> set[tuple[str, str]]:
-        """(point, variant) of the best mean at each point, where all variants have as many seeds.
+        """(point, variant) of the best mean at each point, where two variants or more have results, of as many seeds.
 
         Rows of tuned variants, whose points lack the axes that are tuned, are compared among themselves.
         """
         return self._best_among(self.rows, column) | self._best_among(self.tuned, column)
 
     def _best_among(self, rows: Sequence[Row], column: Column) -> set[tuple[str, str]]:
-        counts: dict[str, set[int]] = {}
-        for point in {row.point for row in rows}:
-            there = {row.variant: row.means for row in rows if row.point == point}
-            # a variant without a finished seed has no row
-            counts[point] = {
-                there[name][column].count if column in there.get(name, {}) else 0 for name in self.variants
-            }
+        counts: dict[str, list[int]] = {}
+        for row in rows:  # a variant without a finished seed has none
+            if column in row.means:
+                counts.setdefault(row.point, []).append(row.means[column].count)
+        fair = {at for at, seeds in counts.items() if len(seeds) > 1 and len(set(seeds)) == 1}
         sign = -1.0 if column.metric in _LARGER_IS_BETTER else 1.0
         judged = [
             (row.point, sign * row.means[column].value, row.variant)
             for row in rows
-            if column in row.means and len(counts[row.point]) == 1 and row.point not in self._unresolved(column)
+            if column in row.means and row.point in fair - self._unresolved(column)
         ]
         return {(at, name) for at, value, name in judged if value == min(v for other, v, _ in judged if other == at)}
 
@@ -172,7 +169,7 @@ def tabulate(
                 last = str(list(values.values())[-1]) if values else ""
                 number = numbers.get(describe(values)) or numbers.get(last) or {}
                 rows.append(row_of(runs, reference, columns, published=_by_column(number, columns)))
-    return Results(title, columns, tuple(rows), tuple(found), variants[0], variants=tuple(variants))
+    return Results(title, columns, tuple(rows), tuple(found), variants[0])
 
 
 def _by_column(published: Published, columns: Sequence[Column]) -> Mapping[Column, float]:

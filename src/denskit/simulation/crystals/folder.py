@@ -87,12 +87,13 @@ def measure_into(
         "phonons": vibrations,
         "conductivity": heat,
         "crystals": len(source),
+        "models": potential.files,
         **({} if moduli else {"moduli": False}),
         **(origin or {}),
     }
     with work.opened(resume=resume) as continues:
         if continues:
-            work.require_same(read_json(work.marker), record)
+            work.require_same(read_json(work.marker), record, may_change=["models"])  # a model may have moved
         else:
             write_json(work.marker, record)
         names = _names(source, original)
