@@ -74,8 +74,8 @@ def warnings_for_file(members: Sequence[Member], file: Path, frames: int) -> lis
             seen = f"{'some' if _is_divided(member) else frames} of {part}"
         elif (split.size, split.sha256) == same:
             seen = f"{len(split.train)} of {part}"
-        else:  # the file has changed
-            continue
+        else:
+            seen = f"{file} as it was ({split.size:,} bytes), perhaps on some of its {frames} structures"
         said.append(
             f"warning: {os.fspath(member)} has trained on {seen}, whose errors say little about others; denskit "
             "evaluate without a file judges the test split of a run"

@@ -113,6 +113,12 @@ def test_the_files_of_a_folder_or_pattern_are_trained_on(tmp_path: Path, pattern
         (one,) = warnings_for_file([run], parts[0].parent, 3)
         assert f"has trained on 1 of the 2 files of {parts[0].parent}, whose" in one
         parts[0].with_name("new.extxyz").unlink()
+    gained = parts[0].parent.with_name("99") / "run.extxyz" if pattern else parts[0].with_name("99.extxyz")
+    gained.parent.mkdir(exist_ok=True)
+    ase.io.write(gained, frames[0])
+    (one,) = warnings_for_file([run], Path(given), 25)
+    assert f"has trained on {given} as it was (" in one and "perhaps on some of its 25 structures, whose" in one
+    gained.unlink()
     before = identity_of(Path(given))
     changed = sorted((tmp_path / "calc").rglob("*.extxyz"))[3]
     text = changed.read_text()
