@@ -28,7 +28,7 @@ from denskit.data.base import collate
 from denskit.models.base import ForceField
 from denskit.random import keys_for
 from denskit.runtime.processes import join_processes
-from denskit.training.batch_loss import batch_loss, counts_of
+from denskit.training.batch_loss import batch_loss, counts_of, terms_without
 from denskit.training.load_config import load_config
 from denskit.training.trainer import Trainer
 
@@ -80,7 +80,7 @@ def validation_part(trainer: Trainer) -> Prepared:
 def results(trainer: Trainer, model: ForceField, part: Prepared, how: AbstractContextManager) -> dict[str, Tensor]:
     """Forces (eV/Å) as in evaluation, and the gradient of the loss as in training."""
     model.zero_grad()
-    counts = counts_of(trainer.task, part, 0.0)
+    counts = counts_of(terms_without(trainer.task, part, 0.0))
     with how:
         forces = model.predict(part.batch)["forces"]
         found = batch_loss(model.train(), trainer.task, part, counts=counts, progress=0.0, autocast=nullcontext())

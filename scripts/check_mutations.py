@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DENS = "tasks/dens.py"
+BATCH = "batch.py"
 CELL_DENS = "tasks/cell_dens.py"
 CORRUPTION = "tasks/corruption.py"
 NOISY_NODES = "tasks/noisy_nodes.py"
@@ -311,9 +312,9 @@ MUTATIONS = [
     ),
     Mutation(
         mistake="the strain deforms the cell, not the atoms",
-        file=CELL_DENS,
-        before="positions=batch.positions + moved, ",
-        after="",
+        file=BATCH,
+        before="replace(batch, positions=positions, cell=batch.cell + batch.cell @ symmetric)",
+        after="replace(batch, cell=batch.cell + batch.cell @ symmetric)",
         test=_C + "test_strained_crystals_deform_as_a_whole_and_others_not",
     ),
     Mutation(

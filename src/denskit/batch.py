@@ -187,6 +187,13 @@ class Batch(_Tensors):
         return vectors + torch.einsum("ei,eij->ej", shift, self.cell[self.system_index[target]])
 
 
+def strained(batch: Batch, strain: Tensor) -> Batch:
+    """The batch with positions and cells under the symmetric part of strains [B, 3, 3]."""
+    symmetric = (strain + strain.mT) / 2
+    positions = batch.positions + torch.einsum("ni,nij->nj", batch.positions, symmetric[batch.system_index])
+    return replace(batch, positions=positions, cell=batch.cell + batch.cell @ symmetric)
+
+
 def select(batch: Batch, keep: Tensor) -> Batch:
     """The systems of a batch where ``keep`` [B] bool is True, in order, without edges."""
     atoms = keep[batch.system_index]

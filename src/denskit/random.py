@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,10 +102,7 @@ def _feistel(key: int, rows: int, columns: int, value: np.ndarray) -> np.ndarray
 
 def _hash(state: int, values: np.ndarray) -> np.ndarray:
     """:func:`fold` of a state and values in numpy: ten times faster than torch on a few numbers."""
-    bits = values * np.uint64(_STEP) + np.uint64((state + _STEP) & _MASK)
-    for shift, factor in _SCRAMBLE:
-        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
-    return (bits ^ (bits >> np.uint64(_LAST_SHIFT))) >> np.uint64(1)
+    return _scrambled(values * np.uint64(_STEP) + np.uint64((state + _STEP) & _MASK)) >> np.uint64(1)
 
 
 def _draw(keys: Tensor, use: int, *counters: Tensor | int) -> Tensor:
@@ -134,11 +132,15 @@ def _fold_bits(*values: int) -> int:
     """:func:`_absorb` over Python integers from state 0, as an unsigned 64-bit number."""
     state = 0
     for value in values:
-        state = (state + (value + 1) * _STEP) & _MASK
-        for shift, factor in _SCRAMBLE:
-            state = ((state ^ (state >> shift)) * factor) & _MASK
-        state ^= state >> _LAST_SHIFT
+        state = _scrambled((state + (value + 1) * _STEP) & _MASK)
     return state
+
+
+def _scrambled(bits: Any) -> Any:
+    """The bijection, of an int or a uint64 array."""
+    for shift, factor in _SCRAMBLE:
+        bits = ((bits ^ (bits >> shift)) * factor) & _MASK
+    return bits ^ (bits >> _LAST_SHIFT)
 
 
 def _signed(bits: int) -> int:

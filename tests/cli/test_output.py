@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,8 +146,10 @@ def test_tables_of_errors_lose_no_letter(
 
 
 def test_a_call_leaves_nothing_behind_for_the_next(folder: Path) -> None:
+    shown = warnings.showwarning
     denskit("doctor", "--json", "-q", "-v")
     assert "torch" in denskit("doctor").stdout
+    assert warnings.showwarning is shown, "a later warning would be written to a closed file"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from denskit.geometry.padding import padded_shape, with_ghosts
 from denskit.models.execution import Execution
 from denskit.random import keys_for
 from denskit.tasks import TASKS, DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Task, TaskConfig, build_task
-from denskit.training.batch_loss import batch_loss, counts_of
+from denskit.training.batch_loss import batch_loss, counts_of, terms_without
 
 from tolerances import SAME_GRADIENT64
 
@@ -63,8 +63,8 @@ def learned(name: str, task: Task, part: Prepared, counts: Tensor) -> dict[str, 
 def test_ghosts_change_nothing(name: str, systems: dict[str, System]) -> None:
     task = task_for(name)
     part = prepared(name, task, systems)
-    larger, counts = with_ghosts(part, padded_shape(part.batch)), counts_of(task, part, 0.25)
-    assert torch.equal(counts_of(task, larger, 0.25), counts)
+    larger, counts = with_ghosts(part, padded_shape(part.batch)), counts_of(terms_without(task, part, 0.25))
+    assert torch.equal(counts_of(terms_without(task, larger, 0.25)), counts)
     expected, found = learned(name, task, part, counts), learned(name, task, larger, counts)
     for key, value in expected.items():
         size = value.square().mean().sqrt().clamp(min=1e-12)
@@ -124,7 +124,7 @@ def test_a_step_never_looks_at_values(name: str, systems: dict[str, System], mon
     task = task_for(name)
     part = prepared(name, task, systems)
     part = with_ghosts(part, padded_shape(part.batch))
-    counts = counts_of(task, part, 0.25)
+    counts = counts_of(terms_without(task, part, 0.25))
     force_field = build(name, torch.float64).train()
     force_field.execution = Execution(kernels="plain")
     batch_loss(force_field, task, part, counts=counts, progress=0.25, autocast=nullcontext())  # fills caches

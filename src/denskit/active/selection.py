@@ -21,12 +21,12 @@ from denskit.evaluation.evaluate import run_data
 from denskit.evaluation.novelty import nearest_distance, novelty
 from denskit.files import atomic_write, new_frames_file
 from denskit.models.base import ForceField
+from denskit.models.model_file import Model
 from denskit.runtime.device import choose_device
 from denskit.runtime.progress import Report, unreported
 from denskit.simulation.potential import Potential
 from denskit.training.run_folder import RunFolder, model_file
 
-Model = ForceField | str | os.PathLike[str]  # a run folder, a model file, or a shipped model
 By = Literal["spread", "farthest", "distance"]
 MEANING = {
     "spread": "largest spread of the force on an atom over the models, eV/Å",

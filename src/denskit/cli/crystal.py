@@ -78,7 +78,7 @@ def crystal(
     settings = CrystalSettings(fmax=fmax, strain=strain, volumes=volumes, **given)
     potential = open_potential([model], device, dtype, stress=True, kernels=kernels)
     source = open_structures(model, file, reading_settings(how or []))
-    origin = {"model": potential.weights_sha256(), **origin_of_file(file), "dtype": dtype}
+    origin = {"models": potential.files, "model": potential.weights_sha256(), **origin_of_file(file), "dtype": dtype}
     known = nullcontext() if reference is None else references_of(reference, file, source)
     with stoppable(Console(stderr=True)) as work, known as references:
         found = measure_into(

@@ -144,8 +144,7 @@ def _scaling_of(data: Path) -> Scaling:
     from denskit.models.scaling import fit_scaling
 
     loaded = load_data(DataConfig(name="md17", path=str(data), references="mean"), seed=1)
-    frames = (loaded.train[index] for index in range(len(loaded.train)))
-    scaling, messages = fit_scaling(frames, references="mean", scale="energy_std", gradient_forces=True)
+    scaling, messages = fit_scaling(loaded.train, references="mean", scale="energy_std", gradient_forces=True)
     typer.echo("\n".join(loaded.messages + messages))
     return scaling
 

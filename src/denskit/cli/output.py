@@ -92,6 +92,7 @@ class Output:
                 printed.add(text)
                 self.err.write(text)
 
+        self._redirected.callback(setattr, warnings, "showwarning", warnings.showwarning)
         warnings.showwarning = shown
 
 

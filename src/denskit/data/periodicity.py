@@ -7,19 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from denskit.batch import System
+from denskit.geometry.lattice import lattices
 
 EMPTY = 1e-6  # Å^3: a smaller cell is singular but for rounding
 GONE = 20.0  # Å between parts of a structure along an open direction: farther than any model looks
 VACUUM = 6.5  # Å between planes of atoms; layered crystals stay below
-
-
-def lattices(cells: np.ndarray, pbc: np.ndarray) -> np.ndarray:
-    """Cells [G, 3, 3] whose rows along open directions are unit vectors at right angles to the others."""
-    if pbc.all():
-        return cells
-    rows = np.where(pbc[:, None], cells, 0)
-    rows[:, ~pbc] = np.linalg.svd(rows)[2][:, pbc.sum() :]
-    return rows
 
 
 def open_gaps(positions: np.ndarray, cells: np.ndarray, pbc: np.ndarray) -> np.ndarray:
@@ -60,9 +52,7 @@ def mostly_crystals(systems: Sequence[System]) -> bool:
     return 2 * sum(map(is_crystal, systems)) > len(systems)
 
 
-def not_a_crystal(system: System) -> str:
+def not_a_crystal(pbc: Sequence[bool] | np.ndarray) -> str:
     """ "periodic along xy only" or "not periodic"; empty where all three directions are periodic."""
-    if system.pbc.all():
-        return ""
-    axes = "".join(axis for axis, repeats in zip("xyz", system.pbc, strict=True) if repeats)
-    return f"periodic along {axes} only" if axes else "not periodic"
+    axes = "".join(axis for axis, repeats in zip("xyz", pbc, strict=True) if repeats)
+    return {"xyz": "", "": "not periodic"}.get(axes, f"periodic along {axes} only")

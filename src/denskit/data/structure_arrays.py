@@ -12,6 +12,7 @@ from scipy.spatial import cKDTree
 
 from denskit.batch import MAX_ATOMIC_NUMBER, System
 from denskit.data.base import Source
+from denskit.geometry.lattice import lattices
 
 LABELS = ("energy", "forces", "stress")
 CLOSEST = 1e-3  # Å: below this two atoms are at one place
@@ -277,8 +278,7 @@ def close_pair(
         return (int(pairs[0, 0]), int(pairs[0, 1])) if len(pairs) else None
     # Coordinates along the lattice vectors, the free directions completed by an orthonormal basis; in units of the
     # distances between lattice planes, so that none is larger than the distance of two atoms.
-    lattice = np.where(pbc[:, None], cell, 0)
-    lattice[~pbc] = np.linalg.svd(lattice)[2][pbc.sum() :]
+    lattice = lattices(cell[None], pbc)[0]
     inverse = np.linalg.inv(lattice)
     spacing = 1 / np.linalg.norm(inverse, axis=0)
     scaled = positions @ inverse

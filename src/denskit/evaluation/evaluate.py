@@ -29,7 +29,7 @@ from denskit.evaluation.unseen import require_unseen, warnings_for_file, warning
 from denskit.files import atomic_write, new_frames_file
 from denskit.models.base import ForceField
 from denskit.models.committee import Committee
-from denskit.models.model_file import load_model, models_of, read_header
+from denskit.models.model_file import Model, load_model, models_of, read_header
 from denskit.models.prediction import Predictor, predict_each
 from denskit.reading.remote import address_of
 from denskit.runtime.device import choose_device
@@ -45,7 +45,6 @@ from denskit.training.run_folder import RunFolder, model_file
 from denskit.training.settings import RunConfig
 
 _LOG = logging.getLogger(__name__)
-Model = ForceField | str | os.PathLike[str]
 Models = Model | Sequence[Model]  # several: a committee, which predicts their mean
 Structures = Source | Sequence[ase.Atoms] | str | os.PathLike[str]
 Split = Literal["train", "valid", "test"]
@@ -84,8 +83,8 @@ def evaluate(
     predictor = load_predictor(model, checkpoint, str(processes.device) if processes else device)
     structures = source_of(model, source, split, data)
     if source is None and split != "train":
-        require_unseen(members_of(model), split)
-        for said in warnings_for_split(members_of(model), split) if processes is None or processes.is_first else ():
+        require_unseen(models_of(model), split)
+        for said in warnings_for_split(models_of(model), split) if processes is None or processes.is_first else ():
             warn(said.removeprefix("warning: "))
     return _errors(predictor, structures, batch_size, processes)
 
@@ -168,7 +167,7 @@ def predict(
     if not isinstance(structures, Source | str | os.PathLike):
         structures = structures_of([bare(atoms) for atoms in frames_of(structures)])[0].checked()[0]
     found = [results for _, results in predict_each(force_field, source_of(model, structures, ""), batch_size)]
-    unknown, committee = np.full((3, 3), np.nan), len(members_of(model)) > 1
+    unknown, committee = np.full((3, 3), np.nan), len(models_of(model)) > 1
     return Predictions(
         energy=np.array([results["energy"] for results in found]),
         forces=[results["forces"] for results in found],
@@ -208,14 +207,9 @@ def predict_file(
     return len(source)
 
 
-def members_of(model: Models) -> list[Model]:
-    """One model, or the members of a committee.  Raises ValueError as :func:`models_of`."""
-    return models_of(model)
-
-
 def load_predictor(model: Models, checkpoint: Kept | None, device: str) -> Predictor:
     """One force field, or a committee.  Raises ValueError for members that do not go together."""
-    loaded = [load_force_field(member, checkpoint, device) for member in members_of(model)]
+    loaded = [load_force_field(member, checkpoint, device) for member in models_of(model)]
     return loaded[0] if len(loaded) == 1 else Committee(loaded)
 
 
@@ -256,7 +250,7 @@ def source_of(model: Models, source: Structures | None, split: str, data: Readin
     ``data`` says how a file is read, of the run's own data where they are (:func:`run_data`).
     Raises ValueError for structures that were read already with ``data``, and where a run has no such split.
     """
-    model = members_of(model)[0]  # the units and keys of a committee are those of its first member
+    model = models_of(model)[0]  # the units and keys of a committee are those of its first member
     if data and isinstance(source, Source):
         raise ValueError(
             f"data={dict(data)} says how a file is read, and would be ignored for structures that were read already"
@@ -304,7 +298,7 @@ def read_structures(
 
     A file that the model was trained on is said to be.
     """
-    members = members_of(model)
+    members = models_of(model)
     model = members[0]
     if isinstance(source, str | os.PathLike):
         found, messages = read_given(Path(source), reading(model, source, data), read_file)

@@ -12,18 +12,16 @@ import numpy as np
 from denskit.data.readers.formats import is_there, places_in
 from denskit.data.splits import PARTS, identity_of
 from denskit.models.base import ForceField
-from denskit.models.model_file import read_header, run_settings
+from denskit.models.model_file import Model, read_header, run_settings
 from denskit.runtime.warning import warn
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import folder_of, model_file
 from denskit.training.seen import seen_before
 
-Member = ForceField | str | os.PathLike[str]
-
 _SEEN = {"test": ("train", "valid"), "valid": ("train",)}  # parts of a member's split, by the part that is judged
 
 
-def require_unseen(members: Sequence[Member], split: str) -> None:
+def require_unseen(members: Sequence[Model], split: str) -> None:
     """Compare the ``split`` of the first run with what the others have trained on.
 
     Raises ValueError where they share structures, or another member was trained on the whole file; warns where that
@@ -52,7 +50,7 @@ def require_unseen(members: Sequence[Member], split: str) -> None:
                 )
 
 
-def warnings_for_file(members: Sequence[Member], file: Path, frames: int) -> list[str]:
+def warnings_for_file(members: Sequence[Model], file: Path, frames: int) -> list[str]:
     """Warnings where members have trained on some of the ``frames`` structures of a file; copies are not recognized."""
     file = file.expanduser()
     if not is_there(file):  # an address
@@ -83,7 +81,7 @@ def warnings_for_file(members: Sequence[Member], file: Path, frames: int) -> lis
     return said
 
 
-def warnings_for_split(members: Sequence[Member], split: str) -> list[str]:
+def warnings_for_split(members: Sequence[Model], split: str) -> list[str]:
     """Warnings where models that runs were fine-tuned from have trained on the ``split`` of the first run's data."""
     runs = [folder_of(member) for member in members if not isinstance(member, ForceField)]
     splits = None if not runs or isinstance(members[0], ForceField) else runs[0].divided()

@@ -44,17 +44,16 @@ def box_of(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: flo
     minutes for wide wires and divides by zero for wider ones.
 
     Args:
-        positions: [n, 3] Å.
-        cell: [3, 3] Å.
+        positions: [n, 3] Å, finite.
+        cell: [3, 3] Å, finite.
         pbc: [3].
         cutoff: Å.
         name: of the structure, the start of messages.
 
     Raises:
-        ValueError: Positions or cell not finite, no volume along periodic directions, or an extent beyond ``LARGEST``
+        ValueError: No volume along periodic directions, or an extent beyond ``LARGEST``
             cutoffs.
     """
-    check_numbers(positions, cell, name)
     rows, change = short_basis(cell[pbc])
     repeats = np.linalg.norm(rows, axis=1).min(initial=np.inf)
     if not repeats >= SAME_PLACE:
@@ -106,14 +105,25 @@ def nearest_image(difference: np.ndarray, cell: np.ndarray, pbc: np.ndarray) -> 
 
     For differences that are short against the cell (a relaxation) this is the shortest image.
     """
+    return wrapped(difference, lattices(cell[None], pbc)[0], pbc)
+
+
+def wrapped(vectors: np.ndarray, lattice: np.ndarray, pbc: np.ndarray) -> np.ndarray:
+    """Vectors [..., n, 3] to the nearest image; exact for vectors short against the lattice [..., 3, 3]."""
     if not pbc.any():
-        return difference
-    rows = cell.copy()
-    rows[~pbc] = np.linalg.svd(cell[pbc])[2][pbc.sum() :]
-    scaled = difference @ np.linalg.inv(rows)
-    scaled[:, pbc] -= np.round(scaled[:, pbc])
-    nearest: np.ndarray = scaled @ rows
-    return nearest
+        return vectors
+    scaled = vectors @ np.linalg.inv(lattice)
+    scaled[..., pbc] -= np.round(scaled[..., pbc])
+    return scaled @ lattice
+
+
+def lattices(cells: np.ndarray, pbc: np.ndarray) -> np.ndarray:
+    """Cells [G, 3, 3] whose rows along open directions are unit vectors at right angles to the others."""
+    if pbc.all():
+        return cells
+    rows = np.where(pbc[:, None], cells, 0)
+    rows[:, ~pbc] = np.linalg.svd(rows)[2][:, pbc.sum() :]
+    return rows
 
 
 def short_basis(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from denskit.batch import Batch
+from denskit.batch import Batch, strained
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
 from denskit.geometry.symmetric_matrices import matrices_of
 from denskit.models.config import ModelConfig
@@ -226,9 +226,10 @@ class ForceField(nn.Module):
         with torch.enable_grad():
             given = batch.positions
             positions = given if given.requires_grad else given.detach().requires_grad_()
-            strained = "stress" in wanted and "stress" not in self.heads
-            strain = torch.zeros_like(batch.cell).requires_grad_() if strained else None
-            moved = _strained(replace(batch, positions=positions), strain)
+            moved, strain = replace(batch, positions=positions), None
+            if "stress" in wanted and "stress" not in self.heads:
+                strain = torch.zeros_like(batch.cell).requires_grad_()
+                moved = strained(moved, strain)
             out = self._evaluate(moved, force_input, wanted, edge_frames, execution)
             inputs = [positions] if strain is None else [positions, strain]
             # only training differentiates the gradient itself
@@ -312,12 +313,3 @@ class ForceField(nn.Module):
 def _mean_matrix(batch: Batch, coefficients: Tensor) -> Tensor:
     """Symmetric matrices [B, 3, 3]: the means over each system's atoms of coefficients [N, 6] of degrees 0 and 2."""
     return matrices_of(batch.sum_over_atoms(coefficients) / batch.n_atoms[:, None])
-
-
-def _strained(batch: Batch, strain: Tensor | None) -> Batch:
-    """The batch with positions and cells under the symmetric part of a strain [B, 3, 3]."""
-    if strain is None:
-        return batch
-    symmetric = (strain + strain.mT) / 2
-    positions = batch.positions + torch.einsum("ni,nij->nj", batch.positions, symmetric[batch.system_index])
-    return replace(batch, positions=positions, cell=batch.cell + batch.cell @ symmetric)

@@ -27,6 +27,8 @@ FORMAT_VERSION = 1
 IN_RUNS = "model.safetensors"  # name of the model file in a run folder
 _KEY = "denskit"
 
+Model = ForceField | str | os.PathLike[str]  # a force field, a run folder, a model file, or a shipped model
+
 
 def save_model(path: str | Path, force_field: ForceField, metadata: dict[str, Any]) -> None:
     """Write a model file atomically: after an interruption or on a full disk the earlier file of that name remains.
@@ -61,7 +63,7 @@ def save_model(path: str | Path, force_field: ForceField, metadata: dict[str, An
         raise OSError(f"cannot write {path}: {error}") from error
 
 
-def models_of(given: object) -> list[ForceField | str | os.PathLike[str]]:
+def models_of(given: object) -> list[Model]:
     """One model, or several, as a list.
 
     Raises ValueError for none, and for something that is neither a force field nor the path of a model or run.

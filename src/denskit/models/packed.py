@@ -29,7 +29,7 @@ from denskit.nn.activation import smooth_leaky_relu
 from denskit.nn.attention import SINK, edge_softmax
 from denskit.nn.covalent_origins import CovalentOrigins
 from denskit.nn.force_encoding import ForceEncoding
-from denskit.nn.packed import PackedLinear
+from denskit.nn.packed import PackedLinear, orders_of
 from denskit.nn.radial import BesselBasis, ExponentialNormalBasis, GaussianSmearing
 from denskit.nn.so2_linear import SO2Linear
 from denskit.nn.so3_linear import Initialisation
@@ -93,11 +93,11 @@ class RadialFunction(nn.Module):
         self.source = pair_table(config.num_elements, width) if own else None
         self.target = pair_table(config.num_elements, width) if own else None
         self.sizes = [config.num_basis] + [width] * pairs
-        self.first = _radial_linear(sum(self.sizes), width)
+        self.first = linear(sum(self.sizes), width)
         self.first_norm = LayerNorm(width)
-        self.second = _radial_linear(width, width)
+        self.second = linear(width, width)
         self.second_norm = LayerNorm(width)
-        self.output = _radial_linear(width, num_out)
+        self.output = linear(width, num_out)
 
     def hidden(self, graph: PackedGraph) -> Tensor:
         """Input [E, edge_channels] of the output layer."""
@@ -117,11 +117,12 @@ class RadialFunction(nn.Module):
         return self.output(self.hidden(graph))  # type: ignore[no-any-return]
 
 
-def _radial_linear(width_in: int, width_out: int) -> nn.Linear:
+def linear(width_in: int, width_out: int, *, bias: bool = True) -> nn.Linear:
     """A linear layer with torch's uniform weights in ±1 / sqrt(width_in), in every initialisation; biases zero."""
-    linear = nn.Linear(width_in, width_out)
-    nn.init.zeros_(linear.bias)
-    return linear
+    layer = nn.Linear(width_in, width_out, bias=bias)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
 
 
 class EdgeDegreeEmbedding(nn.Module):
@@ -328,5 +329,4 @@ class PackedBackbone(Backbone):
 
 def features_of(x: Tensor, graph: PackedGraph, batch: Batch) -> PackedFeatures:
     """Packed x [N, (l + 1)^2, C] as features."""
-    sizes = [2 * l + 1 for l in range(round(x.shape[1] ** 0.5))]
-    return PackedFeatures(nodes=list(x.split(sizes, 1)), packed=x, graph=graph, batch=batch)
+    return PackedFeatures(nodes=list(x.split(orders_of(x), 1)), packed=x, graph=graph, batch=batch)

@@ -17,7 +17,7 @@ from denskit.nn.weight_decay import NoWeightDecay
 EPS = 1e-5
 
 
-def degrees_of(x: Tensor) -> list[int]:
+def orders_of(x: Tensor) -> list[int]:
     """Numbers of orders 2l + 1 of all degrees in packed features [N, (l_max + 1)^2, C]."""
     return [2 * l + 1 for l in range(isqrt(x.shape[1]))]
 
@@ -72,7 +72,7 @@ class PackedNorm(NoWeightDecay, ABC):
         """Packed features [N, (l_max + 1)^2, C] to the same shape, in the precision of the weights."""
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(self.weight.dtype)
-            orders = degrees_of(x)
+            orders = orders_of(x)
             if self.bias is not None:
                 scalars = x[:, :1]
                 centred = scalars - scalars.mean(-1, keepdim=True)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from denskit.batch import Batch
+from denskit.runtime.warning import first_line
 
 
 @contextmanager
@@ -22,10 +23,9 @@ def memory_named(batch: Batch, advice: str) -> Iterator[None]:
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        reason = (str(error).strip().splitlines() or ["out of memory"])[0]
         raise ValueError(
             f"out of memory on a batch of {batch.num_systems} structures with {batch.num_atoms} atoms and "
-            f"{batch.num_edges} edges: {advice}. (The system said: {reason[:300]})"
+            f"{batch.num_edges} edges: {advice}. (The system said: {first_line(error)})"
         ) from error
 
 

@@ -28,11 +28,8 @@ def threads_for(edges: int, device: torch.device) -> Iterator[str]:
         return
     threads = min(cores(), max(1, edges // EDGES_PER_THREAD))
     said = f"threads: {threads} of {cores()}, one for each {EDGES_PER_THREAD:,} of {edges:,} edges in a batch"
-    torch.set_num_threads(threads)
-    try:
+    with _using(threads):
         yield said + ("; --processes uses more cores" if threads < cores() else "")
-    finally:
-        torch.set_num_threads(before)
 
 
 def threads_evaluating(edges: int, device: torch.device) -> int:
@@ -50,7 +47,13 @@ def threads_evaluating(edges: int, device: torch.device) -> int:
 @contextmanager
 def few_threads(edges: int, device: torch.device) -> Iterator[None]:
     """Use :func:`threads_evaluating` in the block."""
-    before, threads = torch.get_num_threads(), threads_evaluating(edges, device)
+    with _using(threads_evaluating(edges, device)):
+        yield
+
+
+@contextmanager
+def _using(threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
     if threads == before:
         yield
         return

@@ -1,4 +1,4 @@
-"""Warnings that name the user's line, however deep in Denskit they arise."""
+"""Warnings that name the user's line, however deep in Denskit they arise, and errors of others in few words."""
 
 from __future__ import annotations
 
@@ -14,3 +14,8 @@ def warn(text: str) -> None:
         frame, level = frame.f_back, level + 1
         outside = level if inside else outside
     warnings.warn(text, stacklevel=outside)
+
+
+def first_line(error: BaseException) -> str:
+    """The start of what an exception of another library says; its class where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

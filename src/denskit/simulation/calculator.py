@@ -12,10 +12,12 @@ from ase.calculators.calculator import Calculator, PropertyNotImplementedError, 
 from ase.stress import full_3x3_to_voigt_6_stress
 
 from denskit.batch import Batch
+from denskit.data.periodicity import not_a_crystal
 from denskit.models.execution import KernelName
+from denskit.models.model_file import Model
 from denskit.runtime.dtypes import DType
 from denskit.runtime.warning import warn
-from denskit.simulation.potential import DIRECT, Evaluation, Model, Potential, crowding_for, periodicity
+from denskit.simulation.potential import DIRECT, Evaluation, Potential, crowding_for
 from denskit.simulation.structures import batch_of
 
 MAGNETIC = ("initial_charges", "initial_magmoms")  # a force field sees neither
@@ -98,7 +100,7 @@ class DenskitCalculator(Calculator):
             raise PropertyNotImplementedError(DIRECT)
         if not atoms.pbc.all():
             raise PropertyNotImplementedError(
-                f"stress: the structure is {periodicity(atoms.pbc.tolist())}, so it has no volume; all three "
+                f"stress: the structure is {not_a_crystal(atoms.pbc)}, so it has no volume; all three "
                 "directions must be periodic"
             )
 

@@ -21,7 +21,7 @@ from denskit.models.base import ForceField
 from denskit.models.execution import Execution
 from denskit.models.flat_graph import fold
 from denskit.runtime.cuda_graph import Recorded
-from denskit.runtime.warning import warn
+from denskit.runtime.warning import first_line, warn
 from denskit.simulation.compiled_library import library_of
 
 SPARE = 1.05  # capacity relative to the present number of edges
@@ -73,7 +73,7 @@ class CompiledModel:
         except Exception as error:  # compilers raise exceptions of any type, some at the first call
             if self.backend == "eager":
                 raise
-            warn(f"not compiled, and so slower: {type(error).__name__}: {_first_line(error)}")
+            warn(f"not compiled, and so slower: {type(error).__name__}: {first_line(error)}")
             self.backend = "eager"
             self._graph = self._compiled(batch, inputs)
             return self._graph(*inputs)
@@ -97,7 +97,3 @@ class CompiledModel:
 
         outputs_of(*inputs)  # fills caches of the model: tensors made under tracing have no values
         return fold(make_fx(outputs_of)(*inputs))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200]

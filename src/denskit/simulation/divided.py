@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch, select
+from denskit.models.model_file import Model
 from denskit.runtime.threads import cores
-from denskit.simulation.potential import Evaluation, Model, Potential
+from denskit.simulation.potential import Evaluation, Potential
 
 Arrays = dict[str, np.ndarray]  # tensors by field: numpy travels in messages, while torch would open a file for each
 _PATIENCE = 5.0  # s that a process has to end

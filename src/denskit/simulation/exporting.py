@@ -21,6 +21,7 @@ from denskit.data.base import collate
 from denskit.files import atomic_write
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
+from denskit.runtime.warning import first_line
 
 INPUTS = {
     "positions": "[N, 3] float64, Å",
@@ -60,9 +61,8 @@ def export_model(model: ForceField, path: Path, *, compiled: bool = False) -> di
             exported = torch.export.export(graph, traced_with, dynamic_shapes=shapes)
             found, wanted = exported.module()(*other), program(*other)
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
         name = f"model '{model.config.name}'"
-        raise ValueError(f"{name} cannot be exported by torch {torch.__version__}: {reason}") from error
+        raise ValueError(f"{name} cannot be exported by torch {torch.__version__}: {first_line(error)}") from error
     _check_agreement(found, wanted, program.dtype)
     metadata = _metadata(model, program)
     with atomic_write(path) as temporary:
@@ -86,8 +86,7 @@ def _compile(exported: torch.export.ExportedProgram, path: Path, metadata: dict[
     try:
         aoti_compile_and_package(exported, package_path=str(path), inductor_configs=options)
     except Exception as error:  # compilers raise exceptions of any type
-        first_line = str(error).strip().split("\n")[0][:200]
-        reason = f"{type(error).__name__}: {first_line}"
+        reason = f"{type(error).__name__}: {first_line(error)}"
         raise ValueError(
             f"AOTInductor of torch {torch.__version__} cannot compile the program ({reason}); it needs a C++ compiler, "
             "g++ or clang++. The program itself can be exported without compiling"

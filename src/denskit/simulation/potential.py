@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +15,11 @@ from torch import Tensor
 
 from denskit.batch import Batch, Edges, System
 from denskit.data.crowding import REACH, crowding
+from denskit.data.periodicity import not_a_crystal
 from denskit.models.base import ForceField
 from denskit.models.committee import warn_of_references
 from denskit.models.execution import Execution, KernelName
-from denskit.models.model_file import load_model, models_of, read_header
+from denskit.models.model_file import Model, load_model, models_of, read_header
 from denskit.runtime.device import choose_device
 from denskit.runtime.dtypes import DType, dtype_of
 from denskit.runtime.threads import few_threads
@@ -27,7 +27,6 @@ from denskit.simulation.compiled import CompiledModel
 from denskit.simulation.neighbor_list import Candidates, unusable
 from denskit.zoo import file_of
 
-Model = str | os.PathLike[str] | ForceField  # a model file or run folder, or a force field
 DIRECT = "this model has forces=direct and no head for the stress (model.stress=direct), so it gives none"
 
 
@@ -228,8 +227,8 @@ class Potential:
         if not bool(batch.pbc.all()):
             system = int((~batch.pbc.all(1)).nonzero()[0, 0])
             raise ValueError(
-                f"structure {system} is {periodicity(batch.pbc[system].tolist())}: it has no volume and so no stress. "
-                "All three directions must be periodic"
+                f"structure {system} is {not_a_crystal(batch.pbc[system].tolist())}: it has no volume and so no "
+                "stress. All three directions must be periodic"
             )
 
     def _up_to_date(self, batch: Batch) -> Candidates:
@@ -311,9 +310,3 @@ def _committee(results: Sequence[Evaluation]) -> Evaluation:
         energy_std=energy.std(0),
         forces_std=forces.std(0),
     )
-
-
-def periodicity(pbc: list[bool]) -> str:
-    """ "periodic along xy only" or "not periodic"."""
-    along = "".join(axis for axis, periodic in zip("xyz", pbc, strict=True) if periodic)
-    return f"periodic along {along} only" if along else "not periodic"

@@ -38,28 +38,8 @@ def denoises(config: TaskConfig) -> TypeGuard[Denoises]:
 
 
 __all__ = [
-    "FOR_CRYSTALS",
-    "FOR_MANY_MATERIALS",
-    "TASKS",
-    "AniDS",
-    "AniDSConfig",
-    "CellDeNS",
-    "CellDeNSConfig",
-    "DeNS",
-    "DeNSConfig",
-    "Denoises",
-    "DenoisingConfig",
-    "EnergyForces",
-    "EnergyForcesConfig",
-    "LearnedTask",
-    "NDeM",
-    "NDeMConfig",
-    "NoisyNodes",
-    "NoisyNodesConfig",
-    "Task",
-    "TaskConfig",
-    "Term",
-    "build_task",
-    "denoises",
+    "FOR_CRYSTALS", "FOR_MANY_MATERIALS", "TASKS", "AniDS", "AniDSConfig", "CellDeNS", "CellDeNSConfig", "DeNS",
+    "DeNSConfig", "Denoises", "DenoisingConfig", "EnergyForces", "EnergyForcesConfig", "LearnedTask", "NDeM",
+    "NDeMConfig", "NoisyNodes", "NoisyNodesConfig", "Task", "TaskConfig", "Term", "build_task", "denoises",
     "total_loss",
-]
+]  # fmt: skip

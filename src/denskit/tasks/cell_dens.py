@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from denskit.batch import Batch, Prepared, Targets
+from denskit.batch import Batch, Prepared, Targets, strained
 from denskit.geometry.symmetric_matrices import coefficients_of
 from denskit.random import Use, normal, uniform
 from denskit.tasks.base import Term
@@ -64,7 +64,7 @@ class CellDeNS(DeNS):
         stress_input = coefficients_of(zero_unless(encoded, virial))[batch.system_index]
         return replace(
             prepared,
-            batch=_strained(prepared.batch, self.config.strain_sigma * strain),
+            batch=strained(prepared.batch, self.config.strain_sigma * strain),
             force_input=torch.cat([prepared.force_input, stress_input], 1),
             strain=strain,
             strain_mask=chosen,
@@ -89,9 +89,3 @@ def _draw_strain(keys: Tensor, dtype: torch.dtype) -> Tensor:
     """Symmetric matrices [B, 3, 3], without a preferred direction; diagonal elements have variance 1, others 1/2."""
     drawn = normal(keys[:, None], Use.STRAIN, torch.arange(9, device=keys.device), dtype=dtype).reshape(-1, 3, 3)
     return (drawn + drawn.mT) / 2
-
-
-def _strained(batch: Batch, strain: Tensor) -> Batch:
-    """The batch under strains [B, 3, 3]."""
-    moved = torch.einsum("ni,nij->nj", batch.positions, strain[batch.system_index])
-    return replace(batch, positions=batch.positions + moved, cell=batch.cell + batch.cell @ strain)

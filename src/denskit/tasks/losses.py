@@ -59,7 +59,7 @@ class PublishedOC20Loss(PublishedLoss):
         return value.sum(), existing.sum().to(value.dtype)
 
 
-class PaperLoss(PublishedLoss):
+class PaperLoss(PublishedOC20Loss):
     """Squared norms; in each structure the sum over scored atoms divided by |S|, then the mean over the structures.
 
     (The paper's algorithm 2, "Training with DeNS".)  |S| counts the existing atoms, scored or not: the free atoms with
@@ -76,10 +76,6 @@ class PaperLoss(PublishedLoss):
         atoms = batch.count_atoms(existing)  # [B], |S|
         summed = batch.sum_over_atoms(value)  # [B]
         return (summed / atoms.clamp(min=1)).sum(), (atoms > 0).sum().to(value.dtype)
-
-    def over_systems(self, value: Tensor, *, scored: Tensor, existing: Tensor) -> Sums:
-        """Count the existing systems."""
-        return value.sum(), existing.sum().to(value.dtype)
 
 
 class HuberLoss(PublishedLoss):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -63,14 +64,14 @@ def _judged(task: Task, part: Prepared) -> Targets:
     return replace(targets, energy_mask=targets.energy_mask & energy, forces_mask=targets.forces_mask & forces)
 
 
-def counts_of(task: Task, part: Prepared, progress: float) -> Tensor:
-    """Counts of the loss terms [number of terms] float64; they follow from masks, without a prediction."""
-    return torch.stack([term.count.double() for term in terms_without(task, part, progress).values()])
-
-
 def terms_without(task: Task, part: Prepared, progress: float) -> dict[str, Term]:
     """The loss terms of no prediction, for their names, weights and counts."""
     return task.losses(no_prediction(task, part.batch), part, progress)
+
+
+def counts_of(terms: Mapping[str, Term]) -> Tensor:
+    """Counts of loss terms [number of terms] float64; they follow from masks, without a prediction."""
+    return torch.stack([term.count.double() for term in terms.values()])
 
 
 def no_prediction(task: Task, batch: Batch) -> dict[str, Tensor]:

@@ -57,7 +57,7 @@ def fine_tuned(
     origin, training = f"{config.training.init_from}", config.training
     trained = load_model(model_file(origin))
     _check_units(config, trained.scaling, origin)
-    found, known = Statistics(measured[index] for index in range(len(measured))), trained.scaling.elements
+    found, known = Statistics(measured), trained.scaling.elements
     composition = trained.scaling.composition
     changed = {"elements": [*known, *found.elements], "composition": None}
     if config.model.stress == "strain":  # a derivative of the energy, whatever the unit of a head for it was

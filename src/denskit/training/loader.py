@@ -24,7 +24,7 @@ from denskit.models.config import ModelConfig
 from denskit.random import fold, keys_for, permuted
 from denskit.runtime.progress import counted
 from denskit.tasks import Task
-from denskit.training.batch_loss import terms_without
+from denskit.training.batch_loss import counts_of, terms_without
 from denskit.training.schedule import Schedule
 
 _ORDER = 0x0D3  # tells the keys of the order from those of the corruption
@@ -136,9 +136,9 @@ class Loader:
         counts, weights = torch.zeros(2, len(self.term_names), dtype=torch.float64)
         parts = [self._prepare(share, step) for share in shares]
         for part in parts:
-            terms = terms_without(self.task, part, self.schedule.progress(step)).values()
-            counts = counts + torch.stack([term.count.double() for term in terms])
-            weights = torch.tensor([term.weight for term in terms], dtype=torch.float64)
+            terms = terms_without(self.task, part, self.schedule.progress(step))
+            counts = counts + counts_of(terms)
+            weights = torch.tensor([term.weight for term in terms.values()], dtype=torch.float64)
         return StepWork(step=step, parts=parts, counts=counts, weights=weights)
 
     @property

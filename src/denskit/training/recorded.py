@@ -17,7 +17,7 @@ from denskit.geometry.padding import Shape, padded_shape, smallest_holding, with
 from denskit.models.base import ForceField
 from denskit.runtime.cuda_graph import Recorded
 from denskit.runtime.processes import Processes
-from denskit.runtime.warning import warn
+from denskit.runtime.warning import first_line, warn
 from denskit.training.optimizer import Gradients
 from denskit.training.settings import TrainingConfig
 
@@ -69,7 +69,7 @@ class RecordedBackward:
             try:
                 self.recordings[shape] = self._recorded(part, inputs)
             except RuntimeError as error:
-                warn(f"training steps are not recorded, and so slower: {str(error).strip().splitlines()[0]}")
+                warn(f"training steps are not recorded, and so slower: {first_line(error)}")
                 self.failed = True
                 return self.backward(part.to(self.device), counts, weights)
         (errors,) = self.recordings[shape](inputs)

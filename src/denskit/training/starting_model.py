@@ -21,12 +21,11 @@ from denskit.models.model_file import load_model, read_header
 from denskit.models.scaling import Scaling, fit_scaling
 from denskit.runtime.progress import counted
 from denskit.tasks import LearnedTask, Task
-from denskit.training.fine_tuning import fine_tuned
+from denskit.training.fine_tuning import HOLDERS, fine_tuned
 from denskit.training.parts import freeze
 from denskit.training.settings import FixedScale, RunConfig
 
 SAMPLE = 50_000  # structures of a larger training set that scales and references are measured on
-HOLDERS = 20  # of each element that none of these has
 
 
 def initial_force_field(
@@ -50,7 +49,7 @@ def initial_force_field(
     else:
         scale = config.training.scale
         scaling, messages = fit_scaling(
-            (measured[index] for index in range(len(measured))),
+            measured,
             references=data.references,  # type: ignore[arg-type]
             scale=scale.model_dump() if isinstance(scale, FixedScale) else scale,  # type: ignore[arg-type]
             gradient_forces=config.model.forces == "gradient",
@@ -113,8 +112,7 @@ def _unknown_elements(force_field: ForceField, source: Source) -> str:
     """The structures with elements that the training data lack, in words; empty where there are none."""
     looked_at, lacking = evenly(source, SAMPLE), set[int]()
     frames = []
-    for index in range(len(looked_at)):
-        system = looked_at[index]
+    for system in looked_at:
         if unknown := set(system.atomic_numbers.tolist()) - set(force_field.scaling.elements):
             lacking |= unknown
             frames.append(system.index)

@@ -7,8 +7,8 @@ from scipy.spatial import cKDTree
 
 from denskit.data.base import spaced
 from denskit.data.inspection.pairs import fingerprints
-from denskit.data.periodicity import lattices
 from denskit.data.structure_arrays import StructureArrays
+from denskit.geometry.lattice import lattices
 
 FEWEST = 6  # structures of one composition that can form groups
 GAP = 0.1  # eV an atom between groups, and

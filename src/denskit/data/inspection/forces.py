@@ -12,9 +12,8 @@ from denskit.data.config import ENERGY_UNITS
 from denskit.data.inspection.energy_consistency import with_forces
 from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.geometry import squeezed
-from denskit.data.inspection.pairs import wrapped
 from denskit.data.inspection.sample import Sample
-from denskit.data.periodicity import lattices
+from denskit.geometry.lattice import lattices, wrapped
 from denskit.geometry.neighbors import build_neighbors
 from denskit.runtime.progress import counted
 from denskit.units import BOHR, HARTREE

@@ -17,8 +17,8 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from denskit.data.base import spaced_pairs
-from denskit.data.periodicity import lattices
 from denskit.data.structure_arrays import StructureArrays
+from denskit.geometry.lattice import lattices, wrapped
 
 NEAR = 1.0  # Å, largest displacement of an atom
 STRAINED = 0.06  # largest component of a strain
@@ -116,15 +116,6 @@ def _from_vasp_order(stress: np.ndarray) -> np.ndarray:
     for (i, j), read_as in {(0, 1): (1, 2), (1, 2): (0, 2), (0, 2): (0, 1)}.items():
         turned[:, i, j] = turned[:, j, i] = stress[:, *read_as]
     return turned
-
-
-def wrapped(vectors: np.ndarray, lattice: np.ndarray, pbc: np.ndarray) -> np.ndarray:
-    """Vectors [P, n, 3] to the nearest image; exact for vectors short against the cell [P, 3, 3]."""
-    if not pbc.any():
-        return vectors
-    scaled = vectors @ np.linalg.inv(lattice)
-    scaled[..., pbc] -= np.round(scaled[..., pbc])
-    return scaled @ lattice
 
 
 def fingerprints(positions: np.ndarray, lattice: np.ndarray, pbc: np.ndarray) -> np.ndarray:

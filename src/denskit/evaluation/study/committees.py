@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from denskit.data import load_data
@@ -78,7 +77,7 @@ def _judged(study: StudyConfig, folder: StudyFolder, runs: list[StudyRun], say: 
 
 def _split_of(run: StudyRun) -> object:
     """What divides the data of a run; equal where two runs train, validate and test on the same structures."""
-    config = run.config(Path("unused"))
+    config = run.config()
     if config.data.split.seed is not None or config.data.split.file:
         return config.data.split
     splits = load_data(config.data, config.seed, config.required_labels).splits

@@ -30,19 +30,8 @@ TEST, SIMULATION, RELAXATION = "test", "simulation", "relaxation"  # what runs a
 MEAN = "mean of the tests"
 _DECIDES_VALIDATION = ("training.best_by", "training.evaluate_structures")
 _TAKEN = ("seed", "output")  # set for each run
-_OF_THE_STUDY = (
-    "title",
-    "base",
-    "axes",
-    "best_of",
-    "seeds",
-    "tests",
-    "mean_of_tests",
-    "committees",
-    "simulation",
-    "relaxation",
-)  # beside settings of all runs
-_WITH_PARTS = ("axes", "tests", "simulation", "relaxation")  # of these
+_NOT_ON_THE_COMMAND_LINE = ("settings", "variants", "published")  # so a key of these is a setting of all runs
+_WITH_PARTS = ("axes", "tests", "simulation", "relaxation")
 METRICS = {  # key in the results: name and unit for people
     "energy_mae_meV": "energy (meV)",
     "forces_mae_meV_per_A": "forces (meV/Å)",
@@ -233,7 +222,7 @@ class StudyRun:
         """The run in words."""
         return ", ".join(filter(None, [self.variant, describe(self.point)]))
 
-    def config(self, output: Path, more: Mapping[str, Any] | None = None) -> RunConfig:
+    def config(self, output: Path = Path("unused"), more: Mapping[str, Any] | None = None) -> RunConfig:
         """The configuration of the run.  Raises ValueError for unknown settings."""
         settings = dict(dotted({**self.settings, **(more or {})}))
         if "data.split.file" in settings:  # it replaces all that divides the data
@@ -277,7 +266,7 @@ def changed(study: StudyConfig, overrides: Sequence[str]) -> StudyConfig:
             raise ValueError(f"{override!r}: write key.sub=value, such as data.path=mine.extxyz")
         value = parse_yaml(f"value: {value_of_word(text)}", override)["value"]  # as of a file: 1e-3 is a number
         field, _, name = key.partition(".")
-        if field not in _OF_THE_STUDY:
+        if field not in StudyConfig.model_fields or field in _NOT_ON_THE_COMMAND_LINE:
             settings[key] = value
         elif name and field not in _WITH_PARTS:
             raise ValueError(f"{override!r}: {field} has no parts; write {field}=...")

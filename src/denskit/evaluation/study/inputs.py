@@ -49,7 +49,7 @@ def problems_of(study: StudyConfig) -> list[str]:
     found: list[str] = []
     read: list[DataConfig] = []
     for run in runs_of(study):
-        config = run.config(Path("unused"))
+        config = run.config()
         if (data := config.data.model_copy(update={"split": type(config.data.split)()})) not in read:
             read.append(data)
             train = load_data(config.data, config.seed, config.required_labels).train

@@ -71,7 +71,7 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
     settings = {key: value for key, value in study.settings.items() if not key.startswith("task.") or key in plain}
     given = {key: value for key, value in study.settings.items() if key not in settings}
     study, said = study.model_copy(update={"settings": settings}), []
-    config = runs_of(study)[0].config(Path("unused"))
+    config = runs_of(study)[0].config()
     data = load_data(config.data, config.seed, config.required_labels)
     if data.valid is None and default_rates(study):
         study = at_one_rate(study)
@@ -95,7 +95,7 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
             "600 K in short trainings of 3BPA"
         )
     study = study.model_copy(update={"settings": settings, "variants": variants})
-    denoising = (run.config(Path("unused")) for run in runs_of(study) if run.settings.get("task") == "dens")
+    denoising = (run.config() for run in runs_of(study) if run.settings.get("task") == "dens")
     first = next(denoising)
     return study, said + fit_loss_to_energies(first, train)[1] + fit_dens_to_crystals(first, train)[1]
 
@@ -174,7 +174,7 @@ def _length(steps: int) -> dict[str, int | str]:
 
 def _epochs(run: StudyRun, cost: Cost) -> float:
     """Length of a training."""
-    training = run.config(Path("unused")).training
+    training = run.config().training
     per_epoch = steps_per_epoch(run.point.get(FRAMES, cost.train), training.batch_size, training.drop_last)
     return training.epochs or (training.max_steps or 0) / per_epoch
 
@@ -223,7 +223,7 @@ def data_warnings(study: StudyConfig) -> dict[str, list[str]]:
         if (kind := (run.variant, _but_rate(run))) in seen:
             continue
         seen.append(kind)
-        config = run.config(Path("unused"))
+        config = run.config()
         if (data := config.data.model_dump_json()) not in loaded:
             loaded[data] = load_data(config.data, config.seed, config.required_labels).train
         train = loaded[data]
@@ -239,7 +239,7 @@ def data_warnings(study: StudyConfig) -> dict[str, list[str]]:
 def _denoising_runs(study: StudyConfig) -> list[StudyRun]:
     """The runs with DeNS of the first seed."""
     first = (run for run in runs_of(study) if run.seed == study.seeds[0])
-    return [run for run in first if isinstance(run.config(Path("unused")).task, DeNSConfig)]
+    return [run for run in first if isinstance(run.config().task, DeNSConfig)]
 
 
 def _but_rate(run: StudyRun) -> dict[str, Any]:

@@ -42,11 +42,11 @@ def _of_the_reference(study: StudyConfig, run: StudyRun) -> StudyRun:
 
 
 def _data_of(run: StudyRun) -> DataConfig:
-    return run.config(Path("unused")).data
+    return run.config().data
 
 
 def _nested(run: StudyRun, *, largest: int) -> Splits:
-    config = run.config(Path("unused"), {FRAMES: largest})
+    config = run.config(more={FRAMES: largest})
     data = load_data(config.data, config.seed, config.required_labels)
     splits = data.splits
     if splits is None:

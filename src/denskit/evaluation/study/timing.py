@@ -34,7 +34,7 @@ def abreast(study: StudyConfig, processes: int) -> int:
 
 def device_of(study: StudyConfig) -> str:
     """``device`` of the first run, for all: a study whose variants differ in it has no forecast for each."""
-    return runs_of(study)[0].config(Path("unused")).device
+    return runs_of(study)[0].config().device
 
 
 def require_structures(study: StudyConfig) -> None:

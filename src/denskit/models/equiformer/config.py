@@ -28,34 +28,28 @@ class EquiformerConfig(RadialOrigin, ModelConfig):
     """Attention heads."""
     ffn_channels: tuple[int, ...] = Field((384, 192, 96))
     """Channels inside the feed-forward networks."""
-    radial_basis: Literal["exponential_normal", "gaussian", "bessel"] = Field("exponential_normal")
+    radial_basis: Literal["exponential_normal", "gaussian", "bessel"] = "exponential_normal"
     """Basis of distances."""
     num_basis: int = Field(32, ge=1)
     """Radial basis functions."""
     radial_hidden: tuple[int, ...] = Field((64, 64))
     """Hidden layers of the radial functions."""
-    attention: Literal["mlp", "dot_product", "none"] = Field("mlp")
+    attention: Literal["mlp", "dot_product", "none"] = "mlp"
     """How messages are weighted."""
-    messages: Literal["nonlinear", "linear"] = Field("nonlinear")
+    messages: Literal["nonlinear", "linear"] = "nonlinear"
     """One or two tensor products a message."""
-    message_channels: tuple[int, ...] | Literal["input"] | None = Field(
-        None,
-    )
+    message_channels: tuple[int, ...] | Literal["input"] | None = None
     """Channels of the messages; null: those between the blocks, input: those of the features that the attention reads
     (the noise head reads feature_channels)."""
-    rescale_degree: bool = Field(
-        False,
-    )
+    rescale_degree: bool = False
     """Multiply each atom's summed messages by its number of neighbours (attention=dot_product: over average_degree);
     with an envelope, by the sum of the envelope over its neighbours."""
-    norm: Literal["layer", "merged", "none"] = Field(
-        "layer",
-    )
+    norm: Literal["layer", "merged", "none"] = "layer"
     """Normalisation of node features: merged has one scale for all degrees and is smooth at symmetric sites; layer is
     the published one, which is not."""
-    initialisation: OnFineTuning[Initialisation] = Field("normal")
+    initialisation: OnFineTuning[Initialisation] = "normal"
     """Distribution of the initial weights."""
-    envelope: bool = Field(False)
+    envelope: bool = False
     """Smooth at the cutoff (the published model is not)."""
     attention_dropout: OnFineTuning[float] = Field(0.0, ge=0, lt=1)
     """Dropout of attention weights."""

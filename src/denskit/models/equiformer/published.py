@@ -77,7 +77,7 @@ class _EquiformerImport:
 
     def radial(self, theirs: str, ours: str, rows: _Rows) -> None:
         """A radial function: Linear, LayerNorm, SiLU a hidden layer, then the output."""
-        sizes = (self.config.num_basis, *self.config.radial_hidden)
+        sizes = self.config.radial_widths
         for k, (a, b) in enumerate(pairwise(sizes)):
             at, norm = 3 * k, 3 * k + 1
             self.out[f"{ours}.hidden.{at}.weight"] = self.take(f"{theirs}.net.{at}.weight", b, a)
@@ -105,8 +105,7 @@ class _EquiformerImport:
 
     def attention(self, theirs: str, ours: str, c_in: Sequence[int], c_out: Sequence[int], kind: str) -> None:
         hidden = self.config.messages_of(c_in)
-        rows = _Rows(hidden)
-        values = [self.config.num_heads * c for c in self.config.head_channels]
+        rows, values = _Rows(hidden), self.config.value_channels
         self.linear(f"{theirs}.merge_src", f"{ours}.merge_source", c_in, hidden)
         self.linear(f"{theirs}.merge_dst", f"{ours}.merge_target", c_in, hidden, bias=False)
         self.linear(f"{theirs}.proj", f"{ours}.projection", values, c_out, bias=c_out[0] > 0)
@@ -180,7 +179,7 @@ class _EquiformerImport:
                 self.norm(f"{theirs}.norm_1", f"{ours}.norm_1", channels)
                 self.norm(f"{theirs}.norm_2", f"{ours}.norm_2", channels)
             self.attention(f"{theirs}.{attention}", f"{ours}.attention", channels, channels, config.attention)
-            gated = (config.ffn_channels[0] + sum(config.ffn_channels[1:]), *config.ffn_channels[1:])
+            gated = (sum(config.ffn_channels), *config.ffn_channels[1:])
             self.linear(f"{theirs}.ffn.fctp_1", f"{ours}.feed_forward.first", channels, gated)
             self.linear(f"{theirs}.ffn.fctp_2", f"{ours}.feed_forward.second", config.ffn_channels, c_out)
             if tuple(c_out) != tuple(channels):

@@ -221,7 +221,7 @@ def _channels_of_messages(
     paths, degrees = published_paths(config.l_max), range(config.l_max + 1)
     products = [name for name in ("key_value", "sep", "sep_value") if f"{attention}.{name}.lin.tp.weight" in state]
     product = products[0] if products else "sep_value"
-    values = [config.num_heads * c for c in config.head_channels]
+    values = list(config.value_channels)
     if product == "key_value":
         values = [2 * c for c in values]
     elif product == "sep" and _attention(state) == "mlp":

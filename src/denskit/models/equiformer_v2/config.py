@@ -28,17 +28,17 @@ class EquiformerV2Config(PackedModelConfig):
     """Channels of one head's values."""
     ffn_channels: int = Field(128, ge=1)
     """Channels inside the feed-forward networks."""
-    norm: PackedNormName = Field("separable_layer_norm")
+    norm: PackedNormName = "separable_layer_norm"
     """Normalisation of node features."""
-    activation: Activation = Field("separable_s2")
+    activation: Activation = "separable_s2"
     """Nonlinearity of messages; only gate is exact."""
-    grid_mlp: bool = Field(True)
+    grid_mlp: bool = True
     """Feed-forward networks act at points of the sphere."""
     grid_resolution: int = Field(18, ge=2, le=256)
     """Latitudes and longitudes of the sphere's points; even."""
-    attention_renormalisation: bool = Field(True)
+    attention_renormalisation: bool = True
     """Layer norm of the attention logits."""
-    initialisation: OnFineTuning[Initialisation] = Field("uniform")
+    initialisation: OnFineTuning[Initialisation] = "uniform"
     """Distribution of the initial weights."""
     attention_dropout: OnFineTuning[float] = Field(0.1, ge=0, lt=1)
     """Dropout of attention weights in the blocks."""

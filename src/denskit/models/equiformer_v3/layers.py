@@ -15,6 +15,7 @@ from denskit.models.packed import (
     PackedGraph,
     RadialFunction,
     convolve_ends,
+    linear,
 )
 from denskit.nn.packed import PackedLinear
 from denskit.nn.s2_activation import cast_grid, s2_silu
@@ -53,8 +54,7 @@ class SphereActivation(nn.Module):
         if self.kind == "separable_s2":
             return torch.cat((F.silu(scalars)[:, None], s2_silu(x, to_grid, from_grid[1:])), 1)
         if self.kind == "silu_swiglu_s2":
-            first, second = (to_grid @ x).chunk(2, -1)
-            out = from_grid @ (F.silu(first) * second)
+            out = from_grid @ _swiglu(to_grid @ x)
         else:
             scalars, gates = scalars.split([2 * self.hidden, self.hidden], -1)
             out = s2_product(x, to_grid, from_grid) * torch.sigmoid(gates)[:, None]
@@ -128,11 +128,11 @@ class FeedForward(nn.Module):
         self.key = (config.l_max, config.l_max, config.grid(config.l_max), "component", False)
         product = config.activation != "separable_s2"
         self.first = PackedLinear(config.l_max, config.channels, hidden, "uniform")
-        self.scalars = _linear(config.channels, (2 if product else 1) * hidden)
-        self.gates = _linear(config.channels, hidden) if config.activation == "swiglu_s2" else None
-        self.grid_first = _linear(hidden, (2 if product else 1) * hidden, bias=False)
-        self.grid_inner = None if product else _linear(hidden, hidden, bias=False)
-        self.grid_last = _linear(hidden, hidden, bias=False)
+        self.scalars = linear(config.channels, (2 if product else 1) * hidden)
+        self.gates = linear(config.channels, hidden) if config.activation == "swiglu_s2" else None
+        self.grid_first = linear(hidden, (2 if product else 1) * hidden, bias=False)
+        self.grid_inner = None if product else linear(hidden, hidden, bias=False)
+        self.grid_last = linear(hidden, hidden, bias=False)
         self.second = PackedLinear(config.l_max, hidden, channels_out, "uniform")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -146,8 +146,7 @@ class FeedForward(nn.Module):
             out = self.second(F.pad(rest, (0, 0, 1, 0)), before=self.grid_last.weight)
             return _plus_scalars(out, F.silu(scalars) @ self.second.weight[0].T)
         if self.kind == "silu_swiglu_s2":
-            first, second = (to_grid @ inner).chunk(2, -1)
-            activated = from_grid @ (F.silu(first) * second)
+            activated = from_grid @ _swiglu(to_grid @ inner)
         else:
             assert self.gates is not None
             activated = s2_product(inner, to_grid, from_grid) * torch.sigmoid(self.gates(x[:, 0]))[:, None]
@@ -158,11 +157,3 @@ class FeedForward(nn.Module):
 def _plus_scalars(x: Tensor, scalars: Tensor) -> Tensor:
     first, rest = x.split([1, x.shape[1] - 1], 1)  # slices would allocate the whole tensor in the backward pass
     return torch.cat((first + scalars[:, None], rest), 1)
-
-
-def _linear(width_in: int, width_out: int, *, bias: bool = True) -> nn.Linear:
-    """Uniform in ±1 / sqrt(width_in), biases zero."""
-    linear = nn.Linear(width_in, width_out, bias=bias)
-    if bias:
-        nn.init.zeros_(linear.bias)
-    return linear

@@ -27,6 +27,7 @@ from denskit.models.packed import (
     VectorHead,
     attend,
     features_of,
+    linear,
 )
 from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import StochasticDepth
@@ -67,10 +68,8 @@ class EnergyHead(nn.Module):
     def __init__(self, config: EquiformerV3Config) -> None:
         super().__init__()
         assert config.average_atoms is not None, "checked by EquiformerV3"
-        self.first = nn.Linear(config.channels, config.ffn_channels)
-        self.second = nn.Linear(config.ffn_channels, 1)
-        nn.init.zeros_(self.first.bias)
-        nn.init.zeros_(self.second.bias)
+        self.first = linear(config.channels, config.ffn_channels)
+        self.second = linear(config.ffn_channels, 1)
         self.scale = 1 / config.average_atoms
 
     def forward(self, features: PackedFeatures) -> Tensor:
@@ -89,8 +88,7 @@ class StressHead(nn.Module):
         super().__init__()
         l_max, hidden = config.l_max, config.ffn_channels
         self.first = PackedLinear(l_max, config.channels, hidden, "uniform")
-        self.gates = nn.Linear(config.channels, l_max * hidden)
-        nn.init.zeros_(self.gates.bias)
+        self.gates = linear(config.channels, l_max * hidden)
         self.gate = Gate([l for l in range(l_max + 1) for _ in range(2 * l + 1)])
         self.second = PackedLinear(l_max, hidden, 1, "uniform")
 

@@ -32,6 +32,7 @@ from denskit.models.escn.layers import (
 )
 from denskit.models.execution import DEFAULT, Execution
 from denskit.nn.force_encoding import ForceEncoding
+from denskit.nn.packed import orders_of
 from denskit.nn.radial import GaussianSmearing
 
 
@@ -83,7 +84,7 @@ class ESCN(Backbone):
             else:
                 update = self.run_block(layer, x, graph)
             x = update if k == 0 else x + update  # published: the first layer has no residual
-        nodes = list(x.split([2 * l + 1 for l in range(self.config.l_max + 1)], 1))
+        nodes = list(x.split(orders_of(x), 1))
         samples = self.sphere_harmonics @ x
         return ESCNFeatures(nodes=nodes, graph=graph, batch=batch, samples=samples, points=self.sphere_points)
 

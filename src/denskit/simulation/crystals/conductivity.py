@@ -147,7 +147,7 @@ def _of(
 def require_comparable(reference: Conductivity, crystal: System, settings: CrystalSettings) -> None:
     """Raises ValueError where a reference has no conductivity, does not know its mesh, or is of another crystal, and
     ModuleNotFoundError without phono3py.  To be asked before a long calculation."""
-    if told := not_a_crystal(crystal):
+    if told := not_a_crystal(crystal.pbc):
         raise ValueError(f"the reference is of a crystal, and the structure is none: {told}")
     if np.isnan(reference.mean):
         raise ValueError(NO_REFERENCE)

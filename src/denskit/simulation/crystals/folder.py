@@ -68,7 +68,8 @@ def measure_into(
         vibrations: measure phonons, too.
         heat: measure the thermal conductivity, too, into ``conductivity_INDEX.npz``.
         reference: folder with ``conductivity_INDEX.npz`` of the same crystals; it gives mesh and supercells, too.
-        origin: plain JSON about model and file, kept with the settings.
+        origin: plain JSON about model and file, kept with the settings; on resume all but "models", the files that may
+            have moved, must be the same.
         original: gives each crystal with the fields that may name it; called in ascending order.
         resume: continue the work in the folder.
         say: gets messages for the user.
@@ -87,13 +88,12 @@ def measure_into(
         "phonons": vibrations,
         "conductivity": heat,
         "crystals": len(source),
-        "models": potential.files,
         **({} if moduli else {"moduli": False}),
         **(origin or {}),
     }
     with work.opened(resume=resume) as continues:
         if continues:
-            work.require_same(read_json(work.marker), record, may_change=["models"])  # a model may have moved
+            work.require_same(read_json(work.marker), record, may_change=["models"])
         else:
             write_json(work.marker, record)
         names = _names(source, original)

@@ -51,7 +51,7 @@ def relaxed_crystal(potential: EnergyAndForces, system: System, settings: Crysta
     Raises ValueError for a structure that is not periodic in three directions, where it does not converge, and where
     the potential does not hold it together.
     """
-    if found := not_a_crystal(system):
+    if found := not_a_crystal(system.pbc):
         raise ValueError(f"{found}, so it has no volume; properties of crystals want three periodic directions")
     (result,) = _relaxed(potential, [system], settings, CellRelaxation())
     before, after = (abs(float(np.linalg.det(cell))) / len(system) for cell in (system.cell, result.cell))

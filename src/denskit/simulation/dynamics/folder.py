@@ -17,6 +17,7 @@ from torch import Tensor
 
 from denskit.batch import Batch, select
 from denskit.files import write_json
+from denskit.models.model_file import Model
 from denskit.runtime.progress import Report, counted, unreported
 from denskit.runtime.work_folder import WorkFolder
 from denskit.simulation.dynamics.barostat import SOFTEST
@@ -34,7 +35,7 @@ from denskit.simulation.dynamics.observers import (
 from denskit.simulation.dynamics.recorders import StatisticsWriter, TrajectoryWriter, UncertainWriter
 from denskit.simulation.dynamics.restart import Restart, origin_of
 from denskit.simulation.dynamics.settings import DynamicsSettings
-from denskit.simulation.potential import Model, Potential, crowding_for, potential_of
+from denskit.simulation.potential import Potential, crowding_for, potential_of
 from denskit.simulation.structures import batch_of
 from denskit.units import AMU, GPA
 

@@ -20,8 +20,9 @@ from denskit.batch import Batch, System, select
 from denskit.data.base import Source
 from denskit.data.frames import frames_of
 from denskit.data.periodicity import has_vacuum, not_a_crystal
+from denskit.models.model_file import Model
 from denskit.runtime.memory import out_of_memory
-from denskit.simulation.potential import EnergyAndForces, Evaluation, Model, crowding_for, potential_of
+from denskit.simulation.potential import EnergyAndForces, Evaluation, crowding_for, potential_of
 from denskit.simulation.relaxation.results import Relaxed, Snapshot, exploded, refused, to_numpy, unevaluated
 from denskit.simulation.relaxation.running import Running
 from denskit.simulation.relaxation.settings import RelaxationSettings
@@ -141,7 +142,7 @@ class Relaxer:
         if len(system) == 0:
             return refused(index, system, "refused", "it has no atoms")
         with_cell = self.settings.cell is not None
-        if with_cell and (found := not_a_crystal(system)):
+        if with_cell and (found := not_a_crystal(system.pbc)):
             message = f"{found}: it has no volume, so its cell cannot relax; relax it without cell"
             return refused(index, system, "refused", message)
         try:

@@ -70,8 +70,7 @@ class Reference:
         if first.pbc.any():
             raise ValueError(f"{source.name} is periodic; bonds and h(r) are compared for molecules only")
         positions = np.empty((len(source), len(first), 3))
-        for place in range(len(source)):
-            system = source[place]
+        for place, system in enumerate(source):
             if not np.array_equal(system.atomic_numbers, first.atomic_numbers):
                 raise ValueError(
                     f"{source.name}: structure {place} is another molecule than structure 0, or orders its atoms "
