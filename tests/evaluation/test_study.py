@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -121,6 +122,30 @@ class TestFiles:
         assert changed(study, ["relaxation=null", "simulation={}"]).relaxation is None
         assert changed(study, ["committees=true"]).committees
         assert changed(study, []) == study
+
+    def test_a_setting_of_a_command_holds_for_all_runs(self) -> None:
+        """It leaves one value of an axis, and replaces what goes with the values of an axis."""
+        steps = {number: {"training": {"max_steps": number}, "training.lr": 1e-3} for number in (4, 6)}
+        study = tiny_study(axes={FRAMES: steps, "data.molecule": ["aspirin", "ethanol"]})
+        found = changed(study, [f"{FRAMES}=6", "data.molecule=ethanol"])
+        assert found.axes == {FRAMES: {6: steps[6]}, "data.molecule": ("ethanol",)}
+        found = changed(study, [f"{FRAMES}=9", "training.max_steps=3", "training.lr=1e-2"])
+        assert found.axes == {FRAMES: (9,), "data.molecule": ("aspirin", "ethanol")}
+        assert {run.settings["training.max_steps"] for run in runs_of(found)} == {3}
+        found = changed(study, ["training.max_steps=3"])
+        assert found.axes[FRAMES] == {number: {"training.lr": 1e-3} for number in (4, 6)}
+        assert changed(study, [f"axes.{FRAMES}=[5]", f"{FRAMES}=7"]).axes[FRAMES] == (7,)
+
+    @pytest.mark.parametrize(("word", "message"), [
+        (f"{FRAMES}=9", "the study has 4, each with its own training.lr; give them, too"),
+        ("data.split={train: 4}", f"{FRAMES} is an axis of the study; write {FRAMES}=..."),
+        ("task=dens", "every variant of the study has its own task, so this has no effect"),
+        ("output=here", "the study's folder is denskit study ... -o FOLDER"),
+    ])  # fmt: skip
+    def test_a_setting_without_effect_is_refused(self, word: str, message: str) -> None:
+        variants = {"plain": {"task": "energy_forces"}, "DeNS": {"task": "dens"}}
+        with pytest.raises(ValueError, match=re.escape(message)):
+            changed(tiny_study(axes={FRAMES: {4: {"training.lr": 1e-3}}}, variants=variants), [word])
 
     @pytest.mark.parametrize("word", [
         "training.lr=1e-3", "training.lr='1e-3'", "axes.training.lr=[5e-4, 1e-3]", "data.path=calc/*/OUTCAR",

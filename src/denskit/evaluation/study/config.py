@@ -29,7 +29,6 @@ LR = "training.lr"
 TEST, SIMULATION, RELAXATION = "test", "simulation", "relaxation"  # what runs are judged on, beside files
 MEAN = "mean of the tests"
 _DECIDES_VALIDATION = ("training.best_by", "training.evaluate_structures")
-_TAKEN = ("seed", "output")  # set for each run
 _NOT_ON_THE_COMMAND_LINE = ("settings", "variants", "published")  # so a key of these is a setting of all runs
 _WITH_PARTS = ("axes", "tests", "simulation", "relaxation")
 METRICS = {  # key in the results: name and unit for people
@@ -142,9 +141,12 @@ class StudyConfig(Settings):
         ]
         places = [("settings", self.settings), ("axes", self.axes), *self.variants.items()]
         for place, keys in [*places, *(("axes", settings) for settings in together)]:
-            taken = [key for key in keys if key in _TAKEN]
-            if taken:
-                raise ValueError(f"{place}: {taken[0]} is set for each run; list seeds under seeds:")
+            if "seed" in keys:
+                raise ValueError(f"{place}: seed is set for each run; list seeds under seeds:")
+            if "output" in keys:
+                raise ValueError(
+                    f"{place}: output is set for each run; the study's folder is denskit study ... -o FOLDER"
+                )
         empty = [key for key, values in self.axes.items() if not values]
         if empty:
             raise ValueError(f"axes: {empty[0]} has no values")
@@ -258,8 +260,11 @@ def overrides(settings: Mapping[str, Any]) -> list[str]:
 
 def changed(study: StudyConfig, overrides: Sequence[str]) -> StudyConfig:
     """The study with ``key=value`` (YAML values): of the study itself (``seeds=5``, ``tests.hot=FILE``,
-    ``axes.data.split.train=[25, 50]``), else a setting of all runs.  Raises ValueError where one makes no sense."""
-    values, settings = study.model_dump(exclude_unset=True), dict(study.settings)
+    ``axes.data.split.train=[25, 50]``), else a setting of all runs, also where an axis or its values set it.
+
+    Raises ValueError where one makes no sense or would have no effect.
+    """
+    values, given = study.model_dump(exclude_unset=True), dict[str, Any]()
     for override in overrides:
         key, equals, text = override.partition("=")
         if not (key and equals):
@@ -267,7 +272,7 @@ def changed(study: StudyConfig, overrides: Sequence[str]) -> StudyConfig:
         value = parse_yaml(f"value: {value_of_word(text)}", override)["value"]  # as of a file: 1e-3 is a number
         field, _, name = key.partition(".")
         if field not in StudyConfig.model_fields or field in _NOT_ON_THE_COMMAND_LINE:
-            settings[key] = value
+            given[key] = value
         elif name and field not in _WITH_PARTS:
             raise ValueError(f"{override!r}: {field} has no parts; write {field}=...")
         elif name:
@@ -275,9 +280,54 @@ def changed(study: StudyConfig, overrides: Sequence[str]) -> StudyConfig:
         else:
             values[field] = value
     try:
-        return StudyConfig.model_validate({**values, "settings": settings})
+        found = StudyConfig.model_validate(values)
+        return StudyConfig.model_validate({**values, **_for_all_runs(found, given)})
     except ValidationError as error:
         raise ValueError(f"{study.title}: {problems_in(error)}") from None
+
+
+def _for_all_runs(study: StudyConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What becomes of a study where ``given`` holds for all runs: of an axis this value is left, and no axis where it
+    was tuned; settings that go with the values of an axis are taken from them.
+
+    Raises ValueError for a setting that every variant has, a part of which is an axis, or that wants others.
+    """
+    settings, axes, tuned = dict(study.settings), dict[str, Any](study.axes), list(study.best_of)
+    for key, value in sorted(given.items(), key=lambda item: item[0] in axes):
+        if all(key in dict(dotted(changes)) for changes in study.variants.values()):
+            raise ValueError(f"{key}={value}: every variant of the study has its own {key}, so this has no effect")
+        if part := next((axis for axis in axes if axis.startswith(f"{key}.")), None):
+            raise ValueError(f"{key}={value}: {part} is an axis of the study; write {part}=...")
+        if key in axes:
+            axes[key] = _left_of(key, axes[key], value)
+            if key in tuned:
+                tuned.remove(key)
+                left = axes.pop(key)
+                settings |= {key: value, **(left[next(iter(left))] if isinstance(left, Mapping) else {})}
+            continue
+        settings[key] = value
+        for axis, values in axes.items():
+            if isinstance(values, dict) and any(key in dict(dotted(more)) for more in values.values()):
+                axes[axis] = {
+                    at: {name: one for name, one in dotted(more) if name != key} for at, more in values.items()
+                }
+    changed = {"settings": settings, "axes": axes, "best_of": tuned}
+    return {name: found for name, found in changed.items() if found or name in study.model_fields_set}
+
+
+def _left_of(axis: str, values: Sequence[Any] | Mapping[Any, Any], value: object) -> Sequence[Any] | Mapping[Any, Any]:
+    """The one value of an axis, with the settings that go with it.  Raises ValueError where it has none."""
+    if not isinstance(values, Mapping) or not any(values.values()):
+        return [value]
+    same = [at for at in values if _are_one(at, value)]
+    if not same:
+        own = ", ".join(dict.fromkeys(name for more in values.values() for name, _ in dotted(more)))
+        known, example = ", ".join(map(str, values)), f"{{{value}: {{{own.partition(',')[0]}: ...}}}}"
+        raise ValueError(
+            f"{axis}={value}: the study has {known}, each with its own {own}; give them, too, or write "
+            f"axes.{axis}='{example}'"
+        )
+    return {same[0]: values[same[0]]}
 
 
 def load_study(name: str | Path) -> StudyConfig:
