@@ -11,7 +11,7 @@ from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from cli_calls import denskit
-from denskit.cli.evaluate import _force_unit_of, _shift_of, _stress_unit_of
+from denskit.cli.evaluate import _energies_of, _force_unit_of, _stress_unit_of
 from denskit.simulation.calculator import DenskitCalculator
 from denskit.units import KCAL_PER_MOL
 
@@ -27,7 +27,7 @@ def test_forces_that_are_not_parallel_tell_no_unit(cosine: float, told: bool) ->
         "forces_slope": 7e-4,
         "forces_cosine": cosine,
     }
-    assert ("in another unit" in _shift_of(errors)) == told
+    assert ("in another unit" in _energies_of(errors)) == told
 
 
 @pytest.mark.parametrize(

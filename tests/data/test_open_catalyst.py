@@ -114,6 +114,13 @@ def test_totals_are_announced_loudly(shard: str, totals: str) -> None:
     assert _load(path=shard, references="fit").references == "fit"
 
 
+def test_validation_structures_with_other_energies_are_announced(shard: str, totals: str) -> None:
+    for name in ("oc20", "oc22"):
+        for train, valid in ((shard, totals), (totals, shard)):
+            said = _said(_load(name=name, train=train, valid=valid))
+            assert "validation structures (typically" in said and "of different kinds" in said
+
+
 def test_oc22_expects_totals(shard: str, totals: str) -> None:
     assert "WARNING" not in _said(_load(name="oc22", path=totals))
     assert "look like adsorption energies" in _said(_load(name="oc22", path=shard))

@@ -40,7 +40,7 @@ from denskit.cli.errors import HINT
 from denskit.data import load_data
 from denskit.data.writing import plain, relabelled
 from denskit.evaluation.evaluate import evaluate
-from denskit.evaluation.study.collect import collect, ended_early
+from denskit.evaluation.study.collect import collect, ended_early, other_energies
 from denskit.evaluation.study.committees import committees_of, require_one_split
 from denskit.evaluation.study.comparison import compare_runs
 from denskit.evaluation.study.config import (
@@ -1249,6 +1249,13 @@ def test_simulations_and_relaxations_without_an_end_are_told() -> None:
         "'DeNS', seed 1: 2 of 3 simulations became unstable, and count in h(r) until then.",
         "'DeNS', seed 1: 1 of 25 relaxations gave no energy, and are in no mean.",
     ]
+
+
+def test_tests_with_other_energies_are_told_once() -> None:
+    errors = {"ood": {"energy_mean_error_meV": 9e4, "energy_mae_meV": 9e4, "energy_mae_meV_per_atom": 2e3}}
+    found = [replace(_found("plain", seed, 10.0), errors=errors) for seed in (0, 1)]
+    (said,) = other_energies([_found("plain", 2, 10.0), *found])
+    assert said.startswith("ood: predicted energies are far above those of the file, by 90 eV on average: are these")
 
 
 def test_the_best_is_that_of_equal_seeds() -> None:

@@ -10,7 +10,7 @@ from ase.build import molecule
 from denskit.batch import System
 from denskit.data.base import collate
 from denskit.data.frames import structures_of
-from denskit.tasks.energy_shift import EnergyShift
+from denskit.tasks.energy_shift import EnergyShift, one_sided
 
 
 def measured(errors: np.ndarray, systems: list[System]) -> dict[str, float]:
@@ -46,6 +46,17 @@ def test_what_is_left_is_the_error_around_the_mean_of_one_composition(many: list
     assert found["energy_mae_shifted_meV_per_atom"] == pytest.approx(expected / len(many[0]), rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("mean", "mae", "per_atom", "told"),
+    [(137.9e3, 137.9e3, 2000.0, True), (-137.9e3, 138e3, 2000.0, True), (50e3, 137.9e3, 2000.0, False),
+     (900.0, 900.0, 100.0, False)],
+)  # fmt: skip
+def test_other_kinds_of_energies_are_told_by_their_side(mean: float, mae: float, per_atom: float, told: bool) -> None:
+    """Raw totals of few structures with many elements, of which no constants can be fitted."""
+    errors = {"energy_mean_error_meV": mean, "energy_mae_meV": mae, "energy_mae_meV_per_atom": per_atom}
+    assert one_sided(errors) == (mean if told else None)
+
+
 def test_too_few_structures_are_not_judged(many: list[System]) -> None:
-    assert measured(np.ones(4), [many[0]] * 4) == {}
+    assert measured(np.array([1.0, 2.0, 3.0, -2.0]), [many[0]] * 4) == {"energy_mean_error_meV": 1000.0}
     assert EnergyShift().summary() == {}

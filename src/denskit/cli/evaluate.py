@@ -188,7 +188,7 @@ def _judge(
     name = str(models[0]) if len(models) == 1 else f"mean of {', '.join(map(str, models))}"
     print_table(results, title=f"{name} on {', '.join(sets) or file or f'its {split} split'}")
     hints = {
-        name: "; ".join(filter(None, (_force_unit_of(result) or _shift_of(result), _stress_unit_of(result))))
+        name: "; ".join(filter(None, (_force_unit_of(result) or _energies_of(result), _stress_unit_of(result))))
         for name, result in results.items()
         if (sets or file) and name != "mean"
     }
@@ -268,12 +268,13 @@ def _force_unit_of(errors: dict[str, float]) -> str:
     )
 
 
-def _shift_of(errors: dict[str, float]) -> str:
-    """A hint where nearly all of the energy error is one constant for each element."""
-    from denskit.tasks.energy_shift import mostly_shift
+def _energies_of(errors: dict[str, float]) -> str:
+    """A hint where nearly all of the energy error is one constant for each element, or to one side."""
+    from denskit.tasks.energy_shift import in_words, mostly_shift, one_sided
 
     if (found := mostly_shift(errors)) is None:
-        return ""
+        mean = one_sided(errors)
+        return "" if mean is None else in_words(mean)
     slope = errors.get("forces_slope", 1.0)
     if not 1 / FACTOR < slope < FACTOR:  # in another unit constants differ, too
         if errors.get("forces_cosine", 0.0) < TOLD:

@@ -24,6 +24,7 @@ NAMES = {  # key of metrics.csv and test.json: quantity, unit
     "energy_rmse_meV": ("Energy: root mean square error", "meV"),
     "energy_mae_meV_per_atom": ("Energy per atom: mean absolute error", "meV"),
     "energy_rmse_meV_per_atom": ("Energy per atom: root mean square error", "meV"),
+    "energy_mean_error_meV": ("Energy: mean of predicted less reference", "meV"),
     "energy_mae_shifted_meV": ("Energy without a constant for each element: mean absolute error", "meV"),
     "energy_mae_shifted_meV_per_atom": ("The same per atom", "meV"),
     "energy_mae_relative_to_mean": ("Energy error / error of predicting the elements' mean energies", ""),

@@ -42,6 +42,7 @@ def load_oc20(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED)
             "energies. Published models and all of OC20's scores use energies less each system's reference, which "
             f"is also far easier to learn; {elements}"
         )
+    messages += _other_energies(data)
     return replace(data, references=references, messages=messages)
 
 
@@ -58,7 +59,18 @@ def load_oc22(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED)
             f"WARNING: the energies (typically {typical:.1f} eV) look like adsorption energies; OC22's are totals. "
             "Frames of OC20 become totals with data.oc20_ref=FILE"
         )
-    return replace(data, messages=messages)
+    return replace(data, messages=messages + _other_energies(data))
+
+
+def _other_energies(data: LoadedData) -> list[str]:
+    """A warning where training and validation structures have different kinds of energies."""
+    train, valid = (None if part is None else _typical_energy(part) for part in (data.train, data.valid))
+    if train is None or valid is None or (train > TOTAL) == (valid > TOTAL):
+        return []
+    return [
+        f"WARNING: energies of the validation structures (typically {valid:.1f} eV) and of the training structures "
+        f"({train:.1f} eV) are of different kinds: totals and adsorption energies? Their errors would mean nothing"
+    ]
 
 
 def _typical_energy(source: Source) -> float | None:

@@ -15,6 +15,7 @@ from denskit.evaluation.study.same_structures import of_other_structures
 from denskit.evaluation.study.statistics import Mean, difference, mean_of
 from denskit.evaluation.study.tuned import at_their_best
 from denskit.models.model_file import read_header
+from denskit.tasks.energy_shift import in_words, one_sided
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder
 from denskit.training.trainer import judged_by
@@ -36,7 +37,9 @@ def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Commit
     if not found:
         raise ValueError(f"{folder.path}: no run of this study is finished yet")
     results = tabulate(study.title, found, list(study.variants), list(points_of(study)), study.published)
-    results = replace(results, warning=_warning(results.found), remarks=tuple(ended_early(results.found)))
+    results = replace(
+        results, warning=_warning(results.found), remarks=(*ended_early(results.found), *other_energies(results.found))
+    )
     results = replace(results, committees=tuple(_committee_row(results, committee) for committee in committees))
     return at_their_best(study, results, _validated(study, folder))
 
@@ -57,6 +60,14 @@ def ended_early(found: Sequence[Found]) -> Iterator[str]:
             yield f"{name}: {many} became unstable, and count in h(r) until then."
         if lost := relaxed.get("without_energy"):
             yield f"{name}: {lost:.0f} of {relaxed['references']:.0f} relaxations gave no energy, and are in no mean."
+
+
+def other_energies(found: Sequence[Found]) -> Iterator[str]:
+    """Tests whose energies are other ones than the first run has learned, for each."""
+    for test in dict.fromkeys(test for run in found for test in run.errors if test != MEAN):
+        errors = next(run.errors[test] for run in found if test in run.errors)
+        if (mean := one_sided(errors)) is not None:
+            yield f"{test}: {in_words(mean)}"
 
 
 def _validated(study: StudyConfig, folder: StudyFolder) -> dict[str, float]:
