@@ -17,9 +17,11 @@ import pytest
 from ase.data import atomic_numbers
 from ase.symbols import string2symbols
 
+from denskit.data import load_data
+from denskit.data.config import DataConfig, SplitConfig
 from denskit.data.datasets import download as downloads
-from denskit.data.datasets.download import FORMULAS, MD17_URL, download
-from denskit.data.datasets.md17 import MOLECULES
+from denskit.data.datasets.download import MD17_URL, download
+from denskit.data.datasets.md17 import FORMULAS, MOLECULES
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
@@ -150,3 +152,21 @@ def test_every_molecule_has_a_formula() -> None:
     assert MD17_URL.format(name="ethanol").endswith("/md17_ethanol.npz")
     with pytest.raises(ValueError, match="'ethanal' is not in md17"):
         download("md17", "ethanal", say=print)
+
+
+def test_the_file_of_another_molecule_is_refused(tmp_path: Path) -> None:
+    """Its settings differ; a molecule that has none may take those of another."""
+    for formula in ("C2H6O", "C3H8"):
+        (tmp_path / f"{formula}.npz").write_bytes(_npz(formula))
+    split = SplitConfig(train=1, valid=1, mode="random")
+
+    def said(formula: str, molecule: str) -> list[str]:
+        path = str(tmp_path / f"{formula}.npz")
+        return load_data(DataConfig(name="md17", path=path, molecule=molecule, split=split), seed=0).messages
+
+    assert not [text for text in said("C2H6O", "ethanol") if "WARNING" in text]
+    with pytest.raises(ValueError, match=r"are C2H6O; data.molecule=aspirin is C9H8O4: say data.molecule=ethanol, or"):
+        said("C2H6O", "aspirin")
+    assert (
+        "WARNING: the training structures are C3H8; data.molecule=aspirin is C9H8O4, so" in said("C3H8", "aspirin")[-1]
+    )

@@ -19,7 +19,7 @@ from ase.formula import Formula
 from ase.symbols import Symbols
 
 from denskit.data.config import DataConfig
-from denskit.data.datasets.md17 import molecule_file
+from denskit.data.datasets.md17 import FORMULAS, molecule_file
 from denskit.data.readers.npz import read_npz
 from denskit.files import atomic_write, sha256_of
 
@@ -27,10 +27,6 @@ MD17_URL = "http://www.quantum-machine.org/gdml/data/npz/md17_{name}.npz"
 MD17_NAMES = {"benzene": "benzene2017"}  # of the 2017 paper, not of 2018
 RMD17_URL = "https://figshare.com/ndownloader/files/23950376"  # one archive of all ten molecules
 RMD17_SHA256 = "cddeea2ec2c4"  # first 12 hexadecimal digits, as the load-atoms package lists them
-FORMULAS = {
-    "aspirin": "C9H8O4", "azobenzene": "C12H10N2", "benzene": "C6H6", "ethanol": "C2H6O", "malonaldehyde": "C3H4O2",
-    "naphthalene": "C10H8", "paracetamol": "C8H9NO2", "salicylic": "C7H6O3", "toluene": "C7H8", "uracil": "C4H4N2O2",
-}  # fmt: skip
 TIMEOUT = 60.0  # s without an answer
 
 Say = Callable[[str], None]
