@@ -17,6 +17,7 @@ from data.published import new_object, pickled, s2ef, write_lmdb, write_s2ef
 from denskit.data import DataConfig, LoadedData, load_data, read_file
 from denskit.data.convert import convert
 from denskit.data.inspection import inspect_file
+from denskit.data.records import once
 from denskit.models.scaling import fit_scaling
 
 
@@ -80,8 +81,24 @@ def test_parts_with_their_own_origins(tmp_path: Path) -> None:
     assert "neither the published files nor their logs tell which frames are MD" in said
     with pytest.raises(ValueError, match="data.train lists 2 sources.*give data.valid"):
         _load(train=train)
-    with pytest.raises(ValueError, match="name one file twice"):
+    with pytest.raises(ValueError, match="names one file twice.*repeat: 2"):
         _load(train=[train[0], train[0]], valid=str(tmp_path / "valid"))
+    with pytest.raises(ValueError, match="name one file twice.*Divide it"):
+        _load(train=train, valid=train[0])
+
+
+def test_a_part_may_count_several_times(tmp_path: Path) -> None:
+    for name, first, count in (("large", 0, 4), ("small", 4, 2), ("valid", 6, 2)):
+        write_s2ef(tmp_path / f"{name}.lmdb", count, first)
+    parts = [str(tmp_path / "large.lmdb"), {"path": str(tmp_path / "small.lmdb"), "repeat": 3, "origin": "md"}]
+    valid = str(tmp_path / "valid.lmdb")
+    data = _load(train=parts, valid=valid)
+    energies = [system.energy for system in data.train]
+    assert len(energies) == 10 and energies[4:6] * 3 == energies[4:] and not data.train[9].denoise
+    assert "small.lmdb: each of 2 structures counts 3 times" in _said(data)
+    assert "10 training frames" in _said(data) and len(once(data.train)) == 6
+    with pytest.raises(ValueError, match=r"data.train repeats structures.*give data\.valid"):
+        _load(train=parts[1:])
 
 
 def test_one_origin_for_all(shard: str) -> None:

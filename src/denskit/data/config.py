@@ -73,6 +73,8 @@ class Part(Settings):
     """File, or folder of shards."""
     origin: Origin | None = None
     """As ``data.origin``, for this part."""
+    repeat: int = Field(default=1, ge=1)
+    """How often each structure counts, as in 8 copies of MPtrj beside sAlex."""
 
 
 class DataConfig(Settings):
@@ -86,7 +88,7 @@ class DataConfig(Settings):
     instead of the downloaded file."""
     train: str | tuple[Part, ...] | None = None
     """File, folder or pattern of training frames, instead of ``path``; or a list of them, each a path or
-    {path, origin}."""
+    {path, origin, repeat}."""
     valid: str | None = None
     """File or folder of validation frames; None: taken from ``path`` or ``train`` by ``split``."""
     test: str | None = None
@@ -164,7 +166,7 @@ class DataConfig(Settings):
         """Files and folders of training frames: ``path``, or ``train``, each with its origin."""
         given = self.path if self.train is None else self.train
         listed = () if given is None else (Part(path=given),) if isinstance(given, str) else given
-        return tuple(Part(path=part.path, origin=part.origin or self.origin) for part in listed)
+        return tuple(part.model_copy(update={"origin": part.origin or self.origin}) for part in listed)
 
     @model_validator(mode="after")
     def _one_origin(self) -> DataConfig:

@@ -86,7 +86,7 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     parts = config.parts
     if not parts:
         raise ValueError("no data given: data.path=FILE, data.train=FILE, or data.name=embedded, md17 or rmd17")
-    _require_other_files(*(part.path for part in parts), config.valid, config.test)
+    _require_other_files([part.path for part in parts], [config.valid, config.test])
     given = [*(part.path for part in parts), config.valid, config.test]
     require_effect(config, [path for path in given if path is not None])
     source, messages = _read_parts(config, required)
@@ -110,6 +110,10 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     else:
         if len(parts) > 1:
             raise ValueError(f"data.train lists {len(parts)} sources, which data.split cannot divide; give data.valid")
+        if parts[0].repeat > 1:
+            raise ValueError(
+                "data.train repeats structures, which data.split would put into several parts; give data.valid"
+            )
         path = path_of(parts[0].path)
         splits, message = split_of(config, source, path, seed, pool)
         messages.append(message)
@@ -128,8 +132,10 @@ def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, li
     messages: list[str] = []
     for part in config.parts:
         source, said = read_files(part.path, config.model_copy(update={"origin": part.origin}), required)
-        sources.append(source)
+        sources += [source] * part.repeat
         messages += said
+        if part.repeat > 1:
+            messages.append(f"{part.path}: each of {counted(len(source), 'structure')} counts {part.repeat} times")
         if part.origin is not None:
             touched = "never corrupted by DeNS" if part.origin == "md" else "denoised"
             messages.append(f"{part.path}: {counted(len(source), 'structure')} of origin {part.origin}: {touched}")
@@ -193,8 +199,15 @@ def _references_from(path: Path, source: Source) -> tuple[dict[str, float], list
     return references, messages
 
 
-def _require_other_files(*names: str | None) -> None:
-    files = [place_of(name) for name in names if name is not None]
+def _require_other_files(train: Sequence[str], judged: Sequence[str | None]) -> None:
+    files = [place_of(name) for name in train]
+    if len(set(files)) < len(files):
+        again = next(name for name, place in zip(train, files, strict=True) if files.count(place) > 1)
+        raise ValueError(
+            f"data.train names one file twice: {', '.join(files)}. Its structures count twice with "
+            f"{{path: {again}, repeat: 2}}"
+        )
+    files += [place_of(name) for name in judged if name is not None]
     if len(set(files)) < len(files):
         raise ValueError(f"train, valid and test name one file twice: {', '.join(files)}. Divide it with data.path")
 

@@ -163,7 +163,14 @@ def joined(sources: Sequence[Source]) -> Source:
         return sources[0]
     sizes = [source.sizes for source in sources if source.sizes is not None]
     whole = np.concatenate(sizes) if len(sizes) == len(sources) else None
-    return Joined(", ".join(source.name for source in sources), tuple(sources), whole)
+    return Joined(", ".join(dict.fromkeys(source.name for source in sources)), tuple(sources), whole)
+
+
+def once(source: Source) -> Source:
+    """A source in a row without those that were there before."""
+    if not isinstance(source, Joined) or isinstance(source, Records):
+        return source
+    return joined(list({id(part): part for part in source.sources}.values()))
 
 
 def numbered_in(source: object, places: Sequence[int], *, counted: bool = True) -> str:

@@ -13,7 +13,7 @@ import torch
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source, Subset, evenly
 from denskit.data.inspection import findings_of
-from denskit.data.records import joined
+from denskit.data.records import joined, once
 from denskit.runtime.compilation import told_of_compilation
 from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes, join_processes
@@ -88,7 +88,7 @@ def examined(config: RunConfig, say: Say, *, first: bool = True) -> tuple[Loaded
     """
     say_what_is_read(config, say)
     data = load_data(config.data, config.seed, config.required_labels)
-    findings = findings_of(data.train, config.data.missing, config.required_labels) if first else []
+    findings = findings_of(once(data.train), config.data.missing, config.required_labels) if first else []
     found = [f"training data: {finding}" for finding in findings]
     for line in [*data.messages, *found]:
         say(line)
