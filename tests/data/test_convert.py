@@ -109,6 +109,9 @@ def test_real_lmdb_and_shards_of_shards(data_dir: Path, tmp_path: Path) -> None:
     convert([tmp_path / "md", tmp_path / "all"], tmp_path / "both", per_shard=90)
     both = read_file(tmp_path / "both")[0]
     assert [both[place].denoise for place in (0, 149, 150, 299)] == [False, False, True, True]
+    parts = {"name": "oc20", "train": [str(tmp_path / "all"), str(tmp_path / "md")], "valid": str(lmdb)}
+    said = load_data(DataConfig.model_validate(parts), seed=0).messages
+    assert f"{tmp_path / 'md'}: 150 structures of origin md: never corrupted by DeNS" in said, "as it was converted"
     same(read_file(lmdb)[0][149], both[299])
     verify(tmp_path / "both")
 

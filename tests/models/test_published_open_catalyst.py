@@ -172,6 +172,7 @@ def test_linear_references(reference_dir: Path, tmp_path: Path, where: str) -> N
     torch.testing.assert_close(shift, shift.new_tensor([-3.5 * 0 - 7.0 - 5.25 - 1.75 - 6.5]), rtol=1e-6, atol=0)
 
 
+@pytest.mark.filterwarnings("default:.*near symmetric sites:UserWarning")
 def test_command_writes_a_working_model_file(reference_dir: Path, tmp_path: Path, case: str) -> None:
     state, model = published(reference_dir, case)
     path, output = saved(tmp_path / "eq2.pt", checkpoint(state, model)), tmp_path / "model.safetensors"
@@ -179,6 +180,8 @@ def test_command_writes_a_working_model_file(reference_dir: Path, tmp_path: Path
     assert result.exit_code == 0, result.output
     assert "heads energy, forces" in result.output and "56 elements" in result.output
     force_field = load_model(output).double()
+    assert (f"Warning: {output}: " in result.stderr) != force_field.backbone.symmetric_sites
+    assert ".partial" not in result.stderr
     actual = force_field.predict(force_field.config.with_neighbors(slab()))
     for key, value in predicted(path).items():
         assert torch.equal(actual[key], value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from warnings import catch_warnings
 
 import typer
 
@@ -98,11 +99,14 @@ def _write(output: Path, force_field: ForceField, checkpoint: Path) -> None:
     from denskit.files import atomic_write
     from denskit.models.model_file import load_model, save_model
     from denskit.reading.budget import naming
+    from denskit.runtime.warning import warn
 
     with atomic_write(output) as temporary:
         save_model(temporary, force_field, {"imported_from": checkpoint.name})
-        with naming(checkpoint, "does not give a sound model"):
+        with naming(checkpoint, "does not give a sound model"), catch_warnings(record=True) as told:
             load_model(temporary)
+    for warning in told:
+        warn(str(warning.message).replace(temporary.name, output.name))
 
 
 def _settings(name: str) -> ModelConfig | dict[str, Any]:

@@ -23,6 +23,7 @@ from denskit.data.readers.formats import (
     open_unchecked,
     path_of,
     place_of,
+    reading_of_index,
     require_effect,
     size_of,
 )
@@ -136,9 +137,9 @@ def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, li
         messages += said
         if part.repeat > 1:
             messages.append(f"{part.path}: each of {counted(len(source), 'structure')} counts {part.repeat} times")
-        if part.origin is not None:
-            touched = "never corrupted by DeNS" if part.origin == "md" else "denoised"
-            messages.append(f"{part.path}: {counted(len(source), 'structure')} of origin {part.origin}: {touched}")
+        if (origin := part.origin or reading_of_index(path_of(part.path)).get("origin")) is not None:
+            touched = "never corrupted by DeNS" if origin == "md" else "denoised"
+            messages.append(f"{part.path}: {counted(len(source), 'structure')} of origin {origin}: {touched}")
     return joined(sources), messages
 
 
