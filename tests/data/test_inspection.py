@@ -342,6 +342,38 @@ def test_names_of_labels() -> None:
     assert likely_labels([*labels, *others]) == labels
 
 
+@pytest.mark.parametrize(("energy", "told"), [
+    (lambda size, noise: -3.5 * size + 0.1 * noise, False),
+    (lambda size, noise: -3.5 + 0.1 * noise / size, True),  # by the atom
+    (lambda size, noise: -0.8 + 2.9 * noise, False),  # of adsorption
+])  # fmt: skip
+def test_energies_by_the_atom_do_not_grow_with_the_size(
+    tmp_path: Path, energy: Callable[[int, float], float], told: bool
+) -> None:
+    rng, frames = np.random.default_rng(0), []
+    for size in [1, 2, 3, 4] * 10:
+        atoms = bulk("Cu", cubic=True).repeat((size, 1, 1))
+        atoms.rattle(0.05, rng=rng)
+        atoms.calc = SinglePointCalculator(atoms, energy=energy(len(atoms), rng.normal()))
+        frames.append(atoms)
+    found = [finding for finding in inspected(tmp_path, frames) if "do not grow with the number" in finding.found]
+    assert len(found) == told
+
+
+def test_fields_that_may_be_labels_are_named_where_others_are_read(tmp_path: Path) -> None:
+    frames = ethanol(8)
+    for atoms in frames:
+        atoms.info |= {"dft_energy": -5.0, "DFT_stress": np.zeros(9), "energy_unit": "eV", "free_energy": -4.0}
+    ase.io.write(tmp_path / "both.extxyz", frames)
+
+    def said(config: DataConfig) -> list[str]:
+        found = inspect_file(tmp_path / "both.extxyz", config).findings
+        return [finding.found for finding in found if "are not read" in finding.found]
+
+    assert said(DataConfig()) == ["fields that may be labels and are not read: DFT_stress, dft_energy"]
+    assert said(DataConfig(energy_key="dft_energy")) == ["fields that may be labels and are not read: DFT_stress"]
+
+
 def test_fields_that_look_like_labels_are_a_problem(tmp_path: Path) -> None:
     frames = ethanol()
     for atoms in frames:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 
+from denskit.data.base import spaced
 from denskit.data.inspection.energy_consistency import with_forces, with_stress
 from denskit.data.inspection.energy_sums import fewest, fit_energies
 from denskit.data.inspection.finding import Finding, Severity
 from denskit.data.inspection.geometry import squeezed
 from denskit.data.inspection.sample import Sample
+from denskit.data.readers.ase_files import NAMES, RESULTS
 from denskit.data.structure_arrays import LABELS, WITHOUT
 from denskit.units import HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 SCATTER = 3.0  # eV an atom, around a sum over the elements: cohesion varies by less
 FAR, BEYOND = 3.0, 10.0  # eV an atom from that sum: possible for free atoms; more than any cohesion
 DEVIATIONS = 12.0  # robust ones, at least
+SIZES = 1.5  # largest / smallest structure, whose energies then tell whether they are by the atom:
+UNEXPLAINED, EXPLAINED = 1.5, 0.25  # what a sum over the elements leaves of them (of totals 0.003 to 0.12), and of them
+# times the number of atoms (of totals 0.35 to 0.5)
+MOST = 10_000  # structures of that comparison
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LABEL = {"energy", "energies", "force", "forces", "gradient", "gradients"}
+_STRESS = {"stress", "virial", "virials"}
 _OTHER = {"unit", "units", "cutoff", "field", "tol", "tolerance", "threshold", "std", "input", "free", "kinetic", "n",
           "max", "rms", "bond"}  # fmt: skip
 _PLACEHOLDER = ("a placeholder, no label", "Look at how the file was written")
@@ -62,10 +69,18 @@ def _named(keys: Sequence[str]) -> str:
     return ", ".join(names[:_LISTED]) + more if names else "only numbers without names"
 
 
-def likely_labels(keys: Sequence[str]) -> list[str]:
-    """Names of fields that are probably labels."""
+def likely_labels(keys: Sequence[str], labels: Set[str] = _LABEL) -> list[str]:
+    """Names of fields that are probably ``labels``: energies or forces."""
     words = {key: {word.lower() for word in _WORDS.findall(key)} for key in keys}
-    return [key for key in keys if words[key] & _LABEL and not words[key] & _OTHER]
+    return [key for key in keys if words[key] & labels and not words[key] & _OTHER]
+
+
+def unread(sample: Sample) -> Iterator[Finding]:
+    """Fields that look like labels beside those that are read, as of another method."""
+    structures, read = sample.structures, {*sum(NAMES.values(), ()), *RESULTS, *sample.structures.label_keys}
+    if fields := [key for key in likely_labels(structures.keys, _LABEL | _STRESS) if key not in read]:
+        advice = "To train on one, name it: data.energy_key=KEY, data.forces_key=KEY, data.stress_key=KEY"
+        yield sample.finding("note", f"fields that may be labels and are not read: {_named(fields)}", "", advice)
 
 
 def not_finite(sample: Sample) -> Iterator[Finding]:
@@ -132,6 +147,32 @@ def _mixture(ratio: float) -> str:
         if ratio > 0 and abs(abs(np.log(ratio)) - abs(np.log(unit))) < np.log(1.1):
             return f"some of them in {name}, the others in eV"
     return ""
+
+
+def by_the_atom(sample: Sample) -> Iterator[Finding]:
+    """Energies that are a sum over the elements only when they are multiplied by the number of atoms."""
+    structures = sample.structures
+    has = np.flatnonzero(structures.has["energy"])
+    has = has[spaced(len(has), MOST)]
+    elements, places = np.unique(structures.atomic_numbers, return_inverse=True)
+    if len(has) < fewest(len(elements)):
+        return
+    sizes, energy = structures.sizes[has], structures.energy[has]
+    if sizes.max() < SIZES * sizes.min() or np.ptp(energy) == 0:
+        return
+    counts = np.array(
+        [np.bincount(places[slice(*structures.starts[at : at + 2])], minlength=len(elements)) for at in has]
+    )
+    if _left(counts, energy) > UNEXPLAINED and _left(counts, energy * sizes) < EXPLAINED:
+        means = "energies by the atom, where those of whole structures are wanted (or adsorption energies of one size)"
+        advice = "Multiply them by the number of atoms"
+        yield sample.finding("problem", "energies do not grow with the number of atoms", means, advice)
+
+
+def _left(counts: np.ndarray, energy: np.ndarray) -> float:
+    """Root mean square of what a sum over the elements leaves of energies, beside their standard deviation."""
+    left = energy - counts @ np.linalg.lstsq(counts, energy, rcond=None)[0]
+    return float(np.sqrt(np.mean(left**2)) / energy.std())
 
 
 def energy_sums(sample: Sample) -> Iterator[Finding]:
