@@ -275,8 +275,12 @@ NOTES = {"drift", "twin", "atoms", "squeezed", "free atoms"}
 
 @pytest.mark.parametrize(
     "spoil",
-    [scaled(energy=1 / HARTREE, forces=BOHR / HARTREE), scaled(forces=1 / KCAL_PER_MOL)],
-    ids=["atomic", "kcal"],
+    [
+        scaled(energy=1 / HARTREE, forces=BOHR / HARTREE),
+        scaled(energy=2 / HARTREE, forces=2 * BOHR / HARTREE),
+        scaled(forces=1 / KCAL_PER_MOL),
+    ],
+    ids=["atomic", "rydberg", "kcal"],
 )
 def test_one_mistake_in_units_has_one_remedy(spoil: Spoil, tmp_path: Path) -> None:
     """The comparison with the energies names it, and the stiffness of bonds would name it again."""

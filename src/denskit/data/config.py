@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from denskit.settings import Settings
 from denskit.units import GPA, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
-ENERGY_UNITS = {"eV": 1.0, "kcal/mol": KCAL_PER_MOL, "kJ/mol": KJ_PER_MOL, "Hartree": HARTREE}
+ENERGY_UNITS = {"eV": 1.0, "kcal/mol": KCAL_PER_MOL, "kJ/mol": KJ_PER_MOL, "Hartree": HARTREE, "Ry": HARTREE / 2}
 STRESS_UNITS = {"GPa": GPA, "kbar": GPA / 10}
 Origin = Literal["relaxation", "rattled", "md"]
 FixedFrom = Literal["file", "tags", "none"]
@@ -112,7 +112,7 @@ class DataConfig(Settings):
     divided by group by default."""
     origin: Origin | None = None
     """Origin of the frames, as in OC20's All, rattled and MD sets.  ``md``: DeNS never corrupts them, as published."""
-    units: Literal["auto", "eV", "kcal/mol", "kJ/mol", "Hartree"] = "auto"
+    units: Literal["auto", "eV", "kcal/mol", "kJ/mol", "Hartree", "Ry"] = "auto"
     """Unit of energies, and of forces per Å.  ``auto``: the unit fields of the file; without them
     kcal/mol for npz of one molecule, as in the published MD17 and rMD17 files, and eV for all others."""
     references: References | str | None = None

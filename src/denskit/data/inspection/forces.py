@@ -41,6 +41,7 @@ _UNITS = {  # unit of the energies: that of the forces, and the remedy
     "Hartree": (
         "Hartree/Å or Rydberg/Bohr", "Say data.units=Hartree if the energies are in Hartree and lengths in Å"
     ),
+    "Ry": ("Rydberg/Å", "Say data.units=Ry if the energies are in Rydberg, too"),
     "Hartree/Bohr": (
         "Hartree/Bohr",
         f"Multiply them by {HARTREE / BOHR:.6g}, energies in Hartree by {HARTREE:.6g}, and say data.units=eV",
@@ -154,14 +155,15 @@ def _misread(off: float) -> tuple[str, str] | None:
 def _told_by_energies(sample: Sample, likely: str, forces_off: float) -> bool:
     """Whether the comparison with the energies names the same mistake, and a remedy that is complete.
 
-    That is so where the energies are right and the forces off by ``forces_off``, and where energies are in Hartree and
-    forces in Hartree/Bohr.
+    That is so where the energies are right and the forces off by ``forces_off``, and where energies are in Hartree or
+    Rydberg and forces in these per Bohr.
     """
     compared = with_forces(sample)
     if compared is None or not compared.clear or compared.fine or compared.factor < 0:
         return False
     energies_off = compared.factor * forces_off
-    wanted = HARTREE if likely == "Hartree/Bohr" and sample.structures.unit == "eV" else 1.0
+    per_bohr = {"Hartree/Bohr": HARTREE, "Hartree": HARTREE / 2}  # Rydberg/Bohr are nearly Hartree/Å
+    wanted = per_bohr.get(likely, 1.0) if sample.structures.unit == "eV" else 1.0
     return min(abs(np.log(energies_off)), abs(np.log(energies_off / wanted))) < np.log(SAME)
 
 

@@ -53,7 +53,8 @@ FORCES_MEAN: Meanings = {
     **_wrong_unit("forces", "eV/Å", _FORCE_UNITS, -1),
     BOHR: (
         "the forces are per Bohr, not per Å",
-        f"Multiply the forces of the file by {1 / BOHR:.7g}; with energies in Hartree say data.units=Hartree, too",
+        f"Multiply the forces of the file by {1 / BOHR:.7g}; with energies in Hartree or Rydberg say "
+        "data.units=Hartree or Ry, too",
     ),
     1 / BOHR: ("the positions are in Bohr, not in Å", f"Multiply positions and cells of the file by {BOHR:.7g}"),
 }

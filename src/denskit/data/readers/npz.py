@@ -18,13 +18,17 @@ from denskit.data.structure_arrays import StructureArrays
 from denskit.reading.arrays import read_npz as read_arrays
 from denskit.units import BOHR
 
-SPELLINGS = {
-    "ev": "eV",
-    "kcal/mol": "kcal/mol",
-    "kcal mol^-1": "kcal/mol",
-    "kj/mol": "kJ/mol",
-    "hartree": "Hartree",
-} | {name: "Hartree" for name in ("ha", "eh", "a.u.", "au")}
+SPELLINGS = (
+    {
+        "ev": "eV",
+        "kcal/mol": "kcal/mol",
+        "kcal mol^-1": "kcal/mol",
+        "kj/mol": "kJ/mol",
+        "hartree": "Hartree",
+    }
+    | {name: "Hartree" for name in ("ha", "eh", "a.u.", "au")}
+    | {name: "Ry" for name in ("ry", "rydberg")}
+)
 LENGTH_UNITS = {name: 1.0 for name in ("ang", "angstrom", "å", "a")} | {
     name: BOHR for name in ("bohr", "a0", "au", "a.u.")
 }
@@ -95,7 +99,7 @@ def _units(arrays: dict[str, np.ndarray], config: DataConfig, path: Path) -> tup
     elif said.lower() in SPELLINGS:
         unit, why = SPELLINGS[said.lower()], f"the file's e_unit is {said!r}"
     else:
-        raise ValueError(f"{path}: e_unit={said!r} is not known; say data.units=eV, kcal/mol, kJ/mol or Hartree")
+        raise ValueError(f"{path}: e_unit={said!r} is not known; say data.units=eV, kcal/mol, kJ/mol, Hartree or Ry")
     done = "" if unit == "eV" and length_unit == 1.0 else ", converted to eV and eV/Å"
     length = "Å" if length_unit == 1.0 else "bohr"
     return unit, length_unit, f"energies in {unit}, lengths in {length} ({why}){done}"
