@@ -262,7 +262,7 @@ FAULTS: list[tuple[str, Callable[[], list[ase.Atoms]], Spoil, str, str]] = [
     ("exploded", ethanol, on(3, _wild_numbers), "coordinates beyond 1e[+]06 Å.* .frame 3", "Remove"),
     ("exploded crystal", copper, on(3, _wild_numbers), "coordinates beyond 1e[+]06 Å.* .frame 3", "Remove"),
     ("element", ethanol, on(3, _element), "atomic numbers outside 1 to 118 .frame 3", "Remove"),
-    ("flat cell", copper, on(3, _flat), "cell vectors are zero or linearly dependent .frame 3", "Remove"),
+    ("flat cell", copper, on(3, _flat), "cell vectors are zero or linearly dependent .frame 3", "Correct their cell"),
     ("no pbc", copper, _open, "a cell that the atoms fill, but no periodic direction", "pbc=.T T T. into the file"),
     ("one frame", ethanol, _one, "only 1 frame in the file", "too few to train on"),
     ("twin", ethanol, _twin, "the geometry of an earlier frame again .frame 7", "random split"),

@@ -104,7 +104,9 @@ def test_bad_geometry(systems: dict[str, System]) -> None:
         _with(frames, "positions", (7, 0), np.nan).checked(required=(), missing="mask")
     with pytest.raises(ValueError, match="atomic numbers outside 1 to 118 in frame 1"):
         _with(frames, "atomic_numbers", 4, 0).checked(required=(), missing="mask")
-    with pytest.raises(ValueError, match="cell vectors are zero or linearly dependent in frames 0, 1, 2, 3"):
+    with pytest.raises(
+        ValueError, match="cell vectors are zero or linearly dependent in frames 0, 1, 2, 3.*Lattice.*pbc="
+    ):
         replace(frames, pbc=np.ones((4, 3), dtype=bool)).checked(required=(), missing="mask")
     nothing = replace(systems["water"], positions=np.zeros((0, 3)), atomic_numbers=np.zeros(0, dtype=np.int64),
                       fixed=np.zeros(0, dtype=bool), tags=np.zeros(0, dtype=np.int64), forces=None)  # fmt: skip

@@ -175,10 +175,10 @@ def _looked_at(structures: list[Atoms], file: Path) -> list[Atoms]:
 
 
 def _frames(model: Path, file: Path, index: str) -> list[Atoms]:
+    from denskit.data.readers.extxyz import is_extxyz
     from denskit.data.readers.formats import is_read_by_ase
 
-    extxyz = {".xyz", ".extxyz"} & set(file.suffixes)  # also packed, and beside a .txt that makes it data of OC20
-    by_ase = is_read_by_ase(file) or (file.is_file() and extxyz)
+    by_ase = is_read_by_ase(file) or (file.is_file() and is_extxyz(file))  # also beside a .txt: data of OC20
     return _read_by_ase(file, index) if by_ase else _read_records(model, file, index)
 
 
@@ -188,8 +188,9 @@ def _read_by_ase(file: Path, index: str) -> list[Atoms]:
 
     from denskit.data.readers.ase_files import ase_options, require_ordered
 
+    options = ase_options(file)
     try:
-        found = ase.io.read(file, index=index, **ase_options(file))
+        found = ase.io.read(file, index=index, **options)
     except (StopIteration, IndexError):
         raise ValueError(f"{file} has no frames {index}") from None
     except Exception as error:  # ASE's readers raise exceptions of any class on a bad file

@@ -191,7 +191,7 @@ class StructureArrays(Source):
         and ``required`` labels that are absent; a required label that no structure has.
         """
         for defect, mask in geometry_defects(self).items():
-            raise ValueError(f"{self.name}: {defect} in {numbered(mask)}. Correct or remove these frames")
+            raise ValueError(f"{self.name}: {defect} in {numbered(mask)}. {remedy(defect, 'Correct or remove')}")
         _check_distances(self)
         lost, messages = self.not_finite(), []
         for label, mask in lost.items():
@@ -238,6 +238,16 @@ def geometry_defects(structures: StructureArrays) -> dict[str, np.ndarray]:
         NO_LATTICE: finite & lacks_lattice(cell, structures.pbc),
     }
     return {defect: mask for defect, mask in found.items() if mask.any()}
+
+
+def remedy(defect: str, verb: str) -> str:
+    """What to do about frames of a defect of :func:`geometry_defects`."""
+    if defect == NO_LATTICE:
+        return (
+            "Correct their cell (in extxyz the field Lattice, perhaps absent), or remove them; "
+            'where they are not periodic, say pbc="F F F"'
+        )
+    return f"{verb} these frames"
 
 
 def lacks_lattice(cell: np.ndarray, pbc: np.ndarray) -> np.ndarray:

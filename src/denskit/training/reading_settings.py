@@ -29,7 +29,7 @@ def reading_as_trained(model: Path, file: str | os.PathLike[str], data: Reading 
 def reading_like(trained_on: Mapping[str, Any], file: str | os.PathLike[str], data: Reading = None) -> DataConfig:
     """Settings to read a file beside training data of the settings ``trained_on``, as :func:`reading_as_trained`."""
     path = path_of(os.fspath(file))
-    npz = any(file.suffix == ".npz" for file in files_in(path) or [path])
+    npz = any(file.suffix.lower() == ".npz" for file in files_in(path) or [path])
     names = _SHARDS if are_shards(path) else ("units",) if npz else _FILES
     return reading_of(data, file, {name: trained_on[name] for name in names if name in trained_on})
 

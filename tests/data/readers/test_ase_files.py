@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import lzma
 import re
 from pathlib import Path
@@ -167,11 +168,13 @@ def test_stress_without_a_volume_is_ignored_and_this_is_said(tmp_path: Path) -> 
 
 
 def test_groups_from_info_and_from_a_database(tmp_path: Path) -> None:
-    for name in ("groups.extxyz", "groups.db"):
+    for name in ("groups.extxyz", "groups.db", "groups.json", "groups.json.gz", "GROUPS.DB"):
         path = tmp_path / name
         atoms = [molecule("H2O"), molecule("CH4")]
-        if path.suffix == ".db":
-            with ase.db.connect(path) as database:
+        if path.suffix == ".gz":
+            path.write_bytes(gzip.compress(path.with_suffix("").read_bytes()))
+        elif path.suffix != ".extxyz":
+            with ase.db.connect(path, type=path.suffix[1:].lower()) as database:
                 for row, kind in zip(atoms, ("wet", "dry"), strict=True):
                     database.write(row, material=kind, REF_energy=-1.0)
         else:
@@ -180,7 +183,7 @@ def test_groups_from_info_and_from_a_database(tmp_path: Path) -> None:
             ase.io.write(path, atoms)
         frames, _ = read_file(path, DataConfig(group_key="material"))
         assert frames.groups == ("wet", "dry")
-        assert (frames[0].energy == -1.0) == (path.suffix == ".db")
+        assert (frames[0].energy == -1.0) == (path.suffix != ".extxyz"), name
     with pytest.raises(ValueError, match=r"frame 0 has no sid \(data.group_key\). Fields of the frame: material"):
         read_file(tmp_path / "groups.extxyz", DataConfig(group_key="sid"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,14 @@ def test_pieces_of_any_size(path: Path, monkeypatch: pytest.MonkeyPatch, piece: 
     monkeypatch.setattr(pymatgen_json, "_PIECE", piece)
     found, _ = read_file(path)
     assert [system.group for system in found] == [f"mp-{number}" for number in range(30)]
+
+
+def test_a_packed_file_is_read_as_an_unpacked_one(path: Path) -> None:
+    packed = path.with_name("MPtrj.json.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    found, messages = read_file(packed)
+    assert [system.sid for system in found] == [system.sid for system in read_file(path)[0]]
+    assert "MPtrj.json.gz: MPtrj, 30 structures of 30 materials" in messages[0]
 
 
 def test_a_truncated_file(path: Path) -> None:

@@ -38,6 +38,7 @@ def test_sgdml_units_are_read_from_the_file(tmp_path: Path) -> None:
     assert frames[2].atomic_numbers.tolist() == [8, 1, 1]
     assert "kcal/mol" in messages[0]
     assert "converted to eV" in messages[0]
+    assert read_file(path.rename(tmp_path / "DATA.NPZ"))[0][2].energy == frames[2].energy
 
 
 def test_ev_is_taken_as_it_is(tmp_path: Path) -> None:

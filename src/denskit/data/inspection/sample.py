@@ -17,7 +17,7 @@ from denskit.data.inspection.nearest import Nearest, nearest_of
 from denskit.data.inspection.pairs import Pairs, pairs_of
 from denskit.data.periodicity import open_gaps
 from denskit.data.records import Joined, Records
-from denskit.data.structure_arrays import Missing, StructureArrays, geometry_defects
+from denskit.data.structure_arrays import Missing, StructureArrays, geometry_defects, remedy
 
 OUTSIDE = 1e6  # Å: larger coordinates come from exploded simulations
 UNREADABLE = 5  # records whose errors are shown
@@ -150,7 +150,7 @@ def _sound(structures: StructureArrays, index: np.ndarray, total: int) -> tuple[
     if outside.any():
         wrong[f"coordinates beyond {OUTSIDE:g} Å, as of an exploded simulation"] = outside
     findings = [
-        Finding(severity="problem", found=words, advice="Remove these frames", frames=tuple(index[mask].tolist()))
+        Finding(severity="problem", found=words, advice=remedy(words, "Remove"), frames=tuple(index[mask].tolist()))
         for words, mask in wrong.items()
     ]
     sound = np.flatnonzero(~(bad | outside))

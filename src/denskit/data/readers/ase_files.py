@@ -5,9 +5,9 @@ Sign and units are ASE's: eV, eV/Å, eV/Å^3, stress = dE/dstrain / volume; a vi
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import count
@@ -20,20 +20,18 @@ import ase.io
 import numpy as np
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms, FixCartesian
-from ase.io.extxyz import key_val_str_to_dict
 
 from denskit.batch import System
 from denskit.data.base import electrons_in, full_stress
 from denskit.data.config import ENERGY_UNITS, STRESS_UNITS, DataConfig
+from denskit.data.readers import extxyz
 from denskit.data.readers.npz import SPELLINGS
 from denskit.data.structure_arrays import StructureArrays, numbered
-from denskit.reading.budget import PACKED, Lines, Unreadable, naming
+from denskit.reading.budget import PACKED, Unreadable
 from denskit.runtime.progress import counted
 
-EXTXYZ = (".xyz", ".extxyz")
 FULL = 0.99  # occupancy of a site, rounded in files
-MOST_COLUMNS = 1000  # of an extxyz file
-_STRESS = re.compile(r"""(?<![\w-])(stress|virial)=(?:["'[{]+([^"'\[\]{}]*)["'\]}]+|([^\s"'\[{]+))(?=\s|$)""")
+_DATABASES = (".db", ".json")
 # Fields of a label, first hit first: references before the results of a calculator.
 NAMES = {
     "energy": ("REF_energy", "energy"),
@@ -71,19 +69,26 @@ def structures_from(frames: Iterable[ase.Atoms], name: str, config: DataConfig) 
 
 def frames_in(path: Path) -> Iterator[ase.Atoms]:
     """The frames of a file as ASE reads them, one by one; fields of a database's rows are in ``info``."""
-    if path.suffix == ".db":
-        with ase.db.connect(path) as database:
-            for row in database.select():
-                atoms = row.toatoms()
-                atoms.info = {**row.key_value_pairs, **row.data}
-                yield atoms
+    if extxyz.unpacked(path).suffix.lower() in _DATABASES:
+        yield from _rows(path)
         return
-    if how := ase_options(path):
-        _check_lines(path)
+    how = ase_options(path)
     for index, atoms in enumerate(ase.io.iread(str(path), index=":", do_not_split_by_at_sign=True, **how)):
         if path.suffix.lower() == ".cif":
             require_ordered(atoms, f"{path}, frame {index}")
         yield atoms
+
+
+def _rows(path: Path) -> Iterator[ase.Atoms]:
+    """The structures of an ASE database; one of JSON may be packed."""
+    kind = extxyz.unpacked(path).suffix.lower()[1:]
+    with ExitStack() as opened:
+        packed = path.suffix in PACKED
+        place = opened.enter_context(PACKED[path.suffix](path, "rt", encoding="utf-8")) if packed else path
+        for row in opened.enter_context(ase.db.connect(place, type=kind)).select():
+            atoms = row.toatoms()
+            atoms.info = {**row.key_value_pairs, **row.data}
+            yield atoms
 
 
 def require_ordered(atoms: ase.Atoms, name: str) -> None:
@@ -99,9 +104,14 @@ def require_ordered(atoms: ase.Atoms, name: str) -> None:
 
 
 def ase_options(path: Path) -> dict[str, Any]:
-    """Arguments of :func:`ase.io.read` for a file: fields of extxyz are read as :func:`read_ase` does."""
-    unpacked = path.with_suffix("") if path.suffix in PACKED else path
-    return {"format": "extxyz", "properties_parser": _fields} if unpacked.suffix in EXTXYZ else {}
+    """Arguments of :func:`ase.io.read` for a file: fields of extxyz are read as :func:`read_ase` does.
+
+    Raises Unreadable for an extxyz file that ASE would not read to its end.
+    """
+    if not extxyz.is_extxyz(path):
+        return {}
+    extxyz.check_lines(path)
+    return {"format": "extxyz", "properties_parser": extxyz.fields}
 
 
 def _readable(path: Path) -> Iterator[ase.Atoms]:
@@ -114,10 +124,12 @@ def _readable(path: Path) -> Iterator[ase.Atoms]:
             raise
         except Exception as error:  # ASE's readers raise errors of any type on a bad file
             where = f"after {counted(index, 'frame')}" if index else "at its beginning"
-            if isinstance(error, KeyError) and str(error.args[0]).isalpha():  # extxyz: no element of that name
+            if isinstance(error, extxyz.BadHeader):
+                raise ValueError(f"{path} cannot be read {where}: {error}") from error
+            if isinstance(error, KeyError) and _is_for_an_element(path, str(error.args[0])):
                 raise ValueError(
                     f"{path} cannot be read {where}: {error.args[0]!r} is no symbol of an element; write H for D and "
-                    "T, and elements for types of atoms"
+                    "T, and elements for types and labels of atoms (C for C1)"
                 ) from error
             raise ValueError(
                 f"{path} cannot be read {where}: it is truncated, or not a file of structures that ASE knows "
@@ -128,43 +140,9 @@ def _readable(path: Path) -> Iterator[ase.Atoms]:
         yield atoms
 
 
-def _check_lines(path: Path) -> None:
-    """Raise ValueError if a frame of an extxyz file has fewer lines than it says, after which ASE looks for ever."""
-    with naming(path, "cannot be read: it is truncated, or no extxyz file"), Lines(path) as file:
-        for index in count():
-            while (first := file.next()).lstrip().startswith(b"VEC"):
-                pass
-            if not first.strip():
-                return  # where ASE stops, too
-            if first.startswith(b"\xef\xbb\xbf"):
-                raise ValueError(
-                    "it begins with a byte order mark (BOM), as some editors write; save it as plain UTF-8"
-                )
-            for line in range(int(first) + 1):
-                if not file.next():
-                    raise ValueError(f"frame {index}, counted from 0, ends after {line + 1} lines of {int(first) + 2}")
-
-
-def _fields(line: str) -> dict[str, Any]:
-    """The fields of a frame's second line, as ASE reads them; a stress or virial also of six numbers."""
-    try:
-        fields: dict[str, Any] = key_val_str_to_dict(line)
-    except ValueError:
-        if (whole := _STRESS.sub(_nine_numbers, line)) == line:
-            raise
-        fields = key_val_str_to_dict(whole)
-    columns = sum(int(width) for width in str(fields.get("Properties", "")).split(":")[2::3])
-    if columns > MOST_COLUMNS:
-        raise ValueError(f"its Properties speak of {columns} columns; up to {MOST_COLUMNS} are read")
-    return fields
-
-
-def _nine_numbers(field: re.Match[str]) -> str:
-    """Voigt's xx yy zz yz xz xy as nine numbers, which ASE wants; other fields as they are."""
-    numbers = (field[2] or field[3]).replace(",", " ").split()
-    if len(numbers) != 6:
-        return field[0]
-    return f'{field[1]}="{" ".join(numbers[index] for index in (0, 5, 4, 5, 1, 3, 4, 3, 2))}"'
+def _is_for_an_element(path: Path, word: str) -> bool:
+    """Whether a word that ASE does not know stands in a file where a symbol of an element is wanted."""
+    return extxyz.is_extxyz(path) or (word.isalpha() and len(word) <= 2)
 
 
 def _frame_number(value: Any) -> int | None:
@@ -193,7 +171,7 @@ class _Reader:
         """A frame with its labels."""
         results = {} if atoms.calc is None else atoms.calc.results
         fields: dict[str, Any] = {**atoms.info, **atoms.arrays, **results}
-        self.seen.update(set(fields) - GEOMETRY)
+        self.seen.update(map(str, set(fields) - GEOMETRY))
         live = atoms.calc is not None and not isinstance(atoms.calc, SinglePointCalculator)
         self.in_ev = set(RESULTS) & set(fields) if fields.get(RESULT_UNIT) == "eV" else set()
         self.in_ev |= set(results) if live else set()  # as those of every calculator of ASE
@@ -311,7 +289,7 @@ class _Reader:
         if key not in fields:
             raise ValueError(
                 f"{self.name}, frame {index} has no {key} (data.group_key). Fields of the frame: "
-                f"{', '.join(sorted(set(fields) - GEOMETRY)) or 'none'}"
+                f"{', '.join(sorted(map(str, set(fields) - GEOMETRY))) or 'none'}"
             )
         return str(fields[key])
 

@@ -14,6 +14,7 @@ from denskit.data.base import Shard, Source
 from denskit.data.config import DataConfig
 from denskit.data.readers.ase_files import read_ase
 from denskit.data.readers.aselmdb import AseLmdbShard
+from denskit.data.readers.extxyz import unpacked
 from denskit.data.readers.matpes import is_matpes, read_matpes
 from denskit.data.readers.mptrj import is_mptrj, read_mptrj
 from denskit.data.readers.npz import read_npz
@@ -35,6 +36,7 @@ _SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
     ".extxyz": lambda path, config: RawPair(path, config.energies or "referenced"),
 }
 _OF_FRAMES = (".extxyz", ".xyz", ".traj", ".db", ".npz", ".cif", ".vasp")  # ordinary files in folders
+_UNPACKED = (".npz", ".db", ".lmdb", ".aselmdb", ".pkl")  # whose reader opens no packed files
 _WITH_TEXT = (".extxyz.xz", ".extxyz")  # shards only with their text beside them
 LABEL_KEYS = tuple(f"{label}_key" for label in LABELS)
 _USED_BY = {  # setting: endings of the files that it is for, and what they are
@@ -59,8 +61,7 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArray
             return _folder(path, config)
         kind, files = _shards_of(path)
         return _records(path, files, kind, config)
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {path}{_similar(path)}")
+    _require_file(path)
     ending = _ending(path)
     if ending is not None:
         return _records(path, [path], ending, config)
@@ -68,6 +69,8 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArray
         return read_mptrj(path, config)
     if is_matpes(path):
         return read_matpes(path, config)
+    if unpacked(path) != path and unpacked(path).suffix.lower() in _UNPACKED:
+        raise ValueError(f"{path} is packed, and {unpacked(path).suffix} files are read unpacked; unpack it first")
     return (read_ase if is_read_by_ase(path) else read_npz)(path, config)
 
 
@@ -89,6 +92,17 @@ def places_in(name: str | Path) -> frozenset[str]:
     return frozenset(str(file.resolve()) for file in files_in(path) or [path])
 
 
+def _require_file(path: Path) -> None:
+    """Raise FileNotFoundError where there is no file, and ValueError for a pipe."""
+    if path.is_file():
+        return
+    if path.is_symlink() and not path.exists():
+        raise FileNotFoundError(f"{path} is a broken link to {os.readlink(path)}")
+    if path.exists():
+        raise ValueError(f"{path} is a pipe or device, and files are read more than once; write it to a file first")
+    raise FileNotFoundError(f"no file {path}{_similar(path)}")
+
+
 def _similar(path: Path) -> str:
     """'; did you mean ...?' where the folder has a file of a similar name."""
     if any(letter in path.name for letter in "*?["):
@@ -101,7 +115,10 @@ def _similar(path: Path) -> str:
 def is_read_by_ase(path: Path) -> bool:
     """Whether ASE reads the file."""
     return (
-        path.is_file() and _ending(path) is None and path.suffix != ".npz" and not (is_mptrj(path) or is_matpes(path))
+        path.is_file()
+        and _ending(path) is None
+        and path.suffix.lower() != ".npz"
+        and not (is_mptrj(path) or is_matpes(path))
     )
 
 
@@ -179,7 +196,7 @@ def size_of(path: Path) -> int:
 def _holds_frames(path: Path) -> bool:
     """Whether the name is that of structures as ASE or numpy write them."""
     name = path.name.removesuffix(".gz").removesuffix(".bz2").removesuffix(".xz")
-    usual = Path(name).suffix in _OF_FRAMES or name.startswith(("POSCAR", "CONTCAR"))
+    usual = Path(name).suffix.lower() in _OF_FRAMES or name.startswith(("POSCAR", "CONTCAR"))
     return usual and path.is_file() and not path.name.startswith(".")
 
 

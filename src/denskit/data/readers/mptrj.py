@@ -1,4 +1,6 @@
-"""MPtrj as published: one JSON file {material: {frame: {structure, energies, force, stress, ...}}}, read as a stream.
+"""MPtrj as published: one JSON file {material: {frame: {structure, energies, force, stress, ...}}}, perhaps packed.
+
+It is read as a stream.
 
 B. Deng et al., CHGNet, Nat. Mach. Intell. 5, 1031 (2023); figshare 23713842.  Energies are VASP's total energies with
 the corrections of MP2020, in eV; stress is VASP's: in kbar, positive under compression.
@@ -12,9 +14,10 @@ from pathlib import Path
 
 from denskit.batch import System
 from denskit.data.config import DataConfig
+from denskit.data.readers.extxyz import unpacked
 from denskit.data.readers.pymatgen_json import read_as_published, system_of, values
 from denskit.data.structure_arrays import StructureArrays
-from denskit.reading.budget import naming
+from denskit.reading.budget import PACKED, Text, naming
 
 ENERGY = "corrected_total_energy"
 _BEGINNING = re.compile(r'\s*\{\s*"(mp|mvc)-[^"]+"\s*:\s*\{')
@@ -22,10 +25,10 @@ _BEGINNING = re.compile(r'\s*\{\s*"(mp|mvc)-[^"]+"\s*:\s*\{')
 
 def is_mptrj(path: Path) -> bool:
     """Whether a file is JSON whose first key is a material of the Materials Project."""
-    if path.suffix != ".json":
+    if unpacked(path).suffix != ".json":
         return False
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return _BEGINNING.match(file.read(200)) is not None
+    with naming(path, "cannot be unpacked"), PACKED.get(path.suffix, open)(path, "rb") as file:
+        return _BEGINNING.match(file.read(200).decode("utf-8", "replace")) is not None
 
 
 def read_mptrj(path: Path, config: DataConfig) -> tuple[StructureArrays, list[str]]:
@@ -38,7 +41,7 @@ def read_mptrj(path: Path, config: DataConfig) -> tuple[StructureArrays, list[st
 
 def _systems(path: Path, energy: str) -> Iterator[System]:
     index = 0
-    with naming(path, "is truncated, or no file of MPtrj"), path.open(encoding="utf-8") as file:
+    with naming(path, "is truncated, or no file of MPtrj"), Text(path) as file:
         members = values(file)
         for material, frames in zip(members, members, strict=True):
             for name, frame in frames.items():
