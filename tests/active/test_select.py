@@ -159,6 +159,7 @@ def test_features_do_not_depend_on_the_batch() -> None:
 def test_files_keep_their_fields_and_are_not_replaced(tmp_path: Path) -> None:
     pool = tmp_path / "pool.extxyz"
     ase.io.write(pool, rattled(5, 0.1))
+    pool.write_text(pool.read_text().replace("config_type=", 'remark="" config_type='))
     found = select([], pool, count=3)
     write_selection(found, pool, tmp_path / "chosen.extxyz")
     frames = ase.io.read(tmp_path / "chosen.extxyz", index=":")

@@ -17,6 +17,7 @@ from torch import Tensor
 from denskit.active.frames import look_at, read_frames
 from denskit.batch import System
 from denskit.data.base import evenly
+from denskit.data.writing import in_extxyz
 from denskit.evaluation.evaluate import run_data
 from denskit.evaluation.novelty import nearest_distance, novelty
 from denskit.files import atomic_write, new_frames_file
@@ -139,7 +140,7 @@ def write_selection(
         atoms = frames[frame].copy()
         atoms.calc = frames[frame].calc
         atoms.info |= {"selection_score": score, "selection_by": selection.by, "selection_frame": frame}
-        chosen.append(atoms)
+        chosen.append(in_extxyz(atoms))
     with atomic_write(path) as temporary:
         ase.io.write(temporary, chosen, format="extxyz")
     return path

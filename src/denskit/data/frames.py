@@ -14,12 +14,11 @@ import numpy as np
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms, FixCartesian
 from ase.io.extxyz import key_val_dict_to_str
-from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.data.config import DataConfig
+from denskit.data.extxyz_fields import columns_of, header_fields, warn_left_out
 from denskit.data.readers.ase_files import RESULT_UNIT, structures_from
 from denskit.data.structure_arrays import StructureArrays
-from denskit.data.writing import in_one_line
 
 NAME = "the given atoms"  # in messages
 _OF_ATOMS = ("forces", "energies", "stresses", "charges", "magmoms")  # results with one row an atom
@@ -68,24 +67,30 @@ def bare(atoms: ase.Atoms) -> ase.Atoms:
 
 
 def exact_extxyz(frames: Sequence[ase.Atoms]) -> Iterator[str]:
-    """Each frame as text of an extxyz file, from which ASE reads the very same numbers."""
+    """Each frame as text of an extxyz file, from which ASE reads the very same numbers.
+
+    What extxyz cannot hold is left out, and a warning names it after the last frame.
+    """
+    left_out: set[str] = set()
     for atoms in frames:
         results = {} if atoms.calc is None else atoms.calc.results
         columns = {"species": np.array(atoms.get_chemical_symbols()), "pos": atoms.positions, **_mobile(atoms)}
-        columns |= {name: rows for name, rows in atoms.arrays.items() if name not in ("numbers", "positions")}
-        columns |= {name: results[name] for name in _OF_ATOMS if results.get(name) is not None}
+        own = {name: rows for name, rows in atoms.arrays.items() if name not in ("numbers", "positions")}
+        others, lost = columns_of(own, len(atoms))
+        columns |= others | {name: results[name] for name in _OF_ATOMS if results.get(name) is not None}
         columns = {name: np.asarray(rows).reshape(len(atoms), -1) for name, rows in columns.items()}
         live = results and not isinstance(atoms.calc, SinglePointCalculator)
-        own = {RESULT_UNIT: "eV"} if live else {}  # read back in the unit of all of ASE, whatever data.units says
-        info = atoms.info | own | {name: results[name] for name in _OF_FRAMES if results.get(name) is not None}
-        for name in {"stress", "virial"} & info.keys():  # extxyz wants 3 x 3
-            info[name] = voigt_6_to_full_3x3_stress(info[name]) if np.size(info[name]) == 6 else info[name]
+        unit = {RESULT_UNIT: "eV"} if live else {}  # read back in the unit of all of ASE, whatever data.units says
+        fields = atoms.info | unit | {name: results[name] for name in _OF_FRAMES if results.get(name) is not None}
+        info, missing = header_fields(fields)
+        left_out.update(lost, missing)
         kinds = (f"{name}:{_KINDS[rows.dtype.kind]}:{rows.shape[1]}" for name, rows in columns.items())
         head = {"Lattice": atoms.cell.array.ravel()} if atoms.cell.any() else {}
         head |= {"Properties": ":".join(kinds), "pbc": atoms.pbc}
-        yield f"{len(atoms)}\n{key_val_dict_to_str(head | in_one_line(info))}\n"
+        yield f"{len(atoms)}\n{key_val_dict_to_str(head | info)}\n"
         words = [_words(rows) for rows in columns.values()]
         yield "".join(" ".join(row) + "\n" for row in zip(*words, strict=True))
+    warn_left_out(left_out)
 
 
 def _mobile(atoms: ase.Atoms) -> dict[str, np.ndarray]:
