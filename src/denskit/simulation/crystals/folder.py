@@ -68,8 +68,7 @@ def measure_into(
         vibrations: measure phonons, too.
         heat: measure the thermal conductivity, too, into ``conductivity_INDEX.npz``.
         reference: folder with ``conductivity_INDEX.npz`` of the same crystals; it gives mesh and supercells, too.
-        origin: plain JSON about model and file, kept with the settings; on resume all but "models", the files that may
-            have moved, must be the same.
+        origin: plain JSON about model and file, kept with the settings; on resume all but "models" must be the same.
         original: gives each crystal with the fields that may name it; called in ascending order.
         resume: continue the work in the folder.
         say: gets messages for the user.
