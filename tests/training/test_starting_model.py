@@ -152,8 +152,8 @@ def test_files_of_a_saved_configuration_are_absolute(
     )
     document = config.model_copy(update={"data": data}).document()["data"]
     assert document["train"] == [
-        {"path": str(tmp_path / "a.lmdb"), "origin": None},
-        {"path": str(tmp_path / "md.lmdb"), "origin": "md"},
+        {"path": str(tmp_path / "a.lmdb"), "origin": None, "repeat": 1},
+        {"path": str(tmp_path / "md.lmdb"), "origin": "md", "repeat": 1},
     ]
     assert document["valid"] == str(tmp_path / "v.lmdb")
     assert document["references"] == str(tmp_path / "refs.npz")
