@@ -198,7 +198,7 @@ def test_nothing_is_made_far_ahead_nor_after_the_last_is_taken() -> None:
     coming = replace(_loader(), mixture=_all(Counting()), threads=2).prefetch(0, 6, 2)
     next(coming)
     coming.close()  # waits for what was begun
-    assert 4 <= Counting.read <= 3 * 4 + 1
+    assert 4 <= Counting.read <= 3 * 4 + 2  # each thread may read one for the names of the terms
     before = Counting.read
     assert not any(thread.name.startswith("denskit-loader") for thread in threading.enumerate())
     assert Counting.read == before

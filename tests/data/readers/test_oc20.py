@@ -158,17 +158,17 @@ def test_an_attack_in_a_record_or_in_its_length_is_refused(tmp_path: Path) -> No
         raw = pickle.dumps(harmful)
     source, _ = read_file(write_lmdb(tmp_path / "a.lmdb", [pickled(new_object(s2ef())), raw], length=2))
     assert source[0].energy is not None
-    with pytest.raises(ValueError, match=r"a.lmdb, record 1: the pickle asks for io.open.*nothing of it was run"):
+    with pytest.raises(ValueError, match=r"a.lmdb, record 1: the pickle asks for _?io.open.*nothing of it was run"):
         source[1]
     path = write_lmdb(tmp_path / "b.lmdb", [raw, raw])
     import lmdb
 
     with lmdb.open(str(path), subdir=False, map_size=2**24) as file, file.begin(write=True) as transaction:
         transaction.put(b"length", pickle.dumps(Attack()))
-    with pytest.raises(ValueError, match=r"b.lmdb, key 'length': the pickle asks for io.open"):
+    with pytest.raises(ValueError, match=r"b.lmdb, key 'length': the pickle asks for _?io.open"):
         read_file(path)
     (tmp_path / "c.pkl").write_bytes(pickle.dumps([Attack()]))
-    with pytest.raises(ValueError, match=r"c.pkl: the pickle asks for io.open"):
+    with pytest.raises(ValueError, match=r"c.pkl: the pickle asks for _?io.open"):
         read_file(tmp_path / "c.pkl")
     assert not (tmp_path / "touched").exists()
 
