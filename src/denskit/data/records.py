@@ -167,7 +167,7 @@ def joined(sources: Sequence[Source]) -> Source:
 
 
 def once(source: Source) -> Source:
-    """A source in a row without those that were there before."""
+    """The structures of parts that count several times (:func:`joined`), each once."""
     if not isinstance(source, Joined) or isinstance(source, Records):
         return source
     return joined(list({id(part): part for part in source.sources}.values()))
