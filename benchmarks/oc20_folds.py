@@ -1,26 +1,27 @@
-"""Does DeNS help on few real relaxations?  Five folds by system, with and without it, paired by system.
+"""Does DeNS help on few real relaxations?  Five folds, with and without it, paired by system.
 
     python benchmarks/oc20_folds.py train FILE.npz RUNS --preset PRESET [--steps 800] [--folds 0 1 2 3 4] [--seed 0]
     python benchmarks/oc20_folds.py table RUNS
 
-FILE.npz holds labelled frames of several systems (see docs/data_oc.md); a system's frames are all in one fold.  Each
+FILE.npz holds labelled frames of several systems (see docs/data_oc.md).  A system's frames are all in one fold; with
+``--by frame`` each fold holds out every fifth frame of each system instead, so that all systems are trained on.  Each
 fold is trained twice, task=energy_forces and task=dens, from the same initial weights and over the same order of the
-structures, and judged on the systems that it has not seen.  A run that is there is resumed or left alone, so the
-command can be repeated until all are done.
+structures, and judged on what it has not seen.  ``--network fairchem`` trains fairchem's EquiformerV2 in the same way
+(oc20_fairchem.py).  A run that is there is resumed or left alone, so the command can be repeated until all are done.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+import oc20_fairchem
+from denskit import load_config, workflow
 from denskit.batch import MAX_ATOMIC_NUMBER
 from denskit.data import DataConfig, Splits, Subset, read_file
 from denskit.data.structure_arrays import StructureArrays
@@ -42,9 +43,25 @@ def folds_of(groups: np.ndarray, count: int, seed: int) -> list[np.ndarray]:
     return [names[order[number::count]] for number in range(count)]
 
 
-def split_of(file: Path, groups: np.ndarray, held_out: np.ndarray, number: int) -> Splits:
-    """All frames of the held-out systems for test, all others for training."""
-    test = np.isin(groups, held_out)
+def held_out_by_system(groups: np.ndarray, count: int, number: int) -> np.ndarray:
+    """Mask of the frames of the systems of a fold."""
+    return np.isin(groups, folds_of(groups, count, seed=0)[number])
+
+
+def held_out_by_frame(groups: np.ndarray, count: int, number: int) -> np.ndarray:
+    """Mask of a fold's share of the frames of each system, drawn at random."""
+    test = np.zeros(len(groups), dtype=bool)
+    for name in np.unique(groups):
+        frames = np.random.default_rng(0).permutation(np.flatnonzero(groups == name))
+        test[frames[number::count]] = True
+    return test
+
+
+HELD_OUT = {"system": held_out_by_system, "frame": held_out_by_frame}
+
+
+def split_of(file: Path, test: np.ndarray, how: str) -> Splits:
+    """The held-out frames for test, all others for training."""
     return Splits(
         train=np.flatnonzero(~test),
         valid=np.array([], dtype=np.int64),
@@ -52,35 +69,36 @@ def split_of(file: Path, groups: np.ndarray, held_out: np.ndarray, number: int) 
         file=file.name,
         size=file.stat().st_size,
         sha256=sha256_of(file),
-        how=f"fold {number}: {len(held_out)} systems held out",
+        how=how,
     )
 
 
 def train(arguments: argparse.Namespace) -> None:
     """Train and judge what is missing of the folds and tasks asked for."""
+    if arguments.network == "fairchem":
+        oc20_fairchem.register()
     file, runs = Path(arguments.file).resolve(), Path(arguments.runs)
     frames, _ = read_file(file, DataConfig())
     groups = np.array(frames.groups)
-    folds = folds_of(groups, arguments.count, seed=0)
     runs.mkdir(parents=True, exist_ok=True)
     for number in arguments.folds:
-        splits = split_of(file, groups, folds[number], number)
+        test = HELD_OUT[arguments.by](groups, arguments.count, number)
         saved = runs / f"fold{number}.json"
-        splits.save(saved)
+        split_of(file, test, f"fold {number} of {arguments.count} by {arguments.by}").save(saved)
         for task in arguments.tasks:
             run = runs / f"fold{number}-{task}-seed{arguments.seed}"
             if (run / "systems.json").is_file():
                 continue
-            command = [sys.executable, "-m", "denskit", "train", arguments.preset, f"task={task}"]
-            command += [f"data.path={file}", f"data.split.file={saved}", f"training.max_steps={arguments.steps}"]
-            command += [f"output={run}", f"seed={arguments.seed}", *arguments.settings]
+            settings = [f"task={task}", f"data.path={file}", f"data.split.file={saved}", f"output={run}"]
+            settings += [f"training.max_steps={arguments.steps}", f"seed={arguments.seed}", *arguments.settings]
             if task == "dens":
-                command += OC20_DENS
-            if (run / "checkpoints" / "last.pt").is_file():
-                command.append("--resume")
-            subprocess.run(command, check=True)
-            held_out = {str(name): np.flatnonzero(groups == name)[:: arguments.every] for name in folds[number]}
-            errors = judge(run, held_out, frames)
+                settings += OC20_DENS
+            if arguments.network == "fairchem":
+                settings += [f"model.name={oc20_fairchem.NAME}", f"model.num_basis={oc20_fairchem.BASIS}"]
+            workflow.train(load_config(arguments.preset, settings), resume=True, progress=True)
+            held_out = {name: np.flatnonzero(test & (groups == name)) for name in np.unique(groups[test])}
+            judged = {str(name): chosen[:: arguments.every] for name, chosen in held_out.items()}
+            errors = judge(run, judged, frames)
             (run / "systems.json").write_text(json.dumps(errors, indent=2) + "\n", encoding="utf-8")
 
 
@@ -149,6 +167,8 @@ def main() -> None:
     training.add_argument("runs")
     training.add_argument("--preset", required=True)
     training.add_argument("--steps", type=int, default=800)
+    training.add_argument("--by", choices=HELD_OUT, default="system", help="what a fold holds out")
+    training.add_argument("--network", choices=("denskit", "fairchem"), default="denskit")
     training.add_argument("--count", type=int, default=5, help="number of folds")
     training.add_argument("--folds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     training.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from ase.build import molecule
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from denskit.models import build_force_field
 from denskit.models.equiformer import EquiformerConfig
@@ -37,6 +37,16 @@ def test_everything_comes_back_exactly(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     assert not first.training
     assert read_header(path)["metadata"] == {"about": "a test"}
+
+
+def test_tied_weights_are_saved(tmp_path: Path) -> None:
+    tied = build_force_field(SMALL, heads={}, scaling=Scaling(elements=[1, 8]))
+    tied.backbone.again = tied.heads["energy"]
+    save_model(tmp_path / "model.safetensors", tied, {})
+    kept = load_file(tmp_path / "model.safetensors")
+    for name, weight in tied.heads["energy"].state_dict().items():
+        assert torch.equal(kept[f"backbone.again.{name}"], weight)
+        assert torch.equal(kept[f"heads.energy.{name}"], weight)
 
 
 def test_a_run_folder_stands_for_its_model(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def save_model(path: str | Path, force_field: ForceField, metadata: dict[str, An
         "metadata": metadata,
     }
     tensors = {
-        name: tensor.detach().cpu().contiguous()
+        name: tensor.detach().to("cpu", copy=True).contiguous()  # tied weights share memory: safetensors refuses it
         for name, tensor in force_field.state_dict().items()
         if not name.startswith(("scaling.", "companion."))
     }
