@@ -25,6 +25,7 @@ from denskit.models import ForceField, build_force_field
 from denskit.models.committee import Committee
 from denskit.models.model_file import load_model, save_model
 from denskit.models.scaling import Scaling, fit_scaling
+from denskit.simulation.divided import DividedPotential
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import atoms_of, batch_of
 
@@ -113,6 +114,21 @@ def test_a_cell_changed_in_place_is_noticed(systems: dict[str, System]) -> None:
     potential(batch)
     batch.cell.mul_(1.02)
     torch.testing.assert_close(potential(batch).energy, predicted(model, batch)["energy"], rtol=EXACT64, atol=0)
+
+
+def test_periodicity_and_elements_changed_in_place_are_noticed(systems: dict[str, System]) -> None:
+    """In a share of another process, too."""
+    model = build("envelope", torch.float64)
+    for potential in (Potential(model), DividedPotential(model, processes=2)):
+        batch = collate([systems["copper"], systems["copper"]], torch.float64)[0]
+        before = potential(batch).energy
+        batch.pbc[:] = False
+        found = potential(batch).energy
+        torch.testing.assert_close(found, predicted(model, batch)["energy"], rtol=EXACT64, atol=0)
+        assert float((found - before).abs().min()) > 1e-3
+        batch.atomic_numbers[0] = 26
+        with pytest.raises(ValueError, match="has Fe, which this model was not trained on"):
+            potential(batch)
 
 
 def test_stress_is_that_of_predict_and_refused_without_a_volume(systems: dict[str, System]) -> None:

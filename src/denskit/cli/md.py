@@ -41,6 +41,13 @@ DryRun = Annotated[
 _ACTS_WITH = {
     "relaxation_time": ("nvt",), "friction": ("langevin", "npt"), "pressure": ("npt",), "pressure_time": ("npt",)
 }  # fmt: skip
+Rotation = Annotated[
+    bool | None,
+    typer.Option(
+        help="Let molecules start with angular momentum; default: but for nvt, which would keep the energy of the "
+        "rotation apart from that of the vibrations."
+    ),
+]
 SMALL_TRIAL = 1000  # atoms: up to so many, a trial of more replicas takes four times as many
 
 
@@ -63,7 +70,7 @@ def md(
     friction: Annotated[float | None, typer.Option(help="1/fs, of langevin and npt; default: 0.01.")] = None,
     pressure: Annotated[float | None, typer.Option(help="GPa, of npt; default: 0.")] = None,
     pressure_time: Annotated[float | None, typer.Option(help="fs, in which npt relaxes volumes; default: 500.")] = None,
-    rotation: Annotated[bool, typer.Option(help="Let molecules start with angular momentum.")] = True,
+    rotation: Rotation = None,
     bonds: Annotated[bool, typer.Option(help="End the run of a molecule whose bond changes by 0.5 Å.")] = True,
     frame_every: Annotated[int, typer.Option(help="Steps between frames.", min=1)] = 100,
     statistics_every: Annotated[int, typer.Option(help="Steps between lines of statistics.csv.", min=1)] = 10,
@@ -114,16 +121,15 @@ def md(
         statistics_every=statistics_every, restart_every=restart_every, bonds=bonds, uncertain=uncertain,
         stop_uncertain=stop_uncertain, uncertain_every=uncertain_every, uncertain_frames=uncertain_frames,
     )  # fmt: skip
-    structures = [atoms.copy() for atoms in _looked_at(_read(model, file, index), file) for _ in range(replicas)]
+    read = _looked_at(_read(model, file, index), file, rotation)
+    structures = [atoms.copy() for atoms in read for _ in range(replicas)]
     compile = compile or (edge_chunk is None and gains_by_recording(device, sum(map(len, structures))))
     potential = open_potential(
         [model, *(committee or [])], device, dtype, stress=ensemble == "npt", skin=skin, compile=compile,
         edge_chunk=edge_chunk, kernels=kernels, processes=min(processes, len(structures)),
     )  # fmt: skip
-    if dry_run:
-        _announce_cost(potential, structures, plan, resume=resume, compiled=compile)
-    else:
-        _simulate(potential, structures, plan, resume=resume, compiled=compile)
+    run = _announce_cost if dry_run else _simulate
+    run(potential, structures, plan, resume=resume, compiled=compile)
 
 
 def _acting(ensemble: str, **given: float | None) -> dict[str, Any]:
@@ -133,6 +139,15 @@ def _acting(ensemble: str, **given: float | None) -> dict[str, Any]:
             wanted = " and ".join(_ACTS_WITH[name])
             raise ValueError(f"--{name.replace('_', '-')} acts with --ensemble {wanted} only, not with {ensemble}")
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _require_molecules(structures: list[Atoms], file: Path, rotation: bool | None) -> None:
+    """Raise ValueError for the option of molecules where no structure is one."""
+    if rotation is not None and all(atoms.pbc.any() or atoms.constraints for atoms in structures):
+        raise ValueError(
+            f"--{'no-' * (not rotation)}rotation acts on molecules that are neither periodic nor have fixed atoms; "
+            f"{file} has none. Leave it out, or remove the periodicity of a molecule in a box"
+        )
 
 
 def _steps(steps: int | None, time: float | None, timestep: float) -> int:
@@ -163,11 +178,12 @@ def _read(model: Path, file: Path, index: str | None) -> list[Atoms]:
     return found[-1:]
 
 
-def _looked_at(structures: list[Atoms], file: Path) -> list[Atoms]:
-    """The structures, after a warning of those that no model has seen."""
+def _looked_at(structures: list[Atoms], file: Path, rotation: bool | None) -> list[Atoms]:
+    """The structures, after a warning of those that no model has seen.  Raises as :func:`_require_molecules`."""
     from denskit.data.overlaps import geometry_warnings
     from denskit.simulation.structures import system_of
 
+    _require_molecules(structures, file, rotation)
     systems = [system_of(atoms, place) for place, atoms in enumerate(structures)]
     for warning in geometry_warnings(systems, f"{file} (the frames that are simulated)"):
         typer.echo(warning, err=True)

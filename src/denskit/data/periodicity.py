@@ -29,10 +29,24 @@ def layer_gap(positions: np.ndarray, cell: np.ndarray) -> float:
 
     positions: [n, 3] Å.  cell: [3, 3] Å, periodic in three directions, not singular.
     """
+    return float(_layer_gaps(positions, cell).max())
+
+
+def _layer_gaps(positions: np.ndarray, cell: np.ndarray) -> np.ndarray:
+    """The same for each cell vector [3] that the planes are not parallel to."""
     inverse = np.linalg.inv(cell)
     heights = np.sort((positions @ inverse) % 1.0, axis=0)
     gaps = np.diff(heights, axis=0, append=heights[:1] + 1.0).max(axis=0)
-    return float((gaps / np.linalg.norm(inverse, axis=0)).max())
+    return np.asarray(gaps / np.linalg.norm(inverse, axis=0))
+
+
+def is_boxed(system: System, reach: float) -> bool:
+    """Whether a structure is periodic, but none of its atoms comes within ``reach`` (Å) of an image: a molecule in a
+    box; not with fixed atoms, and not for a cell without volume."""
+    lattice = lattices(system.cell[None], system.pbc)[0]
+    if not system.pbc.any() or system.fixed.any() or abs(np.linalg.det(lattice)) < EMPTY:
+        return False
+    return bool(_layer_gaps(system.positions, lattice)[system.pbc].min() > reach)
 
 
 def has_vacuum(system: System) -> bool:

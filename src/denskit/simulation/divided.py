@@ -27,6 +27,8 @@ from denskit.simulation.potential import Evaluation, Potential
 
 Arrays = dict[str, np.ndarray]  # tensors by field: numpy travels in messages, while torch would open a file for each
 _PATIENCE = 5.0  # s that a process has to end
+_MOVING = ("positions", "cell")
+_LASTING = [item.name for item in fields(Batch) if item.name not in (*_MOVING, "edges")]
 
 
 class DividedPotential(Potential):
@@ -116,7 +118,7 @@ class DividedPotential(Potential):
 class _Shares:
     """A batch divided into contiguous systems, of about equally many atoms."""
 
-    whole: Batch
+    kept: dict[str, Tensor]  # copies of all but positions and cells: the caller may change his own
     parts: tuple[Batch, ...]
 
     @classmethod
@@ -124,16 +126,12 @@ class _Shares:
         middle = (batch.n_atoms.cumsum(0) - 0.5 * batch.n_atoms) / batch.n_atoms.sum()
         place = (middle * min(count, batch.num_systems)).long()
         parts = (select(batch, place == number) for number in range(count))
-        return cls(batch, tuple(part for part in parts if part.num_systems))
+        kept = {name: getattr(batch, name).clone() for name in _LASTING}
+        return cls(kept, tuple(part for part in parts if part.num_systems))
 
     def are_of(self, batch: Batch) -> bool:
         """Whether the batch differs at most in positions and cells."""
-        moving = ("positions", "cell", "edges")
-        return all(
-            getattr(batch, item.name) is getattr(self.whole, item.name)
-            for item in fields(Batch)
-            if item.name not in moving
-        )
+        return all(torch.equal(getattr(batch, name), own) for name, own in self.kept.items())
 
     def moved(self, batch: Batch) -> list[Batch]:
         """The parts with the positions and cells of the batch."""
@@ -164,7 +162,7 @@ class _Helper:
 
     def ask(self, batch: Batch, stress: bool | None) -> None:
         known = batch.atomic_numbers is self._known
-        names = ("positions", "cell") if known else [item.name for item in fields(Batch) if item.name != "edges"]
+        names = _MOVING if known else (*_MOVING, *_LASTING)
         self._asked, self._known = self._asked + 1, batch.atomic_numbers
         self.send((self._asked, stress, _arrays(batch, names)))
 

@@ -17,7 +17,7 @@ from denskit.geometry.neighbors import TIE, build_neighbors
 class Candidates:
     """All edges of a batch within cutoff + skin, and the positions and cells of the search."""
 
-    batch: Batch  # positions and cell are copies in float64
+    batch: Batch  # positions and cell are copies in float64; the caller may change his own
     offset: Tensor  # [E, 3] Å, shift @ cell of every edge
     reach: float  # Å, half of the skin: the list is complete until an atom has moved farther
     pairs: Tensor | None  # [E/2, 2] rows of each edge and its reverse; None on a GPU
@@ -25,7 +25,8 @@ class Candidates:
     @classmethod
     def find(cls, batch: Batch, cutoff: float, skin: float) -> Candidates:
         """Edges of a batch within cutoff + skin (Å); raises ValueError as :func:`build_neighbors`."""
-        copy = replace(batch, positions=batch.positions.detach().double().clone(), cell=batch.cell.double().clone())
+        positions, cell = batch.positions.detach().double().clone(), batch.cell.double().clone()
+        copy = replace(batch, positions=positions, cell=cell, pbc=batch.pbc.clone(), n_atoms=batch.n_atoms.clone())
         found = build_neighbors(copy, cutoff + skin)
         edges = found.built_edges
         cell = found.cell[found.system_index[edges.index[1]]]
@@ -37,7 +38,7 @@ class Candidates:
         old = self.batch
         if batch.num_atoms != old.num_atoms or batch.num_systems != old.num_systems:
             return False
-        if not (_same(batch.n_atoms, old.n_atoms) and _same(batch.pbc, old.pbc)):
+        if not (torch.equal(batch.n_atoms, old.n_atoms) and torch.equal(batch.pbc, old.pbc)):
             return False
         farthest = (batch.positions.detach() - old.positions).square().sum(-1).amax()
         cells = (batch.cell == old.cell).all()
@@ -104,7 +105,3 @@ def unusable(batch: Batch, cutoff: float) -> Tensor:
         systems = torch.arange(batch.num_systems, device=device)
         return torch.cat([unusable(select(batch, systems == system), cutoff) for system in systems])
     return torch.zeros(batch.num_systems, dtype=torch.bool, device=device)
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a is b or torch.equal(a, b)

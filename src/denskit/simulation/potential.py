@@ -215,11 +215,11 @@ class Potential:
     def _check(self, batch: Batch) -> None:
         """Check elements and compositions, once for every set of systems."""
         numbers = batch.atomic_numbers
-        if self._numbers is numbers:
+        if self._numbers is not None and torch.equal(self._numbers, numbers):
             return
         for model in self.models:
             model.scaling.check(batch)
-        self._numbers = numbers
+        self._numbers = numbers.clone()  # the caller may change his own
 
     def _check_volumes(self, batch: Batch) -> None:
         if not self.gives_stress:
@@ -269,8 +269,13 @@ def potential_of(given: EnergyAndForces | Model | Sequence[Model], *, stress: bo
 
 
 def crowding_for(potential: EnergyAndForces, structure: System | ase.Atoms) -> str:
-    """:func:`denskit.data.crowding.crowding` within the potential's cutoff; a formula has none."""
-    return crowding(structure, getattr(potential, "cutoff", REACH))
+    """:func:`denskit.data.crowding.crowding` within the potential's cutoff."""
+    return crowding(structure, reach_of(potential))
+
+
+def reach_of(potential: EnergyAndForces) -> float:
+    """The potential's cutoff (Å); a formula has none, and gets that of a usual model."""
+    return float(getattr(potential, "cutoff", REACH))
 
 
 def _outputs(stress: bool) -> tuple[str, ...]:

@@ -150,7 +150,7 @@ def test_files_say_what_happened(potential: Potential, tmp_path: Path) -> None:
 
 def test_unstable_runs_end_and_the_others_go_on(tmp_path: Path) -> None:
     """Nothing holds the molecules together, so they lose their bonds one after the other."""
-    settings = DynamicsSettings(temperature=1000.0, timestep=0.25)
+    settings = DynamicsSettings(temperature=1000.0, timestep=0.25, rotation=True)
     chosen = DynamicsPlan(settings=settings, steps=80, folder=tmp_path, statistics_every=1)
     outcome = molecular_dynamics(Potential(nearly_free()), STRUCTURES, chosen)
     assert len({failure.step for failure in outcome.failures}) > 1

@@ -102,7 +102,7 @@ def test_temperature_has_the_canonical_mean_and_variance(ensemble: str) -> None:
         if step % 5 == 0:
             found.append(state.temperature)
     temperature = torch.stack(found)
-    freedom = 12 if ensemble == "langevin" else 9
+    freedom = 12 if ensemble == "langevin" else 6
     assert state.freedom.tolist() == [freedom] * 300
     assert float(temperature.mean()) == pytest.approx(400, rel=0.03)
     assert float(temperature.var()) == pytest.approx(2 * 400**2 / freedom, rel=0.12)
@@ -112,13 +112,14 @@ def test_temperature_has_the_canonical_mean_and_variance(ensemble: str) -> None:
 def test_a_models_temperature_has_the_canonical_mean_and_variance(ensemble: str, freedom: int) -> None:
     """As above, of 64 replicas in the minimum of a force field; without a bath half of mean and variance would be left.
 
-    The statistical errors are 2% and 9%; bounds are at five of them.
+    Water turns here, since three stiff vibrations alone would want a longer run.  The statistical errors are 2% and
+    9%; bounds are at five of them.
     """
     model = trained()
     atoms = molecule("H2O")
     atoms.calc = DenskitCalculator(model)
     assert BFGS(atoms, logfile=None).run(fmax=0.01, steps=200)
-    chosen = settings(ensemble=ensemble, relaxation_time=10.0, friction=0.1)
+    chosen = settings(ensemble=ensemble, relaxation_time=10.0, friction=0.1, rotation=True)
     dynamics = Dynamics(Potential(model), chosen)
     state = stepped(dynamics, dynamics.start(molecules(64, atoms)), 100)
     assert state.freedom.tolist() == [freedom] * 64

@@ -16,6 +16,7 @@ from ase.data import atomic_masses
 from torch import Tensor
 
 from denskit.batch import Batch, select
+from denskit.data.periodicity import is_boxed
 from denskit.files import write_json
 from denskit.models.model_file import Model
 from denskit.runtime.progress import Report, counted, unreported
@@ -24,6 +25,7 @@ from denskit.simulation.dynamics.barostat import SOFTEST
 from denskit.simulation.dynamics.conservation import nve_drift
 from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, State
 from denskit.simulation.dynamics.loop import Outcome, Recorder, Simulation
+from denskit.simulation.dynamics.momenta import free_molecules
 from denskit.simulation.dynamics.observers import (
     BondStability,
     Finite,
@@ -35,8 +37,8 @@ from denskit.simulation.dynamics.observers import (
 from denskit.simulation.dynamics.recorders import StatisticsWriter, TrajectoryWriter, UncertainWriter
 from denskit.simulation.dynamics.restart import Restart, origin_of
 from denskit.simulation.dynamics.settings import DynamicsSettings
-from denskit.simulation.potential import Potential, crowding_for, potential_of
-from denskit.simulation.structures import batch_of
+from denskit.simulation.potential import Potential, crowding_for, potential_of, reach_of
+from denskit.simulation.structures import batch_of, system_of
 from denskit.units import AMU, GPA
 
 SHORT_RUN = 100.0  # fs without a thermostat, to measure the drift of a model that may not conserve energy
@@ -103,7 +105,7 @@ def molecular_dynamics(
     potential = cast(Potential, potential_of(potential, stress=settings.ensemble == "npt"))
     _check_committee(plan, potential)
     batch, masses = batch_of(structures, potential.device), _masses(structures)
-    origin = origin_of(batch, masses, potential)
+    origin, boxed = origin_of(batch, masses, potential), _boxed(structures, potential)
     dynamics = Dynamics(potential, settings)
     work = WorkFolder(folder, "simulation", RESTART)
     with work.opened(resume=resume, say=say) as continues:
@@ -111,7 +113,7 @@ def molecular_dynamics(
             restart = _resumed(work, plan, origin, batch.positions.device)
             say(f"continuing from step {restart.state.step} of {folder}")
         else:
-            for message in [*_notes(structures, potential), *warnings_of(potential, batch, settings)]:
+            for message in [*_notes(structures, potential, settings), *warnings_of(potential, batch, settings)]:
                 say(message)
             restart = Restart(state=dynamics.start(batch, masses=masses), settings=settings, origin=origin)
             for message in _about_pressure(potential, restart.state):
@@ -120,7 +122,7 @@ def molecular_dynamics(
         simulation = Simulation(
             dynamics=dynamics,
             state=restart.state,
-            observers=_observers(plan, batch, restart.state),
+            observers=_observers(plan, batch, restart.state, ~batch.pbc.any(1) | boxed),
             failures=restart.failures,
             certain=plan.uncertain if plan.stop_uncertain else None,
             seen=bool(restart.files),  # the restart file of the very start has none
@@ -131,11 +133,11 @@ def molecular_dynamics(
             files = {path.name: path.stat().st_size for path in sorted(_appended(folder))}
             replace(restart, state=state, failures=simulation.failures, files=files).save(work.marker)
 
-        write_frame = TrajectoryWriter(folder, settings.timestep)
+        write_frame = TrajectoryWriter(folder, settings.timestep, structures)
         simulation.recorders = [
             (plan.statistics_every, StatisticsWriter(folder / STATISTICS, dynamics)),
             (plan.frame_every, write_frame),
-            *_uncertainty_recorders(plan),
+            *_uncertainty_recorders(plan, structures),
             (plan.restart_every, save),
             (1, _Clock(progress, plan, restart.state.step)),
         ]
@@ -207,8 +209,9 @@ def _masses(structures: Sequence[ase.Atoms]) -> Tensor:
     return torch.from_numpy(np.concatenate([atoms.get_masses() for atoms in structures])) * AMU
 
 
-def _notes(structures: Sequence[ase.Atoms], potential: Potential) -> list[str]:
-    """Notes about crowded cells, masses unlike the standard ones, which are used, and velocities, which are not."""
+def _notes(structures: Sequence[ase.Atoms], potential: Potential, settings: DynamicsSettings) -> list[str]:
+    """Notes about crowded cells, masses unlike the standard ones, which are used, velocities, which are not, and
+    molecules that turn."""
     heavy = sum(not np.allclose(atoms.get_masses(), atomic_masses[atoms.numbers]) for atoms in structures)
     moving = sum(bool(np.any(atoms.get_momenta())) for atoms in structures)
     costs = {atoms.get_chemical_formula(): crowding_for(potential, atoms) for atoms in structures}
@@ -220,7 +223,7 @@ def _notes(structures: Sequence[ase.Atoms], potential: Potential) -> list[str]:
             f"note: velocities of {counted(moving, 'structure')} are not used; momenta are drawn at the temperature. "
             "ASE's dynamics with DenskitCalculator use those of the structure"
         )
-    return said
+    return said + _about_rotation(structures, potential, settings)
 
 
 def _about_pressure(potential: Potential, state: State) -> list[str]:
@@ -237,14 +240,35 @@ def _about_pressure(potential: Potential, state: State) -> list[str]:
     return found
 
 
-def _observers(plan: DynamicsPlan, batch: Batch, state: State) -> list[Observer]:
-    """Observers of the systems that are left; bonds are those of the initial structures."""
+def _boxed(structures: Sequence[ase.Atoms], potential: Potential) -> Tensor:
+    """Structures [B] that are molecules alone in a periodic box."""
+    found = [is_boxed(system_of(atoms), reach_of(potential)) for atoms in structures]
+    return torch.tensor(found, device=potential.device)
+
+
+def _about_rotation(structures: Sequence[ase.Atoms], potential: Potential, settings: DynamicsSettings) -> list[str]:
+    """A warning of molecules whose rotation a Nosé-Hoover chain keeps apart from their vibrations."""
+    boxed = _boxed(structures, potential)
+    turning = boxed | (free_molecules(batch_of(structures, potential.device)) if settings.rotation else False)
+    if settings.ensemble != "nvt" or not bool(turning.any()):
+        return []
+    boxes = " in a periodic box" if bool(boxed.any()) else ""
+    remedy = "make the structure not periodic" if boxes else "start without rotation"
+    return [
+        f"warning: {counted(int(turning.sum()), 'replica')} of a molecule that turns freely{boxes}: nvt scales all "
+        "momenta alike, so the energy of its rotation never reaches its vibrations, which stay hotter or colder than "
+        f"the temperature. Use the ensemble langevin, or {remedy}"
+    ]
+
+
+def _observers(plan: DynamicsPlan, batch: Batch, state: State, molecules: Tensor) -> list[Observer]:
+    """Observers of the systems that are left; bonds are those of the initial structures of ``molecules`` [B]."""
     observers: list[Observer] = [Finite(), NotTooHot(plan.settings.temperature)]
     left = torch.isin(torch.arange(batch.num_systems, device=state.replicas.device), state.replicas)
     if plan.settings.ensemble == "npt":
         observers.append(VolumeWithin(batch.cell.double().det().abs()).select(left))
-    if plan.bonds and not bool(batch.pbc.any()):
-        observers.append(BondStability(find_bonds(batch)).select(left))
+    if plan.bonds and bool(molecules.any()):
+        observers.append(BondStability(find_bonds(batch).within(molecules)).select(left))
     return observers
 
 
@@ -255,12 +279,12 @@ def _check_committee(plan: DynamicsPlan, potential: Potential) -> None:
         raise ValueError("one model does not know how certain it is: give a committee of two models or more")
 
 
-def _uncertainty_recorders(plan: DynamicsPlan) -> list[tuple[int, Recorder]]:
+def _uncertainty_recorders(plan: DynamicsPlan, structures: Sequence[ase.Atoms]) -> list[tuple[int, Recorder]]:
     if plan.uncertain is None:
         return []
     writer = UncertainWriter(
         plan.folder / UNCERTAIN_FRAMES, plan.settings.timestep, plan.uncertain, apart=plan.uncertain_every,
-        most=plan.uncertain_frames,
+        most=plan.uncertain_frames, starts=structures,
     )  # fmt: skip
     return [(Simulation.look_every, writer)]
 

@@ -57,7 +57,7 @@ def degrees_of_freedom(batch: Batch, masses: Tensor, *, momentum: bool, rotation
     if not momentum:
         free = free - 3.0 * _floating(batch)
     if not rotation:
-        free = free - torch.where(_molecule(batch), _axes(_inertia(batch, masses, batch.positions)), 0.0)
+        free = free - torch.where(free_molecules(batch), _axes(_inertia(batch, masses, batch.positions)), 0.0)
     still = (free < 1).nonzero()[:, 0].tolist()
     if still:
         raise ValueError(
@@ -71,7 +71,8 @@ def _floating(batch: Batch) -> Tensor:
     return batch.sum_over_atoms(batch.fixed.double()) == 0
 
 
-def _molecule(batch: Batch) -> Tensor:
+def free_molecules(batch: Batch) -> Tensor:
+    """Systems [B] that are neither periodic nor have fixed atoms: they keep their angular momentum."""
     return _floating(batch) & ~batch.pbc.any(1)
 
 
@@ -101,5 +102,5 @@ def _without_rotation(batch: Batch, masses: Tensor, momenta: Tensor) -> Tensor:
     inertia = _inertia(batch, masses, batch.positions)
     # a linear molecule has no moment about its axis, which the pseudo-inverse leaves out
     omega = (torch.linalg.pinv(inertia, rtol=1e-6, hermitian=True) @ angular[:, :, None])[:, :, 0]
-    omega = torch.where(_molecule(batch)[:, None], omega, 0.0)[batch.system_index]
+    omega = torch.where(free_molecules(batch)[:, None], omega, 0.0)[batch.system_index]
     return momenta - masses[:, None] * torch.linalg.cross(omega, r)

@@ -100,8 +100,13 @@ class Bonds:
         apart = positions[:, self.pairs[0]] - positions[:, self.pairs[1]]
         return replace(self, mean=torch.linalg.vector_norm(apart, dim=-1).mean(0))
 
+    def within(self, systems: Tensor) -> Bonds:
+        """Without those of the systems where ``systems`` [B] is False, which keep their numbers."""
+        kept = systems[self.system]
+        return Bonds(pairs=self.pairs[:, kept], shift=self.shift[kept], system=self.system[kept], mean=self.mean[kept])
+
     def select(self, keep: Tensor) -> Bonds:
-        """The bonds of the systems where ``keep`` [B] is True."""
+        """The bonds of the systems where ``keep`` [B] is True, and no other systems."""
         kept = keep[self.system]
         system = (keep.long().cumsum(0) - 1)[self.system[kept]]
         return Bonds(pairs=self.pairs[:, kept], shift=self.shift[kept], system=system, mean=self.mean[kept])

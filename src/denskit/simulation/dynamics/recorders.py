@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import ase.units
 import torch
 from ase.calculators.singlepoint import SinglePointCalculator
 
+from denskit.data.base import ELECTRONS
 from denskit.files import writing
 from denskit.simulation.dynamics.committee import spread_of
 from denskit.simulation.dynamics.integrators import Dynamics, State
@@ -25,14 +27,16 @@ COLUMNS = (
     "drift_meV_per_atom",
 )  # fmt: skip
 CELL_COLUMNS = ("volume_A3", "pressure_GPa")  # of constant pressure
+_BY_ATOM = ("initial_charges", "initial_magmoms")
 SPREAD_COLUMNS = ("energy_std_eV", "max_forces_std_eV_per_A")  # of committees
 
 
-def snapshots(state: State, time: float) -> list[ase.Atoms]:
+def snapshots(state: State, time: float, starts: Sequence[ase.Atoms] = ()) -> list[ase.Atoms]:
     """The systems as ASE atoms with momenta, energy, forces, perhaps stress; ``time`` (ps) and replica in ``info``.
 
-    Masses unlike the standard ones go with them.  Of a committee, also ``energy_std`` (eV) and ``max_forces_std``
-    (eV/Å) in ``info``, ``forces_std`` in ``arrays``.
+    Charges and spins are those of the structure of ``starts`` that a replica began from: labels of a frame are to be
+    those of the same state.  Masses unlike the standard ones go with them.  Of a committee, also ``energy_std`` (eV)
+    and ``max_forces_std`` (eV/Å) in ``info``, ``forces_std`` in ``arrays``.
     """
     momenta = (state.momenta / AMU / ase.units.fs).cpu().numpy()  # ASE: sqrt(amu eV)
     forces, energy = state.forces.cpu().numpy(), state.energy.tolist()
@@ -50,8 +54,17 @@ def snapshots(state: State, time: float) -> list[ase.Atoms]:
         if state.energy_std is not None and state.forces_std is not None:
             atoms.arrays["forces_std"] = state.forces_std[own].cpu().numpy()
             atoms.info |= {"energy_std": float(state.energy_std[place]), "max_forces_std": float(spread[place])}
+        if starts:
+            _carry_electrons(starts[atoms.info["replica"]], atoms)
         start += len(atoms)
     return structures
+
+
+def _carry_electrons(given: ase.Atoms, atoms: ase.Atoms) -> None:
+    """Give ``atoms`` the total and initial charges and spins of a structure."""
+    atoms.info |= {name: given.info[name] for name in ELECTRONS if name in given.info}
+    for name in (name for name in _BY_ATOM if given.has(name)):
+        atoms.set_array(name, given.get_array(name))
 
 
 @dataclass
@@ -60,11 +73,12 @@ class TrajectoryWriter:
 
     folder: Path
     timestep: float  # fs
+    starts: Sequence[ase.Atoms] = ()  # structures that the replicas began from
     last: int | None = None  # step that was written last
 
     def __call__(self, state: State) -> None:
         """Write one frame of each system."""
-        for atoms in snapshots(state, state.step * self.timestep / 1000):
+        for atoms in snapshots(state, state.step * self.timestep / 1000, self.starts):
             path = self.folder / f"trajectory_{atoms.info['replica']:02d}.extxyz"
             with writing(path):
                 ase.io.write(path, atoms, format="extxyz", append=True)
@@ -82,10 +96,13 @@ class UncertainWriter:
         limit: eV/Å.
         apart: fs at least between two frames of a replica.
         most: frames in all.
+        starts: structures that the replicas began from.
     """
 
-    def __init__(self, path: Path, timestep: float, limit: float, *, apart: float, most: int) -> None:
-        self.path, self.timestep, self.limit, self.most = path, timestep, limit, most
+    def __init__(
+        self, path: Path, timestep: float, limit: float, *, apart: float, most: int, starts: Sequence[ase.Atoms] = ()
+    ) -> None:
+        self.path, self.timestep, self.limit, self.most, self.starts = path, timestep, limit, most, starts
         self.stride = apart / timestep  # steps
         kept = list(ase.io.iread(path, index=":")) if path.exists() else []
         self.count = len(kept)
@@ -101,7 +118,8 @@ class UncertainWriter:
         if self.count >= self.most or not any(due):
             return
         keep = torch.tensor(due, device=state.replicas.device)
-        found = snapshots(state.select(keep), state.step * self.timestep / 1000)[: self.most - self.count]
+        time = state.step * self.timestep / 1000
+        found = snapshots(state.select(keep), time, self.starts)[: self.most - self.count]
         with writing(self.path):
             ase.io.write(self.path, found, format="extxyz", append=True)
         self.count += len(found)

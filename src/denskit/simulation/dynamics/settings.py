@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from denskit.settings import Settings
 
@@ -30,5 +30,11 @@ class DynamicsSettings(Settings):
     """GPa, of npt."""
     pressure_time: float = Field(500.0, gt=0)
     """fs, in which the volume relaxes in npt."""
-    rotation: bool = Field(True)
-    """Molecules start with angular momentum."""
+    rotation: bool = Field(None, validate_default=True)
+    """Molecules start with angular momentum; default: but for nvt, whose chain scales all momenta alike, so that the
+    energy of a free molecule's rotation would never reach its vibrations."""
+
+    @field_validator("rotation", mode="before")
+    @classmethod
+    def _as_the_ensemble_needs(cls, value: Any, info: ValidationInfo) -> Any:
+        return info.data.get("ensemble") != "nvt" if value is None else value

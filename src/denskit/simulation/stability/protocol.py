@@ -49,9 +49,9 @@ class StudySettings(Settings):
         return round(length * 1000 / self.timestep)
 
     def dynamics(self, ensemble: str) -> DynamicsSettings:
-        """Settings of the integrator, with one thermostat (as published) instead of a chain."""
+        """Settings of the integrator; as published, one thermostat instead of a chain, and molecules that turn."""
         chosen = self.model_dump(include={"temperature", "timestep", "seed", "relaxation_time"})
-        return DynamicsSettings.model_validate({"ensemble": ensemble, "links": 1, **chosen})
+        return DynamicsSettings.model_validate({"ensemble": ensemble, "links": 1, "rotation": True, **chosen})
 
 
 @dataclass(frozen=True, kw_only=True)
