@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from denskit.cli import app
 from denskit.data import load_data
 from denskit.data.base import collate
+from denskit.data.splits import Splits
 from denskit.data.writing import plain, relabelled
 from denskit.evaluation.evaluate import evaluate, evaluate_splits, predict, predict_file, read_structures
 from denskit.geometry.neighbors import build_neighbors
@@ -124,7 +125,10 @@ def test_a_committee_is_not_judged_on_what_a_member_has_seen(tiny: Tiny, tmp_pat
         "denskit evaluate without a file judges the test split of a run"
         for run, count in ((first, 8), (whole, 18))
     ]
-    assert not any("warning" in line for line in read_structures(first, few)[1])
+    copies = int((Splits.read(first / "splits.json").train < 2).sum())
+    warned = [line for line in read_structures(first, few)[1] if line.startswith("warning")]
+    assert len(warned) == (copies > 0)
+    assert not copies or f"{first} has trained on copies of {copies} of the 2 structures of {few}, whose" in warned[0]
     best = first / "checkpoints" / "best.safetensors"
     assert f"{best} has trained on 8 of the 18" in read_structures(best, file)[1][-1]
     alone = shutil.copy(first / "model.safetensors", tmp_path / "alone.safetensors")
@@ -133,6 +137,18 @@ def test_a_committee_is_not_judged_on_what_a_member_has_seen(tiny: Tiny, tmp_pat
         evaluate([first, whole])
     with pytest.warns(UserWarning, match="a force field in memory has trained on the structures judged is not known"):
         evaluate([first, load_model(second)])
+    turned = tmp_path / "turned.extxyz"
+    ase.io.write(turned, ase.io.read(file, ":")[::-1])
+    copied = trained("copied", f"data.path={turned}", divided[1])
+    judged = 17 - Splits.read(first / "splits.json").test  # their numbers in the turned file
+    split = Splits.read(copied / "splits.json")
+    seen = np.isin(judged, [*split.train, *split.valid]).sum()
+    assert seen, "choose another seed"
+    with pytest.raises(ValueError, match=rf"copied has trained on {seen} of the 6 test structures of .*run0, so"):
+        evaluate([first, copied])
+    turned.unlink()
+    with pytest.warns(UserWarning, match="copied has trained on the structures judged is not known"):
+        evaluate([first, copied])
     other = trained("other", *divided, "model.cutoff=3.5")
     with pytest.raises(ValueError, match=r"same neighbours; found cutoff 3.0.*; cutoff 3.5"):
         evaluate([first, other])

@@ -4,15 +4,17 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ase.build import molecule
 from ase.calculators.emt import EMT
-from ase.io import write
+from ase.io import read, write
 from typer.testing import CliRunner
 
 from denskit.cli import app
-from denskit.data.splits import Splits
-from denskit.evaluation.evaluate import evaluate
+from denskit.data import load_data
+from denskit.data.splits import Splits, identity_of
+from denskit.evaluation.evaluate import evaluate, run_data
 from denskit.evaluation.unseen import warnings_for_split
 from denskit.models.model_file import load_model, read_header, save_model
 from denskit.training.load_config import load_config
@@ -208,7 +210,7 @@ def test_structures_that_the_starting_model_learned_are_named(tmp_path: Path) ->
     parts = [f"data.path={data}", "data.split.train=2", "data.split.valid=2", "data.split.test=2", *SMALL]
     train(load_config("demo", [*parts, f"output={first}", "training.max_steps=1"]))
     splits = Splits.load(first / "splits.json", of=data)
-    assert warnings_for_split([first], "test") == []
+    assert warnings_for_split([first], "test", run_data(first).test) == []
 
     other = replace(splits, train=splits.test, valid=splits.train, test=splits.valid)
     other.save(tmp_path / "other.json")
@@ -217,7 +219,7 @@ def test_structures_that_the_starting_model_learned_are_named(tmp_path: Path) ->
         [f"data.path={data}", f"data.split.file={tmp_path / 'other.json'}", *SMALL, f"training.init_from={first}",
          f"output={tmp_path / 'second'}", "training.max_steps=1"],
     )  # fmt: skip
-    (warning,) = seen_before(config, other)
+    (warning,) = seen_before(config, other, load_data(config.data, 0).judged)
     assert "has trained on 2 of the 2 valid structures and 2 of the 2 test structures" in warning
     assert f"data.split.file={first / 'splits.json'}" in warning
     run = train(config)
@@ -225,4 +227,34 @@ def test_structures_that_the_starting_model_learned_are_named(tmp_path: Path) ->
     with pytest.warns(UserWarning, match="2 of the 2 test structures"):
         evaluate(run)
     kept = [f"data.path={data}", f"data.split.file={first / 'splits.json'}", *SMALL, f"training.init_from={first}"]
-    assert seen_before(load_config("demo", [*kept, "training.max_steps=1"]), splits) == []
+    same = load_config("demo", [*kept, "training.max_steps=1"])
+    assert seen_before(same, splits, load_data(same.data, 0).judged) == []
+
+
+def test_structures_of_a_file_that_has_grown_are_recognized(tmp_path: Path) -> None:
+    """As in active learning, which adds frames to the file that the first model has divided."""
+    data, first, grown = tmp_path / "mine.extxyz", tmp_path / "first", tmp_path / "grown.extxyz"
+    _write(data, 0.0)
+    split = ["data.split.train=2", "data.split.valid=2", "data.split.test=2", "training.max_steps=1", *SMALL]
+    train(load_config("demo", [f"data.path={data}", *split, f"output={first}"]))
+    later = read(data, ":")
+    new = later[0].copy()
+    new.rattle(0.1, seed=9)
+    new.arrays["REF_forces"] = later[0].arrays["REF_forces"]
+    write(grown, [*later, new])
+    old = Splits.read(first / "splits.json")
+    both = Splits(train=old.test, valid=old.train[:1], test=np.array([old.train[1], old.valid[0], 6]))
+    about = dict(zip(("size", "sha256"), identity_of(grown), strict=True))
+    replace(both, file=grown.name, **about).save(tmp_path / "new.json")
+    second = load_config(
+        "demo",
+        [f"data.path={grown}", f"data.split.file={tmp_path / 'new.json'}", *SMALL, "training.max_steps=1",
+         f"training.init_from={first}", f"output={tmp_path / 'second'}"],
+    )  # fmt: skip
+    run = train(second)
+    told = "has trained on 1 of the 1 valid structures and 2 of the 3 test structures (or was chosen by them)"
+    assert told in (run / "train.log").read_text() and "data.valid, data.test" in (run / "train.log").read_text()
+    with pytest.warns(UserWarning, match="has trained on 2 of the 3 test structures"):
+        evaluate(run)
+    data.unlink()
+    assert seen_before(second, both, load_data(second.data, 0).judged) == [], "cannot be told"

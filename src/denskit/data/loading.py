@@ -52,6 +52,11 @@ class LoadedData:
     messages: list[str]  # findings and decisions, for the log
     references: References  # for fit_scaling: the config's, ``isolated`` resolved to energies in eV
 
+    @property
+    def judged(self) -> dict[str, Source | None]:
+        """What a run is judged by, by part."""
+        return {"valid": self.valid, "test": self.test}
+
 
 def read_file(
     path: str | Path, config: DataConfig | None = None, *, required: Sequence[str] = ()

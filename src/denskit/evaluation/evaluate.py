@@ -83,9 +83,10 @@ def evaluate(
     predictor = load_predictor(model, checkpoint, str(processes.device) if processes else device)
     structures = source_of(model, source, split, data)
     if source is None and split != "train":
-        require_unseen(models_of(model), split)
-        for said in warnings_for_split(models_of(model), split) if processes is None or processes.is_first else ():
-            warn(said.removeprefix("warning: "))
+        require_unseen(models_of(model), split, structures)
+        if processes is None or processes.is_first:
+            for said in warnings_for_split(models_of(model), split, structures):
+                warn(said.removeprefix("warning: "))
     return _errors(predictor, structures, batch_size, processes)
 
 
@@ -303,7 +304,7 @@ def read_structures(
     if isinstance(source, str | os.PathLike):
         found, messages = read_given(Path(source), reading(model, source, data), read_file)
         require_keys(data, found)
-        messages += warnings_for_file(members, Path(source), len(found))
+        messages += warnings_for_file(members, Path(source), found)
         return found, messages + geometry_warnings(found, str(source))
     config = reading(model, "frames.extxyz", data)
     arrays, messages = structures_of(source, config)

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
+from denskit.data.base import Source
 from denskit.data.readers.formats import is_there, places_in
-from denskit.data.splits import PARTS, identity_of
+from denskit.data.splits import identity_of
 from denskit.models.base import ForceField
 from denskit.models.model_file import Model, read_header, run_settings
 from denskit.runtime.warning import warn
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import folder_of, model_file
-from denskit.training.seen import seen_before
-
-_SEEN = {"test": ("train", "valid"), "valid": ("train",)}  # parts of a member's split, by the part that is judged
+from denskit.training.seen import places_seen, seen_before
 
 
-def require_unseen(members: Sequence[Model], split: str) -> None:
-    """Compare the ``split`` of the first run with what the others have trained on.
+def require_unseen(members: Sequence[Model], split: str, structures: Source) -> None:
+    """Compare the ``structures`` of the ``split`` of the first run with what the others have trained on.
 
     Raises ValueError where they share structures, or another member was trained on the whole file; warns where that
     cannot be told.
@@ -33,25 +29,26 @@ def require_unseen(members: Sequence[Model], split: str) -> None:
     advice = f"Judge the committee on another file, or train its members on one split, data.split.file={first.splits}"
     for member in members[1:]:
         name = "a force field in memory" if isinstance(member, ForceField) else os.fspath(member)
-        own = None if isinstance(member, ForceField) else folder_of(member).divided()
-        if judged is None or own is None:
+        if isinstance(member, ForceField):
+            warn(f"whether {name} has trained on the structures judged is not known")
+            continue
+        if judged is not None and folder_of(member).divided() is None:
             divided = _files(members[0], False)
-            if judged is not None and not isinstance(member, ForceField) and (shared := divided & _files(member)):
+            if shared := divided & _files(member):
                 whole = "the whole file that" if shared == divided else f"{len(shared)} of {len(divided)} files that"
                 raise ValueError(f"{name} was trained on {whole} {first.path} divides. {advice}")
+        places = places_seen(folder_of(member), judged, split, structures)
+        if places is None:
             warn(f"whether {name} has trained on the structures judged is not known")
-        elif own.sha256 == judged.sha256:
-            numbers = getattr(judged, split)
-            seen = np.isin(numbers, np.concatenate([getattr(own, part) for part in _SEEN[split]])).sum()
-            if seen:
-                raise ValueError(
-                    f"{name} has trained on {seen} of the {len(numbers)} {split} structures of "
-                    f"{first.path}, so its errors there mean nothing. {advice}"
-                )
+        elif len(places):
+            raise ValueError(
+                f"{name} has trained on {len(places)} of the {len(structures)} {split} structures of "
+                f"{first.path}, so its errors there mean nothing. {advice}"
+            )
 
 
-def warnings_for_file(members: Sequence[Model], file: Path, frames: int) -> list[str]:
-    """Warnings where members have trained on some of the ``frames`` structures of a file; copies are not recognized."""
+def warnings_for_file(members: Sequence[Model], file: Path, structures: Source) -> list[str]:
+    """Warnings where members have trained on some of the ``structures`` of a file, or on copies of them."""
     file = file.expanduser()
     if not is_there(file):  # an address
         return []
@@ -60,7 +57,7 @@ def warnings_for_file(members: Sequence[Model], file: Path, frames: int) -> list
     told = [member for member in models if given & _files(member)]
     splits = [folder_of(member).divided() for member in told]
     same = identity_of(file) if any(splits) else None
-    said = []
+    frames, seen_by = len(structures), {}
     for member, split in zip(told, splits, strict=True):
         part = f"the {frames} structures of {file}"
         if not (own := given & _files(member, False)):  # replayed
@@ -74,21 +71,28 @@ def warnings_for_file(members: Sequence[Model], file: Path, frames: int) -> list
             seen = f"{len(split.train)} of {part}"
         else:
             seen = f"{file} as it was ({split.size:,} bytes), perhaps on some of its {frames} structures"
-        said.append(
-            f"warning: {os.fspath(member)} has trained on {seen}, whose errors say little about others; denskit "
-            "evaluate without a file judges the test split of a run"
-        )
-    return said
+        seen_by[member] = seen
+    for member in (model for model in models if model not in told):
+        copies = places_seen(folder_of(member), None, "valid", structures)
+        if copies is not None and len(copies):
+            seen_by[member] = f"copies of {len(copies)} of the {frames} structures of {file}"
+    return [
+        f"warning: {os.fspath(member)} has trained on {seen_by[member]}, whose errors say little about others; denskit "
+        "evaluate without a file judges the test split of a run"
+        for member in models
+        if member in seen_by
+    ]
 
 
-def warnings_for_split(members: Sequence[Model], split: str) -> list[str]:
-    """Warnings where models that runs were fine-tuned from have trained on the ``split`` of the first run's data."""
+def warnings_for_split(members: Sequence[Model], split: str, structures: Source) -> list[str]:
+    """Warnings where models that runs were fine-tuned from have trained on the ``structures`` of the ``split`` of the
+    first run's data."""
     runs = [folder_of(member) for member in members if not isinstance(member, ForceField)]
     splits = None if not runs or isinstance(members[0], ForceField) else runs[0].divided()
-    if splits is None or split == "train":
+    if split == "train":
         return []
-    judged = replace(splits, **{part: getattr(splits, part)[:0] for part in PARTS if part != split})
-    return [said for run in runs if run.config.is_file() for said in seen_before(load_config(run.path), judged)]
+    judged = {split: structures}
+    return [said for run in runs if run.config.is_file() for said in seen_before(load_config(run.path), splits, judged)]
 
 
 def _is_divided(member: str | os.PathLike[str]) -> bool:

@@ -76,7 +76,7 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say | None
         fitted, cost, said = _sized(config, larger, group, say)
         memory = peak_memory(group.device) + (number - 1) * held
         cost = replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)
-        said += seen_before(fitted, data.splits)
+        said += seen_before(fitted, data.splits, data.judged)
         found.append(Forecast(_planned(fitted, cost, larger.train), cost, group.count, said))
     return found
 

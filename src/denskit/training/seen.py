@@ -2,44 +2,107 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
+from denskit.data import LoadedData, load_data
+from denskit.data.base import Lazy, Source
+from denskit.data.loading import QUICK
+from denskit.data.readers.formats import are_shards, is_there, size_of
 from denskit.data.splits import Splits
+from denskit.data.structure_arrays import geometry_key
 from denskit.models.model_file import run_settings
-from denskit.training.run_folder import folder_of, model_file
+from denskit.reading.remote import address_of
+from denskit.training.inputs import structures_of
+from denskit.training.load_config import load_config
+from denskit.training.run_folder import RunFolder, folder_of, model_file
 from denskit.training.settings import RunConfig
 
+LEARNED = {"valid": ("train",), "test": ("train", "valid")}  # parts of another run, by the part that is judged here
 _FIRST = 20  # models of a chain of fine-tunings that are looked at
 
 
-def seen_before(config: RunConfig, splits: Splits | None) -> list[str]:
+def seen_before(config: RunConfig, splits: Splits | None, judged: Mapping[str, Source | None]) -> list[str]:
     """A warning where the model that fine-tuning starts from has trained on structures that the run is judged by.
 
-    Looks at the models that it was fine-tuned from in turn, too; other copies of a file are not recognized.
+    Looks at the models that it was fine-tuned from in turn, too.
+
+    Args:
+        config: of the run.
+        splits: of its file, if it divides one.
+        judged: its structures by part, "valid" and "test"; a test file that was not read yet is not looked at.
     """
-    origin, first = config.training.init_from, ""
-    seen: dict[str, set[int]] = {"valid": set(), "test": set()}  # by the part of the run that is judged
-    for _ in range(_FIRST if splits is not None else 0):
+    parts = {part: source for part, source in judged.items() if source is not None and not isinstance(source, Lazy)}
+    seen: dict[str, set[int]] = {part: set() for part in parts}  # places
+    origin, same_file = config.training.init_from, ""
+    for _ in range(_FIRST if parts else 0):
         if origin is None or not Path(origin).exists():
             break
         folder = folder_of(origin)
-        own = folder.divided()
-        if splits is not None and own is not None and own.sha256 == splits.sha256:
-            seen["valid"].update(own.train.tolist())
-            seen["test"].update(own.train.tolist(), own.valid.tolist())  # by which it was chosen
-            first = first or str(folder.splits)
+        for part, source in parts.items():
+            places = places_seen(folder, splits, part, source)
+            seen[part].update([] if places is None else places.tolist())
+        if splits is not None and (own := folder.divided()) is not None and own.sha256 == splits.sha256:
+            same_file = same_file or str(folder.splits)
         try:
             origin = run_settings(model_file(origin)).get("training", {}).get("init_from")
         except (FileNotFoundError, ValueError):
             break
-    shared = [(part, getattr(splits, part, np.zeros(0, dtype=int)), numbers) for part, numbers in seen.items()]
-    counts = [(part, len(own), len(numbers & set(own.tolist()))) for part, own, numbers in shared]
-    listed = " and ".join(f"{count} of the {of} {part} structures" for part, of, count in counts if count)
-    if not listed:
-        return []
-    return [
-        f"warning: the model of training.init_from={config.training.init_from} has trained on {listed} (or was chosen "
-        f"by them), so errors on them will be too low; data.split.file={first} divides the file as there"
+    counts = [
+        f"{len(seen[part])} of the {len(source)} {part} structures" for part, source in parts.items() if seen[part]
     ]
+    if not counts:
+        return []
+    remedy = "give other structures to judge by, as files of their own (data.valid, data.test)"
+    if same_file:
+        remedy = f"data.split.file={same_file} divides the file as there"
+    return [
+        f"warning: the model of training.init_from={config.training.init_from} has trained on {' and '.join(counts)} "
+        f"(or was chosen by them), so errors on them will be too low; {remedy}"
+    ]
+
+
+def places_seen(folder: RunFolder, splits: Splits | None, part: str, judged: Source) -> np.ndarray | None:
+    """Places in ``judged`` of structures that a run has learned from, or was chosen by where they are a test.
+
+    Of one file its frames are compared, of files in memory geometries (to 1e-6 Å); None where neither can be.
+
+    Args:
+        folder: of the run.
+        splits: that ``judged`` is the ``part`` of, "valid" or "test"; None where each part is a file of its own.
+        part: likewise.
+        judged: the structures.
+    """
+    own = folder.divided()
+    if own is not None and splits is not None and own.sha256 == splits.sha256:
+        known = np.concatenate([getattr(own, name) for name in LEARNED[part]])
+        return np.flatnonzero(np.isin(getattr(splits, part), known))
+    data = _data_of(folder) if judged.in_memory else None
+    if data is None:
+        return None
+    learned = [source for name in LEARNED[part] if (source := getattr(data, name)) is not None]
+    if not all(source.in_memory for source in learned):
+        return None
+    known_keys = {geometry_key(system) for source in learned for system in source}
+    return np.flatnonzero([geometry_key(system) in known_keys for system in judged])
+
+
+def _data_of(folder: RunFolder) -> LoadedData | None:
+    """The structures of a run, where its files are there, small and as they were."""
+    if not folder.config.is_file():
+        return None
+    config = load_config(folder.path)
+    names = [name for _, name in structures_of(config)[:-1] if name is not None]
+    if not names or any(address_of(name) is not None for name in names):
+        return None
+    paths = [Path(name).expanduser() for name in names]
+    if not all(is_there(path) and not are_shards(path) for path in paths) or sum(map(size_of, paths)) > QUICK:
+        return None
+    with suppress(ValueError, OSError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said when the run began
+        return load_data(folder.as_divided(config.data), config.seed, config.required_labels)
+    return None

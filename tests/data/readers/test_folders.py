@@ -25,6 +25,11 @@ from denskit.training.run import train
 from trained import TRAINED
 
 
+def _said_of(run: Path, given: str | Path) -> list[str]:
+    """The warnings where a file, folder or pattern is judged by a run."""
+    return warnings_for_file([run], Path(given), read_files(given, DataConfig())[0])
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     water, methane = molecule("H2O"), molecule("CH4")
@@ -95,28 +100,29 @@ def test_the_files_of_a_folder_or_pattern_are_trained_on(tmp_path: Path, pattern
     settings = {"data.path": given, "data.split": split, "training.max_steps": 2}
     run = train(load_config("demo", settings | {"output": output}))
     parts = sorted((tmp_path / "calc").rglob("*.extxyz"))
-    said = [warnings_for_file([run], file, 1) for file in (*parts, whole)]
+    said = [_said_of(run, file) for file in (*parts, whole)]
     for file, (warning,) in zip(parts, said[:-1], strict=True):
         assert warning.startswith(f"warning: {output} has trained on files of which {file} is one, whose errors")
-    assert said[-1] == [], "another file with the same structures is not recognized"
-    (one,) = warnings_for_file([run], Path(given), 24)
+    (copied,) = said[-1]
+    assert copied.startswith(f"warning: {output} has trained on copies of 12 of the 24 structures of {whole}, whose")
+    (one,) = _said_of(run, Path(given))
     assert one.startswith(f"warning: {output} has trained on 12 of the 24 structures of {given}, whose")
     given_otherwise = [tmp_path / "calc" / "**" / "*.extxyz", *([] if pattern else [tmp_path / "calc" / "*"])]
     for other in given_otherwise:
-        (one,) = warnings_for_file([run], other, 24)
+        (one,) = _said_of(run, other)
         assert one.startswith(f"warning: {output} has trained on 12 of the 24 structures of {other}, whose")
     some = tmp_path / "calc" / ("0*/run.extxyz" if pattern else "0*.extxyz")
-    (one,) = warnings_for_file([run], some, 10)
+    (one,) = _said_of(run, some)
     assert one.startswith(f"warning: {output} has trained on 10 of the 10 files of {some}, whose")
     if pattern == "*/run.extxyz":
         ase.io.write(parts[0].with_name("new.extxyz"), frames[:2])
-        (one,) = warnings_for_file([run], parts[0].parent, 3)
+        (one,) = _said_of(run, parts[0].parent)
         assert f"has trained on 1 of the 2 files of {parts[0].parent}, whose" in one
         parts[0].with_name("new.extxyz").unlink()
     gained = parts[0].parent.with_name("99") / "run.extxyz" if pattern else parts[0].with_name("99.extxyz")
     gained.parent.mkdir(exist_ok=True)
     ase.io.write(gained, frames[0])
-    (one,) = warnings_for_file([run], Path(given), 25)
+    (one,) = _said_of(run, Path(given))
     assert f"has trained on {given} as it was (" in one and "perhaps on some of its 25 structures, whose" in one
     gained.unlink()
     before = identity_of(Path(given))

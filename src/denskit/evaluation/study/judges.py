@@ -81,7 +81,7 @@ def require_judgeable(study: StudyConfig, config: RunConfig) -> None:
         )
     _require_references(study, data.test)
     if config.training.init_from is not None:
-        for warning in seen_before(config, data.splits):
+        for warning in seen_before(config, data.splits, data.judged):
             raise ValueError(warning.removeprefix("warning: "))
     if not study.tests or not data.train.in_memory:  # shards take long
         return
