@@ -21,10 +21,12 @@ from cli_calls import denskit
 from denskit.batch import System
 from denskit.data.base import collate
 from denskit.data.writing import plain
+from denskit.models.model_file import save_model
+from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation.folder import RelaxationFolder
-from denskit.simulation.structures import atoms_of
+from denskit.simulation.structures import atoms_of, batch_of
 
-from trained import TRAINED
+from trained import TRAINED, nearly_free
 
 
 def atoms_named(systems: dict[str, System], *names: str) -> list[ase.Atoms]:
@@ -56,6 +58,23 @@ def test_structures_of_all_kinds(systems: dict[str, System], tmp_path: Path) -> 
     rows = _summary(output)
     assert [row["status"] for row in rows] == ["not_converged"] * 3 + ["unknown_element"]
     assert "name" not in rows[0], "the file names none"
+
+
+def test_a_committee_relaxes_by_its_mean(systems: dict[str, System], tmp_path: Path) -> None:
+    """The models are on record: the same command without the second one does not continue."""
+    file, output, other = tmp_path / "ethanol.extxyz", tmp_path / "out", tmp_path / "other.safetensors"
+    ase.io.write(file, atoms_named(systems, "ethanol"))
+    save_model(other, nearly_free(), {})
+    common = ["relax", TRAINED, file, "-o", output, "--steps", 3, "--fmax", 0, "--dtype", "float64"]
+    done = denskit(*common, "--committee", other)
+    assert done.exit_code == 0, done.output
+    relaxed = ase.io.read(output / "relaxed.extxyz")
+    own, own_other = (Potential(model, dtype="float64")(batch_of([relaxed])) for model in (TRAINED, other))
+    forces = 0.5 * (own.forces + own_other.forces)
+    np.testing.assert_allclose(relaxed.get_forces(), forces, atol=1e-6)
+    assert float((own.forces - forces).abs().max()) > 1e-3
+    refused = denskit(*common, "--resume")
+    assert refused.exit_code == 1 and "holds another" in refused.output
 
 
 def test_the_files_of_a_folder_are_joined(systems: dict[str, System], tmp_path: Path) -> None:

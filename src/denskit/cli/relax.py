@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from denskit.cli.opening import open_potential, open_structures
-from denskit.cli.options import Deterministic, Device, HowRead, Kernels, Processes
+from denskit.cli.options import Committee, Deterministic, Device, HowRead, Kernels, Processes
 from denskit.cli.output import complain, give
 from denskit.cli.sets import origin_of_file, reading_settings
 from denskit.cli.stopping import stoppable
@@ -54,6 +54,7 @@ def relax(
     first_frames: Annotated[
         bool, typer.Option("--first-frames", help="The file holds relaxations: relax the first frame of each.")
     ] = False,
+    committee: Committee = None,
     device: Device = "auto",
     dtype: Annotated[
         Literal["float32", "float64"] | None, typer.Option(help="Of the model; default: the file's.")
@@ -82,7 +83,9 @@ def relax(
         use_deterministic_algorithms()
     settings = _settings(protocol, optimizer, fmax, steps, cell, pressure)
     stress = settings.cell is not None
-    potential = open_potential([model], device, dtype, stress=stress, kernels=kernels, processes=processes)
+    potential = open_potential(
+        [model, *(committee or [])], device, dtype, stress=stress, kernels=kernels, processes=processes
+    )
     data = reading_settings(how or [])
     source, original = _structures(model, file, data, first_frames=first_frames, named=is2re)
     origin = {"model": potential.weights_sha256(), **origin_of_file(file), "first_frames": first_frames}
