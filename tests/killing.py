@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,24 @@ def run(folder: Path, job: Callable[..., Any], *arguments: object, kill_at: int 
 def spread(operations: int, points: int) -> list[int]:
     """Points from the first operation to the last: close to each other at first, where files are begun."""
     return sorted({1 + round((operations - 1) * (point / (points - 1)) ** 1.5) for point in range(points)})
+
+
+def within(seconds: float, condition: Callable[[], bool]) -> bool:
+    """Whether a condition comes true in time."""
+    end = time.monotonic() + seconds
+    while not (met := condition()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return met
+
+
+def lives(process: int) -> bool:
+    """Whether a process runs; one that has ended may still be in the table."""
+    status = Path(f"/proc/{process}/status")
+    try:
+        os.kill(process, 0)
+        return not (status.is_file() and "State:\tZ" in status.read_text())
+    except (ProcessLookupError, FileNotFoundError):
+        return False
 
 
 def leftovers(folder: Path) -> list[str]:

@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from denskit.files import atomic_write, is_empty, locked, output_folder, short_names, write_json
+from denskit.files import atomic_write, is_empty, locked, locked_file, output_folder, short_names, write_json
 from killing import posix, run
 
 
@@ -69,6 +69,19 @@ def test_a_folder_is_locked_for_one_at_a_time(tmp_path: Path) -> None:
     assert not (tmp_path / "unused").exists()
     with pytest.raises(ValueError, match="note is a file"), locked(folder / "note"):
         pass
+
+
+@posix
+def test_a_file_is_locked_for_one_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "labels.extxyz"
+    with locked_file(path), locked_file(tmp_path / "others.extxyz"):
+        with (
+            pytest.raises(ValueError, match=rf"labels.extxyz is in use by process {os.getpid()} on \S+\. Wait until"),
+            locked_file(path),
+        ):
+            pass
+        assert not path.exists()
+    assert not list(tmp_path.iterdir())
 
 
 def _note(folder: Path) -> None:

@@ -79,7 +79,7 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     _require_no_file(folder)
     new, path = not folder.exists(), folder / LOCK
     try:
-        with _held(path, wait=wait, owner=f"process {os.getpid()} on {socket.gethostname()}"):
+        with _held(path, wait=wait, owner=_this_process()):
             try:
                 yield
             finally:
@@ -88,6 +88,24 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
         if new:
             with suppress(OSError):  # not empty
                 folder.rmdir()
+
+
+@contextmanager
+def locked_file(path: Path) -> Iterator[None]:
+    """Hold the lock of a file that is being made, ``.NAME.lock`` beside it.
+
+    As of :func:`locked`; raises ValueError naming the process that holds the lock.
+    """
+    lock = path.with_name(f".{path.name}{LOCK}")
+    with _held(lock, wait=False, owner=_this_process(), what=path):
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _this_process() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def is_locked(folder: Path) -> bool:
@@ -170,13 +188,16 @@ def is_empty(folder: Path, *, but_for: Collection[str] = ()) -> bool:
 
 
 @contextmanager
-def _held(path: Path, *, wait: bool, owner: str = "") -> Iterator[None]:
-    """Hold the lock of a file, made where it is absent, with ``owner`` as its content."""
+def _held(path: Path, *, wait: bool, owner: str = "", what: Path | None = None) -> Iterator[None]:
+    """Hold the lock of a file, made where it is absent, with ``owner`` as its content.
+
+    what: that is in use meanwhile, in messages; None: the file's folder.
+    """
     if fcntl is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
         return
-    handle = _lock(path, wait)
+    handle = _lock(path, wait, what or path.parent)
     try:
         with writing(path):
             os.ftruncate(handle, 0)
@@ -186,7 +207,7 @@ def _held(path: Path, *, wait: bool, owner: str = "") -> Iterator[None]:
         os.close(handle)
 
 
-def _lock(path: Path, wait: bool) -> int:
+def _lock(path: Path, wait: bool, what: Path) -> int:
     """A handle of the locked file at ``path``."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)  # the last owner may have removed the empty folder
@@ -196,9 +217,7 @@ def _lock(path: Path, wait: bool) -> int:
         except BlockingIOError:
             owner = os.pread(handle, 1000, 0).decode(errors="replace").strip() or "another process"
             os.close(handle)
-            raise ValueError(
-                f"{path.parent} is in use by {owner}. Wait until it ends, or stop it (nothing changed)"
-            ) from None
+            raise ValueError(f"{what} is in use by {owner}. Wait until it ends, or stop it (nothing changed)") from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 os.close(handle)

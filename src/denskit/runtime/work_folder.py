@@ -79,11 +79,7 @@ class WorkFolder:
         Raises ValueError naming the changes outside ``may_change``.
         """
         changes = differences(before, now)
-        wrong = [
-            f"{key}: {_shown(old)} then, {_shown(new)} now"
-            for key, (old, new) in changes.items()
-            if key not in may_change
-        ]
+        wrong = in_words({key: values for key, values in changes.items() if key not in may_change})
         if wrong:
             listed = "\n  ".join(wrong)
             raise ValueError(
@@ -114,6 +110,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     return {
         key: (old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)
     }
+
+
+def in_words(changes: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """What :func:`differences` found, a text for each entry."""
+    return [f"{key}: {_shown(old)} then, {_shown(new)} now" for key, (old, new) in changes.items()]
 
 
 def write_state(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
