@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import ase
@@ -17,10 +19,13 @@ from typer.testing import CliRunner
 from denskit.active import label
 from denskit.cli import app
 from denskit.data import read_file
+from denskit.files import locked_file
+from killing import lives, posix, within
 
 LAB = '''
 import os
 import signal
+import time
 
 import numpy as np
 from ase.calculators.emt import EMT
@@ -44,6 +49,36 @@ def fragile():
                 raise RuntimeError("did not converge")
             super().calculate(atoms, *args, **kwargs)
     return Fragile()
+
+def moody():
+    """Fails on frames of three atoms until there is a file "cured"."""
+    class Moody(EMT):
+        def calculate(self, atoms=None, *args, **kwargs):
+            if len(atoms) == 3 and not os.path.exists("cured"):
+                raise RuntimeError("did not converge")
+            super().calculate(atoms, *args, **kwargs)
+    return Moody()
+
+def stressless():
+    """Lists the stress, and does not compute it."""
+    class Stressless(EMT):
+        def calculate(self, *args, **kwargs):
+            super().calculate(*args, **kwargs)
+            self.results.pop("stress", None)
+    return Stressless()
+
+def lj():
+    sigma = os.environ.get("SIGMA", "2.3")
+    return LennardJones(sigma=float(sigma), txt=f"{sigma}.txt")
+
+def slow():
+    """Notes its process, and takes minutes."""
+    class Slow(EMT):
+        def calculate(self, *args, **kwargs):
+            os.makedirs("pids", exist_ok=True)
+            open(f"pids/{os.getpid()}", "w").close()
+            time.sleep(120)
+    return Slow()
 
 def nothing():
     return 1
@@ -147,6 +182,92 @@ def test_failures_are_named_and_left_out(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("none*"))
 
 
+def test_failed_frames_are_tried_again(tmp_path: Path) -> None:
+    """By a call that continues, and by the same call after the end, without --force."""
+    out, journal = tmp_path / "out.extxyz", tmp_path / "out.extxyz.progress"
+    ase.io.write(tmp_path / "in.extxyz", [bulk("Cu", cubic=True)[:3], *crystals(3)])
+    calls = iter([False, True])
+    done = label("in.extxyz", out, method="mylab:moody", stop=lambda: next(calls))
+    assert (done.labels, list(done.failures), done.again) == (1, [0], 0)
+    command = ["label", "in.extxyz", "-o", "out.extxyz", "--with", "mylab:moody"]
+    said = CliRunner().invoke(app, command).output
+    assert "1 label of an earlier call" in said and "tried again: 1 frame that failed in an earlier call" in said
+    assert "frame 0 is left out: RuntimeError: did not converge" in said
+    assert "Wrote 3 labelled frames to out.extxyz; the same command tries the others again" in said
+    with pytest.raises(ValueError, match="exists already"):
+        label("in.extxyz", out, method="mylab:emt")
+    Path("cured").touch()
+    done = label("in.extxyz", out, method="mylab:moody")
+    assert (done.labels, done.failures, done.taken, done.again) == (4, {}, 3, 1)
+    assert not journal.exists()
+    label("in.extxyz", tmp_path / "whole.extxyz", method="mylab:emt")
+    assert out.read_bytes() == (tmp_path / "whole.extxyz").read_bytes()
+    with pytest.raises(ValueError, match="exists already"):
+        label("in.extxyz", out, method="mylab:moody")
+
+
+def test_an_output_that_was_changed_is_not_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "out.extxyz"
+    ase.io.write(tmp_path / "in.extxyz", [*crystals(2), bulk("Cu", cubic=True)[:3]])
+    assert label("in.extxyz", out, method="mylab:moody").failures
+    out.write_text(out.read_text() + "\n")
+    with pytest.raises(ValueError, match="exists already"):
+        label("in.extxyz", out, method="mylab:moody")
+    assert label("in.extxyz", out, method="mylab:emt", force=True).taken == 0
+    assert not (tmp_path / "out.extxyz.progress").exists()
+
+
+def test_a_stress_that_was_not_computed_is_no_stress(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="frame 0: Stressless has a stress, but computed none here") as told:
+        done = label(crystals(3), tmp_path / "out.extxyz", method="mylab:stressless")
+    assert (done.labels, done.failures) == (3, {}) and len(told) == 1
+    read, _ = read_file(tmp_path / "out.extxyz", required=("energy", "forces"))
+    assert not read.has["stress"].any()
+
+
+@pytest.mark.parametrize("field", ["initial_charges", "initial_magmoms", "total_charge", "spin"])
+def test_frames_in_another_state_are_other_frames(tmp_path: Path, field: str) -> None:
+    frames = crystals(2)
+    label(frames, tmp_path / "out.extxyz", method="mylab:emt", stop=lambda: True)
+    if field.startswith("initial"):
+        frames[0].set_array(field, np.ones(4))
+    else:
+        frames[0].info[field] = 2
+    with pytest.raises(ValueError, match="labels of other frames or by another method"):
+        label(frames, tmp_path / "out.extxyz", method="mylab:emt")
+
+
+def test_a_calculator_with_other_parameters_is_another_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out.extxyz"
+    label(crystals(3), out, method="mylab:lj", stop=lambda: True)
+    monkeypatch.setenv("SIGMA", "2.4")
+    with pytest.raises(ValueError, match=r"\(mylab:lj\): .*parameters.sigma: 2.3 then, 2.4 now; bring these"):
+        label(crystals(3), out, method="mylab:lj")
+    monkeypatch.setenv("SIGMA", "2.30")  # the same, in another place
+    assert label(crystals(3), out, method="mylab:lj").taken == 1
+
+
+@posix
+def test_an_output_is_written_by_one_process_at_a_time(tmp_path: Path) -> None:
+    with locked_file(tmp_path / "out.extxyz"), pytest.raises(ValueError, match="out.extxyz is in use by process"):
+        label(crystals(1), tmp_path / "out.extxyz", method="mylab:emt")
+    label(crystals(1), tmp_path / "out.extxyz", method="mylab:emt")
+    assert not list(tmp_path.glob(".out*"))
+
+
+@posix
+def test_processes_end_with_a_killed_command(tmp_path: Path) -> None:
+    ase.io.write(tmp_path / "in.extxyz", crystals(3))
+    options = ["label", "in.extxyz", "-o", "out.extxyz", "--with", "mylab:slow", "--processes", "2"]
+    command = subprocess.Popen([sys.executable, "-m", "denskit", *options])
+    assert within(120, lambda: len(list(tmp_path.glob("pids/*"))) == 2)
+    workers = [int(path.name) for path in tmp_path.glob("pids/*")]
+    assert all(map(lives, workers))
+    command.kill()
+    command.wait()
+    assert within(10, lambda: not any(map(lives, workers)))
+
+
 def test_a_frame_without_geometry_gets_no_label(tmp_path: Path) -> None:
     """Some methods pass over an atom whose position is NaN, and give the energy of the others."""
     frames = crystals(3)
@@ -177,6 +298,49 @@ def test_no_method_is_refused_before_the_work(tmp_path: Path, method: str, messa
     with pytest.raises(ValueError, match=message):
         label(crystals(1), tmp_path / "out.extxyz", method=method)
     assert not list(tmp_path.glob("out*"))
+
+
+def ammonium() -> ase.Atoms:
+    corners = np.array([[1, 1, 1], [-1, -1, 1], [1, -1, -1], [-1, 1, -1]]) * 0.6
+    return ase.Atoms("NH4", [[0.0, 0.0, 0.0], *corners])
+
+
+def test_xtb_labels_the_charge_and_spin_of_the_fields(tmp_path: Path) -> None:
+    tblite = pytest.importorskip("tblite.ase", reason="the xtb extra is not installed")
+    states = [
+        ({}, {}), ({"charge": 1}, {"charge": 1}), ({"total_charge": 1}, {"charge": 1}), ({"charge": 0}, {}),
+        ({"charge": -1, "multiplicity": 3}, {"charge": -1, "multiplicity": 3}),
+        ({"charge": -1, "spin": 3}, {"charge": -1, "multiplicity": 3}),
+    ]  # fmt: skip
+    frames, expected = [], []
+    for fields, settings in states:
+        atoms = ammonium()
+        atoms.info |= fields
+        frames.append(atoms)
+        own = ammonium()
+        own.calc = tblite.TBLite(method="GFN2-xTB", verbosity=0, accuracy=0.01, **settings)
+        expected.append(own.get_potential_energy())
+    odd = ammonium()
+    odd.info |= {"charge": 1}
+    odd.set_initial_charges([0, 0, 0, 0, -1])
+    impossible = ammonium()
+    impossible.info |= {"charge": 1, "multiplicity": 2}
+    ase.io.write(tmp_path / "in.extxyz", [*frames, odd, impossible])
+    done = label("in.extxyz", tmp_path / "out.extxyz")
+    labels = [atoms.get_potential_energy() for atoms in ase.io.read(tmp_path / "out.extxyz", ":")]
+    np.testing.assert_allclose(labels, expected, atol=1e-5)
+    assert expected[1] - expected[0] > 4
+    assert list(done.failures) == [6, 7]
+    assert done.failures[6] == "charge=1, but the initial charges add up to -1; correct one"
+    assert "unpaired electrons (1) is not compatible" in done.failures[7]
+
+
+def test_a_calculator_that_cannot_be_told_the_charge(tmp_path: Path) -> None:
+    frames = crystals(4)
+    frames[1].info["charge"] = frames[2].info["charge"] = 1
+    with pytest.warns(UserWarning, match="frame 1: EMT was not told the total charge") as told:
+        label(frames, tmp_path / "out.extxyz", method="mylab:emt")
+    assert len(told) == 1
 
 
 def test_the_program_with_xtb(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import ase
 import ase.io
 import numpy as np
 import pytest
-from ase.build import bulk
+from ase.build import bulk, molecule
 from typer.testing import CliRunner
 
 from denskit.cli.data import app
@@ -40,6 +40,24 @@ def test_the_seed_decides(trajectory: Trajectory) -> None:
     other = generate("H2O", frames=3, every=2.0, equilibration=5.0, seed=5)
     np.testing.assert_allclose(again.positions, trajectory.positions, atol=1e-6)  # xTB sums over threads in any order
     assert np.abs(other.positions - trajectory.positions).max() > 1e-3
+
+
+def test_the_charge_of_a_file_is_that_of_the_calculation(tmp_path: Path) -> None:
+    tblite = pytest.importorskip("tblite.ase", reason="the xtb extra is not installed")
+    ion = molecule("H2O")
+    ion.info |= {"charge": 1, "multiplicity": 2}
+    ase.io.write(tmp_path / "ion.extxyz", ion)
+    made = generate(str(tmp_path / "ion.extxyz"), frames=1, every=0.5, equilibration=0.5)
+    atoms = ase.Atoms(ion.numbers, made.positions[0])
+    atoms.calc = tblite.TBLite(method=METHOD, verbosity=0, accuracy=ACCURACY, charge=1, multiplicity=2)
+    assert made.energies[0] == pytest.approx(atoms.get_potential_energy(), abs=1e-6)
+    assert "GFN2-xTB, charge 1, multiplicity 2, tblite" in made.recipe
+    write(made, tmp_path / "made.extxyz", name="water")
+    assert ase.io.read(tmp_path / "made.extxyz").info["charge"] == 1
+    ion.info["total_charge"] = 0
+    ase.io.write(tmp_path / "ion.extxyz", ion)
+    with pytest.raises(ValueError, match=r"ion.extxyz: charge=1 and total_charge=0 contradict each other"):
+        generate(str(tmp_path / "ion.extxyz"), frames=1)
 
 
 @pytest.mark.parametrize("suffix", ["npz", "extxyz"])

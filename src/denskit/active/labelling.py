@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -19,17 +18,20 @@ from typing import Any
 import ase
 import ase.io
 import numpy as np
+from ase.calculators.calculator import PropertyNotImplementedError
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.active.frames import read_frames
+from denskit.active.journal import Journal, origin_of
 from denskit.data.datasets.generate import METHOD, xtb_calculator
+from denskit.data.electrons import ElectronSettings
 from denskit.data.writing import relabelled
-from denskit.files import atomic_write, new_frames_file
+from denskit.files import atomic_write, locked_file, new_frames_file
 from denskit.runtime.progress import Report, counted, unreported
-from denskit.runtime.work_folder import append_line, whole_lines
+from denskit.runtime.warning import warn
+from denskit.runtime.workers import end_with_parent
 
 XTB = "xtb"
-_calculator: Any = None  # of this process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,8 @@ class Labelled:
     path: Path
     labels: int
     failures: dict[int, str]  # reason by number of the frame; these are not in the file
-    taken: int  # labels from an earlier, interrupted call
+    taken: int  # labels from an earlier call
+    again: int  # frames that failed in an earlier call, and were or will be tried again
     finished: bool  # False: stopped; the same call continues
 
 
@@ -56,8 +59,11 @@ def label(
     """Compute energy, forces and (periodic frames, where the calculator has it) stress; write them as extxyz.
 
     They are in eV and Å, as the field ``result_unit`` says.  All fields are kept; labels and results that the frames
-    bring become ``input_energy``, ``input_forces``, ....  Each label goes at once into ``OUTPUT.progress``, so the same
-    call continues after a kill; the file is removed at the end.
+    bring become ``input_energy``, ``input_forces``, ....  The total charge and spin that a frame's fields give
+    (``charge``, ``multiplicity``, ...) are set in the calculator; one that has no such parameter gives a warning.
+
+    Each label goes at once into ``OUTPUT.progress``, so the same call continues after a kill.  The file is removed when
+    all frames have labels; otherwise the same call tries those without again.
 
     Args:
         frames: frames, or a file of them.
@@ -71,37 +77,47 @@ def label(
 
     Raises:
         FileNotFoundError: No such file.
-        ValueError: No such calculator; an output that exists or is no extxyz by its name; labels of other frames or
-            another method in the progress file; no frame that could be labelled.
+        ValueError: No such calculator; an output that exists, is no extxyz by its name or is being written by another
+            process; labels of other frames or another method in the progress file; no frame that could be labelled.
     """
-    path = new_frames_file(output, inputs=[frames] if isinstance(frames, str | Path) else [], force=force)
+    path = new_frames_file(output, inputs=[frames] if isinstance(frames, str | Path) else [], force=True)
     structures = read_frames(frames) if isinstance(frames, str | Path) else list(frames)
-    calculator_of(method)  # raises before the work begins
-    journal = _Journal(path.with_name(f"{path.name}.progress"), {"method": method, "frames": _sha256(structures)})
-    taken = len(journal.results)
-    left = [number for number in range(len(structures)) if number not in journal.results]
-    stopped = False
-    results = _computed(structures, left, method, processes)
-    for done, (number, result) in enumerate(results, start=taken + 1):
-        journal.add(number, result)
-        failed = sum("error" in each for each in journal.results.values())
-        progress(done, counted(done, "frame") + (f", {failed} failed" if failed else ""), len(structures))
-        stopped = done < len(structures) and stop()
-        if stopped:
-            results.close()
-            break
-    failures = {number: result["error"] for number, result in sorted(journal.results.items()) if "error" in result}
-    labels = {number: result for number, result in sorted(journal.results.items()) if "error" not in result}
-    if not stopped:
-        if not labels:
-            first, reason = next(iter(failures.items()))
-            journal.path.unlink()
-            raise ValueError(f"none of {len(failures)} frames could be labelled by {method}; frame {first}: {reason}")
-        found = [relabelled(structures[number], _arrays(result)) for number, result in labels.items()]
-        with atomic_write(path) as temporary:
-            ase.io.write(temporary, found, format="extxyz")
+    calculator = calculator_of(method)  # raises before the work begins
+    with locked_file(path):
+        journal = Journal(path, origin_of(structures, method, calculator), force=force)
+        taken = len(journal.results)
+        left = [number for number in range(len(structures)) if number not in journal.results]
+        failed, stopped, tell = 0, False, _Teller()
+        for result in journal.labels.values():
+            tell(result)
+        results = _computed(structures, left, method, calculator, processes)
+        for done, (number, result) in enumerate(results, start=taken + 1):
+            tell(journal.add(number, result))
+            failed += "error" in result
+            progress(done, counted(done, "frame") + (f", {failed} failed" if failed else ""), len(structures))
+            stopped = done < len(structures) and stop()
+            if stopped:
+                results.close()
+                break
+        if not stopped:
+            _write(path, structures, journal, method)
+    return Labelled(
+        path=path, labels=len(journal.labels), failures=journal.failures, taken=taken, again=journal.failed,
+        finished=not stopped,
+    )  # fmt: skip
+
+
+def _write(path: Path, structures: Sequence[ase.Atoms], journal: Journal, method: str) -> None:
+    """Write the labelled frames.  Raises ValueError where there are none."""
+    if not journal.labels:
+        failures = journal.failures
+        first, reason = next(iter(failures.items()))
         journal.path.unlink()
-    return Labelled(path=path, labels=len(labels), failures=failures, taken=taken, finished=not stopped)
+        raise ValueError(f"none of {len(failures)} frames could be labelled by {method}; frame {first}: {reason}")
+    found = [relabelled(structures[number], _arrays(result)) for number, result in journal.labels.items()]
+    with atomic_write(path) as temporary:
+        ase.io.write(temporary, found, format="extxyz")
+    journal.end()
 
 
 def calculator_of(method: str) -> Any:
@@ -132,36 +148,14 @@ def calculator_of(method: str) -> Any:
     return calculator
 
 
-class _Journal:
-    """Results as lines of JSON, each on the disk as soon as it is there; the first line says of which frames."""
-
-    def __init__(self, path: Path, origin: dict[str, str]) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [value for _, value in whole_lines(path)] if path.exists() else []
-        if lines and lines[0] != origin:
-            raise ValueError(
-                f"{path} holds labels of other frames or by another method ({lines[0].get('method')}); bring these "
-                "frames back, remove the file, or give another output (nothing changed)"
-            )
-        if not lines:
-            append_line(path, origin)
-        self.results: dict[int, dict[str, Any]] = {line["frame"]: line for line in lines[1:]}
-
-    def add(self, number: int, result: dict[str, Any]) -> None:
-        """Save the result of a frame."""
-        self.results[number] = {"frame": number, **result}
-        append_line(self.path, self.results[number])
-
-
 def _computed(
-    structures: Sequence[ase.Atoms], left: Sequence[int], method: str, processes: int
+    structures: Sequence[ase.Atoms], left: Sequence[int], method: str, calculator: Any, processes: int
 ) -> Generator[tuple[int, dict[str, Any]]]:
     """Results by number of the frame, in the order in which they are ready."""
     if processes == 1 or len(left) < 2:
-        _begin(method)
+        own = _Method(calculator)
         for number in left:
-            yield number, _result(structures[number])
+            yield number, own.result(structures[number])
         return
     # spawned: forked processes share locks and threads of torch
     with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (method,)) as pool:
@@ -191,30 +185,59 @@ def _ctrl_c_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+class _Method:
+    """A calculator that labels frames one after another, in the charge and spin of each."""
+
+    def __init__(self, calculator: Any) -> None:
+        self.calculator = calculator
+        self.electrons = ElectronSettings(calculator)
+
+    def result(self, atoms: ase.Atoms) -> dict[str, Any]:
+        """Energy, forces, perhaps stress as lists; or "error".  Perhaps "notes": what a user should know."""
+        if not (np.isfinite(atoms.positions).all() and np.isfinite(atoms.cell.array).all()):
+            return {"error": "positions or cell are NaN or infinite"}  # some methods pass over such an atom in silence
+        bare = ase.Atoms(
+            atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc, info=dict(atoms.info),
+            charges=atoms.get_initial_charges(), magmoms=atoms.get_initial_magnetic_moments(),
+        )  # fmt: skip
+        bare.calc = self.calculator
+        name = type(self.calculator).__name__
+        try:
+            untold = self.electrons.set_for(bare)
+        except ValueError as error:
+            return {"error": str(error)}
+        notes = [
+            f"{name} was not told the {what} that the frame's fields give: it has no such parameter. Unless it reads "
+            "atoms.info itself, labels of such frames are of another state"
+            for what in untold
+        ]
+        try:
+            found = {"energy": float(bare.get_potential_energy()), "forces": bare.get_forces()}
+            if bare.pbc.all() and "stress" in getattr(self.calculator, "implemented_properties", ()):
+                try:
+                    found["stress"] = voigt_6_to_full_3x3_stress(bare.get_stress())
+                except PropertyNotImplementedError:
+                    notes.append(f"{name} has a stress, but computed none here: such frames get no label of the stress")
+        except Exception as error:  # calculators raise errors of any class
+            return {"error": f"{type(error).__name__}: {error}"}
+        bad = [name for name, value in found.items() if not np.isfinite(value).all()]
+        if bad:
+            return {"error": f"{bad[0]} is not finite"}
+        labels = {name: np.asarray(value).tolist() for name, value in found.items()}
+        return labels | ({"notes": notes} if notes else {})
+
+
+_method: _Method  # of a worker
+
+
 def _begin(method: str) -> None:
-    global _calculator
-    _calculator = calculator_of(method)
+    global _method
+    end_with_parent()
+    _method = _Method(calculator_of(method))
 
 
 def _result(atoms: ase.Atoms) -> dict[str, Any]:
-    """Energy, forces, perhaps stress as lists; or "error"."""
-    if not (np.isfinite(atoms.positions).all() and np.isfinite(atoms.cell.array).all()):
-        return {"error": "positions or cell are NaN or infinite"}  # some methods pass over such an atom in silence
-    bare = ase.Atoms(
-        atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc, info=dict(atoms.info),
-        charges=atoms.get_initial_charges(), magmoms=atoms.get_initial_magnetic_moments(),
-    )  # fmt: skip
-    bare.calc = _calculator
-    try:
-        found = {"energy": float(bare.get_potential_energy()), "forces": bare.get_forces()}
-        if bare.pbc.all() and "stress" in getattr(_calculator, "implemented_properties", ()):
-            found["stress"] = voigt_6_to_full_3x3_stress(bare.get_stress())
-    except Exception as error:  # calculators raise errors of any class
-        return {"error": f"{type(error).__name__}: {error}"}
-    bad = [name for name, value in found.items() if not np.isfinite(value).all()]
-    if bad:
-        return {"error": f"{bad[0]} is not finite"}
-    return {name: np.asarray(value).tolist() for name, value in found.items()}
+    return _method.result(atoms)
 
 
 def _arrays(result: dict[str, Any]) -> dict[str, Any]:
@@ -222,9 +245,15 @@ def _arrays(result: dict[str, Any]) -> dict[str, Any]:
     return {name: np.asarray(result[name]) if name != "energy" else result[name] for name in names if name in result}
 
 
-def _sha256(structures: Sequence[ase.Atoms]) -> str:
-    digest = hashlib.sha256()
-    for atoms in structures:
-        for array in (atoms.numbers, atoms.positions, atoms.cell.array, atoms.pbc):
-            digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
+class _Teller:
+    """Warns of each note once."""
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()
+
+    def __call__(self, result: Mapping[str, Any]) -> None:
+        """Warn of the notes of a result that are new."""
+        for note in result.get("notes", ()):
+            if note not in self.told:
+                self.told.add(note)
+                warn(f"frame {result['frame']}: {note}")

@@ -31,8 +31,10 @@ def label(
 ) -> None:  # fmt: skip
     """Label frames: energy, forces, and stress of crystals if the method has it. All fields are kept.
 
-    Labels in the file become input_energy, input_forces, ... Each new label is saved at once: after Ctrl-C or a kill
-    the same command continues. Frames that the method fails on are named and left out.
+    Labels in the file become input_energy, input_forces, ... Total charges and spins of frames (fields charge,
+    multiplicity, ...) are set in the calculator, if it has such parameters. Each new label is saved at once: after
+    Ctrl-C or a kill the same command continues. Frames that the method fails on are named and left out; the same
+    command tries them again.
 
     Examples:
 
@@ -52,10 +54,13 @@ def label(
     give(**asdict(done))
     if done.taken:
         console.print(f"{counted(done.taken, 'label')} of an earlier call")
+    if done.again:
+        console.print(f"tried again: {counted(done.again, 'frame')} that failed in an earlier call")
     for frame, reason in list(done.failures.items())[:SHOWN]:
         console.print(f"frame {frame} is left out: {reason}")
     if len(done.failures) > SHOWN:
         console.print(f"left out as well: {counted(len(done.failures) - SHOWN, 'frame')}")
     if not done.finished:
         work.leave(f"saved: {counted(done.labels, 'label')}", command="the same command")
-    console.print(f"Wrote {counted(done.labels, 'labelled frame')} to {done.path}")
+    again = "; the same command tries the others again" if done.failures else ""
+    console.print(f"Wrote {counted(done.labels, 'labelled frame')} to {done.path}{again}")

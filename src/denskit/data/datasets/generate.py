@@ -22,6 +22,8 @@ from ase.md.langevin import Langevin
 from ase.md.velocitydistribution import Stationary, ZeroRotation
 from ase.optimize import BFGS
 
+from denskit.data.base import ELECTRONS, electrons_in
+from denskit.data.electrons import ElectronSettings
 from denskit.files import atomic_write
 
 METHOD = "GFN2-xTB"
@@ -55,7 +57,8 @@ def generate(
 
     ``molecule``: a name (``ethanol``, or one of ASE's G2 set such as ``CH3CONH2``) or a file that ASE reads.
     ``temperature`` in K; ``every`` (between frames), ``timestep`` and ``equilibration`` in fs.
-    Raises ValueError without tblite, and for an unknown or a periodic molecule.
+    Fields of a file such as ``charge`` and ``multiplicity`` are those of the calculation.
+    Raises ValueError without tblite, for an unknown or a periodic molecule, and for fields that contradict each other.
     """
     if frames < 1:
         raise ValueError(f"generate makes at least 1 frame, {frames} asked")
@@ -64,6 +67,10 @@ def generate(
         raise ValueError(f"frames every {every} fs are not a whole number of steps of {timestep} fs")
     atoms = _molecule(molecule)
     atoms.calc = xtb_calculator()
+    try:
+        ElectronSettings(atoms.calc).set_for(atoms)
+    except ValueError as error:
+        raise ValueError(f"{molecule}: {error}") from None
     rng = np.random.default_rng(seed)
     BFGS(atoms, logfile=None).run(fmax=0.02, steps=500)
     deviations = np.sqrt(atoms.get_masses() * temperature * units.kB)  # of momenta: Maxwell and Boltzmann
@@ -81,8 +88,9 @@ def generate(
         dynamics.run(stride)
         positions[frame] = atoms.positions - atoms.get_center_of_mass()  # it diffuses; nothing depends on where
         energies[frame], forces[frame] = atoms.get_potential_energy(), atoms.get_forces()
+    electrons = "".join(f"{name} {value:g}, " for name, value in electrons_in(atoms.info))
     recipe = (
-        f"{METHOD}, tblite {version('tblite')} (accuracy {ACCURACY:g}), ase {ase.__version__}; "
+        f"{METHOD}, {electrons}tblite {version('tblite')} (accuracy {ACCURACY:g}), ase {ase.__version__}; "
         f"Langevin {temperature:g} K, friction {FRICTION:g}/fs, step {timestep:g} fs, "
         f"equilibration {equilibration:g} fs, a frame every {every:g} fs, seed {seed}"
     )
@@ -99,6 +107,7 @@ def write(trajectory: Trajectory, path: str | Path, *, name: str) -> None:
     frames = []
     for positions, energy, forces in zip(trajectory.positions, trajectory.energies, trajectory.forces, strict=True):
         atoms = ase.Atoms(trajectory.atoms.numbers, positions)
+        atoms.info |= {name: value for name, value in trajectory.atoms.info.items() if name in ELECTRONS}
         atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
         frames.append(atoms)
     with atomic_write(path) as temporary:
