@@ -29,15 +29,13 @@ from ase.stress import voigt_6_to_full_3x3_stress
 from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.extxyz_fields import columns_of, header_fields, warn_left_out
-from denskit.data.readers.ase_files import NAMES, REF_UNIT, RESULT_UNIT, frames_in
+from denskit.data.readers.ase_files import NAMES, REF_UNIT, RESULT_UNIT, SPREADS, frames_in
 from denskit.data.readers.folders import Files
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.structure_arrays import LABELS
 
 # Results that a model predicts, or that mean nothing beside its predictions.
 PREDICTED = ("energy", "free_energy", "energies", "forces", "stress", "stresses")
-# of a committee: fields, since ASE's calculators have no such result
-SPREADS = ("energy_std", "forces_std", "max_forces_std")
 # fields by which files name their structures, the likelier first
 IDENTIFIERS = ("material_id", "mp_id", "sid", "name", "config_type")
 _OF_ATOMS = ("forces", "energies", "stresses", "forces_std")

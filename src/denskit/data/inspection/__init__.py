@@ -37,6 +37,7 @@ CHECKS: tuple[Callable[[Sample], Iterator[Finding]], ...] = (
     labels.unread,
     labels.not_finite,
     labels.constant,
+    labels.of_model,
     labels.electrons,
     energy_consistency.energies_and_forces,
     energy_consistency.energies_and_stress,

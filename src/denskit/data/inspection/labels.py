@@ -108,6 +108,20 @@ def constant(sample: Sample) -> Iterator[Finding]:
         yield sample.finding("problem", "all stresses are zero", *_PLACEHOLDER)
 
 
+def of_model(sample: Sample) -> Iterator[Finding]:
+    """Results of a model in place of labels."""
+    if (mask := sample.structures.of_model) is not None:
+        yield from sample.marked(
+            mask,
+            "problem",
+            "energies or forces that seem to be a model's own, by the fields beside them (max_forces_std, or time_ps, "
+            "step and replica)",
+            "frames of denskit md, select or predict without labels: a training on them learns the model's errors",
+            "Label them: denskit label FILE -o OUT. Where these are labels of a reference method, name them REF_energy "
+            "and REF_forces, or remove the other fields",
+        )
+
+
 def electrons(sample: Sample) -> Iterator[Finding]:
     """Total charges and spins that differ: no model sees them."""
     of_frames = [dict(pairs) for pairs in sample.structures.electrons]

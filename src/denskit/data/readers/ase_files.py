@@ -41,6 +41,9 @@ NAMES = {
 REF_UNIT = "REF_unit"  # where it is "eV", REF_ labels are in eV and Å, whatever the units of other fields
 RESULTS = ("energy", "free_energy", "energies", "forces", "stress")
 RESULT_UNIT = "result_unit"  # where it is "eV", these are in eV and Å, and the stress has ASE's sign
+# of a committee: fields, since ASE's calculators have no such result
+SPREADS = ("energy_std", "forces_std", "max_forces_std")
+_OF_DYNAMICS = {"replica", "step", "time_ps"}  # of frames of denskit md, whose results are the model's
 GEOMETRY = {"numbers", "positions", "tags", "momenta", "masses", "initial_magmoms", "initial_charges"}
 
 
@@ -193,7 +196,18 @@ class _Reader:
             sid=str(atoms.info.get("sid", "")),
             fid=_frame_number(atoms.info.get("fid")),
             electrons=electrons_in(atoms.info),
+            of_model=self._is_of_model(fields),
         )
+
+    def _is_of_model(self, fields: dict[str, Any]) -> bool:
+        """Whether the labels are results beside which the file has fields of ``denskit md`` or ``predict``.
+
+        ``denskit label`` renames the spreads and says the unit of its results, which frames of ``md`` do not.
+        """
+        if not any(self._find(label, fields) == label for label in ("energy", "forces")):
+            return False
+        simulated = fields.keys() >= _OF_DYNAMICS and RESULT_UNIT not in fields
+        return simulated or "forces_std" in fields or "max_forces_std" in fields
 
     def _require_units(self, fields: dict[str, Any], index: int) -> None:
         """ASE's files are in eV; where a frame names another unit, the user must confirm it."""
