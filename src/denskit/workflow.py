@@ -15,8 +15,9 @@ import numpy as np
 from denskit.evaluation.evaluate import Predictions, evaluate, load_force_field, predict
 from denskit.files import write_json
 from denskit.models.base import ForceField
+from denskit.runtime.run_state import RunState, state_of
 from denskit.training.load_config import load_config
-from denskit.training.overview import RunState, errors_of, messages_of, metrics_of, overview_of, run_folder, state_of
+from denskit.training.overview import errors_of, messages_of, metrics_of, overview_of, run_folder
 from denskit.training.run import train as train_run
 from denskit.training.settings import RunConfig
 
@@ -43,7 +44,7 @@ class Run(os.PathLike[str]):
     @property
     def state(self) -> RunState:
         """ "running", "finished", "failed" or "interrupted"."""
-        return state_of(self._folder)
+        return state_of(self._folder.path)
 
     @property
     def messages(self) -> list[str]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +15,13 @@ from denskit import Run
 from denskit.analysis.run_results import RunResults
 from denskit.data.splits import Splits
 from denskit.evaluation.study.running import seconds_of_run
-from denskit.training.overview import errors_of, messages_of, metrics_of, overview_of, state_of
+from denskit.files import locked
+from denskit.models.model_file import load_model
+from denskit.runtime.run_state import state_of
+from denskit.training.overview import errors_of, messages_of, metrics_of, overview_of
 from denskit.training.run_folder import RunFolder
+
+from trained import TRAINED
 
 
 @pytest.fixture
@@ -32,7 +40,7 @@ def test_all_lines_of_a_long_error_are_whole(folder: RunFolder) -> None:
     told = ["begun", *f"stopped: {error}".splitlines()]
     assert messages_of(folder) == told == Run(folder.path).messages
     assert [line for line in RunResults(folder.path).messages if not line.startswith("step ")] == told
-    assert state_of(folder) == "failed"
+    assert state_of(folder.path) == "failed"
 
 
 def test_errors_of_a_study_and_of_evaluate_are_the_same_for_all(folder: RunFolder) -> None:
@@ -70,3 +78,34 @@ def test_a_damaged_split_is_named(folder: RunFolder) -> None:
     folder.splits.write_text('{"train": [0, 1]}')
     with pytest.raises(ValueError, match=r"splits.json is not a split file written by Denskit"):
         folder.divided()
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("step 100/2000  loss 1\n", r"ended early \(at step 100 of 2,000\).*To go on: denskit train .* --resume"),
+        ("step 100/2000  loss 1\nstopped: the disk is full\n", "ended early"),
+        ("step 90/100  loss 1\nstep 95/95  loss 1\nfinished: 95 steps in 9s of training\n", ""),  # by its budget
+        ("step 90/100  loss 1\nfinished: 95 steps in 9s of training\n", ""),
+        ("", ""),
+    ],
+)
+def test_the_model_of_an_unfinished_run_is_told(folder: RunFolder, log: str, said: str) -> None:
+    """By its folder and by its file; not where it has been copied to."""
+    shutil.copy(TRAINED, folder.model)
+    folder.log.write_text(log, encoding="utf-8")
+    for given in (folder.path, folder.model):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            load_model(given)
+        assert [re.search(said, str(one.message)) is not None for one in warned] == [True] * bool(said)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_model(shutil.copy(folder.model, folder.path.parent / "copy.safetensors"))
+
+
+def test_the_model_of_a_run_that_still_trains_is_told(folder: RunFolder) -> None:
+    shutil.copy(TRAINED, folder.model)
+    folder.log.write_text("step 100/2000  loss 1\n", encoding="utf-8")
+    with locked(folder.path), pytest.warns(UserWarning, match=r"still trains \(at step 100 of 2,000\)"):
+        load_model(folder.path)

@@ -19,9 +19,10 @@ from denskit.evaluation.evaluate import load_force_field, reading, run_data
 from denskit.files import sha256_of
 from denskit.models.model_file import read_header
 from denskit.reading.documents import read_json
+from denskit.runtime.run_state import lines_of
 from denskit.tasks import denoises
 from denskit.training.load_config import load_config
-from denskit.training.overview import errors_of, lines_of, metrics_of
+from denskit.training.overview import errors_of, metrics_of
 from denskit.training.run_folder import RunFolder
 from denskit.training.settings import RunConfig
 
@@ -62,7 +63,7 @@ class RunResults:
 
         Of a training that went on after it was resumed, those before it are gone, but for findings about the data.
         """
-        lines = lines_of(self.folder)
+        lines = lines_of(self.folder.path)
         last_step = max((place for place, line in enumerate(lines) if line.startswith("step ")), default=-1)
         resumed = [place for place, line in enumerate(lines[:last_step]) if line.startswith("resumed after step")]
         if resumed:

@@ -20,6 +20,7 @@ from denskit.models.weights import with_weights
 from denskit.reading.budget import naming
 from denskit.reading.documents import check_extent
 from denskit.runtime.dtypes import DType, dtype_of
+from denskit.runtime.run_state import unfinished
 from denskit.runtime.warning import warn
 from denskit.zoo import file_of
 
@@ -126,7 +127,9 @@ def _file(path: str | os.PathLike[str]) -> Path:
 
 
 def load_model(path: str | os.PathLike[str], device: str | torch.device = "cpu", dtype: DType = None) -> ForceField:
-    """A force field in evaluation mode from a model file; warns where its norm is unsafe at symmetric sites.
+    """A force field in evaluation mode from a model file.
+
+    Warns where its norm is unsafe at symmetric sites, and where it is the model of a run that has not finished.
 
     Args:
         path: the model file, a run folder, or the name of a shipped model (``zoo:ethanol-xtb``).
@@ -160,4 +163,6 @@ def load_model(path: str | os.PathLike[str], device: str | torch.device = "cpu",
             )
     if not force_field.backbone.symmetric_sites:
         warn(f"{path}: {SYMMETRIC_SITES}")
+    if path.name == IN_RUNS and (why := unfinished(path.parent)):
+        warn(why)
     return force_field.to(device)

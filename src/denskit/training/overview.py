@@ -5,23 +5,18 @@ from __future__ import annotations
 import csv
 import math
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from denskit.files import is_locked, locked
+from denskit.files import locked
 from denskit.reading.documents import read_json, read_yaml
+from denskit.runtime.run_state import STEP, RunState, lines_of, progress_of, state_of
 from denskit.training.run_folder import FRAMES, RunFolder
-
-RunState = Literal["running", "finished", "failed", "interrupted"]
-_STEP = re.compile(r"step (\d+)/(\d+)\b")
-_LAST = 12  # lines of a log in which its end is told
-_STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ")  # before each message of train.log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +39,10 @@ def overview_of(path: str | os.PathLike[str]) -> Overview:
     """The overview of a run.  Raises FileNotFoundError where the folder holds none."""
     folder = run_folder(path)
     config: dict[str, Any] = read_yaml(folder.config)
-    step, steps = _progress(folder)
+    step, steps = progress_of(folder.path)
     return Overview(
         path=folder.path, model=config["model"]["name"], task=config["task"]["name"], data=_data(config["data"]),
-        state=state_of(folder), step=step, steps=steps, validation=_best(folder),
+        state=state_of(folder.path), step=step, steps=steps, validation=_best(folder),
         test=errors_of(folder).get("test", {}),
         changed=(folder.log if folder.log.is_file() else folder.config).stat().st_mtime,
     )  # fmt: skip
@@ -91,30 +86,9 @@ def delete_run(path: str | os.PathLike[str]) -> None:
         shutil.rmtree(folder)
 
 
-def state_of(folder: RunFolder) -> RunState:
-    """What the lock and the last line of the log say."""
-    if is_locked(folder.path):
-        return "running"
-    ends = {"finished:": "finished", "stopped: ": "failed"}
-    for line in reversed(lines_of(folder)[-_LAST:]):  # an error may have several lines
-        for start, state in ends.items():
-            if line.startswith(start):
-                return state  # type: ignore[return-value]
-        if _STEP.match(line) or line.startswith("resumed after step"):
-            break
-    return "interrupted"
-
-
-def lines_of(folder: RunFolder) -> list[str]:
-    """The lines of train.log without their times, which only the first line of a message has."""
-    if not folder.log.is_file():
-        return []
-    return [_STAMP.sub("", line) for line in folder.log.read_text(encoding="utf-8", errors="replace").splitlines()]
-
-
 def messages_of(folder: RunFolder) -> list[str]:
     """The lines of train.log without times and without the lines of numbers, which metrics.csv has."""
-    return [line for line in lines_of(folder) if not _STEP.match(line)]
+    return [line for line in lines_of(folder.path) if not STEP.match(line)]
 
 
 def errors_of(folder: RunFolder) -> dict[str, dict[str, float]]:
@@ -147,12 +121,6 @@ def metrics_of(folder: RunFolder) -> dict[str, np.ndarray]:
     if not rows:
         raise ValueError(f"{folder.metrics}: no rows yet; wait for the first logged step")
     return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0]}
-
-
-def _progress(folder: RunFolder) -> tuple[int, int]:
-    """Steps done and to do, of the last line of numbers."""
-    found = next((match for line in reversed(lines_of(folder)) if (match := _STEP.match(line))), None)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _best(folder: RunFolder) -> dict[str, float]:

@@ -20,6 +20,7 @@ from denskit.data.config import DataConfig, SplitConfig
 from denskit.data.splits import Splits
 from denskit.files import atomic_write, write_json
 from denskit.models.model_file import IN_RUNS, read_header
+from denskit.runtime.run_state import LOG
 from denskit.runtime.work_folder import WorkFolder
 from denskit.training.settings import RunConfig
 from denskit.zoo import file_of
@@ -45,7 +46,7 @@ class RunFolder(WorkFolder):
         self.environment = self.path / "environment.json"  # versions, machine, command
         self.splits = self.path / "splits.json"  # which structures train, validate and test
         self.metrics = self.path / "metrics.csv"  # a row for each logged step
-        self.log = self.path / "train.log"  # for people
+        self.log = self.path / LOG  # for people
         self.last = self.path / "checkpoints" / "last.pt"  # the state to resume from
         self.best_model = self.path / "checkpoints" / "best.safetensors"  # of the best step on validation
         self.last_model = self.path / "checkpoints" / "last.safetensors"
