@@ -214,6 +214,49 @@ def test_other_references_of_one_file_are_one_method() -> None:
         Committee(models)
 
 
+@pytest.mark.parametrize("made", [Potential, Committee])
+def test_the_same_model_twice_is_no_committee(made: Callable[[list[ForceField]], object]) -> None:
+    """By its weights: also a copy at another place, or in another precision."""
+    with pytest.raises(ValueError, match=r"member 0 and member 2 are the same model.*other seeds"):
+        made([nearly_free(), build("envelope", torch.float64), nearly_free()])
+    with pytest.raises(ValueError, match="same model"), pytest.warns(UserWarning, match="several precisions"):
+        made([nearly_free(torch.float32), nearly_free(torch.float32).double()])
+    with pytest.raises(ValueError, match=rf"{TRAINED} and {TRAINED} are the same model"):
+        Potential([TRAINED, TRAINED])
+
+
+@pytest.mark.parametrize("made", [Potential, Committee])
+def test_models_of_several_precisions_are_computed_in_the_highest(
+    batch: Batch, made: Callable[[list[ForceField]], Potential | Committee]
+) -> None:
+    low, high = build("nonlinear", torch.float32), build("envelope", torch.float64)
+    with pytest.warns(UserWarning, match="several precisions: member 0 computed in float64 as the others"):
+        committee = made([low, high])
+    assert next(low.parameters()).dtype == torch.float32, "the user's model is left as it is"
+    found = committee(batch).forces if isinstance(committee, Potential) else committee.predict(batch)["forces"]
+    assert found.dtype == torch.float64
+    expected = torch.stack([predicted(model.double(), batch)["forces"] for model in (low, high)]).mean(0)
+    torch.testing.assert_close(found, expected)
+
+
+def test_members_of_a_committee_have_their_own_neighbours(batch: Batch) -> None:
+    """The mean is that of each model alone, with the edges of the first member and without any."""
+    models = [build("envelope", torch.float64), build("nonlinear", torch.float64, cutoff=4.5, max_neighbors=6)]
+    expected = torch.stack([predicted(model, batch)["forces"] for model in models])
+    for given in (batch, models[0].config.with_neighbors(batch)):
+        found = Committee(models).predict(given)
+        torch.testing.assert_close(found["forces"], expected.mean(0))
+        torch.testing.assert_close(found["forces_std"], expected.std(0))
+    torch.testing.assert_close(Potential(models)(batch).forces, expected.mean(0))
+
+
+def test_a_member_without_stress_is_named() -> None:
+    models = [build("envelope", torch.float64, stress=stress) for stress in ("strain", "none")]
+    with pytest.warns(UserWarning, match="^member 1: trained without stress, so the mean of these models has none"):
+        committee = Committee(models)
+    assert "stress" not in committee.physical_outputs()
+
+
 def test_a_committee_gives_mean_and_deviation(batch: Batch) -> None:
     models = [build("envelope", torch.float64), build("nonlinear", torch.float64), build("direct", torch.float64)]
     committee = Potential(models)
@@ -299,8 +342,6 @@ def test_unknown_elements_and_wrong_arguments() -> None:
         Potential([])
     with pytest.raises(ValueError, match="skin"):
         Potential(model, skin=-0.1)
-    with pytest.raises(ValueError, match="one dtype"):
-        Potential([model, build("envelope", torch.float32)])
 
 
 def test_structures_survive_the_way_there_and_back(systems: dict[str, System]) -> None:
@@ -324,7 +365,8 @@ def test_whether_stress_was_learned(tmp_path: Path, stress: str, weight: float, 
     config = plain.config.model_copy(update={"stress": stress})
     model = build_force_field(config, heads={}, scaling=plain.scaling)
     save_model(file, model, {"run": {"task": {"stress_weight": weight}}})
-    save_model(tmp_path / "other.safetensors", model, {})
+    other = build_force_field(config, heads={}, scaling=plain.scaling)  # of other random weights
+    save_model(tmp_path / "other.safetensors", other, {})
     assert Potential(file).learned_stress == learned
     assert Potential([tmp_path / "other.safetensors", file]).learned_stress == learned
     assert Potential(tmp_path / "other.safetensors").learned_stress == (stress != "none"), "it does not tell"

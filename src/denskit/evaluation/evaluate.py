@@ -210,8 +210,9 @@ def predict_file(
 
 def load_predictor(model: Models, checkpoint: Kept | None, device: str) -> Predictor:
     """One force field, or a committee.  Raises ValueError for members that do not go together."""
-    loaded = [load_force_field(member, checkpoint, device) for member in models_of(model)]
-    return loaded[0] if len(loaded) == 1 else Committee(loaded)
+    given = models_of(model)
+    loaded = [load_force_field(member, checkpoint, device) for member in given]
+    return loaded[0] if len(loaded) == 1 else Committee(loaded, given)
 
 
 def load_force_field(model: Model, checkpoint: Kept | None, device: str) -> ForceField:

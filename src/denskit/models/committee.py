@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from ase.data import atomic_numbers
@@ -11,12 +14,58 @@ from torch import Tensor, nn
 
 from denskit.batch import Batch
 from denskit.models.base import ForceField
+from denskit.models.config import ModelConfig
 from denskit.models.scaling import Scaling
 from denskit.runtime.warning import warn
 
 OTHER_REFERENCES = 1.0  # eV, of an element; fits to different structures of one method differ by less
 _SPREADS = 5.0  # energy scales: means over different structures of one method differ by less
-_NEIGHBOURS = ("cutoff", "max_neighbors", "strict_neighbors")
+
+
+def united(members: Sequence[ForceField], given: Sequence[object] = ()) -> list[ForceField]:
+    """The members in one precision, the highest among them; copies of those that have another.
+
+    Warns of a change of precision and of :func:`warn_of_references`.  ``given``: how the user named them.
+    Raises ValueError for members on several devices, and for the same model twice, which has no spread.
+    """
+    names = [_name(model, place) for place, model in enumerate(given or members)]
+    kinds = [{(weights.dtype, weights.device) for weights in member.parameters()} for member in members]
+    devices = {device for kind in kinds for _, device in kind}
+    if len(devices) > 1:
+        raise ValueError(f"models must be on one device; found {', '.join(sorted(map(str, devices)))}")
+    dtypes = {dtype for kind in kinds for dtype, _ in kind}
+    highest = max(dtypes, key=lambda dtype: dtype.itemsize)
+    if len(dtypes) > 1:
+        other = [place for place, kind in enumerate(kinds) if {dtype for dtype, _ in kind} != {highest}]
+        listed = ", ".join(names[place] for place in other)
+        warn(f"models of several precisions: {listed} computed in {str(highest).removeprefix('torch.')} as the others")
+        members = [
+            copy.deepcopy(member).to(highest) if place in other else member for place, member in enumerate(members)
+        ]
+    for place, member in enumerate(members):
+        for before in range(place):
+            if _same(member, members[before]):
+                raise ValueError(
+                    f"{names[before]} and {names[place]} are the same model, which agrees with itself: their spread "
+                    "would say nothing. Give models of trainings with other seeds"
+                )
+    if len(members) > 1:
+        warn_of_references(members)
+    return list(members)
+
+
+def _same(one: ForceField, other: ForceField) -> bool:
+    """Whether two force fields compute the same."""
+    here, there = one.state_dict(), other.state_dict()
+    return (
+        one.config == other.config
+        and here.keys() == there.keys()
+        and all(torch.equal(value, there[name]) for name, value in here.items())
+    )
+
+
+def _name(model: object, place: int) -> str:
+    return os.fspath(model) if isinstance(model, str | os.PathLike) else f"member {place}"
 
 
 def warn_of_references(members: Sequence[ForceField]) -> None:
@@ -64,26 +113,27 @@ def _composition_of_both(first: Scaling, other: Scaling) -> dict[str, int] | Non
 
 
 class Committee:
-    """Predicts the mean over force fields with the same neighbours, which differ in their weights.
+    """Predicts the mean over force fields, each of which sees its own neighbours.
 
-    For simulations :class:`denskit.Potential` does the same, with a neighbour list that is kept.
+    For simulations :class:`denskit.Potential` does the same, with a neighbour list that is kept.  Warns where the
+    stress of some members is lost, since others have none.  ``given``: how the user named the members.
 
-    Raises ValueError for fewer than two members, members of two dtypes or devices, and other neighbours.
+    Raises ValueError for fewer than two members, and as :func:`united`.
     """
 
-    def __init__(self, members: Sequence[ForceField]) -> None:
+    def __init__(self, members: Sequence[ForceField], given: Sequence[object] = ()) -> None:
         if len(members) < 2:
             raise ValueError(f"a committee has two members or more; found {len(members)}")
-        kinds = {(parameter.dtype, parameter.device) for member in members for parameter in member.parameters()}
-        if len(kinds) > 1:
-            raise ValueError(f"members must share one dtype and one device; found {sorted(map(str, kinds))}")
-        neighbours = {", ".join(f"{name} {getattr(member.config, name)}" for name in _NEIGHBOURS) for member in members}
-        if len(neighbours) > 1:
-            raise ValueError(f"members must have the same neighbours; found {'; '.join(sorted(neighbours))}")
-        warn_of_references(members)
-        self.members = tuple(members)
-        self.config = members[0].config
-        self.scaling = members[0].scaling
+        self.members = tuple(united(members, given))
+        without = [
+            _name(model, place)
+            for place, (model, member) in enumerate(zip(given or members, members, strict=True))
+            if "stress" not in member.physical_outputs()
+        ]
+        if 0 < len(without) < len(members):
+            warn(f"{', '.join(without)}: trained without stress, so the mean of these models has none")
+        self.config = self.members[0].config  # its neighbours are those of given edges
+        self.scaling = self.members[0].scaling
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The weights of all members."""
@@ -97,14 +147,23 @@ class Committee:
     def predict(self, batch: Batch, outputs: tuple[str, ...] | None = None) -> dict[str, Tensor]:
         """As :meth:`ForceField.predict`; without ``outputs`` also standard deviations over the members (n - 1).
 
-        These are "energy_std" [B] and "forces_std" [N, 3], as of :class:`denskit.Potential`.
+        These are "energy_std" [B] and "forces_std" [N, 3], as of :class:`denskit.Potential`.  Edges of the batch are
+        those of the first member; members of other neighbours search for their own.
         """
         wanted = outputs or self.physical_outputs()
-        if batch.edges is None:
-            batch = self.config.with_neighbors(batch)
-        each = [member.predict(batch, outputs=wanted) for member in self.members]
+        seen = {} if batch.edges is None else {_neighbours(self.config): batch}
+        each = []
+        for member in self.members:
+            if (kind := _neighbours(member.config)) not in seen:
+                seen[kind] = member.config.with_neighbors(replace(batch, edges=None))
+            each.append(member.predict(seen[kind], outputs=wanted))
         stacked = {name: torch.stack([found[name] for found in each]) for name in wanted}
         found = {name: values.mean(0) for name, values in stacked.items()}
         if outputs is None:
             found |= {f"{name}_std": stacked[name].std(0) for name in ("energy", "forces")}
         return found
+
+
+def _neighbours(config: ModelConfig) -> tuple[float, int | None, bool]:
+    """What decides which neighbours a model sees."""
+    return config.cutoff, config.max_neighbors, config.strict_neighbors

@@ -17,7 +17,7 @@ from denskit.batch import Batch, Edges, System
 from denskit.data.crowding import REACH, crowding
 from denskit.data.periodicity import not_a_crystal
 from denskit.models.base import ForceField
-from denskit.models.committee import warn_of_references
+from denskit.models.committee import united
 from denskit.models.execution import Execution, KernelName
 from denskit.models.model_file import Model, load_model, models_of, read_header
 from denskit.runtime.device import choose_device
@@ -76,7 +76,7 @@ class Potential:
     Args:
         models: one or several model files, run folders or force fields; the potential keeps frozen copies.
         device: "auto", "cpu", "cuda" or "cuda:N"; default: that of force fields, the CPU for files.
-        dtype: "float32", "float64", or torch's; default: that of the models.
+        dtype: "float32", "float64", or torch's; default: that of the models, of several the highest.
         skin: Å; 0 searches for neighbours at every call.
         stress: whether calls compute the stress; all systems must then be periodic in three directions.
         compile: compile the models at the first call and when shapes change, for many calls with the same systems.
@@ -85,7 +85,7 @@ class Potential:
 
     Raises:
         FileNotFoundError: No such model file.
-        ValueError: No model, an unknown dtype, models of different dtypes or on different devices, a negative skin,
+        ValueError: No model, the same one twice, an unknown dtype, models on different devices, a negative skin,
             stress of models with direct forces, or edge chunks in compiled models.
     """
 
@@ -111,7 +111,7 @@ class Potential:
         if isinstance(device, str):
             device = choose_device(device)
         execution = Execution(kernels=kernels, edge_chunk=edge_chunk)
-        self.models = [_frozen(model, device, dtype_of(dtype), execution) for model in given]
+        self.models = united([_frozen(model, device, dtype_of(dtype), execution) for model in given], given)
         self.files = [str(file_of(model).resolve()) for model in given if not isinstance(model, ForceField)]
         self.direct_forces = any(model.config.forces == "direct" for model in self.models)
         self.gives_stress = all(
@@ -119,12 +119,8 @@ class Potential:
         )
         if stress and not self.gives_stress:
             raise ValueError(DIRECT)
-        kinds = {(parameter.dtype, parameter.device) for model in self.models for parameter in model.parameters()}
-        if len(kinds) != 1:
-            raise ValueError(f"models must share one dtype and one device; found {sorted(map(str, kinds))}")
-        self.dtype, self.device = kinds.pop()
-        if len(self.models) > 1:
-            warn_of_references(self.models)
+        first = next(self.models[0].parameters())
+        self.dtype, self.device = first.dtype, first.device
         for model in self.models:
             model.backbone.choose_kernels(execution, self.device)  # raises for unavailable kernels
         self.cutoff = max(model.cutoff for model in self.models)
