@@ -12,10 +12,12 @@ import torch
 from ase.build import molecule
 from typer.testing import CliRunner
 
-from denskit.active import label, select
+from denskit.active import label, select, selection
 from denskit.active.frames import look_at, read_frames
 from denskit.active.selection import write_selection
 from denskit.cli import app
+from denskit.data import load_data
+from denskit.data.writing import plain, relabelled
 from denskit.models import ForceField
 from denskit.models.model_file import save_model
 from denskit.simulation.potential import Potential
@@ -101,6 +103,48 @@ def test_duplicates_are_left_out(committee: list[ForceField], models: int) -> No
     assert len(again.known) == 4 * 5
 
 
+def test_frames_of_one_composition_are_compared_with_each_other(data_dir: Path) -> None:
+    """Training on four metals at 300 K, which differ by far more, does not make their frames at 1,000 K known."""
+    train = ase.io.read(data_dir / "bcc_metals_300K_train.extxyz", index="::5")
+    hot = ase.io.read(data_dir / "bcc_metals_1000K_2000K_test.extxyz", index="::10")
+    pool = [*hot, *train[:3], train[4].repeat((1, 1, 2))]
+    found = select([], pool, count=100, train=train)
+    assert found.known == [len(hot) + place for place in range(4)], "the same frames, and a supercell of one"
+    assert sorted(found.chosen) == list(range(len(hot)))
+    unlike = select([], [train[0], train[-1]], count=2, train=train[8:16], duplicate=1e9)
+    assert unlike.known == [] and len(unlike.chosen) == 2 and unlike.alike == 0, "of other metals"
+
+
+def test_the_unit_of_one_composition_is_the_median_distance() -> None:
+    points = torch.randn(60, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    one, far = torch.zeros(60, dtype=torch.int64), torch.arange(60) // 30
+    assert selection._typical(selection._Places(points, one)) == float(torch.pdist(points).median())
+    apart = selection._Places(points + 100 * far[:, None], far)
+    assert selection._typical(apart) < 5 < float(torch.pdist(apart.points).median())
+    single = selection._Places(points, torch.arange(60))
+    assert selection._unit(single, selection._Places(points[:2], one[:2])) == float(torch.pdist(points[:2]))
+    assert selection._unit(single, single) == float(torch.pdist(points).median())
+
+
+def test_frames_that_have_flown_apart_are_left_out(committee: list[ForceField]) -> None:
+    """By what training has: an atom that sees no other, and a molecule in more parts."""
+    train, pool = rattled(10, 0.05, seed=1), rattled(5, 0.05)
+    pool[1].positions[8] += [20.0, 0.0, 0.0]
+    pool[3].positions[8] += 1.3 * (pool[3].positions[8] - pool[3].positions[0])  # 2.5 Å: it still sees others
+    found = select(committee, pool, count=5, train=train)
+    assert (found.alone, found.torn, found.broken) == ([1], [3], [])
+    assert sorted(found.chosen) == [0, 2, 4]
+    assert select(committee, pool, count=5).alone == [1], "models know no atom alone, as far as is known"
+    assert select([], pool, count=5).alone == []
+    dissociated = select(committee, pool, count=5, train=[*train, pool[1].copy()])
+    assert (dissociated.alone, dissociated.torn) == ([], [])
+    water = [molecule("H2O"), molecule("H2O")]
+    water[1].positions[1] += [0.0, 0.0, 1.5]
+    assert select(committee, water, count=2, train=train).torn == [], "training has no water"
+    single = select(committee, [*pool, ase.Atoms("H")], count=6, train=train)
+    assert 5 not in single.alone + single.torn
+
+
 def test_the_farthest_frames_cover_the_pool() -> None:
     """Two molecules stretched in one bond among 30 that are nearly alike: both are among the first three."""
     pool = rattled(30, 0.01)
@@ -175,6 +219,31 @@ def test_files_keep_their_fields_and_are_not_replaced(tmp_path: Path) -> None:
     for replica in range(2):
         ase.io.write(tmp_path / "md" / f"trajectory_{replica:02d}.extxyz", rattled(3, 0.1, seed=replica))
     assert len(read_frames(tmp_path / "md")) == 6
+
+
+def test_replayed_structures_are_known(tmp_path: Path) -> None:
+    """A run of new frames that trains on old ones again: both are left out."""
+    source = load_data(load_config("demo", ["data.split.train=50", "data.split.valid=5"]).data, 0)
+    frames = [relabelled(plain(each), {"energy": each.energy, "forces": each.forces}) for each in source.train]
+    files = {"old": frames[:30], "new": frames[30:40], "valid": frames[40:45]}
+    for name, part in files.items():
+        ase.io.write(tmp_path / f"{name}.extxyz", part)
+
+    def run(name: str, train_on: str, *settings: str) -> Path:
+        data = [f"data.train={tmp_path / train_on}.extxyz", f"data.valid={tmp_path}/valid.extxyz", "data.name=file"]
+        split = "data.split={train: null, valid: null, test: null, mode: null}"
+        given = [*data, split, "data.molecule=null", f"output={tmp_path / name}", *settings]
+        return train(load_config("demo", given))
+
+    first = run("first", "old", "training.max_steps=200")
+    replay = [f"training.init_from={first}", f"training.replay={tmp_path}/old.extxyz", "training.replay_share=0.5"]
+    second = run("second", "new", "training.max_steps=2", "training.lr=1e-4", *replay)
+    pool = [frames[3], frames[35], frames[48]]
+    found = select(second, pool, count=3)
+    assert found.training == 40 and found.known == [0, 1] and found.chosen == [2]
+    (tmp_path / "old.extxyz").rename(tmp_path / "moved.extxyz")
+    with pytest.raises(FileNotFoundError, match=r"second replayed old structures, which are not there: .*--train"):
+        select(second, pool, count=3)
 
 
 def test_the_program(committee: list[ForceField], tmp_path: Path) -> None:

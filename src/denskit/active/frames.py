@@ -10,7 +10,7 @@ import ase
 import torch
 from torch import Tensor
 
-from denskit.batch import Batch, System
+from denskit.batch import Batch, System, select
 from denskit.data import read_file
 from denskit.data.config import DataConfig
 from denskit.data.frames import bare
@@ -20,11 +20,13 @@ from denskit.data.readers.folders import read_warned
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.writing import Originals, plain
 from denskit.evaluation.novelty import CUTOFF, Surroundings, radial_features
+from denskit.geometry.neighbors import build_neighbors
 from denskit.models.base import ForceField
 from denskit.models.prediction import groups
 from denskit.reading.budget import naming
 from denskit.runtime.progress import Report, unreported
 from denskit.simulation.dynamics.committee import largest_spread
+from denskit.simulation.dynamics.observers import bonded_parts
 from denskit.simulation.neighbor_list import unusable
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of, system_of
@@ -55,7 +57,9 @@ def read_frames(path: str | Path) -> list[ase.Atoms]:
 class Look(Surroundings):
     """Features of all atoms of usable frames, and the spread of a committee on each frame."""
 
-    usable: Tensor  # [P] bool: False where atoms lie on each other, have flown apart or are not finite
+    usable: Tensor  # [P] bool: False where atoms lie on each other, are too far apart or are not finite
+    alone: Tensor  # [P] bool: True where one of several atoms has no neighbour within the cutoff
+    parts: Tensor  # [P] int64: parts of a molecule that no bond joins; 0 with periodicity, and where not usable
     spread: Tensor | None  # [P] eV/Å, NaN where not usable; None: fewer than two models
 
     def fingerprints(self, elements: Tensor) -> Tensor:
@@ -82,6 +86,7 @@ def look_at(
     """
     usable = torch.ones(len(frames), dtype=torch.bool)
     spread = torch.full((len(frames),), torch.nan, dtype=torch.float64)
+    alone, parts = torch.zeros_like(usable), torch.zeros(len(frames), dtype=torch.int64)
     features, numbers, owner = [], [], []
     cutoff = CUTOFF if potential is None else potential.cutoff
     for rows in groups(range(len(frames)), batch_size, lambda row: len(frames[row])):
@@ -97,6 +102,7 @@ def look_at(
             continue
         if bool(bad.any()):
             batch = batch_of([_bare(frames[row]) for row in rows])
+        alone[rows], parts[rows] = _alone(batch, cutoff), _parts(batch)
         if potential is None:
             found = radial_features(batch, elements)
         else:
@@ -113,8 +119,22 @@ def look_at(
     several = potential is not None and len(potential.models) > 1
     return Look(
         features=torch.cat(features), numbers=torch.cat(numbers), frame=torch.cat(owner), usable=usable,
-        spread=spread if several else None,
+        alone=alone, parts=parts, spread=spread if several else None,
     )  # fmt: skip
+
+
+def _alone(batch: Batch, cutoff: float) -> Tensor:
+    target = build_neighbors(batch, cutoff).built_edges.index[1]
+    lonely = torch.bincount(target, minlength=batch.num_atoms) == 0
+    return (batch.sum_over_atoms(lonely.long()) > 0) & (batch.n_atoms > 1)
+
+
+def _parts(batch: Batch) -> Tensor:
+    parts = torch.zeros(batch.num_systems, dtype=torch.int64)
+    molecules = ~batch.pbc.any(1)
+    if bool(molecules.any()):
+        parts[molecules] = bonded_parts(select(batch, molecules))
+    return parts
 
 
 def _last_layer(model: ForceField, batch: Batch) -> Tensor:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import ase
 import ase.io
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denskit.active.frames import look_at, read_frames
+from denskit.active.frames import Look, look_at, read_frames
 from denskit.batch import System
 from denskit.data.base import evenly
 from denskit.data.writing import in_extxyz
@@ -26,16 +27,19 @@ from denskit.models.model_file import Model
 from denskit.runtime.device import choose_device
 from denskit.runtime.progress import Report, unreported
 from denskit.simulation.potential import Potential
+from denskit.training.load_config import load_config
+from denskit.training.replay import old_structures
 from denskit.training.run_folder import RunFolder, model_file
 
 By = Literal["spread", "farthest", "distance"]
+Formula = tuple[tuple[int, int], ...]  # atomic numbers, ascending, with their counts
 MEANING = {
     "spread": "largest spread of the force on an atom over the models, eV/Å",
-    "farthest": "distance to the nearest training or chosen frame, 1: typical distance of two frames",
+    "farthest": "distance to the nearest training or chosen frame, 1: typical distance of two of one composition",
     "distance": "largest distance of an atom to the nearest training atom, 1: typical from training frame to frame",
 }
 MOST_TRAINING = 2000  # structures of a larger training set that are compared with, evenly spaced
-SAMPLE = 500  # frames of which the typical distance is measured
+SAMPLE = 500  # frames of a composition of which the typical distance is measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +53,12 @@ class Selection:
     pool: int  # frames looked at
     training: int  # frames compared with
     broken: list[int]  # frames that cannot be evaluated
+    alone: list[int]  # frames in which an atom sees no other, as in no training frame
+    torn: list[int]  # molecules in more parts than any training frame of their formula
     exploded: list[int]  # frames with more spread than allowed
     known: list[int]  # frames nearly equal to a training frame
     alike: int  # frames nearly equal to a chosen one, of those met
-    threshold: float  # frames nearer than this are nearly equal; 1: typical distance of two frames
+    threshold: float  # frames nearer than this are nearly equal; 1: typical distance of two frames of one composition
 
 
 def select(
@@ -77,8 +83,8 @@ def select(
         by: "spread" of the committee, "farthest" from training and chosen frames, "distance" of atoms from those of
             training; None: spread with a committee, else farthest.
         train: training frames, or a file of them; None: those of the first model, if it is a run folder.
-        duplicate: frames nearer than this to a training or chosen frame are left out; 1 is the median distance of two
-            training frames, or frames of the pool where there are none.
+        duplicate: frames nearer than this to a training or chosen frame of their composition are left out; 1 is the
+            median distance of two training frames of one composition, or of the pool where there are no such.
         most_spread: eV/Å; frames with more are left out as exploded.
         device: of the models.
         batch_size: frames evaluated at once.
@@ -93,23 +99,29 @@ def select(
     frames = read_frames(pool) if isinstance(pool, str | Path) else list(pool)
     known = _training(given, train)
     _check(by, len(given), count, most_spread, has_training=bool(known))
-    potential = _potential(given, device)
+    name = str(pool) if isinstance(pool, str | Path) else "the pool"
     numbers = [frame.numbers if isinstance(frame, ase.Atoms) else frame.atomic_numbers for frame in [*frames, *known]]
     elements = torch.from_numpy(np.unique(np.concatenate(numbers))).long()
-    name = str(pool) if isinstance(pool, str | Path) else "the pool"
+    potential = _potential(given, device)
     for model in potential.models if potential is not None else ():
         for place in range(len(frames)):
             model.scaling.check_elements(numbers[place], f"{name}, frame {place},")
     look = look_at(frames, potential, batch_size, elements, progress)
     reference = look_at(known, potential, batch_size, elements, progress) if known else None
-    found = look.fingerprints(elements)
-    taken = found[:0] if reference is None else reference.fingerprints(elements)[reference.usable]
-    unit = _typical(taken if len(taken) > 1 else found[look.usable])
-    apart = nearest_distance(found, taken) / unit  # [P], infinite without training frames
-    wild = torch.zeros_like(look.usable)
+    formulas, wild = [_formula(each) for each in numbers], torch.zeros_like(look.usable)
     if look.spread is not None and most_spread is not None:
         wild = look.spread > most_spread
-    allowed = look.usable & ~wild & (apart >= duplicate)
+    alone, torn = _flown_apart(look, reference, formulas, seen=bool(given))
+    fit = look.usable & ~alone & ~torn
+    kinds = _compositions(formulas)
+    own = _Places(look.fingerprints(elements), kinds[: len(frames)])
+    others = own.where(torch.zeros_like(fit))
+    if reference is not None:
+        others = _Places(reference.fingerprints(elements), kinds[len(frames) :]).where(reference.usable)
+    unit = _unit(others, own.where(fit))
+    own, others = own.over(unit), others.over(unit)
+    near = own.from_alike(others)
+    allowed = fit & ~wild & (near >= duplicate)
     score = None
     if by == "spread":
         score = look.spread
@@ -117,11 +129,13 @@ def select(
         assert reference is not None
         new = novelty(look, reference)
         score = torch.zeros(len(frames), dtype=torch.float64).scatter_reduce(0, look.frame, new, "amax")
-    chosen, scores, nearest = _pick(found / unit, apart, allowed, score, count, duplicate)
+    apart = nearest_distance(own.points, others.points)  # [P], infinite without training frames
+    chosen, scores, nearest = _pick(own, apart, allowed, score, count, duplicate)
     return Selection(
         chosen=chosen, scores=scores, nearest=nearest, by=by, pool=len(frames), training=len(known),
-        broken=_rows(~look.usable), exploded=_rows(wild), known=_rows(look.usable & ~wild & (apart < duplicate)),
-        alike=_alike(found / unit, chosen, allowed, duplicate), threshold=duplicate,
+        broken=_rows(~look.usable), alone=_rows(alone), torn=_rows(torn), exploded=_rows(fit & wild),
+        known=_rows(fit & ~wild & (near < duplicate)), alike=_alike(own, chosen, allowed, duplicate),
+        threshold=duplicate,
     )  # fmt: skip
 
 
@@ -149,12 +163,25 @@ def write_selection(
 def _training(
     models: Sequence[Model], train: str | Path | Sequence[ase.Atoms] | None
 ) -> list[ase.Atoms] | list[System]:
-    """The frames to compare with: those given, else those that the first model was trained on, else none."""
+    """The frames to compare with: those given, else those that the first model was trained on, else none.
+
+    Replayed ones are among them.  Raises FileNotFoundError where files are gone.
+    """
     if train is not None:
         return read_frames(train) if isinstance(train, str | Path) else list(train)
-    if models and not isinstance(models[0], ForceField) and RunFolder(Path(models[0])).config.is_file():
-        return list(evenly(run_data(Path(models[0])).train, MOST_TRAINING))
-    return []
+    if not models or isinstance(models[0], ForceField) or not RunFolder(Path(models[0])).config.is_file():
+        return []
+    run = Path(models[0])
+    found = list(evenly(run_data(run).train, MOST_TRAINING))
+    config = load_config(run)
+    if config.training.replay is None:
+        return found
+    try:
+        return found + list(evenly(old_structures(config)[0], MOST_TRAINING))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{run} replayed old structures, which are not there: {error}. Give the training frames (--train)"
+        ) from error
 
 
 def _check(by: By, models: int, count: int, most_spread: float | None, *, has_training: bool) -> None:
@@ -174,13 +201,105 @@ def _potential(models: Sequence[Model], device: str) -> Potential | None:
     return Potential(files, device=placed)
 
 
-def _pick(
-    places: Tensor, apart: Tensor, allowed: Tensor, score: Tensor | None, count: int, threshold: float
-) -> tuple[list[int], list[float], list[float]]:
-    """Frames with the highest scores one by one, each at least ``threshold`` from those before, with their distances.
+class _Places(NamedTuple):
+    """Frames as points, with their compositions."""
 
-    places: [P, D].  apart: [P] from training.  score: [P]; None: farthest-point sampling, whose score is the distance
-    itself; without training it begins with the frame farthest from the mean.
+    points: Tensor  # [P, D]
+    kinds: Tensor  # [P] int64, equal where the shares of the elements are
+
+    def where(self, rows: Tensor) -> _Places:
+        """The frames at ``rows``, a mask [P] or numbers."""
+        return _Places(self.points[rows], self.kinds[rows])
+
+    def over(self, unit: float) -> _Places:
+        """The same with distances in a unit."""
+        return _Places(self.points / unit, self.kinds)
+
+    def from_alike(self, others: _Places) -> Tensor:
+        """Distance [P] to the nearest of the others of equal composition; infinite where there is none."""
+        found = torch.full((len(self.kinds),), torch.inf, dtype=self.points.dtype)
+        for kind in self.kinds.unique():
+            rows = self.kinds == kind
+            found[rows] = nearest_distance(self.points[rows], others.points[others.kinds == kind])
+        return found
+
+
+def _formula(numbers: np.ndarray) -> Formula:
+    elements, counts = np.unique(numbers, return_counts=True)
+    return tuple(zip(elements.tolist(), counts.tolist(), strict=True))
+
+
+def _compositions(formulas: Sequence[Formula]) -> Tensor:
+    """A number [P] for each formula, equal for equal shares of the elements: a cell and its supercell are alike."""
+    kinds: dict[Formula, int] = {}
+    found = []
+    for formula in formulas:
+        divisor = math.gcd(*(count for _, count in formula))
+        found.append(kinds.setdefault(tuple((z, count // divisor) for z, count in formula), len(kinds)))
+    return torch.tensor(found, dtype=torch.int64)
+
+
+def _flown_apart(
+    look: Look, reference: Look | None, formulas: Sequence[Formula], *, seen: bool
+) -> tuple[Tensor, Tensor]:
+    """Frames [P] with an atom that sees no other, and molecules in more parts than in training, of those usable.
+
+    ``formulas``: of the frames, then of those of training, which show what is usual.  ``seen``: by a model, which has
+    nothing to say of an atom alone; without training frames it is taken to know none.
+    """
+    alone = look.alone & (seen or reference is not None)
+    if reference is None:
+        return alone, torch.zeros_like(alone)
+    if bool(reference.alone.any()):
+        alone = torch.zeros_like(alone)
+    most: dict[Formula, int] = {}
+    for formula, parts in zip(formulas[len(alone) :], reference.parts.tolist(), strict=True):
+        most[formula] = max(parts, most.get(formula, 0))
+    usual = torch.tensor([most.get(formula, 0) for formula in formulas[: len(alone)]])  # 0: not known
+    return alone, ~alone & (usual > 0) & (look.parts > usual)
+
+
+def _unit(training: _Places, pool: _Places) -> float:
+    """The distance that is 1: that of two frames of one composition, of training if it has such.
+
+    Frames of several compositions differ by far more than those of one.  Without two of one the median distance of any
+    two; 1 for equal ones.
+    """
+    both = _Places(*(torch.cat(pair) for pair in zip(training, pool, strict=True)))
+    for places in (training, pool, both):
+        if (typical := _typical(places)) > 0:
+            return typical
+    any_two = training if len(training.points) > 1 else pool
+    return _typical(_Places(any_two.points, torch.zeros_like(any_two.kinds))) or 1.0
+
+
+def _typical(places: _Places) -> float:
+    """Median distance of two frames of one composition, each frame counting once; 0 where there are no two.
+
+    Pairs alone would let the composition with the most frames decide.
+    """
+    apart, weights = [torch.zeros(0, dtype=torch.float64)], [torch.zeros(0, dtype=torch.float64)]
+    for kind in places.kinds.unique():
+        own = places.points[places.kinds == kind]
+        pairs = torch.pdist(own[:: max(1, len(own) // SAMPLE)])
+        apart.append(pairs)
+        weights.append(torch.full_like(pairs, len(own) / max(1, len(pairs))))
+    distances, order = torch.cat(apart).sort()
+    if not len(distances):
+        return 0.0
+    below = torch.cat(weights)[order].cumsum(0)
+    half = below[-1] / 2 * (1 - 1e-9)  # rounding takes no other of two middle ones than the lower
+    return float(distances[torch.searchsorted(below, half)])
+
+
+def _pick(
+    own: _Places, apart: Tensor, allowed: Tensor, score: Tensor | None, count: int, threshold: float
+) -> tuple[list[int], list[float], list[float]]:
+    """Frames with the highest scores one by one, with their distances from those before.
+
+    None is nearer than ``threshold`` to one of its composition.  apart: [P] from training.  score: [P]; None:
+    farthest-point sampling, whose score is the distance itself; without training it begins with the frame farthest from
+    the mean.
     """
     nearest = apart.clone()
     chosen: list[int] = []
@@ -188,32 +307,23 @@ def _pick(
     while len(chosen) < count and bool(allowed.any()):
         value = nearest if score is None else score
         if score is None and not chosen and bool(apart.isinf().all()):
-            value = (places - places[allowed].mean(0)).norm(dim=1)
+            value = (own.points - own.points[allowed].mean(0)).norm(dim=1)
         best = int(torch.where(allowed, value, -torch.inf).argmax())
         chosen.append(best)
         scores.append(float(value[best]))
         distances.append(float(nearest[best]))
-        nearest = torch.minimum(nearest, (places - places[best]).norm(dim=1))
-        allowed = allowed & (nearest >= threshold)
+        gap = (own.points - own.points[best]).norm(dim=1)
+        nearest = torch.minimum(nearest, gap)
+        allowed = allowed & ((gap >= threshold) | (own.kinds != own.kinds[best]))
         allowed[best] = False
     return chosen, scores, distances
 
 
-def _alike(places: Tensor, chosen: list[int], allowed: Tensor, threshold: float) -> int:
+def _alike(own: _Places, chosen: list[int], allowed: Tensor, threshold: float) -> int:
     """Frames that were allowed, but lie within the threshold of a chosen one."""
-    if not chosen:
-        return 0
     left = allowed.clone()
     left[chosen] = False
-    return int((nearest_distance(places[left], places[chosen]) < threshold).sum())
-
-
-def _typical(places: Tensor) -> float:
-    """Median distance of two of at most ``SAMPLE`` points; 1 for a single point or equal ones."""
-    sample = places[:: max(1, len(places) // SAMPLE)]
-    pairs = torch.pdist(sample)
-    median = float(pairs.median()) if len(pairs) else 0.0
-    return median if median > 0 else 1.0
+    return int((own.where(left).from_alike(own.where(torch.tensor(chosen, dtype=torch.int64))) < threshold).sum())
 
 
 def _rows(mask: Tensor) -> list[int]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from denskit.active.selection import Selection
 
 SHOWN = 15  # chosen frames in the table
+_UNIT = "1: typical distance of two frames of one composition"
 
 
 def select(
@@ -44,7 +45,10 @@ def select(
         Path | None, typer.Option(help="Training frames; default: those of the first run.", show_default=False)
     ] = None,
     duplicate: Annotated[
-        float, typer.Option(help="Leave out frames nearer to a known one; 1: typical distance of two frames.", min=0)
+        float,
+        typer.Option(
+            help="Leave out frames nearer to a known one; 1: typical distance of two of one composition.", min=0
+        ),
     ] = 0.1,
     most_spread: Annotated[
         float | None, typer.Option(help="eV/Å: leave out frames with more spread, as exploded.", min=0)
@@ -105,7 +109,7 @@ def _show(selection: Selection, count: int) -> None:
             table.add_row(str(rank), str(frame), f"{score:.4g}", f"{nearest:.3g}" if math.isfinite(nearest) else "")
     Console().print(table)
     typer.echo(f"score: {MEANING[selection.by]}")
-    typer.echo("distance: from the nearest training frame or frame chosen before; 1: typical distance of two frames")
+    typer.echo(f"distance: from the nearest training frame or frame chosen before; {_UNIT}")
     left = len(selection.chosen) - SHOWN
     if left > 0:
         typer.echo(f"... and {left} more, down to a score of {selection.scores[-1]:.4g}")
@@ -119,9 +123,14 @@ def _show(selection: Selection, count: int) -> None:
 
 def _fates(selection: Selection) -> list[str]:
     """The frames looked at, and those left out, with the reasons."""
-    near = f"nearer than {selection.threshold:g} (1: typical distance of two frames)"
+    near = f"nearer than {selection.threshold:g} ({_UNIT})"
+    bonds = "molecules in more parts than training frames of their formula"
     fates = {
         f"cannot be evaluated (frames {_some(selection.broken)})": len(selection.broken),
+        f"have flown apart: an atom sees no other, as in no training frame (frames {_some(selection.alone)})": len(
+            selection.alone
+        ),
+        f"have flown apart: {bonds} (frames {_some(selection.torn)})": len(selection.torn),
         f"spread by more than is allowed (frames {_some(selection.exploded)})": len(selection.exploded),
         f"nearly equal to a training frame: {near}": len(selection.known),
         f"nearly equal to a chosen frame: {near}": selection.alike,

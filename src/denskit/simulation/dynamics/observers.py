@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 import torch
 from ase.data import chemical_symbols, covalent_radii
 from torch import Tensor
@@ -127,6 +128,16 @@ def find_bonds(batch: Batch) -> Bonds:
     shift = near.built_edges.shift[bonded].double()
     bonds = Bonds(pairs=torch.stack([one, other]) - first, shift=shift, system=system, mean=shift.new_zeros(len(one)))
     return replace(bonds, mean=bonds.lengths(batch))
+
+
+def bonded_parts(batch: Batch) -> Tensor:
+    """The number of parts [B] that no bond of :func:`find_bonds` joins, whose errors it raises."""
+    bonds = find_bonds(batch)
+    one, other = (bonds.pairs + batch.first_atoms[bonds.system]).cpu().numpy()
+    graph = scipy.sparse.coo_array((np.ones(len(one)), (one, other)), shape=(batch.num_atoms, batch.num_atoms))
+    labels = scipy.sparse.csgraph.connected_components(graph, directed=False)[1]
+    first = np.unique(labels, return_index=True)[1]  # an atom of each part
+    return torch.bincount(batch.system_index[torch.from_numpy(first)], minlength=batch.num_systems)
 
 
 @dataclass(frozen=True)
