@@ -151,11 +151,14 @@ def test_one_folder_or_several_are_reported(here: Path) -> None:
 
 
 def test_atoms_are_relaxed_and_simulated_by_the_name_of_a_model(here: Path) -> None:
-    save_model(here / "model.safetensors", trained(torch.float64), {})
+    other = trained(torch.float64)
+    save_model(here / "model.safetensors", other, {})
+    next(other.parameters()).data += 1e-9
+    save_model(here / "other.safetensors", other, {})
     water = molecule("H2O")
     (relaxed,) = relax("model.safetensors", [water], RelaxationSettings(steps=2))
     (same,) = relax(Potential("model.safetensors"), [system_of(water)], RelaxationSettings(steps=2))
-    (mean,) = relax(["model.safetensors"] * 2, water, RelaxationSettings(steps=2))
+    (mean,) = relax(["model.safetensors", "other.safetensors"], water, RelaxationSettings(steps=2))
     assert relaxed.energy == same.energy == pytest.approx(mean.energy)
     plan = DynamicsPlan(settings=DynamicsSettings(), steps=2, folder="md")  # type: ignore[arg-type]
     dynamics("model.safetensors", [water], plan, say=lambda text: None)
