@@ -84,7 +84,10 @@ def train(arguments: argparse.Namespace) -> None:
     for number in arguments.folds:
         test = HELD_OUT[arguments.by](groups, arguments.count, number)
         saved = runs / f"fold{number}.json"
-        split_of(file, test, f"fold {number} of {arguments.count} by {arguments.by}").save(saved)
+        splits = split_of(file, test, f"fold {number} of {arguments.count} by {arguments.by}, {arguments.network}")
+        if saved.is_file() and Splits.read(saved).how != splits.how:
+            raise SystemExit(f"{saved} is of {Splits.read(saved).how}, not of {splits.how}: give another folder RUNS")
+        splits.save(saved)
         for task in arguments.tasks:
             run = runs / f"fold{number}-{task}-seed{arguments.seed}"
             if (run / "systems.json").is_file():

@@ -80,6 +80,17 @@ def slow():
             time.sleep(120)
     return Slow()
 
+def lender():
+    """Gives as energy the charge that it is told, and as force the one that it reads."""
+    class Lender(EMT):
+        default_parameters = {"charge": 0}
+        def calculate(self, atoms=None, *args, **kwargs):
+            self.results = {
+                "energy": float(self.parameters.charge),
+                "forces": np.full((len(atoms), 3), float(atoms.info.get("charge", 0))),
+            }
+    return Lender()
+
 def nothing():
     return 1
 
@@ -333,6 +344,22 @@ def test_xtb_labels_the_charge_and_spin_of_the_fields(tmp_path: Path) -> None:
     assert list(done.failures) == [6, 7]
     assert done.failures[6] == "charge=1, but the initial charges add up to -1; correct one"
     assert "unpaired electrons (1) is not compatible" in done.failures[7]
+
+
+def test_one_geometry_in_several_charges(tmp_path: Path) -> None:
+    """As for ionisation energies: ASE would give the results of the first one to all."""
+    frames = [ase.Atoms("CO", [[0, 0, 0], [0, 0, 1.1]], info=info) for info in ({"charge": 0}, {"charge": 1}, {})]
+    frames.append(ase.Atoms("CO", [[0, 0, 0], [0, 0, 1.1]], info={"charge": -1}))
+    label(frames, tmp_path / "out.extxyz", method="mylab:lender")
+    found = ase.io.read(tmp_path / "out.extxyz", ":")
+    assert [atoms.get_potential_energy() for atoms in found] == [0, 1, 0, -1]
+    assert [atoms.get_forces()[0, 0] for atoms in found] == [0, 1, 0, -1]
+
+
+def test_a_journal_of_an_earlier_version_is_named(tmp_path: Path) -> None:
+    (tmp_path / "out.extxyz.progress").write_text('{"method": "mylab:emt", "frames": "0"}\n')
+    with pytest.raises(ValueError, match="of an earlier version, which did not record charges"):
+        label(crystals(1), tmp_path / "out.extxyz", method="mylab:emt")
 
 
 def test_a_calculator_that_cannot_be_told_the_charge(tmp_path: Path) -> None:

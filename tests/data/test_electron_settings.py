@@ -84,10 +84,25 @@ def test_a_calculator_follows_the_structures() -> None:
     assert calculator.parameters == {"charge": 1, "mult": 1}
     settings.set_for(with_fields("H2O"))  # says nothing: as before
     assert calculator.parameters == {"charge": 0, "mult": None}
-    of_ions = ElectronSettings(Charged(charge=-1))
-    of_ions.set_for(with_fields("H2O", charge=-1))
-    with pytest.raises(ValueError, match="charge is 1 by the fields of the frame, and -1 in the calculator"):
-        of_ions.set_for(with_fields("H2O", charge=1))
+    calculator = Charged(charge=-1)
+    of_ions = ElectronSettings(calculator)
+    for fields, charge in (({"charge": 1}, 1), ({}, -1), ({"charge": 0}, 0)):
+        of_ions.set_for(with_fields("H2O", **fields))
+        assert calculator.parameters.charge == charge
+    of_ions.set_for(with_fields("H2O", spin=1))  # 11 electrons
+    assert calculator.parameters == {"charge": -1, "mult": 2}
+
+
+def test_a_calculator_that_names_its_parameters_when_it_has_them() -> None:
+    """As Gaussian, ORCA and others of ASE, which take a charge without a default."""
+
+    class Plain(Calculator):
+        pass
+
+    calculator = Plain(charge=0, mult=1)
+    assert ElectronSettings(calculator).set_for(with_fields("CH3", charge=1, multiplicity=1)) == []
+    assert calculator.parameters == {"charge": 1, "mult": 1}
+    assert ElectronSettings(Plain()).set_for(with_fields("CH3", charge=1)) == ["total charge"]
 
 
 def test_what_a_calculator_cannot_be_told() -> None:

@@ -23,6 +23,7 @@ from denskit.geometry.neighbors import build_neighbors
 from denskit.models.model_file import load_model
 from denskit.training.load_config import RunConfig
 from denskit.training.run import train
+from denskit.training.seen import _learned
 
 Tiny = Callable[..., RunConfig]
 
@@ -147,6 +148,7 @@ def test_a_committee_is_not_judged_on_what_a_member_has_seen(tiny: Tiny, tmp_pat
     with pytest.raises(ValueError, match=rf"copied has trained on {seen} of the 6 test structures of .*run0, so"):
         evaluate([first, copied])
     turned.unlink()
+    _learned.cache_clear()
     with pytest.warns(UserWarning, match="copied has trained on the structures judged is not known"):
         evaluate([first, copied])
     with pytest.raises(ValueError, match=r"run0 and .*run0 are the same model"):

@@ -131,6 +131,22 @@ def test_periodicity_and_elements_changed_in_place_are_noticed(systems: dict[str
             potential(batch)
 
 
+def test_atoms_divided_otherwise_are_checked_again() -> None:
+    """A pair of molecules in one system is another composition than each alone."""
+    model = build("envelope", torch.float64)
+    model.scaling.references.zero_()
+    checked: list[int] = []
+    potential = Potential(model)
+    for own in potential.models:
+        own.scaling.check = lambda batch: checked.append(batch.num_systems)  # type: ignore[method-assign]
+    water = molecule("H2O")
+    far = water.copy()
+    far.positions += 3.0
+    for structures in ([water, far], [water, far], [water + far]):
+        potential(batch_of(structures))
+    assert checked == [2, 1]
+
+
 def test_stress_is_that_of_predict_and_refused_without_a_volume(systems: dict[str, System]) -> None:
     model = build("envelope", torch.float64)
     batch = collate([systems["copper"], systems["triclinic"]], torch.float64)[0]

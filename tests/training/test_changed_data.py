@@ -12,14 +12,14 @@ from ase.io import read, write
 from typer.testing import CliRunner
 
 from denskit.cli import app
-from denskit.data import load_data
+from denskit.data import load_data, read_file
 from denskit.data.splits import Splits, identity_of
 from denskit.evaluation.evaluate import evaluate, run_data
-from denskit.evaluation.unseen import warnings_for_split
+from denskit.evaluation.unseen import warnings_for_file, warnings_for_split
 from denskit.models.model_file import load_model, read_header, save_model
 from denskit.training.load_config import load_config
 from denskit.training.run import train
-from denskit.training.seen import seen_before
+from denskit.training.seen import _learned, seen_before
 
 SMALL = [
     "model.num_layers=1", "model.channels=[4,2]", "model.feature_channels=[4,2]", "model.head_channels=[2,2]",
@@ -257,4 +257,25 @@ def test_structures_of_a_file_that_has_grown_are_recognized(tmp_path: Path) -> N
     with pytest.warns(UserWarning, match="has trained on 2 of the 3 test structures"):
         evaluate(run)
     data.unlink()
+    _learned.cache_clear()
     assert seen_before(second, both, load_data(second.data, 0).judged) == [], "cannot be told"
+
+
+def test_structures_added_to_the_file_of_a_run_are_not_its_own(tmp_path: Path) -> None:
+    """Its model has not seen them, whatever its settings name."""
+    data, valid, new = (tmp_path / f"{name}.extxyz" for name in ("mine", "valid", "new"))
+    _write(data, 0.0)
+    frames = read(data, ":")
+    write(data, frames[:3])
+    write(valid, frames[3])
+    settings = [f"data.train={data}", f"data.valid={valid}", "training.max_steps=1", *SMALL]
+    run = train(load_config("demo", [*settings, f"output={tmp_path / 'run'}"]))
+    write(new, frames[2:])
+    said = warnings_for_file([run], new, read_file(new)[0])
+    assert len(said) == 1 and "has trained on copies of 1 of the 4 structures" in said[0]
+    write(data, [*frames[:3], *frames[4:]])
+    _learned.cache_clear()
+    assert warnings_for_file([run], new, read_file(new)[0]) == []
+    (run / "config.yaml").write_text("training: {oldkey: 1}\n")  # of another version
+    _learned.cache_clear()
+    assert warnings_for_file([run], new, read_file(new)[0]) == []

@@ -46,6 +46,11 @@ class Journal:
         if lines and "written" in lines[-1] and (force or changes):  # of an output that is there and replaced, or gone
             self.path.unlink()
             lines = []
+        elif lines and "calculator" not in lines[0]:
+            raise ValueError(
+                f"{self.path} is of an earlier version, which did not record charges and settings of the calculator: "
+                "finish it with that version, or remove the file to begin again (nothing changed)"
+            )
         elif changes:
             method = lines[0].get("method")
             listed = in_words({key: values for key, values in changes.items() if key.startswith("calculator.")})

@@ -23,6 +23,7 @@ from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.active.frames import read_frames
 from denskit.active.journal import Journal, origin_of
+from denskit.data.base import electrons_in
 from denskit.data.datasets.generate import METHOD, xtb_calculator
 from denskit.data.electrons import ElectronSettings
 from denskit.data.writing import relabelled
@@ -191,6 +192,7 @@ class _Method:
     def __init__(self, calculator: Any) -> None:
         self.calculator = calculator
         self.electrons = ElectronSettings(calculator)
+        self.state: Any = ()  # charge and spin by the fields of the frame before
 
     def result(self, atoms: ase.Atoms) -> dict[str, Any]:
         """Energy, forces, perhaps stress as lists; or "error".  Perhaps "notes": what a user should know."""
@@ -204,11 +206,17 @@ class _Method:
         name = type(self.calculator).__name__
         try:
             untold = self.electrons.set_for(bare)
+            if (state := electrons_in(bare.info)) != self.state and hasattr(self.calculator, "reset"):
+                self.calculator.reset()  # ASE keeps results of the same geometry, whatever its charge
+            self.state = state
         except ValueError as error:
             return {"error": str(error)}
+        except Exception as error:  # of the calculator
+            return {"error": f"{type(error).__name__}: {error}"}
         notes = [
             f"{name} was not told the {what} that the frame's fields give: it has no such parameter. Unless it reads "
-            "atoms.info itself, labels of such frames are of another state"
+            "atoms.info itself, labels of such frames are of another state. One that takes the parameter without "
+            "naming it before (Gaussian, ORCA) is told where it begins with one: charge=0, mult=1"
             for what in untold
         ]
         try:

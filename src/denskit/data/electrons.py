@@ -17,8 +17,10 @@ _WHOLE = 1e-3  # a number as near to a whole one is it
 _APART = 0.5  # sums over atoms, whose charges and moments are often rounded, contradict the total beyond this
 
 
-def charge_and_multiplicity(atoms: ase.Atoms) -> tuple[int | None, int | None]:
+def charge_and_multiplicity(atoms: ase.Atoms, usual: float | None = None) -> tuple[int | None, int | None]:
     """Total charge (e) and spin multiplicity by the fields ``ELECTRONS`` of ``atoms.info``; None where none says.
+
+    ``usual``: the charge (e) of a structure that does not say; None: the sum of its initial charges.
 
     ``spin`` and ``total_spin`` are the multiplicity, as in OMol25, where the number of electrons allows it, else the
     number of unpaired electrons (it never allows both); half numbers are the spin S.
@@ -33,7 +35,8 @@ def charge_and_multiplicity(atoms: ase.Atoms) -> tuple[int | None, int | None]:
     initial = atoms.get_initial_charges()
     if charge is not None and initial.any() and abs(initial.sum() - charge) > _APART:
         raise ValueError(f"{_listed(charges)}, but the initial charges add up to {initial.sum():g}; correct one")
-    electrons = int(atoms.numbers.sum()) - (round(initial.sum()) if charge is None else charge)
+    silent = initial.sum() if initial.any() or usual is None else usual
+    electrons = int(atoms.numbers.sum()) - (round(silent) if charge is None else charge)
     multiplicity = _one(spins, {name: _multiplicity(name, value, electrons) for name, value in spins.items()})
     moments = atoms.get_initial_magnetic_moments()
     unpaired = float(np.linalg.norm(np.atleast_1d(moments.sum(axis=0))))  # of vectors, too
@@ -90,15 +93,15 @@ class ElectronSettings:
         known = {**defaults, **(getattr(calculator, "parameters", None) or {})} if hasattr(calculator, "set") else {}
         self.names = {what: next((name for name in names if name in known), "") for what, names in _SETTINGS.items()}
         self.own = {name: known[name] for name in self.names.values() if name}
-        self.chosen = {name for name, value in self.own.items() if value != defaults.get(name)}
 
     def set_for(self, atoms: ase.Atoms) -> list[str]:
         """Set the calculator for a structure that is charged or has a spin by its fields.
 
         Returns what the calculator cannot be told: "total charge", "spin".  Raises ValueError as
-        :func:`charge_and_multiplicity`, and where the calculator came with another value.
+        :func:`charge_and_multiplicity`.
         """
-        charge, multiplicity = charge_and_multiplicity(atoms)
+        usual = self.own.get(self.names["charge"])
+        charge, multiplicity = charge_and_multiplicity(atoms, usual if isinstance(usual, int | float) else None)
         untold = []
         for what, words, value, usual, of_atoms in (
             ("charge", "total charge", charge, 0, atoms.get_initial_charges()),
@@ -112,8 +115,6 @@ class ElectronSettings:
 
     def _set(self, name: str, value: int | None) -> None:
         own = self.own[name]
-        if value is not None and name in self.chosen and value != own:
-            raise ValueError(f"{name} is {value} by the fields of the frame, and {own} in the calculator; correct one")
         wanted = own if value is None else value
         if self.calculator.parameters.get(name, own) != wanted:
             self.calculator.set(**{name: wanted})

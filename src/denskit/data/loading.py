@@ -15,6 +15,7 @@ from ase.data import chemical_symbols
 from denskit.batch import ISOLATED
 from denskit.data.base import Lazy, Source, Subset, elements_of, evenly, known_elements
 from denskit.data.config import DataConfig, References
+from denskit.data.copies import Copies
 from denskit.data.filters import filtered, without_filtered
 from denskit.data.readers.folders import read_given
 from denskit.data.readers.formats import (
@@ -30,7 +31,7 @@ from denskit.data.readers.formats import (
 from denskit.data.records import Records, joined, numbered_in
 from denskit.data.references import linear_references
 from denskit.data.splits import Splits, divide
-from denskit.data.structure_arrays import StructureArrays, geometry_key, numbered
+from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.reading.remote import address_of
 from denskit.runtime.progress import counted
 from denskit.runtime.warning import warn
@@ -181,8 +182,8 @@ def _repeated(train: Source, judged: Source) -> list[str]:
     """A warning where geometries by which a training is judged are trained on; only files in memory are compared."""
     if not (train.in_memory and judged.in_memory):
         return []
-    known = {geometry_key(system) for system in train}
-    again = [system.index for system in judged if geometry_key(system) in known]
+    known = Copies(train)
+    again = [system.index for system in judged if system in known]
     if not again:
         return []
     return [

@@ -13,11 +13,27 @@ from denskit.geometry.lattice import SAME_PLACE
 from denskit.geometry.neighbors import TIE, build_neighbors
 
 
+class Kept:
+    """A copy of a tensor, whose owner may change his in place."""
+
+    def __init__(self, given: Tensor) -> None:
+        self.given, self.copy = given, given.clone()
+        self.version = None if given.is_inference() else given._version
+
+    def equals(self, other: Tensor) -> bool:
+        """Whether a tensor has the same values; that of before on a GPU, unchanged, is not compared: it would wait."""
+        if other.is_cuda and other is self.given and self.version is not None and other._version == self.version:
+            return True
+        return torch.equal(self.copy, other)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
     """All edges of a batch within cutoff + skin, and the positions and cells of the search."""
 
-    batch: Batch  # positions and cell are copies in float64; the caller may change his own
+    batch: Batch  # positions and cell are copies in float64
+    n_atoms: Kept
+    pbc: Kept
     offset: Tensor  # [E, 3] Å, shift @ cell of every edge
     reach: float  # Å, half of the skin: the list is complete until an atom has moved farther
     pairs: Tensor | None  # [E/2, 2] rows of each edge and its reverse; None on a GPU
@@ -25,20 +41,22 @@ class Candidates:
     @classmethod
     def find(cls, batch: Batch, cutoff: float, skin: float) -> Candidates:
         """Edges of a batch within cutoff + skin (Å); raises ValueError as :func:`build_neighbors`."""
+        n_atoms, pbc = Kept(batch.n_atoms), Kept(batch.pbc)
         positions, cell = batch.positions.detach().double().clone(), batch.cell.double().clone()
-        copy = replace(batch, positions=positions, cell=cell, pbc=batch.pbc.clone(), n_atoms=batch.n_atoms.clone())
+        copy = replace(batch, positions=positions, cell=cell, pbc=pbc.copy, n_atoms=n_atoms.copy)
         found = build_neighbors(copy, cutoff + skin)
         edges = found.built_edges
         cell = found.cell[found.system_index[edges.index[1]]]
         offset = torch.einsum("ei,eij->ej", edges.shift.double(), cell)
-        return cls(batch=found, offset=offset, reach=skin / 2, pairs=edge_pairs(found))
+        reach, pairs = skin / 2, edge_pairs(found)
+        return cls(batch=found, n_atoms=n_atoms, pbc=pbc, offset=offset, reach=reach, pairs=pairs)
 
     def hold(self, batch: Batch) -> bool:
         """Whether the list is complete for a batch: same systems and cells, no atom moved farther than the reach."""
         old = self.batch
         if batch.num_atoms != old.num_atoms or batch.num_systems != old.num_systems:
             return False
-        if not (torch.equal(batch.n_atoms, old.n_atoms) and torch.equal(batch.pbc, old.pbc)):
+        if not (self.n_atoms.equals(batch.n_atoms) and self.pbc.equals(batch.pbc)):
             return False
         farthest = (batch.positions.detach() - old.positions).square().sum(-1).amax()
         cells = (batch.cell == old.cell).all()

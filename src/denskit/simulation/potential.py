@@ -24,7 +24,7 @@ from denskit.runtime.device import choose_device
 from denskit.runtime.dtypes import DType, dtype_of
 from denskit.runtime.threads import few_threads
 from denskit.simulation.compiled import CompiledModel
-from denskit.simulation.neighbor_list import Candidates, unusable
+from denskit.simulation.neighbor_list import Candidates, Kept, unusable
 from denskit.zoo import file_of
 
 DIRECT = "this model has forces=direct and no head for the stress (model.stress=direct), so it gives none"
@@ -132,7 +132,7 @@ class Potential:
         self.rebuilds = 0  # searches for neighbours
         self.num_edges = 0  # of the last call
         self._candidates: Candidates | None = None
-        self._numbers: Tensor | None = None  # atomic numbers of the last check
+        self._checked: tuple[Kept, ...] = ()  # atomic numbers and their division into systems, of the last check
         self.lock = threading.RLock()  # held by the thread that evaluates
 
     def __getstate__(self) -> dict[str, Any]:
@@ -210,12 +210,12 @@ class Potential:
 
     def _check(self, batch: Batch) -> None:
         """Check elements and compositions, once for every set of systems."""
-        numbers = batch.atomic_numbers
-        if self._numbers is not None and torch.equal(self._numbers, numbers):
+        given = (batch.atomic_numbers, batch.n_atoms)
+        if self._checked and all(kept.equals(own) for kept, own in zip(self._checked, given, strict=True)):
             return
         for model in self.models:
             model.scaling.check(batch)
-        self._numbers = numbers.clone()  # the caller may change his own
+        self._checked = tuple(map(Kept, given))
 
     def _check_volumes(self, batch: Batch) -> None:
         if not self.gives_stress:

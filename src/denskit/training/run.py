@@ -93,7 +93,8 @@ def _prepared(
         trainer.budget = TimeBudget(budget, spent=time.monotonic() - begin)
     earlier = {} if checkpoint is None else checkpoint.inputs  # the test file need not be there now
     trainer.inputs = {**earlier, **contents(config)} if group.is_first else {}
-    trainer.messages += [*about_test, *decided, *seen_before(config, data.splits, data.judged)]
+    seen = seen_before(config, data.splits, data.judged) if group.is_first else []
+    trainer.messages += [*about_test, *decided, *seen]
     if resume and checkpoint is None:
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
     planned = PlannedTraining(config, trainer.schedule, data.train)

@@ -5,24 +5,25 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from denskit.data import LoadedData, load_data
+from denskit.data import load_data
 from denskit.data.base import Lazy, Source
-from denskit.data.loading import QUICK
+from denskit.data.copies import Copies
 from denskit.data.readers.formats import are_shards, is_there, size_of
 from denskit.data.splits import Splits
-from denskit.data.structure_arrays import geometry_key
-from denskit.models.model_file import run_settings
+from denskit.models.model_file import read_header, run_settings
 from denskit.reading.remote import address_of
-from denskit.training.inputs import structures_of
+from denskit.training.inputs import contents, structures_of
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder, folder_of, model_file
 from denskit.training.settings import RunConfig
 
 LEARNED = {"valid": ("train",), "test": ("train", "valid")}  # parts of another run, by the part that is judged here
+SMALL = 20 * 2**20  # bytes of a run's files that are read to be compared: about a second
 _FIRST = 20  # models of a chain of fine-tunings that are looked at
 
 
@@ -69,7 +70,7 @@ def seen_before(config: RunConfig, splits: Splits | None, judged: Mapping[str, S
 def places_seen(folder: RunFolder, splits: Splits | None, part: str, judged: Source) -> np.ndarray | None:
     """Places in ``judged`` of structures that a run has learned from, or was chosen by where they are a test.
 
-    Of one file its frames are compared, of files in memory geometries (to 1e-6 Å); None where neither can be.
+    Of one file its frames are compared, of files in memory geometries; None where neither can be.
 
     Args:
         folder: of the run.
@@ -81,28 +82,32 @@ def places_seen(folder: RunFolder, splits: Splits | None, part: str, judged: Sou
     if own is not None and splits is not None and own.sha256 == splits.sha256:
         known = np.concatenate([getattr(own, name) for name in LEARNED[part]])
         return np.flatnonzero(np.isin(getattr(splits, part), known))
-    data = _data_of(folder) if judged.in_memory else None
-    if data is None:
+    if not (judged.in_memory and folder.config.is_file()):
         return None
-    learned = [source for name in LEARNED[part] if (source := getattr(data, name)) is not None]
-    if not all(source.in_memory for source in learned):
+    known_copies = _learned(folder.path, folder.config.stat().st_mtime_ns)
+    if known_copies is None:
         return None
-    known_keys = {geometry_key(system) for source in learned for system in source}
-    return np.flatnonzero([geometry_key(system) in known_keys for system in judged])
+    return np.flatnonzero([any(system in known_copies[name] for name in LEARNED[part]) for system in judged])
 
 
-def _data_of(folder: RunFolder) -> LoadedData | None:
-    """The structures of a run, where its files are there, small and as they were."""
-    if not folder.config.is_file():
-        return None
-    config = load_config(folder.path)
-    names = [name for _, name in structures_of(config)[:-1] if name is not None]
-    if not names or any(address_of(name) is not None for name in names):
-        return None
-    paths = [Path(name).expanduser() for name in names]
-    if not all(is_there(path) and not are_shards(path) for path in paths) or sum(map(size_of, paths)) > QUICK:
-        return None
-    with suppress(ValueError, OSError), warnings.catch_warnings():
+@lru_cache(maxsize=4)  # for each part that is judged, and each model of a chain
+def _learned(run: Path, written: int) -> dict[str, Copies] | None:
+    """The structures of a run, ``written`` then, by part, where its files are there, small and as they were."""
+    folder = RunFolder(run)
+    with suppress(ValueError, OSError, KeyError), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said when the run began
-        return load_data(folder.as_divided(config.data), config.seed, config.required_labels)
+        config = load_config(folder.path)
+        names = [name for _, name in structures_of(config)[:-1] if name is not None]  # but for replayed ones
+        if not names or any(address_of(name) is not None for name in names):
+            return None
+        paths = [Path(name).expanduser() for name in names]
+        if not all(is_there(path) and not are_shards(path) for path in paths) or sum(map(size_of, paths)) > SMALL:
+            return None
+        recorded = read_header(model_file(folder.path))["metadata"].get("contents", {})
+        now = contents(config, recorded)
+        if any(recorded[key] != now.get(key) for key in recorded if key != "data.test"):
+            return None
+        data = load_data(folder.as_divided(config.data), config.seed, config.required_labels)
+        if data.train.in_memory and (data.valid is None or data.valid.in_memory):
+            return {"train": Copies(data.train), "valid": Copies(data.valid or ())}
     return None

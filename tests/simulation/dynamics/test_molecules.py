@@ -148,6 +148,20 @@ def test_charges_and_spins_go_with_the_frames(tmp_path: Path) -> None:
             np.testing.assert_array_equal(atoms.get_initial_magnetic_moments(), [1.0, 0.0, 0.0])
 
 
+def test_simulations_of_crystals_go_on_with_either_setting(tmp_path: Path) -> None:
+    """Of a crystal the setting has no effect, and earlier versions recorded another default; of a molecule it has."""
+    for atoms, name in ((bulk("Cu", cubic=True), "crystal"), (molecule("H2O"), "molecule")):
+        atoms.numbers[atoms.numbers == 29] = 8
+        potential, folder = Potential(trained()), tmp_path / name
+        molecular_dynamics(potential, [atoms], plan(folder, 2, rotation=True), say=lambda text: None)
+        if name == "crystal":
+            outcome = molecular_dynamics(potential, [atoms], plan(folder, 4), resume=True, say=lambda text: None)
+            assert outcome.state.step == 4
+        else:
+            with pytest.raises(ValueError, match=r"rotation: True then, False now"):
+                molecular_dynamics(potential, [atoms], plan(folder, 4), resume=True)
+
+
 def test_an_option_for_molecules_is_refused_where_there_is_none(tmp_path: Path) -> None:
     ase.io.write(tmp_path / "boxed.extxyz", boxed(molecule("H2O")))
     common = ["md", str(TRAINED), str(tmp_path / "boxed.extxyz"), "--steps", "1", "-o", str(tmp_path / "run")]

@@ -110,7 +110,7 @@ def molecular_dynamics(
     work = WorkFolder(folder, "simulation", RESTART)
     with work.opened(resume=resume, say=say) as continues:
         if continues:
-            restart = _resumed(work, plan, origin, batch.positions.device)
+            restart = _resumed(work, plan, origin, batch)
             say(f"continuing from step {restart.state.step} of {folder}")
         else:
             for message in [*_notes(structures, potential, settings), *warnings_of(potential, batch, settings)]:
@@ -218,6 +218,11 @@ def _notes(structures: Sequence[ase.Atoms], potential: Potential, settings: Dyna
     said = [f"warning: {formula}: {cost}" for formula, cost in costs.items() if cost]
     if heavy:
         said.append(f"note: {counted(heavy, 'structure')} with own masses, as of isotopes, which are used")
+    if boxed := int(_boxed(structures, potential).sum()):
+        said.append(
+            f"note: {counted(boxed, 'replica')} of a molecule alone in a periodic box: bonds are watched as in free "
+            "molecules (--no-bonds: in none)"
+        )
     if moving:
         said.append(
             f"note: velocities of {counted(moving, 'structure')} are not used; momenta are drawn at the temperature. "
@@ -300,11 +305,12 @@ def _last_frame(folder: Path) -> int | None:
     return max((int(cast(ase.Atoms, ase.io.read(path, -1)).info["step"]) for path in files), default=None)
 
 
-def _resumed(work: WorkFolder, plan: DynamicsPlan, origin: dict[str, str], device: torch.device) -> Restart:
+def _resumed(work: WorkFolder, plan: DynamicsPlan, origin: dict[str, str], batch: Batch) -> Restart:
     """The restart file, after a comparison with the plan; other files are cut back to its step."""
-    restart = Restart.load(work.marker, device)
+    restart = Restart.load(work.marker, batch.positions.device)
     now = replace(restart, settings=plan.settings, origin=origin).record
-    work.require_same(restart.record, now)
+    turning = bool(free_molecules(batch).any())  # without any the setting has no effect
+    work.require_same(restart.record, now, may_change=() if turning else ("rotation",))
     work.cut(_appended(work.path), restart.files)
     return restart
 
