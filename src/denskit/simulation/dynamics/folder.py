@@ -113,7 +113,7 @@ def molecular_dynamics(
             restart = _resumed(work, plan, origin, batch)
             say(f"continuing from step {restart.state.step} of {folder}")
         else:
-            for message in [*_notes(structures, potential, settings), *warnings_of(potential, batch, settings)]:
+            for message in [*_notes(structures, potential, settings, boxed), *warnings_of(potential, batch, settings)]:
                 say(message)
             restart = Restart(state=dynamics.start(batch, masses=masses), settings=settings, origin=origin)
             for message in _about_pressure(potential, restart.state):
@@ -209,7 +209,9 @@ def _masses(structures: Sequence[ase.Atoms]) -> Tensor:
     return torch.from_numpy(np.concatenate([atoms.get_masses() for atoms in structures])) * AMU
 
 
-def _notes(structures: Sequence[ase.Atoms], potential: Potential, settings: DynamicsSettings) -> list[str]:
+def _notes(
+    structures: Sequence[ase.Atoms], potential: Potential, settings: DynamicsSettings, boxed: Tensor
+) -> list[str]:
     """Notes about crowded cells, masses unlike the standard ones, which are used, velocities, which are not, and
     molecules that turn."""
     heavy = sum(not np.allclose(atoms.get_masses(), atomic_masses[atoms.numbers]) for atoms in structures)
@@ -218,17 +220,17 @@ def _notes(structures: Sequence[ase.Atoms], potential: Potential, settings: Dyna
     said = [f"warning: {formula}: {cost}" for formula, cost in costs.items() if cost]
     if heavy:
         said.append(f"note: {counted(heavy, 'structure')} with own masses, as of isotopes, which are used")
-    if boxed := int(_boxed(structures, potential).sum()):
+    if bool(boxed.any()):
         said.append(
-            f"note: {counted(boxed, 'replica')} of a molecule alone in a periodic box: bonds are watched as in free "
-            "molecules (--no-bonds: in none)"
+            f"note: {counted(int(boxed.sum()), 'replica')} of a molecule alone in a periodic box: bonds are watched as "
+            "in free molecules (--no-bonds: in none)"
         )
     if moving:
         said.append(
             f"note: velocities of {counted(moving, 'structure')} are not used; momenta are drawn at the temperature. "
             "ASE's dynamics with DenskitCalculator use those of the structure"
         )
-    return said + _about_rotation(structures, potential, settings)
+    return said + _about_rotation(settings, batch_of(structures, boxed.device), boxed)
 
 
 def _about_pressure(potential: Potential, state: State) -> list[str]:
@@ -251,10 +253,9 @@ def _boxed(structures: Sequence[ase.Atoms], potential: Potential) -> Tensor:
     return torch.tensor(found, device=potential.device)
 
 
-def _about_rotation(structures: Sequence[ase.Atoms], potential: Potential, settings: DynamicsSettings) -> list[str]:
+def _about_rotation(settings: DynamicsSettings, batch: Batch, boxed: Tensor) -> list[str]:
     """A warning of molecules whose rotation a Nosé-Hoover chain keeps apart from their vibrations."""
-    boxed = _boxed(structures, potential)
-    turning = boxed | (free_molecules(batch_of(structures, potential.device)) if settings.rotation else False)
+    turning = boxed | (free_molecules(batch) if settings.rotation else False)
     if settings.ensemble != "nvt" or not bool(turning.any()):
         return []
     boxes = " in a periodic box" if bool(boxed.any()) else ""
