@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -219,6 +221,18 @@ def test_errors_of_the_system_are_in_words(folder: Path) -> None:
     assert f"Error: {folder / 'mine.extxyz'}: file exists" in done.stderr
 
 
+def test_errors_of_the_cache_name_its_setting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(folder / "cache" / "unpacked"))
+
+    monkeypatch.setattr("denskit.evaluation.evaluate.predict_each", refused)
+    words = ("predict", folder / "model.safetensors", folder / "mine.extxyz", "-o", folder / "cached.extxyz")
+    assert "DENSKIT_CACHE" not in denskit(*words).stderr
+    monkeypatch.setenv("DENSKIT_CACHE", str(folder / "cache"))
+    told = f"read-only file system. This is in the cache folder, {folder / 'cache'}: DENSKIT_CACHE"
+    assert told in denskit(*words).stderr
+
+
 def test_ctrl_c_in_any_verb_is_130(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -247,6 +261,29 @@ def test_a_signal_ends_a_training_with_its_code(number: int, code: int, tmp_path
     rest, errors = process.communicate()
     assert process.returncode == code, "".join(lines) + rest + errors
     assert "Continue with the same command" in rest
+
+
+def test_a_signal_of_a_batch_system_leaves_no_half_written_file(folder: Path) -> None:
+    frames = ase.io.read(folder / "mine.extxyz", ":")
+    ase.io.write(folder / "many.extxyz", frames * 2000)
+    words = [
+        "predict",
+        folder / "model.safetensors",
+        folder / "many.extxyz",
+        "-o",
+        folder / "out.extxyz",
+        "--batch-size",
+        "1",
+    ]
+    process = subprocess.Popen([sys.executable, "-m", "denskit", *map(str, words)], stderr=subprocess.PIPE, text=True)
+    partial = folder / ".out.partial.extxyz"
+    while not (partial.is_file() and partial.stat().st_size):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate()
+    assert process.returncode == 143 and errors.splitlines()[-1] == "Stopped"
+    assert not partial.exists() and not (folder / "out.extxyz").exists()
 
 
 def test_there_is_no_colour_without_a_terminal_and_with_no_color(folder: Path) -> None:

@@ -214,6 +214,7 @@ def test_no_tags_and_no_neighbours_are_no_errors(run: Path, lmdb: Path, tmp_path
         (["evaluate", "{run}", "id="], "write FILE or NAME=FILE"),
         (["evaluate", "{run}", "id=a", "id=b"], "two sets are called id"),
         (["evaluate", "{run}", "data.test=b"], "give the file alone"),
+        (["evaluate", "{run}", "data.0000.lmdb"], "no file data.0000.lmdb"),
         (["evaluate", "{run}", "id=a", "--split", "valid"], "would be ignored"),
         (["evaluate", "{run}", "id=nowhere.lmdb"], "no file nowhere.lmdb"),
         (["predict", "{run}", "-o", "a.npz"], "[NAME=]FILE"),

@@ -198,7 +198,12 @@ def test_predictions_are_written_with_the_labels_beside_them(tiny: Tiny, tmp_pat
     frames[0].arrays["REF_forces"] = np.ones((9, 3))
     frames[1].rattle(0.1, seed=1)
     ase.io.write(tmp_path / "in.extxyz", frames)
-    assert predict_file(run, tmp_path / "in.extxyz", tmp_path / "out.extxyz", batch_size=1) == 2
+    told: list[tuple[float, float]] = []
+    count = predict_file(
+        run, tmp_path / "in.extxyz", tmp_path / "out.extxyz", batch_size=1,
+        progress=lambda done, _, total: told.append((done, total)),
+    )  # fmt: skip
+    assert count == 2 and told == [(1, 2), (2, 2)]
     written = ase.io.read(tmp_path / "out.extxyz", index=":")
     force_field = load_model(run / "model.safetensors")
     assert force_field.cutoff == 3.0

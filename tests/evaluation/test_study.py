@@ -57,10 +57,12 @@ from denskit.evaluation.study.config import (
     runs_of,
     write_study,
 )
+from denskit.evaluation.study.inputs import problems_of
 from denskit.evaluation.study.judges import judge, require_judgeable
 from denskit.evaluation.study.question import (
     adapted,
     advice,
+    asked_again,
     at_one_rate,
     data_warnings,
     dens_question,
@@ -135,6 +137,15 @@ class TestFiles:
         found = changed(study, ["training.max_steps=3"])
         assert found.axes[FRAMES] == {number: {"training.lr": 1e-3} for number in (4, 6)}
         assert changed(study, [f"axes.{FRAMES}=[5]", f"{FRAMES}=7"]).axes[FRAMES] == (7,)
+
+    def test_parts_of_a_setting_stand_beside_an_axis_of_another(self) -> None:
+        study = tiny_study(settings=TINY | {"data.split": {}}, axes={FRAMES: [5, 10]})
+        found = changed(study, ["data.split={valid: 4, test: 8}"])
+        assert found.axes == {FRAMES: (5, 10)} and runs_of(found)[0].settings["data.split.valid"] == 4
+        split = runs_of(found)[0].config().data.split
+        assert (split.train, split.valid, split.test) == (5, 4, 8)
+        with pytest.raises(ValueError, match=f"{FRAMES} is an axis of the study; write {FRAMES}="):
+            changed(study, ["data.split={train: 5, valid: 4}"])
 
     @pytest.mark.parametrize(("word", "message"), [
         (f"{FRAMES}=9", "the study has 4, each with its own training.lr; give them, too"),
@@ -440,11 +451,57 @@ class TestQuestion:
         again = asked(mine, "--hours", "4", "--frames", "50")
         assert again.exit_code == 0 and "keep their length" in again.output
         assert load_study(tmp_path / "out" / "study.yaml") == longer
-        for wrong in (asked(other), asked(mine, "--frames", "60"), asked(mine, "task.sigma=0.1")):
-            assert wrong.exit_code == 1 and "has trainings on other data or settings" in wrong.output
+        wrong = {
+            "settings.data.path: ": (other,),
+            "axes.data.split.train: [50] then, [60] now": (mine, "--frames", "60"),
+            "settings.training.lr: ": (mine, "--frames", "50", "training.lr=2e-3"),
+            "settings.training.max_steps: ": (mine, "--frames", "50", "training.max_steps=77"),
+        }
+        for what, which in wrong.items():
+            refused = asked(*which)
+            assert refused.exit_code == 1 and f"study.yaml): {what}" in refused.output
+        assert load_study(tmp_path / "out" / "study.yaml") == longer
+        grown = asked(mine, "seeds=4", f"tests.other={other}")
+        assert grown.exit_code == 0 and "draft.yaml" not in grown.output
+        assert load_study(tmp_path / "out" / "study.yaml") == longer, "a dry run"
         shutil.rmtree(tmp_path / "out" / "runs")
         assert asked(mine, "task.sigma=0.1").exit_code == 0, "nothing was trained, so the question may change"
         assert not trials.exists()
+        assert asked(mine, "seeds=2", "training.max_steps=300").exit_code == 0
+        changed_ = load_study(tmp_path / "out" / "study.yaml")
+        assert len(changed_.seeds) == 2 and changed_.settings["training.max_steps"] == 300
+
+    def test_given_lengths_are_trained_or_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(importlib.import_module("denskit.cli.study"), "_costs", lambda *_: self.COSTS)
+        ase.io.write(mine := tmp_path / "x.extxyz", labelled(molecule("H2O"), 60))
+
+        def asked(*more: str) -> Result:
+            asking = ["study", str(mine), "--question", "dens", "--dry-run", "-o", str(tmp_path / "out"), *more]
+            return CliRunner().invoke(app, asking)
+
+        for length in ("training.max_steps=150", "training.epochs=20", "training.evaluate_every=5 epochs"):
+            refused = asked("--hours", "2", length)
+            assert refused.exit_code == 1 and f"leave out {length.partition('=')[0]}" in refused.output
+        assert asked("training.epochs=20").exit_code == 0
+        study = load_study(tmp_path / "out" / "study.yaml")
+        assert study.settings["training.epochs"] == 20 and "training.max_steps" not in study.settings
+        assert runs_of(study)[0].config().training.epochs == 20
+        assert asked().exit_code == 0 and load_study(tmp_path / "out" / "study.yaml") == study
+
+    def test_a_trained_question_grows(self, tmp_path: Path) -> None:
+        """Seeds and tests come to the study that is there, and with tests the variant that is for them."""
+        ase.io.write(mine := tmp_path / "x.extxyz", labelled(molecule("H2O"), 60))
+        ase.io.write(hot := tmp_path / "hot.extxyz", labelled(molecule("H2O"), 10))
+        before = dens_question(mine, 20, steps=300)
+        folder = StudyFolder(tmp_path / "out")
+        folder.keep(before)
+        (folder.path / "runs" / "with-DeNS_seed-0").mkdir(parents=True)
+        grown, said = asked_again(before, mine, None, ["seeds=4", f"tests.hot={hot}"])
+        assert "only the noise" in grown.variants and said
+        assert folder.keep(grown)[1] == grown and grown.seeds == (0, 1, 2, 3)
+        assert asked_again(before, mine, None, ["training.lr=2e-3"]) is None
+        assert asked_again(before, hot, None, []) is None
+        assert asked_again(before, mine, None, []) == (before, [])
 
     @pytest.mark.parametrize("stress", [True, False])
     def test_crystals_are_trained_on_their_stress(self, tmp_path: Path, stress: bool) -> None:
@@ -1256,6 +1313,36 @@ def test_tests_with_other_energies_are_told_once() -> None:
     found = [replace(_found("plain", seed, 10.0), errors=errors) for seed in (0, 1)]
     (said,) = other_energies([_found("plain", 2, 10.0), *found])
     assert said.startswith("ood: predicted energies are far above those of the file, by 90 eV on average: are these")
+
+
+@pytest.mark.filterwarnings("ignore:.* has trained on copies of")
+def test_structures_that_are_trained_on_are_told(tmp_path: Path) -> None:
+    """Twins on both sides of a split, and a test file with training structures: on the screen and below the table."""
+    frames = labelled(molecule("H2O"), 30)
+    ase.io.write(path := tmp_path / "twice.extxyz", [*frames, *frames])
+    ase.io.write(same := tmp_path / "same.extxyz", frames)
+    ase.io.write(new := tmp_path / "new.extxyz", labelled(molecule("H2O"), 35)[30:])
+    study = tiny_study(
+        settings=TINY | {"data": {"name": "file", "path": str(path)}, "training.max_steps": 2},
+        tests={"same": str(same), "new": str(new)}, variants={"plain": {"task": "energy_forces"}},
+    )  # fmt: skip
+    folder = StudyFolder(tmp_path / "out")
+    folder.keep(study)
+    (first, second) = runs_of(study)
+    for run in (first, second):
+        train_and_judge(study, run, folder)
+    data = load_data(load_config(folder.run(first)).data, 0)
+    known = [system.positions for system in data.train]
+    twins = [sum(any(np.array_equal(one.positions, other) for other in known) for one in part or ())
+             for part in (data.valid, data.test)]  # fmt: skip
+    said = [line for line in problems_of(study) if "which is trained on" in line]
+    for line, part, count, size in zip(said, ("valid", "test"), twins, (6, 20), strict=True):
+        assert f"{path} ({part}): {count} of {size} structures" in line
+    errors = folder.judged(first)["errors"]
+    assert errors["test"]["structures_trained_on"] == twins[1] > 0 and errors["same"]["structures_trained_on"] > 20
+    assert "structures_trained_on" not in errors["new"]
+    remarks = collect(study, folder).remarks
+    assert [remark.partition(":")[0] for remark in remarks if "have trained on" in remark] == ["test", "same"]
 
 
 def test_the_best_is_that_of_equal_seeds() -> None:

@@ -272,6 +272,19 @@ def test_few_structures_do_not_need_many_epochs(tiny: Tiny, systems: dict[str, S
     )
 
 
+def test_long_validations_are_told(tiny: Tiny, systems: dict[str, System]) -> None:
+    def hinted(*settings: str) -> str:
+        config = tiny("training.max_steps=1000", "training.batch_size=8", *settings)
+        frames = _Frames([systems["ethanol"]] * 48)
+        return "\n".join(hints_before(PlannedTraining(config, Schedule(config.training, 6), frames, 6000)))
+
+    every = "training.evaluate_every=100 steps"
+    assert "hint: 10 validations of 6,000 structures judge more than the steps train on (8,000)" in hinted(every)
+    assert "training.evaluate_structures=100 judges fewer" in hinted(every)
+    assert hinted(every, "training.evaluate_structures=100") == ""
+    assert hinted("training.evaluate_every=1000 steps") == ""
+
+
 def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems: dict[str, System]) -> None:
     def hinted(*settings: str, frames: list[System], steps: int) -> str:
         config = tiny(f"training.max_steps={steps}", *settings)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, sent for real to a training in a process of its own."""
+"""Ctrl-C, SIGTERM and SIGUSR1, sent for real to a training in a process of its own."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ run.train(load_config.load_config(sys.argv[1]), progress=True)
 CASES = {
     "Ctrl-C": (signal.SIGINT, 1, 130),
     "SIGTERM": (signal.SIGTERM, 1, 143),
+    "SIGUSR1 of a batch system": (signal.SIGUSR1, 1, 138),
     "SIGTERM to torchrun": (signal.SIGTERM, 2, None),
 }
 

@@ -1,14 +1,19 @@
 """The way every call of the program ends: exit code, one message for an error of the user's, no traceback.
 
 0: done.  1: bad input or a bad result.  2: the command line cannot be understood.  3: another process of the training
-has ended.  130: Ctrl-C.  143: SIGTERM.
+has ended.  130: Ctrl-C.  138: SIGUSR1.  143: SIGTERM.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+import signal
 import sys
+import threading
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import typer
@@ -17,7 +22,8 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from denskit.cli.output import OUTPUT, complain, give, with_common_options
-from denskit.files import NO_ROOM
+from denskit.files import NO_ROOM, cache_folder
+from denskit.runtime.interrupt import STOPPING
 
 DEBUG_VARIABLE = "DENSKIT_DEBUG"
 FOR_USERS = (ValueError, OSError, ModuleNotFoundError)  # the last: an extra that is not installed
@@ -40,9 +46,9 @@ class FriendlyGroup(TyperGroup):
             return super().invoke(ctx)
         except typer.Exit:
             raise
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             complain("Stopped")
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(128 + stop.args[0] if stop.args else INTERRUPTED) from None
         except Exception as error:
             if isinstance(error, BrokenPipeError) and _nobody_reads():
                 raise typer.Exit(FAILED) from None
@@ -60,6 +66,19 @@ class FriendlyGroup(TyperGroup):
 class Program(FriendlyGroup):
     """The verbs of ``denskit``, with the options that all of them have."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command.  A batch system's signals end it as Ctrl-C does: no file stays half-written."""
+        ours = [number for number in STOPPING if signal.getsignal(number) == signal.SIG_DFL]
+        if threading.current_thread() is not threading.main_thread():
+            ours = []
+        for number in ours:
+            signal.signal(number, _interrupt)
+        try:
+            return super().invoke(ctx)
+        finally:
+            for number in ours:
+                signal.signal(number, signal.SIG_DFL)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A verb, with the options of every verb."""
         command = super().get_command(ctx, cmd_name)
@@ -72,6 +91,10 @@ class Program(FriendlyGroup):
         if groups and name not in self.commands:
             ctx.fail(f"No such command {name!r}. Did you mean {' or '.join(f'denskit {g} {name}' for g in groups)}?")
         return super().resolve_command(ctx, args)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(number)
 
 
 def _end() -> None:
@@ -117,7 +140,7 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, typer.Abort):
         return "not confirmed, so nothing was done; --force does not ask"
     if isinstance(error, OSError) and error.strerror and (error.filename or error.errno in NO_ROOM):
-        return f"{error.filename or 'standard output'}: {_of_system(error)}"
+        return f"{error.filename or 'standard output'}: {_of_system(error)}{_of_the_cache(error)}"
     return str(error)
 
 
@@ -126,6 +149,14 @@ def _of_system(error: OSError) -> str:
     text = str(error.strerror)
     advice = "; it could not be written. Make room and repeat the command, with --resume where it has that"
     return f"{text[0].lower()}{text[1:]}{advice if error.errno in NO_ROOM else ''}"
+
+
+def _of_the_cache(error: OSError) -> str:
+    """What the folder is, where a file of the cache cannot be written: its place is nowhere on the command line."""
+    place = error.filename and Path(os.fsdecode(error.filename)).absolute()
+    if not place or error.errno == errno.ENOENT or not place.is_relative_to(cache_folder().absolute()):
+        return ""
+    return f". This is in the cache folder, {cache_folder()}: DENSKIT_CACHE=FOLDER before the command names another"
 
 
 def _show(message: str) -> None:

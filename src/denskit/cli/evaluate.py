@@ -157,10 +157,13 @@ def _judge(
     batch_size: int,
 ) -> None:
     """Errors of energy, forces and stress: the table and its files."""
+    from rich.console import Console
+
     from denskit.evaluation.evaluate import evaluate as evaluate_model
     from denskit.evaluation.evaluate import evaluate_splits, is_own
     from denskit.files import new_file, output_folder
     from denskit.runtime.processes import join_processes
+    from denskit.runtime.progress import progress_bar
 
     written = _written(split, _other_weights(models[0], checkpoint), several=bool(sets))
     if output is not None:
@@ -173,15 +176,17 @@ def _judge(
     own = models[0] if file is None and len(models) == 1 and models[0].is_dir() else None
     unwritten = None if own is None or is_own(own, split, data) else " and ".join(written)  # not of this run, perhaps
     folder = output or (None if unwritten else own)
-    if sets:
-        finished: dict[str, dict[str, float]] = {}
-        with _kept(finished, sets, folder and folder / written[0]):
-            results = evaluate_splits(models, sources, keep=finished.update, **settings)
-    else:
-        given = sources.get(file or "")
-        places = None if file else data
-        errors = evaluate_model(models, given, split=split, data=places, **settings)
-        results = {Path(file).stem if file else split: errors}
+    with progress_bar(Console(stderr=True)) as bar:
+        if speaks():  # the first of several processes
+            settings["progress"] = bar
+        if sets:
+            finished: dict[str, dict[str, float]] = {}
+            with _kept(finished, sets, folder and folder / written[0]):
+                results = evaluate_splits(models, sources, keep=finished.update, **settings)
+        else:
+            places = None if file else data
+            errors = evaluate_model(models, sources.get(file or ""), split=split, data=places, **settings)
+            results = {Path(file).stem if file else split: errors}
     if not speaks():
         return
     give(errors=results)

@@ -56,7 +56,10 @@ def predict(
         raise ValueError("no file of structures is given")
     models = [model, *(committee or [])]
     if layout == "extxyz":
+        from rich.console import Console
+
         from denskit.evaluation.evaluate import predict_file
+        from denskit.runtime.progress import progress_bar
 
         if len(sets) > 1:
             raise ValueError(
@@ -64,7 +67,9 @@ def predict(
                 "predict one after the other. For the splits of a submission to a leaderboard add --format evalai"
             )
         (file,) = sets.values()
-        count = predict_file(models, file, output, device=device, batch_size=batch_size, data=data, force=force)
+        settings = {"device": device, "batch_size": batch_size, "data": data, "force": force}
+        with progress_bar(Console(stderr=True)) as bar:
+            count = predict_file(models, file, output, **settings, progress=bar)  # type: ignore[arg-type]
     else:
         from denskit.evaluation.submission import write_submission
         from denskit.runtime.processes import join_processes

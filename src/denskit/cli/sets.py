@@ -23,11 +23,11 @@ def named_sets(given: Sequence[str]) -> dict[str, str]:
     sets: dict[str, str] = {}
     for text in given:
         name, equals, path = text.partition("=")
-        if not equals or Path(text).exists():
+        if alone := not equals or Path(text).exists():
             name, path = Path(text).stem, text
         if not (name and path):
             raise ValueError(f"{text!r}: write FILE or NAME=FILE, such as id=val_id.lmdb")
-        if name.startswith("data."):
+        if name.startswith("data.") and not alone:
             raise ValueError(f"{text}: give the file alone, {path}, or a name of your own, NAME={path}")
         if name in sets:
             raise ValueError(f"two sets are called {name}: {sets[name]} and {path}; give names: NAME=FILE")

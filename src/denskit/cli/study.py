@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -93,7 +92,7 @@ def study(
     folder = StudyFolder(output or Path("runs") / f"study-{file_name(Path(file).stem)}")
     processes = processes or cores()
     if question is not None:
-        source, chosen = _question(Path(file), folder, frames, hours, processes, overrides or [])
+        source, chosen = _question(Path(file), folder, frames, hours, processes, overrides or [], dry_run=dry_run)
     else:
         source, chosen = _of_file(file, folder, overrides or [], trial=trial, dry_run=dry_run)
     run = None if task is None else find_run(chosen, task)
@@ -341,41 +340,57 @@ def _not_counted(study: StudyConfig, untimed: int) -> str:
 
 
 def _question(
-    file: Path, folder: StudyFolder, frames: int | None, hours: float | None, processes: int, overrides: list[str]
-) -> tuple[Path, StudyConfig]:
+    file: Path, folder: StudyFolder, frames: int | None, hours: float | None, processes: int, overrides: list[str],
+    *, dry_run: bool,
+) -> tuple[Path, StudyConfig]:  # fmt: skip
     """The study file in the folder; written where it is absent, when the length of its trainings is known."""
     from denskit.data.readers.formats import is_there
-    from denskit.evaluation.study.config import changed, load_study, write_study
-    from denskit.evaluation.study.question import adapted, at_one_rate, dens_question, same_question, sized
-    from denskit.evaluation.study.timing import abreast
+    from denskit.evaluation.study.config import changed, load_study
+    from denskit.evaluation.study.question import LENGTHS, adapted, asked_again, at_one_rate, dens_question, with_length
 
-    source, draft = folder.study, folder.draft
     if not is_there(file):
         raise FileNotFoundError(f"{file}: no such file of structures")
     keys = {override.partition("=")[0] for override in overrides}
-    question = dens_question(file, frames)
-    study, said = adapted(changed(at_one_rate(question) if "axes" in keys else question, overrides))
-    if source.is_file():
-        kept = load_study(source)
-        same = same_question(study if frames or overrides else kept, kept, file)
-        if same and (hours is None or folder.has_begun()):
-            steps = "; its trainings keep their length: for another give another --output" if hours is not None else ""
-            typer.echo(f"{source} is there: continuing that study{steps}")
-            return source, kept
-        if same_question(study, kept, file):  # its trials are those of this question
-            write_study(study, draft)
-        else:
-            folder.forget("has trainings on other data or settings; give another --output, or remove it")
+    lengths = ", ".join(sorted(LENGTHS & keys))
+    refuse((hours is not None and lengths, f"--hours chooses the length of the trainings; leave out {lengths}"))
+    to_fit = None if folder.has_begun() else hours
+    kept = load_study(folder.study) if folder.study.is_file() and to_fit is None else None
+    again = None if kept is None else asked_again(kept, file, frames, overrides)
+    if again is None:
+        question = with_length(dens_question(file, frames), keys, kept)
+        again = adapted(changed(at_one_rate(question) if "axes" in keys else question, overrides))
+    study, said = again
+    if to_fit is not None:
+        return _sized_question(study, said, file, folder, to_fit, processes, both="axes.training.lr" in keys)
+    source, study, more = folder.keep(study, draft=dry_run)
+    for line in [*said, *more]:
+        typer.echo(line)
+    steps = "; its trainings keep their length: for another give another --output" if hours is not None else ""
+    typer.echo(f"Wrote {source}" if kept is None else f"{folder.study} is there: continuing that study{steps}")
+    return source, study
+
+
+def _sized_question(
+    study: StudyConfig, said: list[str], file: Path, folder: StudyFolder, hours: float, processes: int, *, both: bool
+) -> tuple[Path, StudyConfig]:
+    """Write a question that has trained nothing yet with as many steps as ``hours`` allow; a draft until they are
+    known, with whose trials the same command goes on after a kill.  ``both``: as of :func:`sized`."""
+    from denskit.evaluation.study.config import load_study, write_study
+    from denskit.evaluation.study.question import same_question, sized
+    from denskit.evaluation.study.timing import abreast
+
+    source, draft = folder.study, folder.draft
+    if source.is_file() and same_question(study, load_study(source), file):  # its trials are those of this question
+        write_study(study, draft)
     for line in said:
         typer.echo(line)
-    if hours is not None:
-        if not (draft.is_file() and load_study(draft) == study):
-            shutil.rmtree(folder.path / "trials", ignore_errors=True)  # of other settings
-        write_study(study, draft)
-        costs, working = _costs(study, draft, folder), abreast(study, processes)
-        study, said = sized(study, costs, hours, working, both="axes.training.lr" in keys)
-        for line in said:
-            typer.echo(line)
+    if not (draft.is_file() and load_study(draft) == study):
+        folder.forget("is at work")  # not: it would have begun
+    write_study(study, draft)
+    costs, working = _costs(study, draft, folder), abreast(study, processes)
+    study, said = sized(study, costs, hours, working, both=both)
+    for line in said:
+        typer.echo(line)
     write_study(study, source)
     draft.unlink(missing_ok=True)
     typer.echo(f"Wrote {source}")

@@ -172,6 +172,9 @@ def _sizes(forecast: Forecast) -> dict[str, Any]:
     return forecast.planned.config.model.model_dump(exclude=set(MEASURED))
 
 
+_TOLD = 0.1  # of the time
+
+
 def _in_words(forecast: Forecast) -> str:
     from denskit.training.loader import steps_per_epoch
 
@@ -181,6 +184,9 @@ def _in_words(forecast: Forecast) -> str:
         epochs = steps // steps_per_epoch(cost.train, training.batch_size, training.drop_last)
         length = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}) in {training.budget}"
     else:
-        length = f"about {duration(cost.training_seconds(training))} of training"
+        whole, share = cost.training_seconds(training), cost.validation_seconds(training)
+        length = f"about {duration(whole)} of training"
+        if share > _TOLD * whole:
+            length += f" ({duration(share)} of it validations)"
     shared = f" on {forecast.processes} processes" if forecast.processes > 1 else ""
     return f"{length}{shared}, at {1000 * cost.step:.0f} ms a step; {cost.memory:.0f} MiB of memory a process"

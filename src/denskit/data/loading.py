@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -113,7 +113,7 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
         train = source if len(pool) == len(source) else Subset(source, pool, source.name)
         counts = f"{counted(len(pool), 'training frame')} of {source.name}"
         counts += f", {counted(len(valid), 'validation frame')} of {valid.name}"
-        messages += [*said, *left_out, counts, *(f"warning: {text}" for text in _repeated(train, valid))]
+        messages += [*said, *left_out, counts, *(f"warning: {text}" for text in repeated(train, [valid]))]
     else:
         if len(parts) > 1:
             raise ValueError(f"data.train lists {len(parts)} sources, which data.split cannot divide; give data.valid")
@@ -128,6 +128,8 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
             Subset(source, indices, f"{path} ({part})") if len(indices) else None
             for part, indices in (("train", splits.train), ("valid", splits.valid), ("test", splits.test))
         )
+        if train is not None:
+            messages += [f"warning: {text}" for text in repeated(train, [valid, held_out])]
         test = held_out if test is None else test
     assert train is not None
     return LoadedData(train=train, valid=valid, test=test, splits=splits, messages=messages, references=references)
@@ -152,7 +154,7 @@ def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, li
 def _test_file(file: str, config: DataConfig, required: Sequence[str], train: Source) -> Source:
     """The test structures of a file of their own; warns of those that are trained on."""
     test = read_files(file, config, required)[0]
-    for text in _repeated(train, test):
+    for text in repeated(train, [test]):
         warn(text)
     return test
 
@@ -175,21 +177,21 @@ def warnings_of_test(config: DataConfig, data: LoadedData) -> list[str]:
             test = data.test.open()
     except ValueError as error:
         return [f"warning: data.test: {error}"]
-    return [f"warning: {text}" for text in _repeated(data.train, test)]
+    return [f"warning: {text}" for text in repeated(data.train, [test])]
 
 
-def _repeated(train: Source, judged: Source) -> list[str]:
-    """A warning where geometries by which a training is judged are trained on; only files in memory are compared."""
-    if not (train.in_memory and judged.in_memory):
+def repeated(train: Source, judged: Iterable[Source | None]) -> list[str]:
+    """Warnings where geometries by which a training is judged are trained on; only files in memory are compared."""
+    parts = [part for part in judged if part is not None and part.in_memory]
+    if not (train.in_memory and parts):
         return []
     known = Copies(train)
-    again = [system.index for system in judged if system in known]
-    if not again:
-        return []
+    again = [[system.index for system in part if system in known] for part in parts]
     return [
-        f"{judged.name}: {len(again)} of {counted(len(judged), 'structure')} with the geometry of a structure "
-        f"of {train.name}, which is trained on: {numbered_in(judged, again)}. Their errors are too low. Remove them "
-        "from one of the files"
+        f"{part.name}: {len(places)} of {counted(len(part), 'structure')} with the geometry of a structure of "
+        f"{train.name}, which is trained on: {numbered_in(part, places)}. Their errors are too low. Keep one of each"
+        for part, places in zip(parts, again, strict=True)
+        if places
     ]
 
 

@@ -34,6 +34,7 @@ from denskit.models.prediction import Predictor, predict_each
 from denskit.reading.remote import address_of
 from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes
+from denskit.runtime.progress import Report, unreported
 from denskit.runtime.warning import warn
 from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import measure
@@ -61,6 +62,7 @@ def evaluate(
     batch_size: int = 32,
     processes: Processes | None = None,
     data: Reading = None,
+    progress: Report = unreported,
 ) -> dict[str, float]:
     """Errors of a model, named with their units (``forces_mae_meV_per_A``; see ``tasks/metrics.py``).
 
@@ -76,6 +78,7 @@ def evaluate(
         data: settings that say how a file is read where it differs from the training data, such as
             ``{"energy_key": "dft_energy", "units": "kcal/mol"}``; without ``source`` the places to which the run's
             files have moved: ``{"path": "new/place.db"}``.
+        progress: called after each batch with the structures done, the name of their file, and their number.
 
     Raises ValueError for structures without any label, where a run has no such split, and where another run of a
     committee has trained on it.
@@ -87,14 +90,16 @@ def evaluate(
         if processes is None or processes.is_first:
             for said in warnings_for_split(models_of(model), split, structures):
                 warn(said.removeprefix("warning: "))
-    return _errors(predictor, structures, batch_size, processes)
+    return _errors(predictor, structures, batch_size, processes, progress)
 
 
 def _errors(
-    force_field: Predictor, structures: Source, batch_size: int, processes: Processes | None
+    force_field: Predictor, structures: Source, batch_size: int, processes: Processes | None, progress: Report
 ) -> dict[str, float]:
     shift = EnergyShift()
-    result = measure(force_field, structures, batch_size=batch_size, processes=processes, shift=shift).summary()
+    result = measure(
+        force_field, structures, batch_size=batch_size, processes=processes, shift=shift, progress=progress
+    ).summary()
     result |= shift.summary(processes)
     if not result:
         raise ValueError(f"{structures.name}: no energies, forces or stresses to compare with{_fields_of(structures)}")
@@ -113,6 +118,7 @@ def evaluate_splits(
     batch_size: int = 32,
     processes: Processes | None = None,
     data: Reading = None,
+    progress: Report = unreported,
     keep: Callable[[dict[str, dict[str, float]]], None] | None = None,
 ) -> dict[str, dict[str, float]]:
     """Errors of a model on several sets of structures by name; where there are several, "mean" comes last.
@@ -128,7 +134,7 @@ def evaluate_splits(
     sources = {name: source_of(model, source, name, data) for name, source in splits.items()}  # all, before the work
     results: dict[str, dict[str, float]] = {}
     for name, source in sources.items():
-        results[name] = _errors(predictor, source, batch_size, processes)
+        results[name] = _errors(predictor, source, batch_size, processes, progress)
         if keep is not None:
             keep(dict(results))
     if len(results) < 2:
@@ -189,6 +195,7 @@ def predict_file(
     batch_size: int = 32,
     data: Reading = None,
     force: bool = False,
+    progress: Report = unreported,
 ) -> int:
     """Predict a file's structures and write them as extxyz with energy, forces and (if the model has it) stress.
 
@@ -203,7 +210,7 @@ def predict_file(
     source = source_of(model, file, "", data)
     original = Originals(file, source)
     with atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as frames:
-        for system, results in predict_each(force_field, source, batch_size):
+        for system, results in predict_each(force_field, source, batch_size, progress):
             ase.io.write(frames, predicted(original(system), system, results), format="extxyz")
     return len(source)
 

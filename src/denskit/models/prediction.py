@@ -12,6 +12,7 @@ from denskit.data.base import Source, collate
 from denskit.data.crowding import crowding
 from denskit.models.base import ForceField
 from denskit.models.committee import Committee
+from denskit.runtime.progress import Report, unreported
 from denskit.runtime.warning import warn
 
 Predictor = ForceField | Committee
@@ -20,17 +21,18 @@ MOST_ATOMS = 1000  # in a batch of several structures: the gradient of about 50,
 
 
 def batches(
-    force_field: Predictor, source: Source, size: int, *, first: int = 0, step: int = 1, edges: bool = True
-) -> Iterator[tuple[list[System], Batch, Targets]]:
+    force_field: Predictor, source: Source, size: int, *, first: int = 0, step: int = 1, edges: bool = True,
+    progress: Report = unreported,
+) -> Iterator[tuple[list[System], Batch, Targets]]:  # fmt: skip
     """Batches of every ``step``-th structure from ``first``, on the model's device and in its precision.
 
     A batch has ``size`` structures, or fewer where more would exceed ``MOST_ATOMS`` atoms.  Warns of the first
-    structure with so many neighbours that it takes long.
+    structure with so many neighbours that it takes long.  ``progress`` hears of structures done of all, by name.
 
     Raises:
         ValueError: An element that the model does not know, or a structure without a neighbour list.
     """
-    parameter, cost = next(force_field.parameters()), ""
+    parameter, cost, done = next(force_field.parameters()), "", 0
     for systems in groups((source[index] for index in range(first, len(source), step)), size, len):
         for system in systems:
             force_field.scaling.check_elements(system.atomic_numbers, f"{source.name}, frame {system.index},")
@@ -44,6 +46,8 @@ def batches(
                 frames = ", ".join(str(system.index) for system in systems)
                 raise ValueError(f"{source.name}, a batch of frames {frames}: {error}") from None
         yield systems, batch.to(parameter.device), targets.to(parameter.device)
+        done += step * len(systems)
+        progress(min(done, len(source)), str(source.name), len(source))
 
 
 def groups(items: Iterable[T], size: int, atoms: Callable[[T], int]) -> Iterator[list[T]]:
@@ -60,13 +64,15 @@ def groups(items: Iterable[T], size: int, atoms: Callable[[T], int]) -> Iterator
         yield group
 
 
-def predict_each(force_field: Predictor, source: Source, size: int) -> Iterator[tuple[System, dict[str, Any]]]:
+def predict_each(
+    force_field: Predictor, source: Source, size: int, progress: Report = unreported
+) -> Iterator[tuple[System, dict[str, Any]]]:
     """Each structure with its predictions: "energy" (eV), "forces" [n, 3] (eV/Å) and "stress" [3, 3] (eV/Å^3).
 
     The stress is there where the model has one and the structure is periodic in all directions; of a committee there
-    are also "energy_std" and "forces_std".
+    are also "energy_std" and "forces_std".  ``progress``: as of :func:`batches`.
     """
-    for systems, batch, _ in batches(force_field, source, size):
+    for systems, batch, _ in batches(force_field, source, size, progress=progress):
         with torch.no_grad():
             found = {name: value.double().cpu() for name, value in force_field.predict(batch).items()}
         lengths = [len(system) for system in systems]

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, acted on after the step under way."""
+"""Ctrl-C, SIGTERM and SIGUSR1, acted on after the step under way."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import threading
 from types import FrameType, TracebackType
 from typing import Self
 
+# SIGUSR1 is what job scripts often ask of a batch system before the end of the time (sbatch --signal=USR1@120)
+STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
+
 
 class Interrupt:
-    """Notes the first Ctrl-C or SIGTERM in its block as ``signal``; a second one acts at once.
+    """Notes the first of the ``STOPPING`` signals in its block as ``signal``; a second one acts at once.
 
     ``patient``: all signals are noted.  Under torchrun a Ctrl-C comes twice, from the terminal and from torchrun, which
     itself ends a process that takes too long.
@@ -22,7 +25,7 @@ class Interrupt:
     def __enter__(self) -> Self:
         self._before = {}
         if threading.current_thread() is threading.main_thread():  # the only thread in which Python handles signals
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in STOPPING:
                 self._before[number] = signal.signal(number, self._note)
         return self
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from denskit.runtime.interrupt import STOPPING
 from denskit.runtime.threads import cores
 
 _POLL = 0.2  # s
@@ -26,7 +27,7 @@ def run_together(arguments: Sequence[str], count: int, output: IO[str] | None = 
 
     The cores are divided among them, unless OMP_NUM_THREADS says otherwise.  The first process speaks, to the file
     ``output`` (default: standard output); where it has no error of its own, the message of the first other that failed
-    is shown.  Ctrl-C and SIGTERM are passed on to all.  After a failure the others are ended.
+    is shown.  Ctrl-C, SIGTERM and SIGUSR1 are passed on to all.  After a failure the others are ended.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -38,7 +39,7 @@ def run_together(arguments: Sequence[str], count: int, output: IO[str] | None = 
     def ask(number: int, frame: FrameType | None) -> None:
         asked.append(number)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in STOPPING}
     with tempfile.TemporaryDirectory() as folder:
         errors = [Path(folder) / str(rank) for rank in range(count)]
         running = []

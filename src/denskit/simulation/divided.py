@@ -22,6 +22,7 @@ from torch import Tensor
 
 from denskit.batch import Batch, select
 from denskit.models.model_file import Model
+from denskit.runtime.interrupt import STOPPING
 from denskit.runtime.threads import cores
 from denskit.simulation.potential import Evaluation, Potential
 
@@ -207,7 +208,7 @@ def _end_all(helpers: Sequence[_Helper]) -> None:
 def _serve(connection: Connection, content: bytes, threads: int) -> None:
     """Evaluate batches until the other end closes."""
     # all processes of a terminal or a job get these: the first one decides
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore", UserWarning)  # the first process says the same

@@ -19,6 +19,7 @@ from denskit.data.base import Source
 from denskit.models.prediction import Predictor, batches
 from denskit.runtime.memory import memory_named
 from denskit.runtime.processes import Processes
+from denskit.runtime.progress import Report, unreported
 from denskit.tasks.energy_shift import EnergyShift
 
 MILLI = 1000.0  # meV in one eV
@@ -194,16 +195,17 @@ def measure(
     processes: Processes | None = None,
     advice: str = "lower the batch size",
     shift: EnergyShift | None = None,
+    progress: Report = unreported,
 ) -> Metrics:
     """Errors of the predictions for all structures of a source, divided among the processes.
 
-    ``shift`` gets the energy errors of this process.  Raises ValueError where a batch does not fit into memory, with
-    ``advice``.
+    ``shift`` gets the energy errors of this process; ``progress``: as of :func:`batches`.
+    Raises ValueError where a batch does not fit into memory, with ``advice``.
     """
     rank, count = (processes.rank, processes.count) if processes else (0, 1)
     metrics = Metrics(next(force_field.parameters()).device)
     with torch.no_grad():
-        for _, batch, targets in batches(force_field, source, batch_size, first=rank, step=count):
+        for _, batch, targets in batches(force_field, source, batch_size, first=rank, step=count, progress=progress):
             with memory_named(batch, advice):
                 mean = force_field.scaling.reference_energy(batch)
                 prediction = force_field.predict(batch)

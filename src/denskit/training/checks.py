@@ -55,6 +55,7 @@ class PlannedTraining:
     config: RunConfig
     schedule: Schedule
     source: Source  # training structures
+    valid: int = 0  # validation structures
 
     @property
     def epochs(self) -> float:
@@ -109,7 +110,9 @@ def warnings_before(planned: PlannedTraining) -> list[str]:
 
 def hints_before(planned: PlannedTraining) -> list[str]:
     """Hints before the first step: settings that were measured to be better."""
-    checks = (gentler_on_trained, denoising_pays, gentler_on_crystals, denoising_longer, denoising_faster)
+    checks = (
+        gentler_on_trained, denoising_pays, gentler_on_crystals, denoising_longer, denoising_faster, long_validations,
+    )  # fmt: skip
     found = (check(planned) for check in checks)
     return [f"hint: {message}" for message in found if message is not None]
 
@@ -198,6 +201,20 @@ def denoising_faster(planned: PlannedTraining) -> str | None:
         f"training.lr={lr:g} for {planned.epochs:,.0f} epochs with DeNS, which was measured to pay at 1e-3: 844 epochs "
         "of 50 structures of aspirin left a force error of 54.8 meV/Å at 5e-4, 50.1 at 1e-3 (one seed); "
         "training.lr=1e-3"
+    )
+
+
+def long_validations(planned: PlannedTraining) -> str | None:
+    """Validations that judge more structures than the steps train on, each of which takes about half the time."""
+    training, count = planned.config.training, planned.schedule.validations()
+    judged = min(planned.valid, training.evaluate_structures or planned.valid)
+    trained = planned.schedule.total_steps * training.batch_size
+    if not count * judged > trained:
+        return None
+    return (
+        f"{count:,} validations of {judged:,} structures judge more than the steps train on ({trained:,}), and may "
+        f"take most of the time; training.evaluate_structures={max(10, trained // (8 * count))} judges fewer, a longer "
+        f"training.evaluate_every (now {training.evaluate_every}) less often"
     )
 
 

@@ -32,8 +32,11 @@ class Cost:
 
     def training_seconds(self, training: TrainingConfig, train: int | None = None) -> float:
         """Time of a training with its validations; ``train``: of another number of training structures."""
-        schedule = self.schedule(training, train)
-        return schedule.total_steps * self.step + schedule.validations() * self._validation(training)
+        return self.schedule(training, train).total_steps * self.step + self.validation_seconds(training, train)
+
+    def validation_seconds(self, training: TrainingConfig, train: int | None = None) -> float:
+        """Time of its validations."""
+        return self.schedule(training, train).validations() * self._validation(training)
 
     def schedule(self, training: TrainingConfig, train: int | None = None) -> Schedule:
         """The steps of a training; ``train``: of another number of training structures."""

@@ -110,7 +110,7 @@ def _planned(config: RunConfig, cost: Cost, source: Source) -> PlannedTraining:
     if training.budget is not None:
         training = lasting(config, {"max_steps": cost.steps_of(training)}).training
     per_epoch = steps_per_epoch(cost.train, training.batch_size, training.drop_last)
-    return PlannedTraining(config, Schedule(training, per_epoch), source)
+    return PlannedTraining(config, Schedule(training, per_epoch), source, cost.valid)
 
 
 def settled(

@@ -97,7 +97,7 @@ def _prepared(
     trainer.messages += [*about_test, *decided, *seen]
     if resume and checkpoint is None:
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
-    planned = PlannedTraining(config, trainer.schedule, data.train)
+    planned = PlannedTraining(config, trainer.schedule, data.train, len(data.valid or ()))
     trainer.messages += [*findings, *warnings_before(planned), *hints_before(planned)]
     return trainer, trainer.resume(checkpoint, may_move=same) if checkpoint is not None else {}
 

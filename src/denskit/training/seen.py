@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -82,12 +82,20 @@ def places_seen(folder: RunFolder, splits: Splits | None, part: str, judged: Sou
     if own is not None and splits is not None and own.sha256 == splits.sha256:
         known = np.concatenate([getattr(own, name) for name in LEARNED[part]])
         return np.flatnonzero(np.isin(getattr(splits, part), known))
+    return copies_seen(folder, judged, LEARNED[part])
+
+
+def copies_seen(folder: RunFolder, judged: Source, parts: Sequence[str] = ("train",)) -> np.ndarray | None:
+    """Places in ``judged`` of geometries that are in ``parts`` of a run's structures; None where that cannot be told.
+
+    It can for files in memory, and structures of a run that are small and as they were.
+    """
     if not (judged.in_memory and folder.config.is_file()):
         return None
-    known_copies = _learned(folder.path, folder.config.stat().st_mtime_ns)
-    if known_copies is None:
+    known = _learned(folder.path, folder.config.stat().st_mtime_ns)
+    if known is None:
         return None
-    return np.flatnonzero([any(system in known_copies[name] for name in LEARNED[part]) for system in judged])
+    return np.flatnonzero([any(system in known[name] for name in parts) for system in judged])
 
 
 @lru_cache(maxsize=4)  # for each part that is judged, and each model of a chain

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from denskit.evaluation.study.committees import Committee
 from denskit.evaluation.study.config import MEAN, METRICS, RELAXATION, SIMULATION, TEST, StudyConfig, points_of, runs_of
-from denskit.evaluation.study.judges import asked_of, left_to_judge
+from denskit.evaluation.study.judges import OF, SEEN, asked_of, left_to_judge
 from denskit.evaluation.study.results import Found, Results, Row, by_seed, tabulate
 from denskit.evaluation.study.running import StudyFolder
 from denskit.evaluation.study.same_structures import of_other_structures
@@ -37,9 +37,8 @@ def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Commit
     if not found:
         raise ValueError(f"{folder.path}: no run of this study is finished yet")
     results = tabulate(study.title, found, list(study.variants), list(points_of(study)), study.published)
-    results = replace(
-        results, warning=_warning(results.found), remarks=(*ended_early(results.found), *other_energies(results.found))
-    )
+    remarks = (*trained_on(results.found), *ended_early(results.found), *other_energies(results.found))
+    results = replace(results, warning=_warning(results.found), remarks=remarks)
     results = replace(results, committees=tuple(_committee_row(results, committee) for committee in committees))
     return at_their_best(study, results, _validated(study, folder))
 
@@ -48,6 +47,19 @@ def _warning(found: Sequence[Found]) -> str:
     """That variants of one point were judged on different structures; empty where they were not."""
     points = {run.point for run in found}
     return max(of_other_structures([run for run in found if run.point == point], "test") for point in points)
+
+
+def trained_on(found: Sequence[Found]) -> Iterator[str]:
+    """Tests with copies of structures that runs have trained on."""
+    for test in dict.fromkeys(test for run in found for test in run.errors):
+        judged = [run.errors[test] for run in found if SEEN in run.errors.get(test, {})]
+        if judged:
+            fewest, most = (f"{choose(errors[SEEN] for errors in judged):.0f}" for choose in (min, max))
+            count = most if fewest == most else f"{fewest} to {most}"
+            yield (
+                f"{test}: {count} of {judged[0][OF]:.0f} structures are copies of structures that the runs have "
+                "trained on, so errors there are too low, and say little about other structures."
+            )
 
 
 def ended_early(found: Sequence[Found]) -> Iterator[str]:

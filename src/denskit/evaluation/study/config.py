@@ -6,7 +6,7 @@ import itertools
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -293,6 +293,7 @@ def _for_all_runs(study: StudyConfig, given: Mapping[str, Any]) -> dict[str, Any
     Raises ValueError for a setting that every variant has, a part of which is an axis, or that wants others.
     """
     settings, axes, tuned = dict(study.settings), dict[str, Any](study.axes), list(study.best_of)
+    given = dict(itertools.chain.from_iterable(_beside_axes(key, value, axes) for key, value in given.items()))
     for key, value in sorted(given.items(), key=lambda item: item[0] in axes):
         if all(key in dict(dotted(changes)) for changes in study.variants.values()):
             raise ValueError(f"{key}={value}: every variant of the study has its own {key}, so this has no effect")
@@ -313,6 +314,13 @@ def _for_all_runs(study: StudyConfig, given: Mapping[str, Any]) -> dict[str, Any
                 }
     changed = {"settings": settings, "axes": axes, "best_of": tuned}
     return {name: found for name, found in changed.items() if found or name in study.model_fields_set}
+
+
+def _beside_axes(key: str, value: object, axes: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """A setting; one with parts, such as ``data.split={valid: 10}``, by them where other parts are axes."""
+    parts = dict(dotted({key: value}))
+    inside = {axis for axis in axes if axis.startswith(f"{key}.")}
+    yield from parts.items() if isinstance(value, Mapping) and inside and not inside & parts.keys() else [(key, value)]
 
 
 def _left_of(axis: str, values: Sequence[Any] | Mapping[Any, Any], value: object) -> Sequence[Any] | Mapping[Any, Any]:

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from denskit.data import load_data
+from denskit.data.base import Lazy
 from denskit.data.config import DataConfig
 from denskit.data.inspection import findings_of
+from denskit.data.loading import repeated, warnings_of_test
 from denskit.data.readers.formats import is_there
-from denskit.evaluation.study.config import StudyConfig, runs_of
+from denskit.evaluation.study.config import FRAMES, StudyConfig, runs_of
 from denskit.reading.remote import address_of
 from denskit.training.inputs import digest_of, files_of
 from denskit.training.settings import RunConfig
@@ -45,14 +47,21 @@ def require_same_inputs(begun: Iterable[Mapping[str, str]]) -> None:
 
 
 def problems_of(study: StudyConfig) -> list[str]:
-    """What ``denskit info`` calls problems in the training structures of the study."""
+    """What ``denskit info`` calls problems in the training structures of the study, and copies of them by which runs
+    are judged (of the first seed)."""
     found: list[str] = []
     read: list[DataConfig] = []
+    numbers = study.axes.get(FRAMES, ())
+    largest = {FRAMES: max(numbers)} if numbers and all(isinstance(number, int) for number in numbers) else {}
     for run in runs_of(study):
-        config = run.config()
+        config = run.config(more=largest)
         if (data := config.data.model_copy(update={"split": type(config.data.split)()})) not in read:
             read.append(data)
-            train = load_data(config.data, config.seed, config.required_labels).train
+            loaded = load_data(config.data, config.seed, config.required_labels)
+            train = loaded.train
             findings = findings_of(train, config.data.missing, config.required_labels)
             found += [f"{train.name}: {finding}" for finding in findings if finding.severity == "problem"]
+            inside = [part for part in loaded.judged.values() if not isinstance(part, Lazy)]
+            found += [f"warning: {text}" for text in repeated(train, inside)]
+            found += warnings_of_test(config.data, loaded)
     return list(dict.fromkeys(found))

@@ -29,11 +29,12 @@ from denskit.simulation.state import Structures
 from denskit.training.inputs import digest_of
 from denskit.training.loader import steps_per_epoch
 from denskit.training.reading_settings import reading_like
-from denskit.training.run_folder import model_file
-from denskit.training.seen import seen_before
+from denskit.training.run_folder import RunFolder, model_file
+from denskit.training.seen import copies_seen, seen_before
 from denskit.training.settings import RunConfig
 
 Errors = dict[str, float]
+SEEN, OF = "structures_trained_on", "structures"  # counts beside the errors
 
 
 def asked_of(study: StudyConfig) -> dict[str, Any]:
@@ -117,7 +118,7 @@ def judge(study: StudyConfig, run: Path, name: str) -> Errors:
     their settings have changed.  Raises as the work itself.
     """
     if name in study.tests:
-        return evaluate(run, study.tests[name])
+        return _judged(run, source_of(run, study.tests[name], TEST))
     folder, marker, asked = run / name, run / f"{name}_asked.json", asked_of(study)[name]
     if not (marker.is_file() and read_json(marker) == asked):
         shutil.rmtree(folder, ignore_errors=True)
@@ -130,7 +131,15 @@ def judge(study: StudyConfig, run: Path, name: str) -> Errors:
 
 def on_test_split(run: Path) -> dict[str, Errors]:
     """Errors on the test split, under its name; empty where the run has none."""
-    return {TEST: evaluate(run)} if has_test(run) else {}
+    return {TEST: _judged(run)} if has_test(run) else {}
+
+
+def _judged(run: Path, source: Source | None = None) -> Errors:
+    """Errors on structures, by default the test split, and how many of them the run has trained on, if any."""
+    errors = evaluate(run, source)
+    judged = source_of(run, None, TEST) if source is None else source
+    seen = copies_seen(RunFolder(run), judged)
+    return errors if seen is None or not len(seen) else {**errors, SEEN: len(seen), OF: len(judged)}
 
 
 def _simulated(run: Path, settings: StudySettings, folder: Path) -> Errors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from denskit.data import load_data
 from denskit.data.base import Source, spaced
 from denskit.data.periodicity import is_crystal
 from denskit.evaluation.denoising import guessed_noise, noise_of
-from denskit.evaluation.study.config import FRAMES, LR, StudyConfig, StudyRun, runs_of
-from denskit.evaluation.study.running import StudyFolder
+from denskit.evaluation.study.config import FRAMES, LR, StudyConfig, StudyRun, changed, runs_of
+from denskit.evaluation.study.running import MAY_CHANGE, StudyFolder
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
 from denskit.training import checks
 from denskit.training.checks import COMPARE, FEW_EPOCHS, MEASURED_RATE, PAYING_EPOCHS, SAMPLE, PlannedTraining
@@ -25,6 +25,8 @@ from denskit.training.schedule import Schedule
 
 RATES = (MEASURED_RATE / 2, MEASURED_RATE)  # the first is better for 16 cells of metals, the second for 100 of ethanol
 FEW_FRAMES = 10  # fewer structures are no advice
+_STEPS, _EPOCHS = ("training.max_steps", "training.evaluate_every"), "training.epochs"
+LENGTHS = {*_STEPS, _EPOCHS}
 _VARIANTS = {"without DeNS": {"task": "energy_forces"}, "with DeNS": {"task": "dens"}}
 _OF_THE_DATA = (
     checks.noise,
@@ -49,6 +51,31 @@ def dens_question(file: Path, frames: int | None = None, steps: int = 10_000) ->
         axes={**({FRAMES: (frames,)} if frames is not None else {}), LR: RATES},
         best_of=(LR,),
     )
+
+
+def with_length(question: StudyConfig, keys: Collection[str], kept: StudyConfig | None) -> StudyConfig:
+    """The question with trainings as long as those of the study ``kept`` from an earlier command, and its one learning
+    rate where time was short; without steps where epochs are among the ``keys`` of settings to come."""
+    settings = dict(question.settings)
+    if kept is not None:
+        settings |= {key: kept.settings[key] for key in LENGTHS - set(keys) if key in kept.settings}
+        if LR in kept.settings and default_rates(question):
+            question = at_one_rate(question)
+            settings |= {LR: kept.settings[LR]}
+    if _EPOCHS in settings or _EPOCHS in keys:
+        settings = {key: value for key, value in settings.items() if key not in _STEPS}
+    return question.model_copy(update={"settings": settings})
+
+
+def asked_again(
+    kept: StudyConfig, file: Path, frames: int | None, overrides: Sequence[str]
+) -> tuple[StudyConfig, list[str]] | None:
+    """The study ``kept`` from an earlier command about the same file, with more seeds, tests and the like; and what
+    the data make of it, in words.  None where other settings are given, too."""
+    fields = {override.partition("=")[0].partition(".")[0] for override in overrides}
+    if kept.settings.get("data.path") != str(file.resolve()) or frames is not None or not fields <= MAY_CHANGE:
+        return None
+    return adapted(changed(kept, overrides)) if overrides else (kept, [])
 
 
 def at_one_rate(study: StudyConfig, rate: float = MEASURED_RATE) -> StudyConfig:
@@ -107,8 +134,7 @@ def same_question(study: StudyConfig, other: StudyConfig, file: Path) -> bool:
     """
 
     def asked(one: StudyConfig) -> object:
-        length = ("training.max_steps", "training.evaluate_every")
-        unasked = (*length, LR) if LR in one.axes else length
+        unasked = (*_STEPS, LR) if LR in one.axes else _STEPS
         return {key: value for key, value in one.settings.items() if key not in unasked}, one.axes, one.variants
 
     alike = any(asked(one) == asked(other) for one in (study, at_one_rate(study) if default_rates(study) else study))

@@ -23,6 +23,7 @@ from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_t
 from denskit.evaluation.study.splits import split_settings
 from denskit.files import is_locked, locked, write_json
 from denskit.models.model_file import read_header
+from denskit.runtime.interrupt import STOPPING
 from denskit.settings import dotted
 from denskit.tasks import denoises
 from denskit.training.overview import metrics_of
@@ -32,7 +33,7 @@ from denskit.training.run_folder import RunFolder
 State = Literal["waiting", "running", "elsewhere", "done", "failed"]  # elsewhere: in a process of another command
 Values = tuple[Any, ...] | dict[Any, dict[str, Any]]  # of an axis
 _POLL = 0.5  # s
-_MAY_CHANGE = {  # trained runs stay what they are
+MAY_CHANGE = {  # trained runs stay what they are
     "seeds", "title", "published", "tests", "mean_of_tests", "best_of", "committees", "simulation", "relaxation",
 }  # fmt: skip
 
@@ -139,7 +140,7 @@ class StudyFolder:
 
 def _unlike(study: StudyConfig, before: StudyConfig) -> str | None:
     """What keeps the runs of a study as it was ``before`` from being runs of the study, on the same structures."""
-    may_grow = _MAY_CHANGE | {"axes", "variants"}
+    may_grow = MAY_CHANGE | {"axes", "variants"}
     then, now = (dict(dotted(one.model_dump(exclude=may_grow))) for one in (before, study))
     if changed := next((key for key in {**then, **now} if then.get(key) != now.get(key)), None):
         return f"{changed}: {then.get(changed, 'not given')} then, {now.get(changed, 'not given')} now"
@@ -261,8 +262,8 @@ def run_all(
 
     A run that a process of another command trains is waited for.  Each run sees one of the ``gpus``, the one with the
     fewest runs; without any all see what this process sees.
-    ``command``: the command line of a run.  ``watch`` is called about twice a second.  On Ctrl-C and SIGTERM the
-    running trainings save their state and end, and KeyboardInterrupt(signal) is raised.
+    ``command``: the command line of a run.  ``watch`` is called about twice a second.  On Ctrl-C, SIGTERM and SIGUSR1
+    the running trainings save their state and end, and KeyboardInterrupt(signal) is raised.
     """
     jobs = [Job(run, state="done" if folder.finished(study, run) else "waiting") for run in runs_of(study)]
     with _ended_together(jobs):
@@ -312,9 +313,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _ended_together(jobs: Sequence[Job]) -> Iterator[None]:
-    """SIGTERM acts like Ctrl-C; when the block is left early, the running trainings save their state and end."""
+    """SIGTERM and SIGUSR1 act like Ctrl-C; when the block is left early, running trainings save their state and end."""
     # also SIGINT, which shells ignore in what they run in the background
-    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, _interrupt) for number in STOPPING}
     try:
         yield
     finally:
