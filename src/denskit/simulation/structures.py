@@ -9,11 +9,13 @@ import ase
 import numpy as np
 import torch
 from ase.constraints import FixAtoms, FixCartesian
+from ase.data import atomic_masses
 from torch import Tensor
 
 from denskit.batch import Batch, System
 from denskit.data.base import collate
 from denskit.data.writing import plain
+from denskit.runtime.progress import counted
 
 
 def batch_of(structures: Sequence[ase.Atoms], device: str | torch.device = "cpu") -> Batch:
@@ -63,6 +65,32 @@ def system_of(atoms: ase.Atoms, place: int = 0) -> System:
         tags=atoms.get_tags().astype(np.int64),
         index=place,
     )
+
+
+def masses_of(atoms: ase.Atoms, place: int = 0) -> np.ndarray:
+    """Masses [n] (amu) of the structure number ``place``: its own, or the standard ones of the elements.
+
+    Raises ValueError for a mass that is not positive.
+    """
+    masses = np.asarray(atoms.get_masses(), dtype=np.float64)
+    wrong = np.flatnonzero(~(masses > 0) | ~np.isfinite(masses))
+    if len(wrong):
+        raise ValueError(
+            f"structure {place}, atom {wrong[0]} ({atoms.symbols[wrong[0]]}) has a mass of {masses[wrong[0]]:g} "
+            "amu; wanted is a positive number. Correct the masses of the file, or leave them out "
+            "(both are counted from 0)"
+        )
+    return masses
+
+
+def has_own_masses(atoms: ase.Atoms) -> bool:
+    """Whether masses differ from the standard ones, as of isotopes."""
+    return not np.allclose(atoms.get_masses(), atomic_masses[atoms.numbers])
+
+
+def note_of_masses(structures: int) -> str:
+    """A note that the own masses of so many structures are used."""
+    return f"note: {counted(structures, 'structure')} with own masses, as of isotopes, which are used"
 
 
 def _fixed(atoms: ase.Atoms, place: int) -> np.ndarray:

@@ -10,7 +10,9 @@ import pytest
 from ase import Atoms
 from ase.build import bulk
 
+from denskit.batch import System
 from denskit.data.frames import structures_of
+from denskit.data.writing import plain
 from denskit.simulation.crystals import Conductivity, CrystalSettings, conductivity_errors, relaxed_crystal
 from denskit.simulation.crystals.conductivity import conductivity, require_comparable, space_group
 from denskit.simulation.crystals.folder import measure_into
@@ -137,6 +139,22 @@ def test_the_mesh_of_a_body_centred_crystal_is_a_matrix(tmp_path: Path) -> None:
     require_comparable(reference, crystal, CrystalSettings())
     again = conductivity(MORSE, crystal, CrystalSettings(), reference=reference)
     assert conductivity_errors(again, reference)["kappa_SRME"] == pytest.approx(0, abs=1e-9)
+
+
+def test_masses_of_the_file_are_those_of_the_conductivity(tmp_path: Path) -> None:
+    pytest.importorskip("phono3py", reason="phono3py (extra conductivity) is not installed")
+
+    def light(system: System) -> Atoms:
+        atoms = plain(system)
+        atoms.set_masses(atoms.get_masses() / 4)
+        return atoms
+
+    source, _ = structures_of([bulk("Cu", "fcc", a=2.65)])
+    coarse = CrystalSettings(supercell=4.0, triplet_supercell=3.0, mesh=5.6)
+    for name, original in (("usual", plain), ("light", light)):
+        measure_into(tmp_path / name, MORSE, source, coarse, moduli=False, heat=True, original=original)
+    found, usual = (Conductivity.load(tmp_path / name / "conductivity_0.npz") for name in ("light", "usual"))
+    np.testing.assert_allclose(found.frequencies, 2 * usual.frequencies, rtol=1e-4, atol=1e-3)
 
 
 def test_files_without_modes_are_refused(tmp_path: Path) -> None:

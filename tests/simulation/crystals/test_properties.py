@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ase.build import bulk, fcc111
 from denskit.analysis.crystal_results import _rough
 from denskit.batch import Batch, System
 from denskit.data.base import collate
+from denskit.data.writing import plain
 from denskit.simulation.crystals import (
     CrystalSettings,
     elastic_constants,
@@ -176,6 +178,44 @@ def test_the_free_energy_does_not_depend_on_the_rounding_of_translations(crystal
     heat = 1000 * 8.617333262e-5 * 300.0  # meV
     each = np.where(kept, quanta / 2 + heat * np.log1p(-np.exp(-quanta / heat)), 0.0).sum(1)
     assert found.free_energy == pytest.approx(0.0964853321 * (weights @ each) / weights.sum(), rel=1e-4)  # kJ/mol
+
+
+def _of_mass(*masses: float | None) -> Callable[[System], ase.Atoms]:
+    """Crystals as their file has them, with a mass (amu) for the atoms of each, None: that of the element."""
+
+    def original(system: System) -> ase.Atoms:
+        atoms = plain(system)
+        if (mass := masses[system.index]) is not None:
+            atoms.set_masses([mass] * len(atoms))
+        return atoms
+
+    return original
+
+
+def test_masses_of_the_file_are_those_of_the_phonons(tmp_path: Path) -> None:
+    pytest.importorskip("phonopy")
+    said: list[str] = []
+    copper = _system(bulk("Cu", a=3.0))
+    source = [copper, replace(copper, index=1)]
+    natural = float(ase.Atoms("Cu").get_masses()[0])
+    light, usual = measure_into(
+        tmp_path / "out", MORSE, source, SETTINGS, moduli=False, vibrations=True,
+        original=_of_mass(natural / 4, None), say=said.append,
+    ) or [{}, {}]  # fmt: skip
+    assert light["phonon_largest_THz"] == pytest.approx(2 * usual["phonon_largest_THz"], rel=1e-4)
+    assert said == ["note: 1 structure with own masses, as of isotopes, which are used"]
+    with pytest.raises(ValueError, match=r"structure 1, atom 0 \(Cu\) has a mass of 0 amu; wanted is a positive number"):
+        measure_into(
+            tmp_path / "wrong", MORSE, source, SETTINGS, moduli=False, vibrations=True, original=_of_mass(None, 0.0)
+        )
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_several_masses_of_one_element_are_refused(crystal: System) -> None:
+    """phonopy would find a primitive cell of one atom, and take the mass of the first."""
+    pytest.importorskip("phonopy")
+    with pytest.raises(ValueError, match=r"its atoms of Cu have masses from 63 to 65 amu, .* one mass for each element"):
+        phonons(MORSE, crystal, SETTINGS, masses=np.array([63.0, 65.0, 63.0, 65.0]))
 
 
 def test_a_molecule_is_refused() -> None:

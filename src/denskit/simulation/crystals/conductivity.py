@@ -17,7 +17,14 @@ from denskit.data.periodicity import not_a_crystal
 from denskit.files import atomic_write
 from denskit.reading.arrays import read_npz
 from denskit.simulation.crystals.ground_state import CrystalSettings
-from denskit.simulation.crystals.phonons import IMAGINARY, TEMPERATURE, displaced_forces, repeats_of, right_handed
+from denskit.simulation.crystals.phonons import (
+    IMAGINARY,
+    TEMPERATURE,
+    cell_of,
+    displaced_forces,
+    repeats_of,
+    right_handed,
+)
 from denskit.simulation.potential import EnergyAndForces
 
 NO_REFERENCE = "the reference has no conductivity: its crystal has imaginary modes"
@@ -86,18 +93,20 @@ def conductivity(
     settings: CrystalSettings,
     *,
     reference: Conductivity | None = None,
+    masses: np.ndarray | None = None,
     tell: Tell = lambda done, total: None,
 ) -> Conductivity:
     """The conductivity of a relaxed crystal at 300 K.  Third order is not computed where modes are imaginary.
 
     Mesh and supercells are those of the ``reference`` where it knows them and the settings do not set them: a crystal
-    that relaxed to other lengths has the same modes then.  ``tell`` is called after each displaced supercell.
+    that relaxed to other lengths has the same modes then.  ``masses`` [n] (amu) are those of the elements by default;
+    the scattering by isotopes is that of natural elements.  ``tell`` is called after each displaced supercell.
 
-    Raises ModuleNotFoundError without phono3py.
+    Raises ModuleNotFoundError without phono3py, ValueError for several masses of one element.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        calculation = _phono3py(crystal, settings, reference)
+        calculation = _phono3py(crystal, settings, reference, masses)
         calculation.generate_displacements(distance=settings.triplet_displacement)
         second, third = calculation.phonon_supercells_with_displacements, calculation.supercells_with_displacements
         total = len(second) + len(third)
@@ -208,14 +217,14 @@ def space_group(crystal: System) -> str:
     return str(spglib.get_spacegroup(cell, symprec=SYMMETRIC))
 
 
-def _phono3py(crystal: System, settings: CrystalSettings, reference: Conductivity | None) -> Any:
+def _phono3py(
+    crystal: System, settings: CrystalSettings, reference: Conductivity | None, masses: np.ndarray | None = None
+) -> Any:
     """The calculation with its mesh and supercells."""
     try:
         from phono3py import Phono3py
-        from phonopy.structure.atoms import PhonopyAtoms
     except ModuleNotFoundError:
         raise ModuleNotFoundError("thermal conductivity needs phono3py: pip install 'denskit[conductivity]'") from None
-    cell = PhonopyAtoms(numbers=crystal.atomic_numbers, positions=crystal.positions, cell=right_handed(crystal.cell))
     heights = {"supercell": settings.supercell, "triplet_supercell": settings.triplet_supercell}
     repeats, mesh = [repeats_of(crystal, height) for height in heights.values()], None
     if reference is not None:
@@ -223,6 +232,6 @@ def _phono3py(crystal: System, settings: CrystalSettings, reference: Conductivit
             repeats = list(reference.repeats)
         mesh = reference.mesh if "mesh" not in settings.model_fields_set else None
     second, third = map(np.diag, repeats)
-    calculation = Phono3py(cell, third, phonon_supercell_matrix=second, primitive_matrix="auto")
+    calculation = Phono3py(cell_of(crystal, masses), third, phonon_supercell_matrix=second, primitive_matrix="auto")
     calculation.mesh_numbers = settings.mesh if mesh is None else mesh
     return calculation

@@ -31,6 +31,7 @@ from denskit.simulation.crystals.ground_state import CrystalSettings, relaxed_cr
 from denskit.simulation.crystals.phonons import phonons
 from denskit.simulation.potential import EnergyAndForces, crowding_for
 from denskit.simulation.state import Structures
+from denskit.simulation.structures import has_own_masses, masses_of, note_of_masses
 
 MARKER, PROPERTIES, HEAT = "crystals.json", "crystals.jsonl", "conductivity_{}.npz"
 CUBIC = ("cubic_C11_GPa", "cubic_C12_GPa", "cubic_C44_GPa")
@@ -69,7 +70,7 @@ def measure_into(
         heat: measure the thermal conductivity, too, into ``conductivity_INDEX.npz``.
         reference: folder with ``conductivity_INDEX.npz`` of the same crystals; it gives mesh and supercells, too.
         origin: plain JSON about model and file, kept with the settings; on resume all but "models" must be the same.
-        original: gives each crystal with the fields that may name it; called in ascending order.
+        original: gives each crystal with the fields that may name it, and its masses; called in ascending order.
         resume: continue the work in the folder.
         say: gets messages for the user.
         stop: asked before each crystal.
@@ -77,10 +78,13 @@ def measure_into(
 
     A crystal with a property that cannot be measured has an "error" in its line, beside those found before.  Raises
     ValueError for a folder with other work, FileNotFoundError for a crystal without a reference, and ValueError for a
-    reference without modes, all before the first crystal.
+    reference without modes or a mass that is not positive, all before the first crystal.
     """
     if heat and reference is not None:
         _require_references(reference, len(source))
+    names, masses = _names_and_masses(source, original, vibrating=vibrations or heat)
+    if heavy := sum(own is not None for own in masses):
+        say(note_of_masses(heavy))
     work = WorkFolder(folder, "set of crystals", MARKER)
     record = {
         "settings": settings.model_dump(),
@@ -95,7 +99,6 @@ def measure_into(
             work.require_same(read_json(work.marker), record, may_change=["models"])
         else:
             write_json(work.marker, record)
-        names = _names(source, original)
         done = {found["index"] for found in properties_in(folder)}
         for index in sorted(set(range(len(source))) - done):
             if stop():
@@ -110,10 +113,12 @@ def measure_into(
                 for part in _moduli(potential, crystal, settings) if moduli else [_cell(crystal)]:
                     found |= part
                 if vibrations:
-                    found |= _vibrations(potential, crystal, settings, folder / f"phonopy_{index}.yaml")
+                    found |= _vibrations(potential, crystal, settings, masses[index], folder / f"phonopy_{index}.yaml")
                 if heat:
                     tell = _tell(progress, index, len(source))
-                    for part in _heat(potential, given, crystal, settings, index, folder, reference, tell):
+                    for part in _heat(
+                        potential, given, crystal, settings, masses[index], index, folder, reference, tell
+                    ):
                         found |= part
             except (ValueError, RuntimeError, ArithmeticError) as error:  # phonopy, phono3py and spglib raise these
                 found["error"] = str(error)
@@ -159,13 +164,23 @@ def properties_in(folder: Path) -> Iterator[dict[str, Any]]:
         yield from (found for _, found in whole_lines(folder / PROPERTIES))
 
 
-def _names(source: Structures, original: Callable[[System], ase.Atoms]) -> list[str]:
+def _names_and_masses(
+    source: Structures, original: Callable[[System], ase.Atoms], *, vibrating: bool
+) -> tuple[list[str], list[np.ndarray | None]]:
+    """The name of each crystal, and its masses [n] (amu) where it is ``vibrating`` with others than the standard ones.
+
+    Raises ValueError for a mass that is not positive.
+    """
     fields: list[dict[str, Any]] = []
+    masses: list[np.ndarray | None] = []
     for index in range(len(source)):
-        fields.append({})
-        with suppress(ValueError):  # an unreadable record
-            fields[-1] = original(source[index]).info
-    return names_of(fields)
+        try:
+            atoms = original(source[index])
+        except ValueError:  # an unreadable record
+            atoms = ase.Atoms()
+        fields.append(atoms.info)
+        masses.append(masses_of(atoms, index) if vibrating and has_own_masses(atoms) else None)
+    return names_of(fields), masses
 
 
 def _head(source: Structures, index: int, name: str) -> dict[str, Any]:
@@ -219,9 +234,11 @@ def _elastic(potential: EnergyAndForces, crystal: System, settings: CrystalSetti
     }
 
 
-def _vibrations(potential: EnergyAndForces, crystal: System, settings: CrystalSettings, file: Path) -> dict[str, Any]:
+def _vibrations(
+    potential: EnergyAndForces, crystal: System, settings: CrystalSettings, masses: np.ndarray | None, file: Path
+) -> dict[str, Any]:
     """Phonons as plain JSON."""
-    modes = phonons(potential, crystal, settings)
+    modes = phonons(potential, crystal, settings, masses=masses)
     modes.phonopy.save(file, settings={"force_constants": True})
     return {
         "phonon_smallest_THz": modes.smallest,
@@ -236,13 +253,13 @@ def _vibrations(potential: EnergyAndForces, crystal: System, settings: CrystalSe
 
 
 def _heat(
-    potential: EnergyAndForces, given: System, crystal: System, settings: CrystalSettings,
+    potential: EnergyAndForces, given: System, crystal: System, settings: CrystalSettings, masses: np.ndarray | None,
     index: int, folder: Path, reference: Path | None, tell: Tell,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """The thermal conductivity as plain JSON, saved with its modes; then its errors where there is a reference."""
     wanted = None if reference is None else Conductivity.load(reference / HEAT.format(index))
     kept = space_group(given) == space_group(crystal)
-    found = conductivity(potential, crystal, settings, reference=wanted, tell=tell)
+    found = conductivity(potential, crystal, settings, reference=wanted, masses=masses, tell=tell)
     found.save(folder / HEAT.format(index))
     stable = not np.isnan(found.mean)
     yield {

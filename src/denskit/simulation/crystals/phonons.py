@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from ase.data import chemical_symbols
 
 from denskit.batch import System
 from denskit.data.base import collate
@@ -43,14 +44,16 @@ class Phonons:
         return self.smallest > IMAGINARY
 
 
-def phonons(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> Phonons:
-    """Phonons of a relaxed crystal.
+def phonons(
+    potential: EnergyAndForces, crystal: System, settings: CrystalSettings, *, masses: np.ndarray | None = None
+) -> Phonons:
+    """Phonons of a relaxed crystal; ``masses`` [n] (amu), by default the standard ones of the elements.
 
-    Raises ModuleNotFoundError without phonopy.
+    Raises ModuleNotFoundError without phonopy, ValueError for several masses of one element.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # phonopy 4 tells of its new defaults
-        calculation = _phonopy(crystal, settings)
+        calculation = _phonopy(crystal, settings, masses)
         calculation.generate_displacements(distance=settings.displacement)
         calculation.forces = displaced_forces(potential, calculation.supercells_with_displacements)
         calculation.produce_force_constants()
@@ -80,15 +83,32 @@ def thermal_properties(calculation: Any) -> tuple[float, float]:
     return float(found.heat_capacity[0]), float(found.free_energy[0])
 
 
-def _phonopy(crystal: System, settings: CrystalSettings) -> Any:
+def _phonopy(crystal: System, settings: CrystalSettings, masses: np.ndarray | None) -> Any:
     try:
         from phonopy import Phonopy
-        from phonopy.structure.atoms import PhonopyAtoms
     except ModuleNotFoundError:
         raise ModuleNotFoundError("phonons need phonopy: pip install 'denskit[crystals]'") from None
     repeats = repeats_of(crystal, settings.supercell)
-    cell = PhonopyAtoms(numbers=crystal.atomic_numbers, positions=crystal.positions, cell=right_handed(crystal.cell))
-    return Phonopy(cell, np.diag(repeats), primitive_matrix="auto")
+    return Phonopy(cell_of(crystal, masses), np.diag(repeats), primitive_matrix="auto")
+
+
+def cell_of(crystal: System, masses: np.ndarray | None) -> Any:
+    """The crystal for phonopy, with ``masses`` [n] (amu), or None: the standard ones.
+
+    Raises ValueError for several masses of one element: phonopy's symmetry takes these atoms as alike.
+    """
+    from phonopy.structure.atoms import PhonopyAtoms
+
+    for number in np.unique(crystal.atomic_numbers) if masses is not None else ():
+        own = np.unique(masses[crystal.atomic_numbers == number])  # type: ignore[index]
+        if not np.allclose(own, own[0]):
+            raise ValueError(
+                f"its atoms of {chemical_symbols[number]} have masses from {own[0]:g} to {own[-1]:g} amu, and phonons "
+                "are computed with one mass for each element; give these atoms their mean mass"
+            )
+    return PhonopyAtoms(
+        numbers=crystal.atomic_numbers, positions=crystal.positions, cell=right_handed(crystal.cell), masses=masses
+    )
 
 
 def right_handed(cell: np.ndarray) -> np.ndarray:

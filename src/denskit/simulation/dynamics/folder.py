@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +13,6 @@ import ase
 import ase.io
 import numpy as np
 import torch
-from ase.data import atomic_masses
 from torch import Tensor
 
 from denskit.batch import Batch, select
@@ -38,7 +38,7 @@ from denskit.simulation.dynamics.recorders import StatisticsWriter, TrajectoryWr
 from denskit.simulation.dynamics.restart import Restart, origin_of
 from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.potential import Potential, crowding_for, potential_of, reach_of
-from denskit.simulation.structures import batch_of, system_of
+from denskit.simulation.structures import batch_of, has_own_masses, masses_of, note_of_masses, system_of
 from denskit.units import AMU, GPA
 
 SHORT_RUN = 100.0  # fs without a thermostat, to measure the drift of a model that may not conserve energy
@@ -104,7 +104,8 @@ def molecular_dynamics(
     folder, settings = plan.folder, plan.settings
     potential = cast(Potential, potential_of(potential, stress=settings.ensemble == "npt"))
     _check_committee(plan, potential)
-    batch, masses = batch_of(structures, potential.device), _masses(structures)
+    batch = batch_of(structures, potential.device)
+    masses = torch.from_numpy(np.concatenate(list(map(masses_of, structures, count())))) * AMU
     origin, boxed = origin_of(batch, masses, potential), _boxed(structures, potential)
     dynamics = Dynamics(potential, settings)
     work = WorkFolder(folder, "simulation", RESTART)
@@ -196,30 +197,17 @@ class _Clock:
         self.report(state.step, f"{text}, {float(state.temperature.mean()):.0f} K", self.plan.steps)
 
 
-def _masses(structures: Sequence[ase.Atoms]) -> Tensor:
-    """Masses [N] (eV fs^2/Å^2) of the structures' atoms: their own, or the standard ones of the elements."""
-    for place, atoms in enumerate(structures):
-        wrong = np.flatnonzero(~((masses := atoms.get_masses()) > 0) | ~np.isfinite(masses))
-        if len(wrong):
-            raise ValueError(
-                f"structure {place}, atom {wrong[0]} ({atoms.symbols[wrong[0]]}) has a mass of {masses[wrong[0]]:g} "
-                "amu; wanted is a positive number. Correct the masses of the file, or leave them out "
-                "(both are counted from 0)"
-            )
-    return torch.from_numpy(np.concatenate([atoms.get_masses() for atoms in structures])) * AMU
-
-
 def _notes(
     structures: Sequence[ase.Atoms], potential: Potential, settings: DynamicsSettings, boxed: Tensor
 ) -> list[str]:
     """Notes about crowded cells, masses unlike the standard ones, which are used, velocities, which are not, and
     molecules that turn."""
-    heavy = sum(not np.allclose(atoms.get_masses(), atomic_masses[atoms.numbers]) for atoms in structures)
+    heavy = sum(map(has_own_masses, structures))
     moving = sum(bool(np.any(atoms.get_momenta())) for atoms in structures)
     costs = {atoms.get_chemical_formula(): crowding_for(potential, atoms) for atoms in structures}
     said = [f"warning: {formula}: {cost}" for formula, cost in costs.items() if cost]
     if heavy:
-        said.append(f"note: {counted(heavy, 'structure')} with own masses, as of isotopes, which are used")
+        said.append(note_of_masses(heavy))
     if bool(boxed.any()):
         said.append(
             f"note: {counted(int(boxed.sum()), 'replica')} of a molecule alone in a periodic box: bonds are watched as "
