@@ -204,7 +204,9 @@ def test_masses_of_the_file_are_those_of_the_phonons(tmp_path: Path) -> None:
     ) or [{}, {}]  # fmt: skip
     assert light["phonon_largest_THz"] == pytest.approx(2 * usual["phonon_largest_THz"], rel=1e-4)
     assert said == ["note: 1 structure with own masses, as of isotopes, which are used"]
-    with pytest.raises(ValueError, match=r"structure 1, atom 0 \(Cu\) has a mass of 0 amu; wanted is a positive number"):
+    with pytest.raises(
+        ValueError, match=r"structure 1, atom 0 \(Cu\) has a mass of 0 amu; wanted is a positive number"
+    ):
         measure_into(
             tmp_path / "wrong", MORSE, source, SETTINGS, moduli=False, vibrations=True, original=_of_mass(None, 0.0)
         )
@@ -212,9 +214,11 @@ def test_masses_of_the_file_are_those_of_the_phonons(tmp_path: Path) -> None:
 
 
 def test_several_masses_of_one_element_are_refused(crystal: System) -> None:
-    """phonopy would find a primitive cell of one atom, and take the mass of the first."""
+    """Its primitive cell for phonopy would have one atom, with the mass of the first."""
     pytest.importorskip("phonopy")
-    with pytest.raises(ValueError, match=r"its atoms of Cu have masses from 63 to 65 amu, .* one mass for each element"):
+    with pytest.raises(
+        ValueError, match=r"its atoms of Cu have masses from 63 to 65 amu, .* one mass for each element"
+    ):
         phonons(MORSE, crystal, SETTINGS, masses=np.array([63.0, 65.0, 63.0, 65.0]))
 
 
@@ -232,6 +236,18 @@ def test_a_slab_in_a_periodic_box_is_warned_of(tmp_path: Path) -> None:
     measure_into(tmp_path, MORSE, [_system(bulk("Cu", a=3.0)), slab], once, say=said.append)
     (warning,) = [text for text in said if "vacuum" in text]
     assert warning.startswith("crystal 1: warning: it has vacuum")
+
+
+def test_fixed_atoms_are_released(tmp_path: Path) -> None:
+    """Held beside its site, an atom would leave a crystal that is no minimum and counts as relaxed."""
+    copper = _system(bulk("Cu", cubic=True, a=2.7))
+    beside = np.array([[0.1, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]])
+    held = replace(copper, positions=copper.positions + beside, fixed=np.array([True, True, False, False]))
+    said: list[str] = []
+    found, expected = measure_into(tmp_path, MORSE, [held, copper], SETTINGS, say=said.append) or [{}, {}]
+    assert found["energy_eV_per_atom"] == pytest.approx(expected["energy_eV_per_atom"], abs=1e-6)
+    assert found["elastic_constants_GPa"][3][3] == pytest.approx(expected["elastic_constants_GPa"][3][3], rel=1e-3)
+    assert said == ["crystal 0: note: 2 fixed atoms may move: properties are those of a crystal with free atoms"]
 
 
 def test_a_cell_without_volume_is_refused_alone() -> None:

@@ -15,7 +15,7 @@ from denskit.data.periodicity import has_vacuum
 from denskit.data.writing import names_of, plain
 from denskit.files import write_json
 from denskit.reading.documents import read_json
-from denskit.runtime.progress import Report, unreported
+from denskit.runtime.progress import Report, counted, unreported
 from denskit.runtime.work_folder import WorkFolder, append_line, whole_lines
 from denskit.simulation.crystals.conductivity import (
     Conductivity,
@@ -106,7 +106,7 @@ def measure_into(
             found: dict[str, Any] = {}
             try:
                 given = source[index]
-                for told in filter(None, (crowding_for(potential, given), SLAB if has_vacuum(given) else "")):
+                for told in _looked_at(potential, given):
                     say(f"crystal {index}: {told}")
                 potential.check_elements(given)
                 crystal = relaxed_crystal(potential, given, settings)
@@ -125,6 +125,16 @@ def measure_into(
             append_line(folder / PROPERTIES, {**_head(source, index, names[index]), **found})
             progress(index + 1, f"{index + 1} of {len(source)} crystals", len(source))
     return list(properties_in(folder))
+
+
+def _looked_at(potential: EnergyAndForces, given: System) -> Iterator[str]:
+    """What is doubtful about a crystal, and what is done to it."""
+    if cost := crowding_for(potential, given):
+        yield cost
+    if has_vacuum(given):
+        yield SLAB
+    if held := int(given.fixed.sum()):
+        yield f"note: {counted(held, 'fixed atom')} may move: properties are those of a crystal with free atoms"
 
 
 def require_conductivities(folder: Path, source: Structures, settings: CrystalSettings) -> None:

@@ -46,13 +46,14 @@ class CrystalSettings(Settings):
 
 
 def relaxed_crystal(potential: EnergyAndForces, system: System, settings: CrystalSettings) -> System:
-    """The crystal with relaxed atoms and cell.
+    """The crystal with relaxed atoms and cell.  Fixed atoms are released: properties are those of a minimum.
 
     Raises ValueError for a structure that is not periodic in three directions, where it does not converge, and where
     the potential does not hold it together.
     """
     if found := not_a_crystal(system.pbc):
         raise ValueError(f"{found}, so it has no volume; properties of crystals want three periodic directions")
+    system = replace(system, fixed=np.zeros_like(system.fixed))
     (result,) = _relaxed(potential, [system], settings, CellRelaxation())
     before, after = (abs(float(np.linalg.det(cell))) / len(system) for cell in (system.cell, result.cell))
     if not 1 / CHANGE < after / before < CHANGE:
