@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from ase.calculators.singlepoint import SinglePointCalculator
+from ase.constraints import FixAtoms, FixCartesian
 
 from cli_calls import denskit
 from denskit.batch import System
@@ -108,6 +109,24 @@ def test_atoms_on_top_of_each_other_are_named(systems: dict[str, System], tmp_pa
             warnings.simplefilter("always")
             said = denskit(verb, TRAINED, tmp_path / "double.extxyz", *options).stderr
         assert "nearer than any bond" in said + " ".join(str(warning.message) for warning in caught), verb
+
+
+def test_a_constraint_that_would_not_be_obeyed_is_refused(systems: dict[str, System], tmp_path: Path) -> None:
+    """Atoms would move freely, and relaxed.extxyz would say that they were held."""
+    ethanol, other = atoms_named(systems, "ethanol", "ethanol")
+    ethanol.set_constraint(FixAtoms([0]))
+    other.set_constraint([FixAtoms([0]), FixCartesian(1, mask=(True, False, False))])
+    (tmp_path / "folder").mkdir()
+    ase.io.write(tmp_path / "folder" / "a.traj", ethanol)
+    ase.io.write(tmp_path / "folder" / "b.traj", other)
+    ase.io.write(tmp_path / "two.extxyz", [ethanol, other])
+    for name in ("two.extxyz", "folder"):
+        done = denskit("relax", TRAINED, tmp_path / name, "-o", tmp_path / "out", "--steps", 0)
+        assert done.exit_code == 1
+        assert "structure 1 has the constraint FixCartesian; only wholly fixed atoms" in done.output, name
+        assert not (tmp_path / "out").exists()
+    done = denskit("relax", TRAINED, tmp_path / "folder" / "a.traj", "-o", tmp_path / "out", "--steps", 0)
+    assert done.exit_code == 0, done.output
 
 
 def test_refused_structures_are_not_warned_of_again(systems: dict[str, System], tmp_path: Path) -> None:

@@ -104,16 +104,25 @@ def relax(
 def _structures(
     model: Path, file: Path, data: dict[str, Any], *, first_frames: bool, named: bool
 ) -> tuple[Structures, Originals]:
-    """The structures to relax, and the fields of the file; ``named``: each must have a sid of its own."""
+    """The structures to relax, and the fields of the file; ``named``: each must have a sid of its own.
+
+    Raises ValueError for constraints that would not be obeyed.
+    """
     from denskit.data.writing import Originals
     from denskit.simulation.relaxation.is2re import first_frames as first_of
     from denskit.simulation.relaxation.is2re import require_sids
+    from denskit.simulation.structures import wholly_fixed
 
     source = open_structures(model, file, data)
     original = Originals(file, source, moved=True)
     chosen: Structures = first_of(source) if first_frames else source
     if named:
         require_sids(chosen)
+    if source.in_memory:  # shards have no constraint but fixed atoms
+        as_in_file = Originals(file, source)
+        for place in range(len(chosen)):
+            system = chosen[place]
+            wholly_fixed(as_in_file(system), system.index)
     return chosen, original
 
 

@@ -61,7 +61,7 @@ def system_of(atoms: ase.Atoms, place: int = 0) -> System:
         atomic_numbers=atoms.numbers.astype(np.int64),
         cell=np.array(atoms.cell.array, dtype=np.float64),
         pbc=np.array(atoms.pbc, dtype=bool),
-        fixed=_fixed(atoms, place),
+        fixed=wholly_fixed(atoms, place),
         tags=atoms.get_tags().astype(np.int64),
         index=place,
     )
@@ -93,7 +93,8 @@ def note_of_masses(structures: int) -> str:
     return f"note: {counted(structures, 'structure')} with own masses, as of isotopes, which are used"
 
 
-def _fixed(atoms: ase.Atoms, place: int) -> np.ndarray:
+def wholly_fixed(atoms: ase.Atoms, place: int = 0) -> np.ndarray:
+    """The fixed atoms [n] bool of the structure number ``place``.  Raises ValueError for any other constraint."""
     fixed = np.zeros(len(atoms), dtype=bool)
     for constraint in atoms.constraints:
         if isinstance(constraint, FixAtoms) or (isinstance(constraint, FixCartesian) and np.all(constraint.mask)):
