@@ -12,6 +12,7 @@ from denskit.geometry.lattice import lattices
 EMPTY = 1e-6  # Å^3: a smaller cell is singular but for rounding
 GONE = 20.0  # Å between parts of a structure along an open direction: farther than any model looks
 VACUUM = 6.5  # Å between planes of atoms; layered crystals stay below
+MAY_CLOSE = "it has vacuum, like a slab or a molecule in a box, and its whole cell changes: the vacuum may close"
 
 
 def open_gaps(positions: np.ndarray, cells: np.ndarray, pbc: np.ndarray) -> np.ndarray:

@@ -177,6 +177,18 @@ def test_an_exploding_cell_ends_its_run(tmp_path: Path) -> None:
     assert "volume is" in str(outcome.failures[0]) and "Å^3" in str(outcome.failures[0])
 
 
+@pytest.mark.parametrize(("ensemble", "told"), [("npt", 1), ("langevin", 0)])
+def test_vacuum_at_constant_pressure_is_warned_of(tmp_path: Path, ensemble: str, told: int) -> None:
+    gas = ase.Atoms("Ar4", np.eye(4, 3), cell=[3.0] * 3, pbc=True)
+    slab = ase.Atoms("Ar4", np.eye(4, 3), cell=[3.0, 3.0, 12.0], pbc=True)
+    settings = DynamicsSettings.model_validate({"ensemble": ensemble, "timestep": 0.1})
+    said: list[str] = []
+    plan = DynamicsPlan(settings=settings, steps=1, folder=tmp_path / "run")
+    molecular_dynamics(_Recorded(), [slab, slab, gas], plan, say=said.append)  # type: ignore[arg-type]
+    assert len(found := [text for text in said if "vacuum" in text]) == told, said
+    assert all(text.startswith("warning: Ar4: it has vacuum, like a slab or a molecule in a box") for text in found)
+
+
 class _Recorded(Balloon):
     """With what a folder asks of a potential besides."""
 

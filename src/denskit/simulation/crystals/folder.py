@@ -11,7 +11,7 @@ import ase
 import numpy as np
 
 from denskit.batch import System
-from denskit.data.periodicity import has_vacuum
+from denskit.data.periodicity import MAY_CLOSE, has_vacuum
 from denskit.data.writing import names_of, plain
 from denskit.files import write_json
 from denskit.reading.documents import read_json
@@ -35,10 +35,7 @@ from denskit.simulation.structures import has_own_masses, masses_of, note_of_mas
 
 MARKER, PROPERTIES, HEAT = "crystals.json", "crystals.jsonl", "conductivity_{}.npz"
 CUBIC = ("cubic_C11_GPa", "cubic_C12_GPa", "cubic_C44_GPa")
-SLAB = (
-    "warning: it has vacuum, like a slab or a molecule in a box; its relaxation may close the vacuum, and volume and "
-    "moduli mean little"
-)
+SLAB = f"warning: {MAY_CLOSE}, and volume and moduli mean little"
 
 
 def measure_into(

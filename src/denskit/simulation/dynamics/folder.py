@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch, select
-from denskit.data.periodicity import is_boxed
+from denskit.data.periodicity import MAY_CLOSE, has_vacuum, is_boxed
 from denskit.files import write_json
 from denskit.models.model_file import Model
 from denskit.runtime.progress import Report, counted, unreported
@@ -200,12 +200,15 @@ class _Clock:
 def _notes(
     structures: Sequence[ase.Atoms], potential: Potential, settings: DynamicsSettings, boxed: Tensor
 ) -> list[str]:
-    """Notes about crowded cells, masses unlike the standard ones, which are used, velocities, which are not, and
-    molecules that turn."""
+    """Notes about crowded cells, vacuum at constant pressure, masses unlike the standard ones, which are used,
+    velocities, which are not, and molecules that turn."""
     heavy = sum(map(has_own_masses, structures))
     moving = sum(bool(np.any(atoms.get_momenta())) for atoms in structures)
     costs = {atoms.get_chemical_formula(): crowding_for(potential, atoms) for atoms in structures}
     said = [f"warning: {formula}: {cost}" for formula, cost in costs.items() if cost]
+    if settings.ensemble == "npt":
+        empty = dict.fromkeys(atoms.get_chemical_formula() for atoms in structures if has_vacuum(system_of(atoms)))
+        said += [f"warning: {formula}: {MAY_CLOSE}. Use nvt or langevin" for formula in empty]
     if heavy:
         said.append(note_of_masses(heavy))
     if bool(boxed.any()):

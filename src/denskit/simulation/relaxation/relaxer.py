@@ -19,7 +19,7 @@ from torch import Tensor
 from denskit.batch import Batch, System, select
 from denskit.data.base import Source
 from denskit.data.frames import frames_of
-from denskit.data.periodicity import has_vacuum, not_a_crystal
+from denskit.data.periodicity import MAY_CLOSE, has_vacuum, not_a_crystal
 from denskit.models.model_file import Model
 from denskit.runtime.memory import out_of_memory
 from denskit.simulation.potential import EnergyAndForces, Evaluation, crowding_for, potential_of
@@ -31,8 +31,7 @@ from denskit.simulation.structures import system_of
 
 MOST_VOLUME = 4.0  # times the first volume, or as much smaller: such a cell has left all that was meant
 VACUUM = (
-    "it has vacuum, like a slab or a molecule in a box, and its whole cell relaxes: the vacuum may close. Leave --cell "
-    "out, or relax the strains within a slab, as --cell xx,yy,xy; not said again for others"
+    f"{MAY_CLOSE}. Leave --cell out, or relax the strains within a slab, as --cell xx,yy,xy; not said again for others"
 )
 
 
