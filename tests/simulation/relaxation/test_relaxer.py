@@ -59,6 +59,22 @@ def test_relaxes_into_minima() -> None:
         assert result.moved == pytest.approx(np.linalg.norm(result.positions - system.positions, axis=1).max())
 
 
+def test_the_distance_from_the_start_does_not_depend_on_the_origin() -> None:
+    """A cell that relaxes takes its atoms along: far from the origin they would all have moved far."""
+    copper = bulk("Cu", cubic=True, a=2.9)
+    copper.rattle(0.05, seed=1)
+    far = copper.copy()
+    far.positions += 50.0
+    how = RelaxationSettings(fmax=0.001, optimizer=FIRE(), cell=CellRelaxation())
+    one, other = relax(Morse(stress=True), [system_of(copper), system_of(far)], how)
+    assert one.status == "converged" and abs(np.linalg.det(one.cell) / copper.get_volume() - 1) > 0.02
+    deformation = np.linalg.solve(copper.cell.array, one.cell)  # cell = cell_0 F^T
+    expected = np.linalg.norm(one.positions - copper.positions @ deformation, axis=1).max()
+    assert expected > 0.01
+    assert one.moved == pytest.approx(expected, rel=1e-6)
+    assert other.moved == pytest.approx(expected, rel=1e-4)
+
+
 def test_converged_structures_leave_and_others_enter() -> None:
     potential = Morse()
     relaxer = Relaxer(potential, structures(), SETTINGS, batch_atoms=10)

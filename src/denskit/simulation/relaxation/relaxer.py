@@ -215,14 +215,13 @@ class Relaxer:
     ) -> list[Relaxed]:
         """Results of the structures that are ``done`` [B]; ``longest`` [B] eV/Å are their longest forces."""
         results = []
-        start, _ = running.positions_and_cell(running.start)
+        farthest = running.farthest()
         for place in done.nonzero()[:, 0].tolist():
             snapshot, fmax = _snapshot(running, batch, evaluation, place), float(longest[place])
             if not (np.isfinite(snapshot.energy) and np.isfinite(fmax)):
                 only = torch.arange(running.num_systems, device=done.device) == place
                 results.append(exploded(running.select(only), "its energy or forces are not finite numbers"))
                 continue
-            atoms = batch.system_index == place
             results.append(
                 Relaxed(
                     **vars(snapshot),
@@ -230,7 +229,7 @@ class Relaxer:
                     message="",
                     fmax=fmax,
                     stress=None if evaluation.stress is None else to_numpy(evaluation.stress[place]),
-                    moved=float(torch.linalg.vector_norm(batch.positions[atoms] - start[atoms], dim=-1).max()),
+                    moved=float(farthest[place]),
                 )
             )
         return results

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from denskit.batch import System
@@ -29,7 +28,7 @@ class Relaxed:
     cell: np.ndarray  # [3, 3] Å
     forces: np.ndarray | None = None  # [n, 3] eV/Å, on fixed atoms too
     stress: np.ndarray | None = None  # [3, 3] eV/Å^3
-    moved: float = 0.0  # Å, largest distance of an atom from its start
+    moved: float = 0.0  # Å, largest distance of an atom from its start, which a relaxing cell takes along
 
     @property
     def sound(self) -> bool:
@@ -86,7 +85,6 @@ def exploded(running: Running, reason: str) -> Relaxed:
 def unevaluated(running: Running, status: Status, message: str) -> Relaxed:
     """The result of the one structure in ``running`` at its present coordinates, without an energy."""
     positions, cell = running.positions_and_cell(running.coordinates)
-    start, _ = running.positions_and_cell(running.start)
     return Relaxed(
         index=int(running.index[0]),
         status=status,
@@ -96,7 +94,7 @@ def unevaluated(running: Running, status: Status, message: str) -> Relaxed:
         fmax=None,
         positions=to_numpy(positions),
         cell=to_numpy(cell[0]),
-        moved=float(torch.linalg.vector_norm(positions - start, dim=-1).max()),
+        moved=float(running.farthest()[0]),
     )
 
 

@@ -118,6 +118,16 @@ class Running(RowState):
         at_atoms = gradient[self.system_index[~self.is_cell]]
         return torch.einsum("nj,nij->ni", coordinates[~self.is_cell], at_atoms), self.cell @ gradient.mT
 
+    def farthest(self) -> Tensor:
+        """Largest distance [B] (Å) of an atom from its start, to which the deformation of the cell is applied.
+
+        (x - x_0) F^T, so it does not depend on the origin.
+        """
+        change = self.coordinates - self.start  # of the rows of the cell it is n U itself, which starts at 0
+        moves = torch.zeros_like(change)
+        moves[~self.is_cell], _ = self.positions_and_cell(change)
+        return self.longest(moves)
+
     def forces(self, batch: Batch, evaluation: Evaluation, cell: CellRelaxation | None) -> Tensor:
         """Forces [R, 3] (eV/Å) on all coordinates, zero on fixed atoms; ``batch`` is the evaluated :meth:`batch`."""
         free = torch.where(batch.fixed[:, None], 0.0, evaluation.forces)
