@@ -61,6 +61,11 @@ def remarks(crystal: Mapping[str, Any]) -> Iterator[str]:
     if crystal.get("cubic_C11_GPa") is not None:
         c11, c12, c44 = (f"{name} {crystal[f'cubic_{name}_GPa']:.1f}" for name in ("C11", "C12", "C44"))
         yield f"{place}: {c11}, {c12}, {c44} GPa in the axes of the conventional cell"
+    if groups := crystal.get("nearly_cubic"):
+        yield (
+            f"{place}: no C11, C12, C44 of a cubic crystal, since its space group is {groups}: its atoms are a little "
+            "off their sites, which --fmax 1e-6 mends, or it is distorted indeed"
+        )
     if told := _rough(crystal):
         yield f"{place}: {told}"
     if crystal.get("elastically_stable") is False:

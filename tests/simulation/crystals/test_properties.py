@@ -12,7 +12,7 @@ import pytest
 import torch
 from ase.build import bulk, fcc111
 
-from denskit.analysis.crystal_results import _rough
+from denskit.analysis.crystal_results import _rough, remarks
 from denskit.batch import Batch, System
 from denskit.data.base import collate
 from denskit.data.writing import plain
@@ -23,7 +23,7 @@ from denskit.simulation.crystals import (
     phonons,
     relaxed_crystal,
 )
-from denskit.simulation.crystals.elastic import Elasticity, cubic_constants
+from denskit.simulation.crystals.elastic import Elasticity, cubic_constants, nearly_cubic
 from denskit.simulation.crystals.folder import measure_into
 from denskit.simulation.crystals.phonons import thermal_properties
 from denskit.simulation.potential import Evaluation
@@ -97,6 +97,22 @@ def test_constants_of_a_turned_primitive_cell_are_those_of_the_conventional_one(
     assert cubic_constants(own, primitive) == pytest.approx([c[0, 0], c[0, 1], c[3, 3]], rel=1e-3)
     stretched = replace(primitive, positions=primitive.positions * [1, 1, 1.1], cell=primitive.cell * [1, 1, 1.1])
     assert cubic_constants(own, stretched) is None
+
+
+def test_a_crystal_that_is_cubic_but_for_its_relaxation_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("spglib")
+    copper = _system(bulk("Cu", cubic=True, a=2.7))
+    copper.positions[1] += [0.16, 0.05, 0.0]
+    roughly, fully = SETTINGS.model_copy(update={"fmax": 0.03}), SETTINGS.model_copy(update={"fmax": 1e-6})
+    (found,) = measure_into(tmp_path / "roughly", MORSE, [copper], roughly) or [{}]
+    assert found["cubic_C11_GPa"] is None
+    assert found["nearly_cubic"].endswith(" to 0.001 Å, Fm-3m (225) to 0.1 Å")
+    (remark,) = [text for text in remarks(found) if "--fmax 1e-6" in text]
+    assert "no C11, C12, C44 of a cubic crystal, since its space group is " + found["nearly_cubic"] in remark
+    (found,) = measure_into(tmp_path / "fully", MORSE, [copper], fully) or [{}]
+    assert found["cubic_C11_GPa"] > 0 and "nearly_cubic" not in found
+    titanium = _system(bulk("Ti", "hcp", a=2.1, c=3.43))
+    assert nearly_cubic(titanium) == "", "no cubic crystal at any tolerance"
 
 
 def test_the_equation_of_state_has_the_bulk_modulus_of_the_elastic_constants(

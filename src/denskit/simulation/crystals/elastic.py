@@ -16,6 +16,7 @@ from denskit.simulation.potential import EnergyAndForces
 from denskit.units import GPA
 
 FIRST_CUBIC = 195  # number of the space group
+LOOSE = 0.1  # Å: farther from their sites are no atoms that a relaxation left before its end
 _PLACES = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))  # Voigt's order: xx yy zz yz xz xy
 
 
@@ -75,13 +76,7 @@ def cubic_constants(constants: np.ndarray, crystal: System) -> tuple[float, floa
 
     None for a crystal that is not cubic, and without spglib (extra ``crystals``).
     """
-    try:
-        import spglib
-    except ModuleNotFoundError:
-        return None
-    lattice = right_handed(crystal.cell)
-    cell: Any = (lattice, crystal.positions @ np.linalg.inv(lattice), crystal.atomic_numbers)
-    found = spglib.get_symmetry_dataset(cell, symprec=SYMMETRIC)
+    found = _symmetry(crystal, SYMMETRIC)
     if found is None or found.number < FIRST_CUBIC:
         return None
     tensor = np.zeros((3, 3, 3, 3))
@@ -93,6 +88,27 @@ def cubic_constants(constants: np.ndarray, crystal: System) -> tuple[float, floa
     equal = (first, first, first, first), (first, first, second, second), (first, second, first, second)
     c11, c12, c44 = (float(tensor[places].mean()) for places in equal)
     return c11, c12, c44
+
+
+def nearly_cubic(crystal: System) -> str:
+    """The space groups of a crystal that is cubic to ``LOOSE`` Å and not to ``SYMMETRIC`` Å; else empty, and without
+    spglib."""
+    strict, loose = (_symmetry(crystal, tolerance) for tolerance in (SYMMETRIC, LOOSE))
+    if strict is None or loose is None or not strict.number < FIRST_CUBIC <= loose.number:
+        return ""
+    groups = ((strict, SYMMETRIC), (loose, LOOSE))
+    return ", ".join(f"{found.international} ({found.number}) to {to:g} Å" for found, to in groups)
+
+
+def _symmetry(crystal: System, tolerance: float) -> Any:
+    """The symmetry of a crystal to ``tolerance`` Å, as spglib gives it; None where it finds none or is absent."""
+    try:
+        import spglib
+    except ModuleNotFoundError:
+        return None
+    lattice = right_handed(crystal.cell)
+    cell: Any = (lattice, crystal.positions @ np.linalg.inv(lattice), crystal.atomic_numbers)
+    return spglib.get_symmetry_dataset(cell, symprec=tolerance)
 
 
 def _unit(place: int) -> np.ndarray:

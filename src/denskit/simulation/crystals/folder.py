@@ -25,7 +25,7 @@ from denskit.simulation.crystals.conductivity import (
     require_comparable,
     space_group,
 )
-from denskit.simulation.crystals.elastic import cubic_constants, elastic_constants
+from denskit.simulation.crystals.elastic import cubic_constants, elastic_constants, nearly_cubic
 from denskit.simulation.crystals.equation_of_state import equation_of_state
 from denskit.simulation.crystals.ground_state import CrystalSettings, relaxed_crystal
 from denskit.simulation.crystals.phonons import phonons
@@ -233,6 +233,7 @@ def _elastic(potential: EnergyAndForces, crystal: System, settings: CrystalSetti
     return {
         "elastic_constants_GPa": elastic.constants.tolist(),
         **dict(zip(CUBIC, cubic, strict=True)),
+        **({"nearly_cubic": nearly} if (nearly := nearly_cubic(crystal)) else {}),
         "elastic_bulk_modulus_GPa": elastic.bulk_modulus,
         "shear_modulus_GPa": elastic.shear_modulus,
         "youngs_modulus_GPa": elastic.youngs_modulus,
