@@ -106,7 +106,7 @@ def test_a_crystal_that_is_cubic_but_for_its_relaxation_is_told(tmp_path: Path) 
     roughly, fully = SETTINGS.model_copy(update={"fmax": 0.03}), SETTINGS.model_copy(update={"fmax": 1e-6})
     (found,) = measure_into(tmp_path / "roughly", MORSE, [copper], roughly) or [{}]
     assert found["cubic_C11_GPa"] is None
-    assert found["nearly_cubic"].endswith(" to 0.001 Å, Fm-3m (225) to 0.1 Å")
+    assert found["nearly_cubic"].endswith(" to 0.001 Å and Fm-3m (225) to 0.1 Å")
     (remark,) = [text for text in remarks(found) if "--fmax 1e-6" in text]
     assert "no C11, C12, C44 of a cubic crystal, since its space group is " + found["nearly_cubic"] in remark
     (found,) = measure_into(tmp_path / "fully", MORSE, [copper], fully) or [{}]

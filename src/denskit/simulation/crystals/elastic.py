@@ -97,7 +97,7 @@ def nearly_cubic(crystal: System) -> str:
     if strict is None or loose is None or not strict.number < FIRST_CUBIC <= loose.number:
         return ""
     groups = ((strict, SYMMETRIC), (loose, LOOSE))
-    return ", ".join(f"{found.international} ({found.number}) to {to:g} Å" for found, to in groups)
+    return " and ".join(f"{found.international} ({found.number}) to {to:g} Å" for found, to in groups)
 
 
 def _symmetry(crystal: System, tolerance: float) -> Any:
