@@ -43,6 +43,7 @@ class Checkpoint:
     loss_scale: dict[str, Any] = field(default_factory=dict)  # of float16; empty without
     window: dict[str, Any] = field(default_factory=dict)  # sums since the last row of metrics.csv
     inputs: dict[str, str] = field(default_factory=dict)  # content of the training's files, by setting
+    scaling: dict[str, Any] = field(default_factory=dict)  # of the force field; empty in those of earlier versions
     failure: str = ""  # why the training failed, by the errors of the last row
 
     @property

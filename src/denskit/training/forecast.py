@@ -13,6 +13,7 @@ import torch
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source, Subset, evenly
 from denskit.data.inspection import findings_of
+from denskit.data.loading import FEW
 from denskit.data.records import joined, once
 from denskit.runtime.compilation import told_of_compilation
 from denskit.runtime.memory import peak_memory
@@ -32,6 +33,7 @@ from denskit.training.replay import old_structures
 from denskit.training.schedule import Schedule
 from denskit.training.seen import seen_before
 from denskit.training.settings import RunConfig
+from denskit.training.starting_model import SAMPLE as MEASURED
 from denskit.training.trainer import COMPILES, Trainer
 
 _LARGE = 2e7  # bytes of a file that takes seconds to read
@@ -90,6 +92,10 @@ def examined(config: RunConfig, say: Say, *, first: bool = True) -> tuple[Loaded
     data = load_data(config.data, config.seed, config.required_labels)
     findings = findings_of(once(data.train), config.data.missing, config.required_labels) if first else []
     found = [f"training data: {finding}" for finding in findings]
+    measured = min(len(data.train), MEASURED)
+    if not data.train.in_memory and measured > FEW:
+        line = f"measuring scale and references on {measured:,} of {len(data.train):,} training structures"
+        data = replace(data, messages=[*data.messages, line])
     for line in [*data.messages, *found]:
         say(line)
     return data, found

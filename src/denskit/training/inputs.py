@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from denskit.data.readers.formats import files_in, is_there
-from denskit.data.splits import content_in_words, identity_of
+from denskit.data.splits import PARTS, content_in_words, identity_of
 from denskit.reading.remote import address_of
-from denskit.training.run_folder import model_file
+from denskit.training.checkpoint import MAY_CHANGE, Checkpoint
+from denskit.training.run_folder import RunFolder, model_file
 from denskit.training.settings import RunConfig
 
 
@@ -69,6 +71,21 @@ def require_same_contents(before: Mapping[str, str], config: RunConfig, folder: 
             "back, or start a new run (training.init_from takes the weights along). Nothing changed"
         )
     return before.keys() & now.keys()
+
+
+def require_same_settings(
+    checkpoint: Checkpoint, config: RunConfig, structures: int, may_move: Collection[str]
+) -> dict[str, tuple[Any, Any]]:
+    """The settings that changed since a checkpoint, as dotted key -> (before, now).
+
+    ``structures``: to train on now.  ``may_move``: settings that name files of the same content as then, at another
+    place perhaps.  Raises ValueError naming the changes with which a run does not continue.
+    """
+    folder = RunFolder(config.output)
+    own = {f"data.{part}" for part in PARTS if folder.frames(part).is_file()}  # the folder may have been moved
+    own |= {*may_move, *(f"{key}.{part}.path" for key in may_move for part in range(len(config.data.parts)))}  # lists
+    now = config.document() | {"training structures": structures}
+    return folder.require_same(config.completed(checkpoint.record), now, MAY_CHANGE | own)
 
 
 @lru_cache(maxsize=1000)

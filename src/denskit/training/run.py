@@ -23,7 +23,7 @@ from denskit.training.checkpoint import full_disk_named, load_checkpoint
 from denskit.training.checks import PlannedTraining, hints_before, warnings_before
 from denskit.training.forecast import Say, examined, say_what_is_read, settled
 from denskit.training.given_frames import Frames, kept, with_frames
-from denskit.training.inputs import contents, require_same_contents
+from denskit.training.inputs import contents, require_same_contents, require_same_settings
 from denskit.training.optimizer import learning_rates_in_words
 from denskit.training.recorded import RecordedBackward
 from denskit.training.run_folder import RunFolder
@@ -88,7 +88,8 @@ def _prepared(
     about_test = [] if continues else warnings_of_test(config.data, data)
     budget = config.training.budget
     config, decided = settled(config, data, group, checkpoint, say)
-    trainer = Trainer(config, data, group, continued=checkpoint is not None)
+    changes = {} if checkpoint is None else require_same_settings(checkpoint, config, len(data.train), same)
+    trainer = Trainer(config, data, group, continued=None if checkpoint is None else checkpoint.scaling)
     if budget is not None and checkpoint is None:
         trainer.budget = TimeBudget(budget, spent=time.monotonic() - begin)
     earlier = {} if checkpoint is None else checkpoint.inputs  # the test file need not be there now
@@ -99,7 +100,9 @@ def _prepared(
         trainer.messages.append(f"{folder.path} holds no checkpoint yet: starting from the beginning")
     planned = PlannedTraining(config, trainer.schedule, data.train, len(data.valid or ()))
     trainer.messages += [*findings, *warnings_before(planned), *hints_before(planned)]
-    return trainer, trainer.resume(checkpoint, may_move=same) if checkpoint is not None else {}
+    if checkpoint is not None:
+        trainer.resume(checkpoint, changes)
+    return trainer, changes
 
 
 def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], said: Collection[str], *, progress: bool) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,26 +29,47 @@ from denskit.training.settings import FixedScale, RunConfig
 SAMPLE = 50_000  # structures of a larger training set that scales and references are measured on
 
 
+class Saved(NamedTuple):
+    """What a run that continues has saved of its model; the weights follow from its checkpoint."""
+
+    model: Path  # a model file; need not be there
+    scaling: Mapping[str, Any]  # as :meth:`Scaling.to_dict`; empty in checkpoints of earlier versions
+
+
 def initial_force_field(
-    config: RunConfig, data: LoadedData, task: Task, device: torch.device | None = None, continued: Path | None = None
+    config: RunConfig, data: LoadedData, task: Task, device: torch.device | None = None, saved: Saved | None = None
 ) -> tuple[ForceField, list[str]]:
     """A force field with weights from the seed or from ``training.init_from``, in the run's precision.
 
     The scaling is fitted on the training split, or on a sample of a large one.  A trained model predicts some
     structures on ``device`` (None: the CPU), and stays there.  Also returns messages for the log.
 
-    ``continued``: a model that this run has saved; then that of ``init_from`` is not read again, and may be gone.
+    ``saved`` by this run: then nothing is measured again, and the model of ``init_from`` may be gone.
     """
-    measured = _measured(data.train)
-    if config.training.init_from is not None and continued is not None and continued.is_file():
-        force_field = load_model(continued, dtype=getattr(torch, config.training.dtype)).train()
-        force_field.new_elements = tuple(read_header(continued)["metadata"].get("new_elements", ()))
+    fine_tunes, dtype = config.training.init_from is not None, getattr(torch, config.training.dtype)
+    messages: list[str] = []
+    if saved is not None and fine_tunes and saved.model.is_file():
+        force_field = load_model(saved.model, dtype=dtype).train()
+        force_field.new_elements = tuple(read_header(saved.model)["metadata"].get("new_elements", ()))
         messages = [freeze(force_field, config.training.frozen)] if config.training.frozen else []
-    elif config.training.init_from is not None:
-        device = device or torch.device("cpu")
-        force_field, messages = fine_tuned(config, data.references, measured, task.heads, device)
+    elif saved is not None and not fine_tunes and saved.scaling:
+        force_field = _seeded(config, task.heads, Scaling.from_dict(dict(saved.scaling))).to(dtype)
     else:
-        scale = config.training.scale
+        force_field, messages = _measured(config, data, task.heads, device or torch.device("cpu"))
+    if isinstance(task, LearnedTask):
+        torch.manual_seed(config.seed)
+        force_field.companion = task.network(config.model).to(dtype)
+    return force_field, messages
+
+
+def _measured(
+    config: RunConfig, data: LoadedData, heads: dict[str, str], device: torch.device
+) -> tuple[ForceField, list[str]]:
+    """A force field whose scaling is measured on the training structures, and messages."""
+    measured, scale = _to_measure(data.train), config.training.scale
+    if config.training.init_from is not None:
+        force_field, messages = fine_tuned(config, data.references, measured, heads, device)
+    else:
         scaling, messages = fit_scaling(
             measured,
             references=data.references,  # type: ignore[arg-type]
@@ -55,16 +77,13 @@ def initial_force_field(
             gradient_forces=config.model.forces == "gradient",
             more_elements=_unseen(data, config) if len(measured) < len(data.train) else (),
         )
-        force_field = _seeded(config, task.heads, scaling).to(getattr(torch, config.training.dtype))
-    if isinstance(task, LearnedTask):
-        torch.manual_seed(config.seed)
-        force_field.companion = task.network(config.model).to(getattr(torch, config.training.dtype))
+        force_field = _seeded(config, heads, scaling).to(getattr(torch, config.training.dtype))
     if len(measured) < len(data.train):
         messages.append(f"the above is of {len(measured)} evenly spaced structures of {len(data.train)}")
     return force_field, messages
 
 
-def _measured(source: Source) -> Source:
+def _to_measure(source: Source) -> Source:
     """The training structures, or of many a sample, with structures of the rarest elements where these are known."""
     if len(source) <= SAMPLE or not (elements := known_elements(source)):
         return evenly(source, SAMPLE)

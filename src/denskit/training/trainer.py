@@ -7,7 +7,7 @@ import math
 import shlex
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,6 @@ from torch import Tensor
 from denskit.batch import Prepared, System
 from denskit.data import LoadedData
 from denskit.data.base import Source, evenly
-from denskit.data.splits import PARTS
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
 from denskit.models.model_file import read_header, save_model
@@ -51,6 +50,7 @@ from denskit.training.running_totals import RunningTotals
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig, parse_interval
 from denskit.training.starting_model import (
+    Saved,
     check_known_elements,
     check_measured,
     initial_force_field,
@@ -88,13 +88,13 @@ class Trainer:
     best: float | None = None  # smallest validation MAE (training.best_by)
     seconds: float = 0.0  # of training
     messages: list[str] = field(default_factory=list)
-    continued: bool = False  # :meth:`resume` follows
+    continued: Mapping[str, Any] | None = None  # scaling in the checkpoint (may be empty): :meth:`resume` follows
     inputs: dict[str, str] = field(default_factory=dict)  # content of the training's files, by setting
     budget: TimeBudget | None = None  # which the number of steps is to fit
 
     def __post_init__(self) -> None:
         training, device = self.config.training, self.group.device
-        if not self.continued and training.best_by == "energy" and self.config.task.energy_weight == 0:
+        if self.continued is None and training.best_by == "energy" and self.config.task.energy_weight == 0:
             raise ValueError(
                 "task.energy_weight=0, but training.best_by=energy chooses the best weights by energies; set "
                 "training.best_by=forces"
@@ -103,15 +103,16 @@ class Trainer:
             require_label(training.best_by, evenly(self.data.valid, training.evaluate_structures))
         self.folder = RunFolder(Path(self.config.output))
         self.task = build_task(self.config.task)
-        earlier = self.folder.last_model if self.continued and training.replay is None else None
-        force_field, said = initial_force_field(self.config, self.data, self.task, device, earlier)
+        saved = None if self.continued is None else Saved(self.folder.last_model, self.continued)
+        force_field, said = initial_force_field(self.config, self.data, self.task, device, saved)
         self.mixture, replayed = with_replay(self.config, self.data.train, force_field)
         self.messages += self.data.messages + said + replayed
         self.schedule = Schedule(
             training, steps_per_epoch(self.mixture.epoch_size, training.batch_size, training.drop_last)
         )
-        check_known_elements(force_field, self.data, self.config.data.split)
-        self.messages += warn_of_unknown_elements(force_field, self.data, self.config.data.split)
+        if self.continued is None:  # else it was looked at when the run began
+            check_known_elements(force_field, self.data, self.config.data.split)
+            self.messages += warn_of_unknown_elements(force_field, self.data, self.config.data.split)
         self.force_field: ForceField = force_field.to(device)
         self.force_field.execution = Execution(
             kernels=training.kernels, edge_chunk=training.edge_chunk, recompute=training.activation_checkpointing
@@ -156,16 +157,8 @@ class Trainer:
         self.validation = 0.0  # s, of the last validation
         self.saved_at = time.monotonic()
 
-    def resume(self, checkpoint: Checkpoint, may_move: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
-        """Take over the state of a checkpoint; the settings that changed since.
-
-        may_move: settings that name files of the same content as then, at another place perhaps.
-        """
-        now = self.config.document() | {"training structures": len(self.data.train)}
-        own = {f"data.{part}" for part in PARTS if self.folder.frames(part).is_file()}  # the folder may have been moved
-        own |= {*may_move}
-        own |= {f"{key}.{part}.path" for key in may_move for part in range(len(self.config.data.parts))}  # of a list
-        changes = self.folder.require_same(self.config.completed(checkpoint.record), now, MAY_CHANGE | own)
+    def resume(self, checkpoint: Checkpoint, changes: Mapping[str, tuple[Any, Any]]) -> None:
+        """Take over the state of a checkpoint; ``changes`` of settings since, as (before, now)."""
         self.force_field.load_state_dict(checkpoint.weights)
         self.optimizer.load_state_dict(checkpoint.optimizer)
         if self.average is not None:
@@ -187,7 +180,7 @@ class Trainer:
                 f"{self.folder.path} to begin again. Nothing changed"
             )
         if self.step == self.schedule.total_steps:
-            self._require_effect({key: change for key, change in changes.items() if key not in _AT_THE_END | own})
+            self._require_effect({key: change for key, change in changes.items() if key in MAY_CHANGE - _AT_THE_END})
         self.messages.append(f"resumed after step {self.step}")
         if self.best is not None and not (self.folder.model.is_file() or self.folder.best_model.is_file()):
             self.best = None
@@ -196,7 +189,6 @@ class Trainer:
             self.messages.append(
                 f"processes: {checkpoint.num_processes} before, {self.group.count} now; dropout and rounding differ"
             )
-        return changes
 
     def _require_effect(self, changes: Mapping[str, tuple[Any, Any]]) -> None:
         """Raise ValueError for settings that change after the last step: the record would tell of another training."""
@@ -497,6 +489,7 @@ class Trainer:
             num_processes=self.group.count,
             config=self.config.document(),
             inputs=self.inputs,
+            scaling=self.force_field.scaling.to_dict(),
         )
         save_checkpoint(self.folder.last, checkpoint)
 
