@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lmdb
+import numpy as np
 import pytest
 import torch
 
 from data.published import new_object, pickled, s2ef, write_lmdb
+from denskit.models.model_file import load_model
+from denskit.models.scaling import Scaling
 from denskit.training import starting_model
-from denskit.training.load_config import RunConfig
+from denskit.training.checkpoint import load_checkpoint
+from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 
 RARE = 17  # record with xenon, outside the sample
+GIVEN = {"H": -1.0, "C": -4.0, "O": -2.0, "Cu": -3.0}  # eV
 
 
 def _large(tiny: Callable[..., RunConfig], path: Path, *overrides: str) -> RunConfig:
@@ -29,6 +36,7 @@ def _large(tiny: Callable[..., RunConfig], path: Path, *overrides: str) -> RunCo
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An LMDB file of 40 structures."""
     monkeypatch.setattr(starting_model, "SAMPLE", 14)
+    monkeypatch.setattr("denskit.data.loading.SAMPLE", 14)
     monkeypatch.setattr("denskit.training.forecast.MEASURED", 14)
     monkeypatch.setattr("denskit.training.forecast.FEW", 10)
     return write_lmdb(tmp_path / "s2ef.lmdb", [_record(index) for index in range(40)], length=40)
@@ -57,3 +65,89 @@ def test_what_is_measured_is_said_once_and_measured_once(
     monkeypatch.setattr("denskit.training.trainer.initial_force_field", measured)
     with pytest.raises(ValueError, match=r"another run:\n +seed: 0 then, 1 now"):
         train(_large(tiny, records, "seed=1"), resume=True)
+
+
+@pytest.mark.parametrize(("given", "as_file"), [(None, False), (GIVEN, False), (GIVEN, True)])
+def test_a_run_that_meets_a_further_element_goes_on_with_its_reference(
+    tiny: Callable[..., RunConfig], records: Path, tmp_path: Path, given: dict[str, float] | None, as_file: bool
+) -> None:
+    """As the error says; given energies are centred as those that were given before."""
+    _with_xenon(records)
+    file = tmp_path / "references.json"
+
+    def references(energies: dict[str, float] | None) -> list[str]:
+        if as_file:
+            file.write_text(json.dumps(energies))
+            return [f"data.references={file}"]
+        return [] if energies is None else [f"data.references={json.dumps(energies)}"]
+
+    with pytest.raises(ValueError, match=r"structures have Xe, .* --resume 'data\.references=\{Xe: \.\.\.\}'"):
+        train(_large(tiny, records, *references(given)))
+    run = tmp_path / "run"
+    assert (given is None) == ("structures were looked at for elements" in (run / "train.log").read_text())
+    stopped = load_checkpoint(run / "checkpoints/last.pt")
+    assert 0 < stopped.step < 9 and stopped.scaling["elements"] == [1, 6, 8, 29]
+
+    added = {"Xe": -0.5}
+    if not as_file:
+        wrong = json.dumps({**added, "H": 3.0})
+        with pytest.raises(ValueError, match=r"data\.references\.H: .* 3\.0 now"):
+            train(_large(tiny, records, f"data.references={wrong}"), resume=True)
+    longer = references({**(given or {}), **added} if as_file else added)
+    train(_large(tiny, records, *longer), resume=True)
+    train(_large(tiny, records, *longer, "training.max_steps=10"), resume=True)  # again, and nothing more is added
+    assert "changed on resume: data.references.Xe: None -> -0.5" in (run / "train.log").read_text()
+    late = references({**(given or {}), **added, "Kr": -0.1})
+    with pytest.raises(ValueError, match=r"no step left .*data\.references\.Kr=-0\.1"):
+        train(
+            _large(tiny, records, *late, "training.max_steps=10"),
+            resume=True,
+        )
+
+    scaling, before = load_model(run / "checkpoints/last.safetensors").scaling, Scaling.from_dict(stopped.scaling)
+    assert scaling.elements == [1, 6, 8, 29, 54]
+    assert (scaling.references[:54] == before.references[:54]).all()
+    centre = 0.0 if given is None else float(before.references[1]) - given["H"]
+    assert float(scaling.references[54]) == pytest.approx(-0.5 + centre)
+    scaling.check_elements(np.array([54]))
+    if not as_file:
+        kept = load_config(run).data.references
+        assert isinstance(kept, dict) and kept.keys() == {"H", "C", "O", "Cu", "Xe"} and kept["Xe"] == -0.5
+
+
+def test_an_element_without_an_embedding_needs_a_new_run(tiny: Callable[..., RunConfig], records: Path) -> None:
+    _with_xenon(records)
+    with pytest.raises(ValueError, match=r"Xe has the atomic number 54, .* new run with model\.num_elements=55"):
+        train(_large(tiny, records, "model.num_elements=40"))
+    with pytest.raises(ValueError, match=r"Xe has the atomic number 54"):
+        train(_large(tiny, records, "model.num_elements=40", "data.references={Xe: -0.5}"), resume=True)
+
+
+def _with_xenon(path: Path) -> None:
+    """Write one record anew, with xenon."""
+    _write(path, _record(RARE, atomic_numbers=torch.tensor([29.0, 29.0, 8.0, 54.0, 6.0, 1.0])))
+
+
+def _write(path: Path, record: bytes) -> None:
+    """Another record in the place of the one that the sample lacks."""
+    with lmdb.open(str(path), subdir=False, map_size=2**24, lock=False) as file, file.begin(write=True) as transaction:
+        transaction.put(str(RARE).encode(), record)
+
+
+def test_a_fine_tuning_that_meets_a_further_element_goes_on(
+    tiny: Callable[..., RunConfig], records: Path, tmp_path: Path
+) -> None:
+    """Not where a part is frozen: what is trained would change."""
+    first = train(_large(tiny, records, "training.max_steps=1")).rename(tmp_path / "first")
+    _with_xenon(records)
+    run, added = [f"training.init_from={first}"], "data.references={Xe: -0.5}"
+    frozen = [*run, "training.frozen=[embedding]", f"output={tmp_path / 'frozen'}"]
+    for settings in (run, frozen):
+        with pytest.raises(ValueError, match=r"data\.references=\{Xe: \.\.\.\}"):
+            train(_large(tiny, records, *settings))
+    with pytest.raises(ValueError, match=r"training\.frozen=embedding: the model was frozen without Xe"):
+        train(_large(tiny, records, *frozen, added), resume=True)
+    model = load_model(train(_large(tiny, records, *run, added), resume=True) / "checkpoints/last.safetensors")
+    assert model.scaling.elements == [1, 6, 8, 29, 54]
+    row = [path.backbone.get_parameter("atom_embedding")[54] for path in (load_model(first), model)]
+    assert not torch.equal(*row)

@@ -22,6 +22,7 @@ from denskit.training.budget import TimeBudget
 from denskit.training.checkpoint import full_disk_named, load_checkpoint
 from denskit.training.checks import PlannedTraining, hints_before, warnings_before
 from denskit.training.forecast import Say, examined, say_what_is_read, settled
+from denskit.training.further_elements import with_further_elements
 from denskit.training.given_frames import Frames, kept, with_frames
 from denskit.training.inputs import contents, require_same_contents, require_same_settings
 from denskit.training.optimizer import learning_rates_in_words
@@ -88,7 +89,11 @@ def _prepared(
     about_test = [] if continues else warnings_of_test(config.data, data)
     budget = config.training.budget
     config, decided = settled(config, data, group, checkpoint, say)
-    changes = {} if checkpoint is None else require_same_settings(checkpoint, config, len(data.train), same)
+    changes: dict[str, tuple[Any, Any]] = {}
+    if checkpoint is not None:
+        checkpoint, config, further = with_further_elements(checkpoint, config, data)
+        changes = require_same_settings(checkpoint, config, len(data.train), same)
+        changes |= {f"data.references.{symbol}": (None, energy) for symbol, energy in further.items()}
     trainer = Trainer(config, data, group, continued=None if checkpoint is None else checkpoint.scaling)
     if budget is not None and checkpoint is None:
         trainer.budget = TimeBudget(budget, spent=time.monotonic() - begin)

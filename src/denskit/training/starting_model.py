@@ -50,6 +50,7 @@ def initial_force_field(
     messages: list[str] = []
     if saved is not None and fine_tunes and saved.model.is_file():
         force_field = load_model(saved.model, dtype=dtype).train()
+        force_field.scaling = Scaling.from_dict(dict(saved.scaling)) if saved.scaling else force_field.scaling
         force_field.new_elements = tuple(read_header(saved.model)["metadata"].get("new_elements", ()))
         messages = [freeze(force_field, config.training.frozen)] if config.training.frozen else []
     elif saved is not None and not fine_tunes and saved.scaling:
@@ -80,6 +81,11 @@ def _measured(
         force_field = _seeded(config, heads, scaling).to(getattr(torch, config.training.dtype))
     if len(measured) < len(data.train):
         messages.append(f"the above is of {len(measured)} evenly spaced structures of {len(data.train)}")
+        if data.references in ("fit", "trained") and not data.train.lists_elements:
+            messages.append(
+                f"warning: only these {len(measured):,} structures were looked at for elements. One that they lack "
+                "ends the training, which then continues with its reference; denskit data convert lists all elements"
+            )
     return force_field, messages
 
 
@@ -168,10 +174,22 @@ def check_measured(force_field: ForceField, batch: Batch, name: str) -> None:
     """Raise ValueError if a training batch (on the CPU) has an element that the measured sample lacked."""
     unknown = sorted(set(batch.atomic_numbers.tolist()) - set(force_field.scaling.elements))
     if unknown:
-        symbols = " ".join(chemical_symbols[z] for z in unknown)
+        require_embeddings(unknown, force_field.config.num_elements)
+        symbols = [chemical_symbols[z] for z in unknown]
         raise ValueError(
-            f"{name}: structures have {symbols}, which none of the {SAMPLE} evenly spaced ones had that the references "
-            "of the elements were fitted to; give the references, data.references={H: ..., ...} or a file of them"
+            f"{name}: structures have {' '.join(symbols)}, which none of the {SAMPLE} evenly spaced ones had that the "
+            "references of the elements were fitted to; continue with the energy of an atom in eV beside those in the "
+            f"log: --resume 'data.references={{{', '.join(f'{symbol}: ...' for symbol in symbols)}}}', or add it to "
+            "the file of references"
+        )
+
+
+def require_embeddings(numbers: Iterable[int], num_elements: int) -> None:
+    """Raise ValueError for an atomic number that a model cannot embed, which no resumed run can change."""
+    if (largest := max(numbers, default=0)) >= num_elements:
+        raise ValueError(
+            f"{chemical_symbols[largest]} has the atomic number {largest}, and the model embeds numbers below "
+            f"{num_elements}; begin a new run with model.num_elements={largest + 1} or more"
         )
 
 

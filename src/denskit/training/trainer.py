@@ -180,7 +180,8 @@ class Trainer:
                 f"{self.folder.path} to begin again. Nothing changed"
             )
         if self.step == self.schedule.total_steps:
-            self._require_effect({key: change for key, change in changes.items() if key in MAY_CHANGE - _AT_THE_END})
+            idle = (key for key in changes if key in MAY_CHANGE - _AT_THE_END or key.startswith("data.references."))
+            self._require_effect({key: changes[key] for key in idle})
         self.messages.append(f"resumed after step {self.step}")
         if self.best is not None and not (self.folder.model.is_file() or self.folder.best_model.is_file()):
             self.best = None

@@ -1,0 +1,70 @@
+"""Elements that a run meets after its references were fitted to a sample: their references are given on resume."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from ase.data import atomic_numbers, chemical_symbols
+
+from denskit.data import LoadedData
+from denskit.models.scaling import Scaling
+from denskit.training import starting_model
+from denskit.training.checkpoint import Checkpoint
+from denskit.training.settings import RunConfig
+
+_AS_SHOWN = 1e-4  # eV: the log shows references with four digits
+
+
+def with_further_elements(
+    checkpoint: Checkpoint, config: RunConfig, data: LoadedData
+) -> tuple[Checkpoint, RunConfig, dict[str, float]]:
+    """A checkpoint that has the elements of ``data.references`` that it lacks, its settings, and the new energies (eV).
+
+    ``data.references`` may leave out the other elements, or repeat their energies; the settings get those of all.
+    Only where a sample was measured: elsewhere no structure has further elements.  Nothing changes where other energies
+    are given, so that the comparison of settings refuses them.
+    Raises ValueError for an element without an embedding, or one that ``training.frozen`` may keep untrained.
+    """
+    given, before = data.references, checkpoint.config["data"].get("references")
+    inline, was_file = isinstance(config.data.references, dict), isinstance(before, str) and bool(Path(before).suffix)
+    sampled = len(data.train) > starting_model.SAMPLE and checkpoint.scaling
+    if not (isinstance(given, dict) and sampled and inline != was_file):
+        return checkpoint, config, {}
+    scaling = Scaling.from_dict(checkpoint.scaling)
+    known = {chemical_symbols[z]: float(scaling.references[z]) for z in scaling.elements}
+    own = before if isinstance(before, dict) else known if inline else given
+    if any(abs(own[symbol] - given[symbol]) > _AS_SHOWN for symbol in own.keys() & given.keys()):
+        return checkpoint, config, {}
+    further = {symbol: energy for symbol, energy in given.items() if symbol not in known}
+    if further and config.training.frozen:
+        raise ValueError(
+            f"training.frozen={', '.join(config.training.frozen)}: the model was frozen without {' '.join(further)}, "
+            "whose embedding this run cannot train; begin a new run, on shards (denskit data convert) or with all "
+            "energies in data.references"
+        )
+    starting_model.require_embeddings([atomic_numbers[symbol] for symbol in further], config.model.num_elements)
+    if inline:
+        data_now = config.data.model_copy(update={"references": {**own, **further} if further else before})
+        config = config.model_copy(update={"data": data_now})
+    if not further:
+        return checkpoint, config, {}
+    centre = float(np.mean([known[symbol] - own[symbol] for symbol in own.keys() & known.keys()]))  # of given energies
+    scaling = Scaling(
+        **{
+            **checkpoint.scaling,
+            "elements": [*scaling.elements, *(atomic_numbers[symbol] for symbol in further)],
+            "references": known | {symbol: energy + centre for symbol, energy in further.items()},
+            "composition": None,  # there are others
+        }
+    )
+    checkpoint = replace(
+        checkpoint,
+        scaling=scaling.to_dict(),
+        weights={**checkpoint.weights, "scaling.references": scaling.references},
+        config={**checkpoint.config, "data": {**checkpoint.config["data"], "references": config.data.references}}
+        if inline
+        else checkpoint.config,
+    )
+    return checkpoint, config, further
