@@ -13,12 +13,14 @@ import pytest
 import torch
 
 from data.published import new_object, pickled, s2ef, write_lmdb
+from denskit.data.splits import Splits
 from denskit.models.model_file import load_model
 from denskit.models.scaling import Scaling
 from denskit.training import starting_model
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
+from denskit.training.run_folder import RunFolder
 
 RARE = 17  # record with xenon, outside the sample
 GIVEN = {"H": -1.0, "C": -4.0, "O": -2.0, "Cu": -3.0}  # eV
@@ -35,10 +37,13 @@ def _large(tiny: Callable[..., RunConfig], path: Path, *overrides: str) -> RunCo
 @pytest.fixture
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An LMDB file of 40 structures."""
-    monkeypatch.setattr(starting_model, "SAMPLE", 14)
+    for place in ("starting_model", "checks", "fitted_loss", "fitted_settings"):
+        monkeypatch.setattr(f"denskit.training.{place}.SAMPLE", 14)
     monkeypatch.setattr("denskit.data.loading.SAMPLE", 14)
     monkeypatch.setattr("denskit.training.forecast.MEASURED", 14)
-    monkeypatch.setattr("denskit.training.forecast.FEW", 10)
+    for place in ("data.loading.FEW", "training.forecast.FEW"):
+        monkeypatch.setattr(f"denskit.{place}", 10)
+    monkeypatch.setattr("denskit.training.forecast.findings_of", lambda *_: [])  # looks at 1,000
     return write_lmdb(tmp_path / "s2ef.lmdb", [_record(index) for index in range(40)], length=40)
 
 
@@ -151,3 +156,31 @@ def test_a_fine_tuning_that_meets_a_further_element_goes_on(
     assert model.scaling.elements == [1, 6, 8, 29, 54]
     row = [path.backbone.get_parameter("atom_embedding")[54] for path in (load_model(first), model)]
     assert not torch.equal(*row)
+
+
+def test_a_run_that_met_a_damaged_record_goes_on_with_a_sound_file(
+    tiny: Callable[..., RunConfig], records: Path
+) -> None:
+    """Its content changes then, and it is compared again from there on."""
+    sound = _record(RARE)
+    _write(records, sound[:-50] + bytes(50))
+    with pytest.raises(ValueError, match=r"record 17 is damaged.* Put a sound copy .* continue with --resume"):
+        train(_large(tiny, records))
+    _write(records, sound)
+    with pytest.raises(ValueError, match=r"another run:\n +seed: 0 then, 1 now"):
+        train(_large(tiny, records, "seed=1"), resume=True)
+    run = train(_large(tiny, records), resume=True)
+    assert load_checkpoint(run / "checkpoints/last.pt").step == 9
+    assert Splits.load(run / "splits.json", of=records) and not RunFolder(run).unreadable.exists()
+    _write(records, _record(RARE, y=0.0))
+    with pytest.raises(ValueError, match=r"the content of data\.path has changed since this run started"):
+        train(_large(tiny, records, "training.max_steps=10"), resume=True)
+
+
+def test_a_run_that_met_a_missing_label_goes_on_without_it(tiny: Callable[..., RunConfig], records: Path) -> None:
+    """As the error says."""
+    _write(records, _record(RARE, y=np.nan))
+    with pytest.raises(ValueError, match=r"record 17: energy is NaN or infinite.* data\.missing=mask"):
+        train(_large(tiny, records))
+    run = train(_large(tiny, records, "data.missing=mask"), resume=True)
+    assert load_checkpoint(run / "checkpoints/last.pt").step == 9

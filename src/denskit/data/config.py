@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from ase.data import atomic_numbers
 from pydantic import Field, field_validator, model_validator
 
-from denskit.settings import Settings
+from denskit.settings import OnResume, Settings
 from denskit.units import GPA, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 ENERGY_UNITS = {"eV": 1.0, "kcal/mol": KCAL_PER_MOL, "kJ/mol": KJ_PER_MOL, "Hartree": HARTREE, "Ry": HARTREE / 2}
@@ -130,7 +130,7 @@ class DataConfig(Settings):
     """``oc20_ref.pkl`` or JSON: energies by system, added to adsorption energies to make totals."""
     filter: FilterConfig = FilterConfig()
     """Structures left out of ``path``, ``train`` and ``valid``; a file given as ``test`` is judged whole."""
-    missing: Literal["error", "mask"] = "error"
+    missing: OnResume[Literal["error", "mask"]] = "error"
     """Labels that are absent or not finite: an ``error``, or ``mask``: they count in no loss."""
 
     @field_validator("references")
