@@ -79,9 +79,7 @@ def measure_into(
     """
     if heat and reference is not None:
         _require_references(reference, len(source))
-    names, masses = _names_and_masses(source, original, vibrating=vibrations or heat)
-    if heavy := sum(own is not None for own in masses):
-        say(note_of_masses(heavy))
+    names, masses = _names_and_masses(source, original, say, vibrating=vibrations or heat)
     work = WorkFolder(folder, "set of crystals", MARKER)
     record = {
         "settings": settings.model_dump(),
@@ -102,7 +100,7 @@ def measure_into(
                 return None
             found: dict[str, Any] = {}
             try:
-                given = source[index]
+                given, own = source[index], masses[index]
                 for told in _looked_at(potential, given):
                     say(f"crystal {index}: {told}")
                 potential.check_elements(given)
@@ -110,12 +108,10 @@ def measure_into(
                 for part in _moduli(potential, crystal, settings) if moduli else [_cell(crystal)]:
                     found |= part
                 if vibrations:
-                    found |= _vibrations(potential, crystal, settings, masses[index], folder / f"phonopy_{index}.yaml")
+                    found |= _vibrations(potential, crystal, settings, own, folder / f"phonopy_{index}.yaml")
                 if heat:
                     tell = _tell(progress, index, len(source))
-                    for part in _heat(
-                        potential, given, crystal, settings, masses[index], index, folder, reference, tell
-                    ):
+                    for part in _heat(potential, given, crystal, settings, own, index, folder, reference, tell):
                         found |= part
             except (ValueError, RuntimeError, ArithmeticError) as error:  # phonopy, phono3py and spglib raise these
                 found["error"] = str(error)
@@ -172,11 +168,11 @@ def properties_in(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _names_and_masses(
-    source: Structures, original: Callable[[System], ase.Atoms], *, vibrating: bool
+    source: Structures, original: Callable[[System], ase.Atoms], say: Callable[[str], None], *, vibrating: bool
 ) -> tuple[list[str], list[np.ndarray | None]]:
     """The name of each crystal, and its masses [n] (amu) where it is ``vibrating`` with others than the standard ones.
 
-    Raises ValueError for a mass that is not positive.
+    Says of how many.  Raises ValueError for a mass that is not positive.
     """
     fields: list[dict[str, Any]] = []
     masses: list[np.ndarray | None] = []
@@ -187,6 +183,8 @@ def _names_and_masses(
             atoms = ase.Atoms()
         fields.append(atoms.info)
         masses.append(masses_of(atoms, index) if vibrating and has_own_masses(atoms) else None)
+    if heavy := sum(own is not None for own in masses):
+        say(note_of_masses(heavy))
     return names_of(fields), masses
 
 

@@ -104,8 +104,7 @@ def molecular_dynamics(
     folder, settings = plan.folder, plan.settings
     potential = cast(Potential, potential_of(potential, stress=settings.ensemble == "npt"))
     _check_committee(plan, potential)
-    batch = batch_of(structures, potential.device)
-    masses = torch.from_numpy(np.concatenate(list(map(masses_of, structures, count())))) * AMU
+    batch, masses = batch_of(structures, potential.device), _masses(structures)
     origin, boxed = origin_of(batch, masses, potential), _boxed(structures, potential)
     dynamics = Dynamics(potential, settings)
     work = WorkFolder(folder, "simulation", RESTART)
@@ -195,6 +194,11 @@ class _Clock:
         speed = (state.step - self.first) * timestep * 1e-6 * 86_400 / (now - self.begin)
         text = f"{state.step * timestep / 1000:.3f} ps, {speed:.3g} ns/day x {state.batch.num_systems}"
         self.report(state.step, f"{text}, {float(state.temperature.mean()):.0f} K", self.plan.steps)
+
+
+def _masses(structures: Sequence[ase.Atoms]) -> Tensor:
+    """Masses [N] (eV fs^2/Å^2) of the structures' atoms."""
+    return torch.from_numpy(np.concatenate(list(map(masses_of, structures, count())))) * AMU
 
 
 def _notes(
