@@ -63,6 +63,7 @@ from denskit.evaluation.study.question import (
     adapted,
     advice,
     asked_again,
+    asked_anew,
     at_one_rate,
     data_warnings,
     dens_question,
@@ -470,6 +471,7 @@ class TestQuestion:
         assert asked(mine, "seeds=2", "training.max_steps=300").exit_code == 0
         changed_ = load_study(tmp_path / "out" / "study.yaml")
         assert len(changed_.seeds) == 2 and changed_.settings["training.max_steps"] == 300
+        assert changed_.settings["training.evaluate_every"] == "15 steps"
 
     def test_given_lengths_are_trained_or_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(importlib.import_module("denskit.cli.study"), "_costs", lambda *_: self.COSTS)
@@ -502,6 +504,14 @@ class TestQuestion:
         assert asked_again(before, mine, None, ["training.lr=2e-3"]) is None
         assert asked_again(before, hot, None, []) is None
         assert asked_again(before, mine, None, []) == (before, [])
+        anew, _ = asked_anew(mine, 20, ["task.sigma=0.07"], before)
+        grown, _ = asked_again(anew, mine, None, [f"tests.hot={hot}"]) or (anew, [])
+        assert grown.variants["only the noise"]["task.sigma"] == grown.variants["with DeNS"]["task.sigma"] == 0.07
+        again, said = asked_again(grown, mine, None, ["seeds=4"]) or (grown, [])
+        assert again.variants == grown.variants and len(again.seeds) == 4 and said == []
+        own, _ = asked_anew(mine, 20, ["task.energy_on_corrupted=false"], before)
+        own, _ = asked_again(own, mine, None, [f"tests.hot={hot}"]) or (own, [])
+        assert set(own.variants) == {"without DeNS", "with DeNS"}
 
     @pytest.mark.parametrize("stress", [True, False])
     def test_crystals_are_trained_on_their_stress(self, tmp_path: Path, stress: bool) -> None:

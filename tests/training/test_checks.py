@@ -283,6 +283,8 @@ def test_long_validations_are_told(tiny: Tiny, systems: dict[str, System]) -> No
     assert "training.evaluate_structures=100 judges fewer" in hinted(every)
     assert hinted(every, "training.evaluate_structures=100") == ""
     assert hinted("training.evaluate_every=1000 steps") == ""
+    often = hinted("training.max_steps=12", "training.evaluate_every=1 steps", "training.evaluate_structures=10")
+    assert "12 validations of 10 structures judge more than" in often and "evaluate_structures=" not in often
 
 
 def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems: dict[str, System]) -> None:

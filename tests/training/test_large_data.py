@@ -13,14 +13,12 @@ import pytest
 import torch
 
 from data.published import new_object, pickled, s2ef, write_lmdb
-from denskit.data.splits import Splits
 from denskit.models.model_file import load_model
 from denskit.models.scaling import Scaling
 from denskit.training import starting_model
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
-from denskit.training.run_folder import RunFolder
 
 RARE = 17  # record with xenon, outside the sample
 GIVEN = {"H": -1.0, "C": -4.0, "O": -2.0, "Cu": -3.0}  # eV
@@ -55,7 +53,7 @@ def test_what_is_measured_is_said_once_and_measured_once(
     tiny: Callable[..., RunConfig], records: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A resumed run has it in its checkpoint; settings with which it does not continue are told before a model."""
-    told = "measuring scale and references on 14 of 36 training structures"
+    told = "reading 14 of 36 training structures for scale and references"
     run = train(_large(tiny, records, "training.max_steps=1"), progress=True)
     assert capsys.readouterr().out.count(told) == (run / "train.log").read_text().count(told) == 1
     before = torch.load(run / "checkpoints/last.pt", weights_only=True)["scaling"]
@@ -72,42 +70,32 @@ def test_what_is_measured_is_said_once_and_measured_once(
         train(_large(tiny, records, "seed=1"), resume=True)
 
 
-@pytest.mark.parametrize(("given", "as_file"), [(None, False), (GIVEN, False), (GIVEN, True)])
+@pytest.mark.parametrize("given", [None, GIVEN])
 def test_a_run_that_meets_a_further_element_goes_on_with_its_reference(
-    tiny: Callable[..., RunConfig], records: Path, tmp_path: Path, given: dict[str, float] | None, as_file: bool
+    tiny: Callable[..., RunConfig], records: Path, tmp_path: Path, given: dict[str, float] | None
 ) -> None:
     """As the error says; given energies are centred as those that were given before."""
     _with_xenon(records)
-    file = tmp_path / "references.json"
 
     def references(energies: dict[str, float] | None) -> list[str]:
-        if as_file:
-            file.write_text(json.dumps(energies))
-            return [f"data.references={file}"]
         return [] if energies is None else [f"data.references={json.dumps(energies)}"]
 
     with pytest.raises(ValueError, match=r"structures have Xe, .* --resume 'data\.references=\{Xe: \.\.\.\}'"):
         train(_large(tiny, records, *references(given)))
     run = tmp_path / "run"
-    assert (given is None) == ("structures were looked at for elements" in (run / "train.log").read_text())
+    assert "structures were looked at for elements" in (run / "train.log").read_text()
     stopped = load_checkpoint(run / "checkpoints/last.pt")
     assert 0 < stopped.step < 9 and stopped.scaling["elements"] == [1, 6, 8, 29]
 
     added = {"Xe": -0.5}
-    if not as_file:
-        wrong = json.dumps({**added, "H": 3.0})
-        with pytest.raises(ValueError, match=r"data\.references\.H: .* 3\.0 now"):
-            train(_large(tiny, records, f"data.references={wrong}"), resume=True)
-    longer = references({**(given or {}), **added} if as_file else added)
-    train(_large(tiny, records, *longer), resume=True)
-    train(_large(tiny, records, *longer, "training.max_steps=10"), resume=True)  # again, and nothing more is added
+    with pytest.raises(ValueError, match=r"data\.references\.H: .* 3\.0 now"):
+        train(_large(tiny, records, *references({**added, "H": 3.0})), resume=True)
+    train(_large(tiny, records, *references(added)), resume=True)
+    longer = [*references(added), "training.max_steps=10"]
+    train(_large(tiny, records, *longer), resume=True)  # again, and nothing more is added
     assert "changed on resume: data.references.Xe: None -> -0.5" in (run / "train.log").read_text()
-    late = references({**(given or {}), **added, "Kr": -0.1})
     with pytest.raises(ValueError, match=r"no step left .*data\.references\.Kr=-0\.1"):
-        train(
-            _large(tiny, records, *late, "training.max_steps=10"),
-            resume=True,
-        )
+        train(_large(tiny, records, *longer, *references({**added, "Kr": -0.1})), resume=True)
 
     scaling, before = load_model(run / "checkpoints/last.safetensors").scaling, Scaling.from_dict(stopped.scaling)
     assert scaling.elements == [1, 6, 8, 29, 54]
@@ -115,9 +103,19 @@ def test_a_run_that_meets_a_further_element_goes_on_with_its_reference(
     centre = 0.0 if given is None else float(before.references[1]) - given["H"]
     assert float(scaling.references[54]) == pytest.approx(-0.5 + centre)
     scaling.check_elements(np.array([54]))
-    if not as_file:
-        kept = load_config(run).data.references
-        assert isinstance(kept, dict) and kept.keys() == {"H", "C", "O", "Cu", "Xe"} and kept["Xe"] == -0.5
+    kept = load_config(run).data.references
+    assert isinstance(kept, dict) and kept.keys() == {"H", "C", "O", "Cu", "Xe"} and kept["Xe"] == -0.5
+
+
+def test_other_references_in_a_file_are_no_further_elements(
+    tiny: Callable[..., RunConfig], records: Path, tmp_path: Path
+) -> None:
+    _with_xenon(records)
+    (file := tmp_path / "references.json").write_text(json.dumps(GIVEN))
+    with pytest.raises(ValueError, match="where references are of a file, add it there and begin a new run"):
+        train(_large(tiny, records, f"data.references={file}"))
+    with pytest.raises(ValueError, match=r"data\.references\.Xe: None then, -0\.5 now"):
+        train(_large(tiny, records, "data.references={Xe: -0.5}"), resume=True)
 
 
 def test_an_element_without_an_embedding_needs_a_new_run(tiny: Callable[..., RunConfig], records: Path) -> None:
@@ -156,25 +154,6 @@ def test_a_fine_tuning_that_meets_a_further_element_goes_on(
     assert model.scaling.elements == [1, 6, 8, 29, 54]
     row = [path.backbone.get_parameter("atom_embedding")[54] for path in (load_model(first), model)]
     assert not torch.equal(*row)
-
-
-def test_a_run_that_met_a_damaged_record_goes_on_with_a_sound_file(
-    tiny: Callable[..., RunConfig], records: Path
-) -> None:
-    """Its content changes then, and it is compared again from there on."""
-    sound = _record(RARE)
-    _write(records, sound[:-50] + bytes(50))
-    with pytest.raises(ValueError, match=r"record 17 is damaged.* Put a sound copy .* continue with --resume"):
-        train(_large(tiny, records))
-    _write(records, sound)
-    with pytest.raises(ValueError, match=r"another run:\n +seed: 0 then, 1 now"):
-        train(_large(tiny, records, "seed=1"), resume=True)
-    run = train(_large(tiny, records), resume=True)
-    assert load_checkpoint(run / "checkpoints/last.pt").step == 9
-    assert Splits.load(run / "splits.json", of=records) and not RunFolder(run).unreadable.exists()
-    _write(records, _record(RARE, y=0.0))
-    with pytest.raises(ValueError, match=r"the content of data\.path has changed since this run started"):
-        train(_large(tiny, records, "training.max_steps=10"), resume=True)
 
 
 def test_a_run_that_met_a_missing_label_goes_on_without_it(tiny: Callable[..., RunConfig], records: Path) -> None:

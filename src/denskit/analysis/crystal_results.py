@@ -63,8 +63,8 @@ def remarks(crystal: Mapping[str, Any]) -> Iterator[str]:
         yield f"{place}: {c11}, {c12}, {c44} GPa in the axes of the conventional cell"
     if groups := crystal.get("nearly_cubic"):
         yield (
-            f"{place}: no C11, C12, C44 of a cubic crystal, since its space group is {groups}: its atoms are a little "
-            "off their sites, which --fmax 1e-6 mends, or it is distorted indeed"
+            f"{place}: no C11, C12, C44 of a cubic crystal, since its space group is {groups}: relax it "
+            "further (--fmax 1e-6), and if it keeps that of lower symmetry, it is distorted"
         )
     if told := _rough(crystal):
         yield f"{place}: {told}"

@@ -118,7 +118,7 @@ def _structures(
     chosen: Structures = first_of(source) if first_frames else source
     if named:
         require_sids(chosen)
-    if source.in_memory:  # shards have no constraint but fixed atoms
+    if source.in_memory:  # of shards fixed atoms alone are read
         as_in_file = Originals(file, source)
         for place in range(len(chosen)):
             system = chosen[place]

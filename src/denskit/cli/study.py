@@ -345,8 +345,8 @@ def _question(
 ) -> tuple[Path, StudyConfig]:  # fmt: skip
     """The study file in the folder; written where it is absent, when the length of its trainings is known."""
     from denskit.data.readers.formats import is_there
-    from denskit.evaluation.study.config import changed, load_study
-    from denskit.evaluation.study.question import LENGTHS, adapted, asked_again, at_one_rate, dens_question, with_length
+    from denskit.evaluation.study.config import load_study
+    from denskit.evaluation.study.question import LENGTHS, asked_again, asked_anew
 
     if not is_there(file):
         raise FileNotFoundError(f"{file}: no such file of structures")
@@ -356,17 +356,15 @@ def _question(
     to_fit = None if folder.has_begun() else hours
     kept = load_study(folder.study) if folder.study.is_file() and to_fit is None else None
     again = None if kept is None else asked_again(kept, file, frames, overrides)
-    if again is None:
-        question = with_length(dens_question(file, frames), keys, kept)
-        again = adapted(changed(at_one_rate(question) if "axes" in keys else question, overrides))
-    study, said = again
+    study, said = again or asked_anew(file, frames, overrides, kept)
     if to_fit is not None:
         return _sized_question(study, said, file, folder, to_fit, processes, both="axes.training.lr" in keys)
     source, study, more = folder.keep(study, draft=dry_run)
     for line in [*said, *more]:
         typer.echo(line)
     steps = "; its trainings keep their length: for another give another --output" if hours is not None else ""
-    typer.echo(f"Wrote {source}" if kept is None else f"{folder.study} is there: continuing that study{steps}")
+    continues = kept is not None and (study == kept or folder.has_begun())
+    typer.echo(f"{folder.study} is there: continuing that study{steps}" if continues else f"Wrote {source}")
     return source, study
 
 
@@ -385,11 +383,11 @@ def _sized_question(
     for line in said:
         typer.echo(line)
     if not (draft.is_file() and load_study(draft) == study):
-        folder.forget("is at work")  # not: it would have begun
+        folder.forget("has trainings")
     write_study(study, draft)
     costs, working = _costs(study, draft, folder), abreast(study, processes)
-    study, said = sized(study, costs, hours, working, both=both)
-    for line in said:
+    study, shortened = sized(study, costs, hours, working, both=both)
+    for line in shortened:
         typer.echo(line)
     write_study(study, source)
     draft.unlink(missing_ok=True)

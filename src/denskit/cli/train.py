@@ -172,10 +172,8 @@ def _sizes(forecast: Forecast) -> dict[str, Any]:
     return forecast.planned.config.model.model_dump(exclude=set(MEASURED))
 
 
-_TOLD = 0.1  # of the time
-
-
 def _in_words(forecast: Forecast) -> str:
+    from denskit.training.cost import LONG_VALIDATIONS
     from denskit.training.loader import steps_per_epoch
 
     training, cost = forecast.planned.config.training, forecast.cost
@@ -186,7 +184,7 @@ def _in_words(forecast: Forecast) -> str:
     else:
         whole, share = cost.training_seconds(training), cost.validation_seconds(training)
         length = f"about {duration(whole)} of training"
-        if share > _TOLD * whole:
+        if share > LONG_VALIDATIONS * whole:
             length += f" ({duration(share)} of it validations)"
     shared = f" on {forecast.processes} processes" if forecast.processes > 1 else ""
     return f"{length}{shared}, at {1000 * cost.step:.0f} ms a step; {cost.memory:.0f} MiB of memory a process"

@@ -27,7 +27,6 @@ from denskit.data.structure_arrays import (
     numbered,
 )
 from denskit.reading.arrays import read_npz
-from denskit.reading.budget import Unreadable
 
 LISTED = 5_000_000  # structures whose elements are listed: some ten seconds
 
@@ -42,18 +41,18 @@ class Rules:
     offsets: Path | None = None  # a file of eV by sid, added to energies; read when the first is needed
 
     def apply(self, system: System, where: str, index: int) -> System:
-        """The checked record.  Raises Unreadable saying ``where``."""
+        """The checked record.  Raises ValueError saying ``where``."""
         _check_geometry(system, where)
         labels: dict[str, Any] = {label: self._label(system, label, where) for label in LABELS}
         relaxed = system.relaxed_energy
         if relaxed is not None and not np.isfinite(relaxed):
-            raise Unreadable(f"{where}: the relaxed energy is NaN or infinite")
+            raise ValueError(f"{where}: the relaxed energy is NaN or infinite")
         if system.relaxed_positions is not None and not np.isfinite(system.relaxed_positions).all():
-            raise Unreadable(f"{where}: a relaxed position is NaN or infinite")
+            raise ValueError(f"{where}: a relaxed position is NaN or infinite")
         if self.offsets is not None and (relaxed is not None or labels["energy"] is not None):
             offsets = system_references(self.offsets)
             if system.sid not in offsets:
-                raise Unreadable(
+                raise ValueError(
                     f"{where}: data.oc20_ref has no reference for system {system.sid or '(without a sid)'}"
                 )
             offset = offsets[system.sid]
@@ -67,13 +66,13 @@ class Rules:
         if value is None or no_volume:
             if label in self.required and self.missing == "error":
                 if no_volume:
-                    raise Unreadable(f"{where} {NO_STRESS}. {MASK_STRESS}")
-                raise Unreadable(f"{where} has no {label}. Leave it out, or let it count in no loss: data.missing=mask")
+                    raise ValueError(f"{where} {NO_STRESS}. {MASK_STRESS}")
+                raise ValueError(f"{where} has no {label}. Leave it out, or let it count in no loss: data.missing=mask")
             return None
         if np.isfinite(value).all():
             return value
         if self.missing == "error":
-            raise Unreadable(f"{where}: {label} is NaN or infinite. Leave it out, or say data.missing=mask")
+            raise ValueError(f"{where}: {label} is NaN or infinite. Leave it out, or say data.missing=mask")
         return None
 
 
@@ -81,13 +80,13 @@ def _check_geometry(system: System, where: str) -> None:
     """The rules of :func:`denskit.data.structure_arrays.geometry_defects`, for one structure."""
     numbers = system.atomic_numbers
     if len(system) == 0:
-        raise Unreadable(f"{where} has no atoms")
+        raise ValueError(f"{where} has no atoms")
     if not (np.isfinite(system.positions).all() and np.isfinite(system.cell).all()):
-        raise Unreadable(f"{where}: {NOT_FINITE}")
+        raise ValueError(f"{where}: {NOT_FINITE}")
     if numbers.min() < 1 or numbers.max() > MAX_ATOMIC_NUMBER:
-        raise Unreadable(f"{where}: {UNKNOWN_ELEMENTS}, from {numbers.min()} to {numbers.max()}")
+        raise ValueError(f"{where}: {UNKNOWN_ELEMENTS}, from {numbers.min()} to {numbers.max()}")
     if lacks_lattice(system.cell, system.pbc):
-        raise Unreadable(f"{where}: {NO_LATTICE}: {system.cell.tolist()} Å")
+        raise ValueError(f"{where}: {NO_LATTICE}: {system.cell.tolist()} Å")
 
 
 @dataclass(frozen=True)

@@ -211,10 +211,12 @@ def long_validations(planned: PlannedTraining) -> str | None:
     trained = planned.schedule.total_steps * training.batch_size
     if not count * judged > trained:
         return None
+    fewer = max(10, trained // (8 * count))
+    less = f"training.evaluate_structures={fewer} judges fewer, " if fewer < judged else ""
     return (
         f"{count:,} validations of {judged:,} structures judge more than the steps train on ({trained:,}), and may "
-        f"take most of the time; training.evaluate_structures={max(10, trained // (8 * count))} judges fewer, a longer "
-        f"training.evaluate_every (now {training.evaluate_every}) less often"
+        f"take most of the time; {less}a longer training.evaluate_every (now {training.evaluate_every}) judges less "
+        "often"
     )
 
 

@@ -14,6 +14,7 @@ from denskit.training.settings import TrainingConfig, parse_budget, parse_interv
 
 TRIAL_STEPS, _TRIAL_SECONDS = 30, 30.0  # of a trial: the first of the two ends it
 _FEWEST, _FEWEST_SLOW = 4, 2  # steps of a trial; of one that takes twice its time
+LONG_VALIDATIONS = 0.1  # of the time of a training: worth a word
 _FEWEST_TRAINED = 10  # steps worth a training
 
 

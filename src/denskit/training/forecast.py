@@ -94,7 +94,7 @@ def examined(config: RunConfig, say: Say, *, first: bool = True) -> tuple[Loaded
     found = [f"training data: {finding}" for finding in findings]
     measured = min(len(data.train), MEASURED)
     if not data.train.in_memory and measured > FEW:
-        line = f"measuring scale and references on {measured:,} of {len(data.train):,} training structures"
+        line = f"reading {measured:,} of {len(data.train):,} training structures for scale and references"
         data = replace(data, messages=[*data.messages, line])
     for line in [*data.messages, *found]:
         say(line)

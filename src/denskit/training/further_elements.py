@@ -24,17 +24,17 @@ def with_further_elements(
 
     ``data.references`` may leave out the other elements, or repeat their energies; the settings get those of all.
     Only where a sample was measured: elsewhere no structure has further elements.  Nothing changes where other energies
-    are given, so that the comparison of settings refuses them.
+    or a file of references are given, so that the comparison of settings refuses what is not as before.
     Raises ValueError for an element without an embedding, or one that ``training.frozen`` may keep untrained.
     """
-    given, before = data.references, checkpoint.config["data"].get("references")
-    inline, was_file = isinstance(config.data.references, dict), isinstance(before, str) and bool(Path(before).suffix)
-    sampled = len(data.train) > starting_model.SAMPLE and checkpoint.scaling
-    if not (isinstance(given, dict) and sampled and inline != was_file):
+    given, before = config.data.references, checkpoint.config["data"].get("references")
+    of_file = isinstance(before, str) and bool(Path(before).suffix)
+    sampled = len(data.train) > starting_model.SAMPLE and bool(checkpoint.scaling)
+    if of_file or not (isinstance(given, dict) and sampled):
         return checkpoint, config, {}
     scaling = Scaling.from_dict(checkpoint.scaling)
     known = {chemical_symbols[z]: float(scaling.references[z]) for z in scaling.elements}
-    own = before if isinstance(before, dict) else known if inline else given
+    own = before if isinstance(before, dict) else known
     if any(abs(own[symbol] - given[symbol]) > _AS_SHOWN for symbol in own.keys() & given.keys()):
         return checkpoint, config, {}
     further = {symbol: energy for symbol, energy in given.items() if symbol not in known}
@@ -45,9 +45,8 @@ def with_further_elements(
             "energies in data.references"
         )
     starting_model.require_embeddings([atomic_numbers[symbol] for symbol in further], config.model.num_elements)
-    if inline:
-        data_now = config.data.model_copy(update={"references": {**own, **further} if further else before})
-        config = config.model_copy(update={"data": data_now})
+    data_now = config.data.model_copy(update={"references": {**own, **further} if further else before})
+    config = config.model_copy(update={"data": data_now})
     if not further:
         return checkpoint, config, {}
     centre = float(np.mean([known[symbol] - own[symbol] for symbol in own.keys() & known.keys()]))  # of given energies
@@ -63,8 +62,6 @@ def with_further_elements(
         checkpoint,
         scaling=scaling.to_dict(),
         weights={**checkpoint.weights, "scaling.references": scaling.references},
-        config={**checkpoint.config, "data": {**checkpoint.config["data"], "references": config.data.references}}
-        if inline
-        else checkpoint.config,
+        config={**checkpoint.config, "data": {**checkpoint.config["data"], "references": data_now.references}},
     )
     return checkpoint, config, further

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,14 @@ from rich.console import Console
 
 from denskit.data import load_data
 from denskit.data.loading import warnings_of_test
-from denskit.data.readers.formats import path_of
-from denskit.data.splits import identity_of
 from denskit.files import locked
 from denskit.models.base import SYMMETRIC_SITES
-from denskit.reading.budget import Unreadable
 from denskit.runtime.determinism import use_deterministic_algorithms
 from denskit.runtime.processes import Processes, join_processes
 from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
 from denskit.training.budget import TimeBudget
-from denskit.training.checkpoint import Checkpoint, full_disk_named, load_checkpoint
+from denskit.training.checkpoint import full_disk_named, load_checkpoint
 from denskit.training.checks import PlannedTraining, hints_before, warnings_before
 from denskit.training.forecast import Say, examined, say_what_is_read, settled
 from denskit.training.further_elements import with_further_elements
@@ -84,8 +80,6 @@ def _prepared(
     begin = time.monotonic()
     checkpoint = load_checkpoint(folder.last) if continues else None
     same: set[str] = set()
-    if checkpoint is not None and folder.unreadable.is_file():
-        checkpoint = _for_repaired_files(checkpoint, config, folder, group)
     if checkpoint is None:
         data, findings = examined(config, say, first=group.is_first)
     else:
@@ -116,17 +110,6 @@ def _prepared(
     return trainer, changes
 
 
-def _for_repaired_files(checkpoint: Checkpoint, config: RunConfig, folder: RunFolder, group: Processes) -> Checkpoint:
-    """The checkpoint of a run that met an unreadable structure, for its files as they are now; and so its split."""
-    splits = folder.divided()
-    group.wait()  # all have looked at the folder
-    if group.is_first and splits is not None:
-        size, sha256 = identity_of(path_of(config.data.parts[0].path))
-        replace(splits, size=size, sha256=sha256).save(folder.splits)
-    group.wait()
-    return replace(checkpoint, inputs={key: found for key, found in checkpoint.inputs.items() if key == "data.test"})
-
-
 def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], said: Collection[str], *, progress: bool) -> None:
     """Begin the folder, and train; the terminal has seen what was ``said``."""
     folder, first, splits = trainer.folder, trainer.group.is_first, trainer.data.splits
@@ -142,14 +125,7 @@ def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], said: Collection
         ):
             for line in [*announcement(trainer, changes), threads]:
                 log.say(line, shown=line in said)
-            try:
-                trainer.run(log)
-            except Unreadable as error:
-                folder.unreadable.write_text(f"{error}\n", encoding="utf-8")  # by any process
-                raise Unreadable(
-                    f"{error}. Put a sound copy with as many structures in its place, and continue with --resume. "
-                    "denskit data convert reads all structures before a training"
-                ) from error
+            trainer.run(log)
 
 
 def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[str]:

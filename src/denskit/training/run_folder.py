@@ -48,7 +48,6 @@ class RunFolder(WorkFolder):
         self.metrics = self.path / "metrics.csv"  # a row for each logged step
         self.log = self.path / LOG  # for people
         self.last = self.path / "checkpoints" / "last.pt"  # the state to resume from
-        self.unreadable = self.path / "unreadable.txt"  # why the run ended; its files may be replaced by sound ones
         self.best_model = self.path / "checkpoints" / "best.safetensors"  # of the best step on validation
         self.last_model = self.path / "checkpoints" / "last.safetensors"
         self.model = self.path / IN_RUNS  # the result of the run

@@ -26,6 +26,7 @@ from denskit.training.fine_tuning import HOLDERS, fine_tuned
 from denskit.training.parts import freeze
 from denskit.training.settings import FixedScale, RunConfig
 
+_OF_ALL = ("none", "mean")  # references with which a model takes all elements
 SAMPLE = 50_000  # structures of a larger training set that scales and references are measured on
 
 
@@ -81,7 +82,7 @@ def _measured(
         force_field = _seeded(config, heads, scaling).to(getattr(torch, config.training.dtype))
     if len(measured) < len(data.train):
         messages.append(f"the above is of {len(measured)} evenly spaced structures of {len(data.train)}")
-        if data.references in ("fit", "trained") and not data.train.lists_elements:
+        if data.references not in _OF_ALL and not data.train.lists_elements:
             messages.append(
                 f"warning: only these {len(measured):,} structures were looked at for elements. One that they lack "
                 "ends the training, which then continues with its reference; denskit data convert lists all elements"
@@ -177,10 +178,10 @@ def check_measured(force_field: ForceField, batch: Batch, name: str) -> None:
         require_embeddings(unknown, force_field.config.num_elements)
         symbols = [chemical_symbols[z] for z in unknown]
         raise ValueError(
-            f"{name}: structures have {' '.join(symbols)}, which none of the {SAMPLE} evenly spaced ones had that the "
-            "references of the elements were fitted to; continue with the energy of an atom in eV beside those in the "
-            f"log: --resume 'data.references={{{', '.join(f'{symbol}: ...' for symbol in symbols)}}}', or add it to "
-            "the file of references"
+            f"{name}: structures have {' '.join(symbols)}, which none of the {SAMPLE} evenly spaced ones had, and "
+            "which have no reference. Continue with the energy of an atom in eV beside those in the log: --resume "
+            f"'data.references={{{', '.join(f'{symbol}: ...' for symbol in symbols)}}}'; where references are of a "
+            "file, add it there and begin a new run"
         )
 
 
@@ -198,4 +199,4 @@ def _unseen(data: LoadedData, config: RunConfig) -> Iterable[int]:
     if isinstance(data.references, dict):
         return [atomic_numbers[symbol] for symbol in data.references]
     known = min(config.model.num_elements, MAX_ATOMIC_NUMBER + 1)  # EquiformerV3 has rows beyond the last element
-    return range(1, known) if data.references in ("none", "mean") else ()
+    return range(1, known) if data.references in _OF_ALL else ()

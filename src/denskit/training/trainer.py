@@ -206,10 +206,8 @@ class Trainer:
         self.first = self.step
         if self.budget is not None:
             self.budget.begin()
-        self._save_state()  # a kill at any moment leaves a checkpoint, with the files as they are now
-        if self.group.is_first:
-            self.folder.unreadable.unlink(missing_ok=True)
         if self.step == 0:
+            self._save_state()  # a kill at any moment leaves a checkpoint
             if self.config.training.init_from is not None:
                 self._begin_trained(log)
         elif self.config.training.final == "best" and self.best is not None and self.group.is_first:

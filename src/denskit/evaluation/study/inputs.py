@@ -52,7 +52,7 @@ def problems_of(study: StudyConfig) -> list[str]:
     found: list[str] = []
     read: list[DataConfig] = []
     numbers = study.axes.get(FRAMES, ())
-    largest = {FRAMES: max(numbers)} if numbers and all(isinstance(number, int) for number in numbers) else {}
+    largest = {FRAMES: max(numbers)} if numbers else {}
     for run in runs_of(study):
         config = run.config(more=largest)
         if (data := config.data.model_copy(update={"split": type(config.data.split)()})) not in read:

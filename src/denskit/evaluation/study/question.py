@@ -35,7 +35,8 @@ _OF_THE_DATA = (
     checks.denoising_at_equilibrium,
     checks.denoising_few_crystals,
 )  # reasons not to expect a gain that a longer training leaves as they are
-_ONLY_NOISE = {"task.energy_on_corrupted": False, "task.forces_on_corrupted": False}  # of corrupted structures
+_FOR_TESTS = "only the noise"  # of corrupted structures
+_ONLY_NOISE = {"task.energy_on_corrupted": False, "task.forces_on_corrupted": False}
 
 
 def dens_question(file: Path, frames: int | None = None, steps: int = 10_000) -> StudyConfig:
@@ -67,6 +68,19 @@ def with_length(question: StudyConfig, keys: Collection[str], kept: StudyConfig 
     return question.model_copy(update={"settings": settings})
 
 
+def asked_anew(
+    file: Path, frames: int | None, overrides: Sequence[str], kept: StudyConfig | None
+) -> tuple[StudyConfig, list[str]]:
+    """The question with the settings of a command, as long as ``kept`` of an earlier one where these say no length; and
+    what the data make of it, in words."""
+    keys = {override.partition("=")[0] for override in overrides}
+    question = with_length(dens_question(file, frames), keys, kept)
+    study = changed(at_one_rate(question) if "axes" in keys else question, overrides)
+    if LENGTHS & keys == {"training.max_steps"} and isinstance(steps := study.settings["training.max_steps"], int):
+        study = study.model_copy(update={"settings": {**study.settings, **_length(steps)}})
+    return adapted(study)
+
+
 def asked_again(
     kept: StudyConfig, file: Path, frames: int | None, overrides: Sequence[str]
 ) -> tuple[StudyConfig, list[str]] | None:
@@ -96,7 +110,9 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
         study = at_one_rate(study)
     plain = {f"task.{name}" for name in EnergyForcesConfig.model_fields}
     settings = {key: value for key, value in study.settings.items() if not key.startswith("task.") or key in plain}
-    given = {key: value for key, value in study.settings.items() if key not in settings}
+    own_of_dens = next((own for own in study.variants.values() if own.get("task") == "dens"), {})
+    given = {key: value for key, value in own_of_dens.items() if key != "task"}  # of a study that is kept
+    given |= {key: value for key, value in study.settings.items() if key not in settings}
     study, said = study.model_copy(update={"settings": settings}), []
     config = runs_of(study)[0].config()
     data = load_data(config.data, config.seed, config.required_labels)
@@ -114,8 +130,9 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
         elif free and any(system.stress is not None for system in sample):
             said.append("crystals of which some have no stress: not trained on it")
     variants = {name: {**own, **given} if own.get("task") == "dens" else own for name, own in study.variants.items()}
-    if study.tests and config.model.forces == "gradient" and not _ONLY_NOISE.keys() & given.keys():
-        variants["only the noise"] = {"task": "dens", **given, **_ONLY_NOISE}
+    wanted = study.tests and config.model.forces == "gradient" and not _ONLY_NOISE.keys() & given.keys()
+    if wanted and _FOR_TESTS not in variants:
+        variants[_FOR_TESTS] = {"task": "dens", **given, **_ONLY_NOISE}
         said.append(
             "test files of their own: a third variant learns only the noise of corrupted structures "
             f"({' '.join(f'{key}=false' for key in _ONLY_NOISE)}), which lost nothing at "
