@@ -177,6 +177,7 @@ def _in_words(forecast: Forecast) -> str:
     from denskit.training.loader import steps_per_epoch
 
     training, cost = forecast.planned.config.training, forecast.cost
+    validations = ""
     if training.budget is not None:
         steps = cost.steps_of(training)
         epochs = steps // steps_per_epoch(cost.train, training.batch_size, training.drop_last)
@@ -185,6 +186,7 @@ def _in_words(forecast: Forecast) -> str:
         whole, share = cost.training_seconds(training), cost.validation_seconds(training)
         length = f"about {duration(whole)} of training"
         if share > LONG_VALIDATIONS * whole:
-            length += f" ({duration(share)} of it validations)"
+            validations = f" (validations {duration(share)})"
     shared = f" on {forecast.processes} processes" if forecast.processes > 1 else ""
-    return f"{length}{shared}, at {1000 * cost.step:.0f} ms a step; {cost.memory:.0f} MiB of memory a process"
+    step = f"{1000 * cost.step:.0f} ms a step{validations}"
+    return f"{length}{shared}, at {step}; {cost.memory:.0f} MiB of memory a process"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from denskit.data import load_data
+from denskit.data import LoadedData, load_data
 from denskit.data.base import Lazy
 from denskit.data.config import DataConfig
 from denskit.data.inspection import findings_of
 from denskit.data.loading import repeated, warnings_of_test
 from denskit.data.readers.formats import is_there
-from denskit.evaluation.study.config import FRAMES, StudyConfig, runs_of
+from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, runs_of
 from denskit.reading.remote import address_of
 from denskit.training.inputs import digest_of, files_of
 from denskit.training.settings import RunConfig
@@ -54,10 +55,10 @@ def problems_of(study: StudyConfig) -> list[str]:
     numbers = study.axes.get(FRAMES, ())
     largest = {FRAMES: max(numbers)} if numbers else {}
     for run in runs_of(study):
-        config = run.config(more=largest)
+        config = run.config()
         if (data := config.data.model_copy(update={"split": type(config.data.split)()})) not in read:
             read.append(data)
-            loaded = load_data(config.data, config.seed, config.required_labels)
+            loaded = _divided(run, largest)
             train = loaded.train
             findings = findings_of(train, config.data.missing, config.required_labels)
             found += [f"{train.name}: {finding}" for finding in findings if finding.severity == "problem"]
@@ -65,3 +66,13 @@ def problems_of(study: StudyConfig) -> list[str]:
             found += [f"warning: {text}" for text in repeated(train, inside)]
             found += warnings_of_test(config.data, loaded)
     return list(dict.fromkeys(found))
+
+
+def _divided(run: StudyRun, largest: Mapping[str, Any]) -> LoadedData:
+    """The structures of a run, divided as for the ``largest`` number to train on, where there are so many."""
+    try:
+        config = run.config(more=largest)
+        return load_data(config.data, config.seed, config.required_labels)
+    except ValueError:  # which is said of the run that wants so many
+        config = run.config()
+        return load_data(config.data, config.seed, config.required_labels)
