@@ -11,9 +11,7 @@ import os
 import select
 import signal
 import sys
-import threading
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import typer
@@ -23,7 +21,7 @@ from typer.core import TyperGroup
 
 from denskit.cli.output import OUTPUT, complain, give, with_common_options
 from denskit.files import NO_ROOM, cache_folder
-from denskit.runtime.interrupt import STOPPING
+from denskit.runtime.interrupt import STOPPING, raised
 
 DEBUG_VARIABLE = "DENSKIT_DEBUG"
 FOR_USERS = (ValueError, OSError, ModuleNotFoundError)  # the last: an extra that is not installed
@@ -68,16 +66,8 @@ class Program(FriendlyGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command.  A batch system's signals end it as Ctrl-C does: no file stays half-written."""
-        ours = [number for number in STOPPING if signal.getsignal(number) == signal.SIG_DFL]
-        if threading.current_thread() is not threading.main_thread():
-            ours = []
-        for number in ours:
-            signal.signal(number, _interrupt)
-        try:
+        with raised([number for number in STOPPING if signal.getsignal(number) == signal.SIG_DFL]):
             return super().invoke(ctx)
-        finally:
-            for number in ours:
-                signal.signal(number, signal.SIG_DFL)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A verb, with the options of every verb."""
@@ -91,10 +81,6 @@ class Program(FriendlyGroup):
         if groups and name not in self.commands:
             ctx.fail(f"No such command {name!r}. Did you mean {' or '.join(f'denskit {g} {name}' for g in groups)}?")
         return super().resolve_command(ctx, args)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(number)
 
 
 def _end() -> None:

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
 # SIGUSR1 is what job scripts often ask of a batch system before the end of the time (sbatch --signal=USR1@120)
 STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
+
+
+@contextmanager
+def raised(numbers: Sequence[int] = STOPPING) -> Iterator[None]:
+    """In the block these signals raise KeyboardInterrupt(number), so that it ends as after Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():  # the only thread in which Python handles signals
+        numbers = ()
+    before = {number: signal.signal(number, _raise) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(number)
 
 
 class Interrupt:

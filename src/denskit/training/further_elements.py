@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from ase.data import atomic_numbers, chemical_symbols
 
-from denskit.data import LoadedData
 from denskit.models.scaling import Scaling
 from denskit.training import starting_model
 from denskit.training.checkpoint import Checkpoint
@@ -18,18 +17,18 @@ _AS_SHOWN = 1e-4  # eV: the log shows references with four digits
 
 
 def with_further_elements(
-    checkpoint: Checkpoint, config: RunConfig, data: LoadedData
+    checkpoint: Checkpoint, config: RunConfig, structures: int
 ) -> tuple[Checkpoint, RunConfig, dict[str, float]]:
     """A checkpoint that has the elements of ``data.references`` that it lacks, its settings, and the new energies (eV).
 
     ``data.references`` may leave out the other elements, or repeat their energies; the settings get those of all.
-    Only where a sample was measured: elsewhere no structure has further elements.  Nothing changes where other energies
-    or a file of references are given, so that the comparison of settings refuses what is not as before.
+    Only where a sample of the training ``structures`` was measured: else none has further elements.  Nothing changes
+    where other energies or a file of references are given, so that the comparison of settings refuses what is new.
     Raises ValueError for an element without an embedding, or one that ``training.frozen`` may keep untrained.
     """
     given, before = config.data.references, checkpoint.config["data"].get("references")
     of_file = isinstance(before, str) and bool(Path(before).suffix)
-    sampled = len(data.train) > starting_model.SAMPLE and bool(checkpoint.scaling)
+    sampled = structures > starting_model.SAMPLE and bool(checkpoint.scaling)
     if of_file or not (isinstance(given, dict) and sampled):
         return checkpoint, config, {}
     scaling = Scaling.from_dict(checkpoint.scaling)

@@ -91,7 +91,7 @@ def _prepared(
     config, decided = settled(config, data, group, checkpoint, say)
     changes: dict[str, tuple[Any, Any]] = {}
     if checkpoint is not None:
-        checkpoint, config, further = with_further_elements(checkpoint, config, data)
+        checkpoint, config, further = with_further_elements(checkpoint, config, len(data.train))
         changes = require_same_settings(checkpoint, config, len(data.train), same)
         changes |= {f"data.references.{symbol}": (None, energy) for symbol, energy in further.items()}
     trainer = Trainer(config, data, group, continued=None if checkpoint is None else checkpoint.scaling)

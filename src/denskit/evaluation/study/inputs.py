@@ -70,9 +70,10 @@ def problems_of(study: StudyConfig) -> list[str]:
 
 def _divided(run: StudyRun, largest: Mapping[str, Any]) -> LoadedData:
     """The structures of a run, divided as for the ``largest`` number to train on, where there are so many."""
+    config = run.config(more=largest)
     try:
-        config = run.config(more=largest)
         return load_data(config.data, config.seed, config.required_labels)
-    except ValueError:  # which is said of the run that wants so many
-        config = run.config()
-        return load_data(config.data, config.seed, config.required_labels)
+    except ValueError:
+        if not largest:
+            raise
+        return _divided(run, {})  # there are fewer, which is said of the run that wants so many

@@ -131,15 +131,13 @@ def judge(study: StudyConfig, run: Path, name: str) -> Errors:
 
 def on_test_split(run: Path) -> dict[str, Errors]:
     """Errors on the test split, under its name; empty where the run has none."""
-    return {TEST: _judged(run)} if has_test(run) else {}
+    return {TEST: _judged(run, source_of(run, None, TEST))} if has_test(run) else {}
 
 
-def _judged(run: Path, source: Source | None = None) -> Errors:
-    """Errors on structures, by default the test split, and how many of them the run has trained on, if any."""
-    errors = evaluate(run, source)
-    judged = source_of(run, None, TEST) if source is None else source
-    seen = copies_seen(RunFolder(run), judged)
-    return errors if seen is None or not len(seen) else {**errors, SEEN: len(seen), OF: len(judged)}
+def _judged(run: Path, source: Source) -> Errors:
+    """Errors on structures, and how many of them the run has trained on, if any."""
+    errors, seen = evaluate(run, source), copies_seen(RunFolder(run), source)
+    return errors if seen is None or not len(seen) else {**errors, SEEN: len(seen), OF: len(source)}
 
 
 def _simulated(run: Path, settings: StudySettings, folder: Path) -> Errors:

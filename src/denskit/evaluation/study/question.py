@@ -54,7 +54,7 @@ def dens_question(file: Path, frames: int | None = None, steps: int = 10_000) ->
     )
 
 
-def with_length(question: StudyConfig, keys: Collection[str], kept: StudyConfig | None) -> StudyConfig:
+def _with_length(question: StudyConfig, keys: Collection[str], kept: StudyConfig | None) -> StudyConfig:
     """The question with trainings as long as those of the study ``kept`` from an earlier command, and its one learning
     rate where time was short; without steps where epochs are among the ``keys`` of settings to come."""
     settings = dict(question.settings)
@@ -74,7 +74,7 @@ def asked_anew(
     """The question with the settings of a command, as long as ``kept`` of an earlier one where these say no length; and
     what the data make of it, in words."""
     keys = {override.partition("=")[0] for override in overrides}
-    question = with_length(dens_question(file, frames), keys, kept)
+    question = _with_length(dens_question(file, frames), keys, kept)
     study = changed(at_one_rate(question) if "axes" in keys else question, overrides)
     if LENGTHS & keys == {"training.max_steps"} and isinstance(steps := study.settings["training.max_steps"], int):
         study = study.model_copy(update={"settings": {**study.settings, **_length(steps)}})

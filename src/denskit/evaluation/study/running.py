@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 from denskit.evaluation.denoising import NothingDrawnError, noise_error
@@ -23,7 +22,7 @@ from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_t
 from denskit.evaluation.study.splits import split_settings
 from denskit.files import is_locked, locked, write_json
 from denskit.models.model_file import read_header
-from denskit.runtime.interrupt import STOPPING
+from denskit.runtime.interrupt import raised
 from denskit.settings import dotted
 from denskit.tasks import denoises
 from denskit.training.overview import metrics_of
@@ -307,20 +306,13 @@ def _collect(study: StudyConfig, jobs: Sequence[Job], folder: StudyFolder) -> No
             job.state = "failed" if ended else "waiting"
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(number)
-
-
 @contextmanager
 def _ended_together(jobs: Sequence[Job]) -> Iterator[None]:
     """SIGTERM and SIGUSR1 act like Ctrl-C; when the block is left early, running trainings save their state and end."""
-    # also SIGINT, which shells ignore in what they run in the background
-    before = {number: signal.signal(number, _interrupt) for number in STOPPING}
     try:
-        yield
+        with raised():  # also SIGINT, which shells ignore in what they run in the background
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         running = [job.process for job in jobs if job.process is not None and job.process.poll() is None]
         for process in running:
             process.send_signal(signal.SIGTERM)
