@@ -15,10 +15,9 @@ from denskit.data.config import DataConfig
 from denskit.data.readers.ase_files import read_ase
 from denskit.data.readers.aselmdb import AseLmdbShard
 from denskit.data.readers.extxyz import unpacked
-from denskit.data.readers.matpes import is_matpes, read_matpes
-from denskit.data.readers.mptrj import is_mptrj, read_mptrj
 from denskit.data.readers.npz import read_npz
 from denskit.data.readers.oc20 import LmdbShard, PickledList
+from denskit.data.readers.pymatgen_json import published_as, read_published
 from denskit.data.readers.raw_oc20 import RawPair, text_of
 from denskit.data.readers.shards import INDEX, PROGRESS, SIZES, open_shards, read_index
 from denskit.data.records import Joined, Records, Rules, sizes_beside
@@ -65,10 +64,8 @@ def open_unchecked(path: str | Path, config: DataConfig) -> tuple[StructureArray
     ending = _ending(path)
     if ending is not None:
         return _records(path, [path], ending, config)
-    if is_mptrj(path):
-        return read_mptrj(path, config)
-    if is_matpes(path):
-        return read_matpes(path, config)
+    if (dataset := published_as(path)) is not None:
+        return read_published(path, dataset, config)
     if unpacked(path) != path and unpacked(path).suffix.lower() in _UNPACKED:
         raise ValueError(f"{path} is packed, and {unpacked(path).suffix} files are read unpacked; unpack it first")
     return (read_ase if is_read_by_ase(path) else read_npz)(path, config)
@@ -114,12 +111,8 @@ def _similar(path: Path) -> str:
 
 def is_read_by_ase(path: Path) -> bool:
     """Whether ASE reads the file."""
-    return (
-        path.is_file()
-        and _ending(path) is None
-        and path.suffix.lower() != ".npz"
-        and not (is_mptrj(path) or is_matpes(path))
-    )
+    other = _ending(path) is not None or path.suffix.lower() == ".npz"
+    return path.is_file() and not other and published_as(path) is None
 
 
 def are_shards(path: Path) -> bool:
