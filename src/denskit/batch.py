@@ -6,7 +6,7 @@ return a new container (``dataclasses.replace``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
@@ -67,17 +67,25 @@ class System:
 class _Tensors:
     """Device and dtype conversion of the containers of tensors."""
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """Copy with every tensor on ``device``; floating-point tensors other than target energies cast to ``dtype``."""
-        moved: dict[str, object] = {}
+    def _changed(self, change: Callable[[str, Tensor], Tensor]) -> Self:
+        """A copy with ``change(name, tensor)`` of every tensor, those of contained containers at their place."""
+        changed: dict[str, object] = {}
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, _Tensors):
-                moved[field.name] = value.to(device, dtype)
+                changed[field.name] = value._changed(change)
             elif isinstance(value, Tensor):
-                keep = dtype is None or not value.is_floating_point() or field.name == "energy"
-                moved[field.name] = value.to(device=device, dtype=value.dtype if keep else dtype, non_blocking=True)
-        return replace(self, **moved)  # type: ignore[type-var]
+                changed[field.name] = change(field.name, value)
+        return replace(self, **changed)  # type: ignore[type-var]
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """Copy with every tensor on ``device``; floating-point tensors other than target energies cast to ``dtype``."""
+
+        def moved(name: str, value: Tensor) -> Tensor:
+            keep = dtype is None or not value.is_floating_point() or name == "energy"
+            return value.to(device=device, dtype=value.dtype if keep else dtype, non_blocking=True)
+
+        return self._changed(moved)
 
     def tensors(self) -> list[Tensor]:
         """All tensors, those of contained containers at their place."""
@@ -90,14 +98,7 @@ class _Tensors:
     def with_tensors(self, tensors: Iterable[Tensor]) -> Self:
         """A copy with other tensors, in the order of :meth:`tensors`."""
         coming = iter(tensors)
-        changed: dict[str, object] = {}
-        for field in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            if isinstance(value, _Tensors):
-                changed[field.name] = value.with_tensors(coming)
-            elif isinstance(value, Tensor):
-                changed[field.name] = next(coming)
-        return replace(self, **changed)  # type: ignore[type-var]
+        return self._changed(lambda _, value: next(coming))
 
 
 @dataclass(frozen=True, kw_only=True)

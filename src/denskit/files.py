@@ -47,7 +47,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     The temporary has the suffix of ``path``, from which writers choose their format.
     """
     temporary = path.with_name(f".{path.stem}{_PARTIAL}{path.suffix}")
-    with writing(path), _held(temporary, wait=True):
+    with writing(path), _held(temporary, path, wait=True):
         mode = temporary.stat().st_mode & 0o777 if temporary.is_file() else None
         try:
             yield temporary
@@ -77,13 +77,10 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     Raises ValueError naming the process that holds the lock (``wait``: waits for it instead), and for a file.
     """
     _require_no_file(folder)
-    new, path = not folder.exists(), folder / LOCK
+    new = not folder.exists()
     try:
-        with _held(path, wait=wait, owner=_this_process()):
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
+        with _own_lock(folder / LOCK, folder, wait=wait):
+            yield
     finally:
         if new:
             with suppress(OSError):  # not empty
@@ -92,20 +89,19 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
 @contextmanager
 def locked_file(path: Path) -> Iterator[None]:
-    """Hold the lock of a file that is being made, ``.NAME.lock`` beside it.
+    """Hold the lock of a file that is being made, ``.NAME.lock`` beside it; otherwise as :func:`locked`."""
+    with _own_lock(path.with_name(f".{path.name}{LOCK}"), path):
+        yield
 
-    As of :func:`locked`; raises ValueError naming the process that holds the lock.
-    """
-    lock = path.with_name(f".{path.name}{LOCK}")
-    with _held(lock, wait=False, owner=_this_process(), what=path):
+
+@contextmanager
+def _own_lock(lock: Path, held: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold ``held`` by a lock file that names this process and is removed."""
+    with _held(lock, held, wait=wait, owner=f"process {os.getpid()} on {socket.gethostname()}"):
         try:
             yield
         finally:
             lock.unlink(missing_ok=True)
-
-
-def _this_process() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def is_locked(folder: Path) -> bool:
@@ -188,16 +184,13 @@ def is_empty(folder: Path, *, but_for: Collection[str] = ()) -> bool:
 
 
 @contextmanager
-def _held(path: Path, *, wait: bool, owner: str = "", what: Path | None = None) -> Iterator[None]:
-    """Hold the lock of a file, made where it is absent, with ``owner`` as its content.
-
-    what: that is in use meanwhile, in messages; None: the file's folder.
-    """
+def _held(path: Path, held: Path, *, wait: bool, owner: str = "") -> Iterator[None]:
+    """Hold the lock of a file, made where it is absent, with ``owner`` as its content.  Messages name ``held``."""
     if fcntl is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
         return
-    handle = _lock(path, wait, what or path.parent)
+    handle = _lock(path, wait, held)
     try:
         with writing(path):
             os.ftruncate(handle, 0)
@@ -207,7 +200,7 @@ def _held(path: Path, *, wait: bool, owner: str = "", what: Path | None = None) 
         os.close(handle)
 
 
-def _lock(path: Path, wait: bool, what: Path) -> int:
+def _lock(path: Path, wait: bool, held: Path) -> int:
     """A handle of the locked file at ``path``."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)  # the last owner may have removed the empty folder
@@ -217,7 +210,7 @@ def _lock(path: Path, wait: bool, what: Path) -> int:
         except BlockingIOError:
             owner = os.pread(handle, 1000, 0).decode(errors="replace").strip() or "another process"
             os.close(handle)
-            raise ValueError(f"{what} is in use by {owner}. Wait until it ends, or stop it (nothing changed)") from None
+            raise ValueError(f"{held} is in use by {owner}. Wait until it ends, or stop it (nothing changed)") from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 os.close(handle)

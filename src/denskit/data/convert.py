@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 from ase.data import chemical_symbols
 
 from denskit.batch import System
-from denskit.data.base import Source
+from denskit.data.base import Source, Subset
 from denskit.data.config import DataConfig
 from denskit.data.filters import without_filtered
 from denskit.data.inspection import wrong_units
@@ -35,6 +34,7 @@ from denskit.data.readers.shards import (
     read_index,
     write_shard,
 )  # fmt: skip
+from denskit.data.records import Joined
 from denskit.data.splits import content_in_words
 from denskit.data.structure_arrays import CLOSEST, StructureArrays, close_pair
 from denskit.files import atomic_write, output_folder, sha256_of, write_json
@@ -50,21 +50,22 @@ STRUCTURES = 16_384  # of a shard: some 30 MB of OC20, in the file and in memory
 class _Plan:
     """The division of all inputs into shards of ``per_shard`` structures."""
 
-    sources: tuple[Source, ...]
+    inputs: Joined
     output: Path
     per_shard: int
 
-    @cached_property
-    def ends(self) -> list[int]:
-        """Structures up to the end of each source."""
-        return np.cumsum([len(source) for source in self.sources]).tolist()
-
     def systems(self, shard: int) -> Iterator[System]:
         """The structures of a shard, checked.  Raises ValueError naming file and record."""
-        begin, end = shard * self.per_shard, (shard + 1) * self.per_shard
-        for source, last in zip(self.sources, self.ends, strict=True):
-            first = last - len(source)
-            yield from _checked(source, max(begin - first, 0), min(end - first, len(source)))
+        begin = shard * self.per_shard
+        for place, system in enumerate(self.inputs.iterate(begin, begin + self.per_shard), begin):
+            if (pair := close_pair(system.positions, system.cell, system.pbc)) is not None:
+                source, record = self.inputs.locate(place)
+                record = source.indices[record] if isinstance(source, Subset) else record
+                raise ValueError(
+                    f"{source.name}, record {record} (counted from 0): atoms {pair[0]} and {pair[1]} are at one place, "
+                    f"less than {CLOSEST} Å apart. Leave it out"
+                )
+            yield system
 
     def write(self, shard: int) -> dict[str, Any]:
         """Write a shard; its entry in the index."""
@@ -82,18 +83,6 @@ class _Plan:
             "labels": {name: count for name, count in labels.items() if count},
             "elements": {chemical_symbols[z]: int(elements[z]) for z in np.flatnonzero(elements)},
         }
-
-
-def _checked(source: Source, begin: int, end: int) -> Iterator[System]:
-    """The structures ``begin`` to ``end - 1`` of a source, none if ``end <= begin``."""
-    for system in source.iterate(begin, end):
-        where = f"{source.name}, record {system.index} (counted from 0)"
-        pair = close_pair(system.positions, system.cell, system.pbc)
-        if pair is not None:
-            raise ValueError(
-                f"{where}: atoms {pair[0]} and {pair[1]} are at one place, less than {CLOSEST} Å apart. Leave it out"
-            )
-        yield system
 
 
 def _opened(inputs: Sequence[str | Path], config: DataConfig) -> tuple[tuple[Source, ...], list[str]]:
@@ -128,8 +117,8 @@ def convert(
     config, output = config or DataConfig(), output_folder(Path(output).expanduser(), HOLDS)
     require_effect(config, inputs)
     sources, messages = _opened(inputs, config)
-    plan = _Plan(sources, output, per_shard)
-    total = plan.ends[-1]
+    plan = _Plan(Joined("", sources), output, per_shard)
+    total = len(plan.inputs)
     task = _task(plan, config, inputs)
     if (output / INDEX).is_file() and not (output / PROGRESS).exists():
         return [*messages, _finished(output, task)]
@@ -148,7 +137,7 @@ def convert(
         index = journal.finish()
     size = sum(shard["bytes"] for shard in index["shards"])
     found = ", ".join(f"{label} of {count}" for label, count in index["labels"].items())
-    found = found or f"no labels{_likely(plan.sources)}"
+    found = found or f"no labels{_likely(sources)}"
     written = f"{counted(total, 'structure')} in {counted(len(index['shards']), 'shard')}"
     messages.append(f"{output}: {written}, {size / 1e6:.1f} MB; {found}")
     return messages
@@ -214,7 +203,7 @@ def _task(plan: _Plan, config: DataConfig, inputs: Sequence[str | Path]) -> dict
             reading.setdefault(key, had.pop())
     read = [
         {"name": source.name, "structures": len(source), "content": content_in_words(path_of(path))}
-        for source, path in zip(plan.sources, inputs, strict=True)
+        for source, path in zip(plan.inputs.sources, inputs, strict=True)
     ]
     return {"format": FORMAT, "inputs": read, "reading": reading, "structures_per_shard": plan.per_shard}
 

@@ -83,23 +83,35 @@ PACKED: dict[str, Any] = {
 }  # ending -> opener of compressed files
 
 
-class Lines:
-    """The lines of a file, unpacked where its name says that it is compressed.  Used as a context.
+class _Unpacked:
+    """A file, unpacked where its name says that it is compressed.  Used as a context.
 
-    Together they take no more than the file's allowance; Unreadable where they would.
+    All that is read of it takes no more than the file's allowance; Unreadable where it would.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: str, encoding: str | None = None) -> None:
         self.path = path
         self.size = path.stat().st_size
         self.left = allowance(self.size)
-        self.stream = PACKED.get(path.suffix, open)(path, "rb")
+        self.stream = PACKED.get(path.suffix, open)(path, mode, encoding=encoding)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stream.close()
+
+    def _take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            require_allowed(allowance(self.size) - self.left, self.size, self.path)
+
+
+class Lines(_Unpacked):
+    """The lines of a file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "rb")
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.next, b"")
@@ -107,33 +119,18 @@ class Lines:
     def next(self) -> bytes:
         """The next line with its end; nothing at the end of the file."""
         line = self.stream.readline(self.left + 1)
-        self.left -= len(line) + PART
-        if self.left < 0:
-            require_allowed(allowance(self.size) - self.left, self.size, self.path)
+        self._take(len(line) + PART)
         return line
 
 
-class Text:
-    """The text of a file in pieces, unpacked where its name says that it is compressed.  Used as a context.
-
-    Together they take no more than the file's allowance; Unreadable where they would.
-    """
+class Text(_Unpacked):
+    """The text of a file in pieces."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size = path.stat().st_size
-        self.taken = 0
-        self.stream = PACKED.get(path.suffix, open)(path, "rt", encoding="utf-8")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stream.close()
+        super().__init__(path, "rt", "utf-8")
 
     def read(self, count: int) -> str:
         """At most ``count`` characters; nothing at the end of the file."""
         piece: str = self.stream.read(count)
-        self.taken += len(piece)
-        require_allowed(self.taken, self.size, self.path)
+        self._take(len(piece))
         return piece
