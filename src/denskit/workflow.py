@@ -108,7 +108,7 @@ class Run(os.PathLike[str]):
         return f"<table><caption>{html.escape(str(self.path))}</caption>{rows}</table>"
 
     def _rows(self) -> dict[str, str]:
-        """What is known without computing anything, in words."""
+        """The state, settings and known errors in words; computes nothing."""
         found = overview_of(self.path)
         steps = f"{found.step} of {found.steps} steps" if found.steps else "no step yet"
         rows = {

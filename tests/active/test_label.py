@@ -356,12 +356,6 @@ def test_one_geometry_in_several_charges(tmp_path: Path) -> None:
     assert [atoms.get_forces()[0, 0] for atoms in found] == [0, 1, 0, -1]
 
 
-def test_a_journal_of_an_earlier_version_is_named(tmp_path: Path) -> None:
-    (tmp_path / "out.extxyz.progress").write_text('{"method": "mylab:emt", "frames": "0"}\n')
-    with pytest.raises(ValueError, match="of an earlier version, which did not record charges"):
-        label(crystals(1), tmp_path / "out.extxyz", method="mylab:emt")
-
-
 def test_a_calculator_that_cannot_be_told_the_charge(tmp_path: Path) -> None:
     frames = crystals(4)
     frames[1].info["charge"] = frames[2].info["charge"] = 1

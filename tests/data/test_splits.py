@@ -69,11 +69,6 @@ def test_sizes(file: Path, total: int, split: dict[str, Any], sizes: tuple[int, 
     assert f"{sizes[0]} train / {sizes[1]} valid / {sizes[2]} test" in splits.how
 
 
-def test_a_saved_split_is_never_drawn_again(file: Path) -> None:
-    with pytest.raises(ValueError, match=r"split.file=splits.json names a split that is there"):
-        divide(SplitConfig(file="splits.json"), pool=np.arange(9), groups=(), seed=0, path=file, test=True)
-
-
 def test_a_test_file_leaves_all_frames_to_train_and_valid(file: Path) -> None:
     assert _sizes(_divide(file, 1000, take_test=False)) == (950, 50, 0)
     assert _sizes(_divide(file, 1000, take_test=False, train=100)) == (100, 50, 0)

@@ -10,7 +10,7 @@ import ase
 import torch
 from torch import Tensor
 
-from denskit.batch import Batch, System, select
+from denskit.batch import Batch, select
 from denskit.data import read_file
 from denskit.data.config import DataConfig
 from denskit.data.frames import bare
@@ -18,7 +18,7 @@ from denskit.data.overlaps import overlaps
 from denskit.data.readers.ase_files import frames_in
 from denskit.data.readers.folders import read_warned
 from denskit.data.readers.formats import is_read_by_ase
-from denskit.data.writing import Originals, plain
+from denskit.data.writing import Originals
 from denskit.evaluation.novelty import CUTOFF, Surroundings, radial_features
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.base import ForceField
@@ -73,7 +73,7 @@ class Look(Surroundings):
 
 
 def look_at(
-    frames: Sequence[ase.Atoms] | Sequence[System],
+    frames: Sequence[ase.Atoms],
     potential: Potential | None,
     batch_size: int,
     elements: Tensor,
@@ -89,11 +89,12 @@ def look_at(
     alone, parts = torch.zeros_like(usable), torch.zeros(len(frames), dtype=torch.int64)
     features, numbers, owner = [], [], []
     cutoff = CUTOFF if potential is None else potential.cutoff
+    several = potential is not None and len(potential.models) > 1
     for rows in groups(range(len(frames)), batch_size, lambda row: len(frames[row])):
-        plain_frames = [_bare(frames[row]) for row in rows]
-        batch = batch_of(plain_frames)
+        structures = [bare(frames[row]) for row in rows]
+        batch = batch_of(structures)
         bad = unusable(batch, cutoff)
-        for system, _, _ in overlaps(system_of(frame, place) for place, frame in enumerate(plain_frames)):
+        for system, _, _ in overlaps(system_of(frame, place) for place, frame in enumerate(structures)):
             bad[system.index] = True
         usable[rows] = ~bad
         progress(rows[-1] + 1, f"{rows[-1] + 1} of {len(frames)} frames", len(frames))
@@ -101,13 +102,13 @@ def look_at(
         if not rows:
             continue
         if bool(bad.any()):
-            batch = batch_of([_bare(frames[row]) for row in rows])
+            batch = batch_of([bare(frames[row]) for row in rows])
         alone[rows], parts[rows] = _alone(batch, cutoff), _parts(batch)
         if potential is None:
             found = radial_features(batch, elements)
         else:
             found = _last_layer(potential.models[0], batch)
-            if len(potential.models) > 1:
+            if several:
                 evaluation = potential(batch)
                 assert evaluation.forces_std is not None
                 spread[rows] = largest_spread(batch.to(potential.device), evaluation.forces_std).cpu()
@@ -116,7 +117,6 @@ def look_at(
         owner.append(torch.tensor(rows)[batch.system_index])
     if not features:
         raise ValueError("no frame is usable: in each, atoms lie on each other, have flown apart or are not finite")
-    several = potential is not None and len(potential.models) > 1
     return Look(
         features=torch.cat(features), numbers=torch.cat(numbers), frame=torch.cat(owner), usable=usable,
         alone=alone, parts=parts, spread=spread if several else None,
@@ -144,7 +144,3 @@ def _last_layer(model: ForceField, batch: Batch) -> Tensor:
     ready = model.config.with_neighbors(batch.to(parameter.device, parameter.dtype))
     with torch.no_grad():
         return model.backbone(ready, l_out=0, execution=model.execution).nodes[0][:, 0]
-
-
-def _bare(frame: ase.Atoms | System) -> ase.Atoms:
-    return bare(plain(frame) if isinstance(frame, System) else frame)

@@ -25,13 +25,9 @@ class Journal:
     A last line notes that the output is written.  The journal then stays as long as frames have failed, so that the
     same call tries these again.
 
-    Args:
-        output: the file to write; the journal lies beside it.
-        origin: the frames and the method (:func:`origin_of`).
-        force: whether an output that the journal does not know is replaced.
-
-    Raises:
-        ValueError: An output that exists (and not ``force``); results of other frames or by another method.
+    output: the file to write; the journal lies beside it.  origin: :func:`origin_of`.  force: whether an output that
+    the journal does not know is replaced.  Raises ValueError for such an output otherwise, and for results of another
+    origin.
     """
 
     def __init__(self, output: Path, origin: Mapping[str, Any], *, force: bool) -> None:
@@ -46,11 +42,6 @@ class Journal:
         if lines and "written" in lines[-1] and (force or changes):  # of an output that is there and replaced, or gone
             self.path.unlink()
             lines = []
-        elif lines and "calculator" not in lines[0]:
-            raise ValueError(
-                f"{self.path} is of an earlier version, which did not record charges and settings of the calculator: "
-                "finish it with that version, or remove the file to begin again (nothing changed)"
-            )
         elif changes:
             method = lines[0].get("method")
             listed = in_words({key: values for key, values in changes.items() if key.startswith("calculator.")})
@@ -92,7 +83,7 @@ class Journal:
 
 
 def origin_of(structures: Sequence[ase.Atoms], method: str, calculator: Any) -> dict[str, Any]:
-    """What results belong to, as JSON: the frames with their charges and spins, the calculator with its parameters."""
+    """Origin of results, as JSON: the frames with their charges and spins, the calculator with its parameters."""
     parameters = getattr(calculator, "parameters", None)
     kind = type(calculator)
     return {

@@ -88,12 +88,12 @@ def label(
         journal = Journal(path, origin_of(structures, method, calculator), force=force)
         taken = len(journal.results)
         left = [number for number in range(len(structures)) if number not in journal.results]
-        failed, stopped, tell = 0, False, _Teller()
+        failed, stopped, told = 0, False, set[str]()
         for result in journal.labels.values():
-            tell(result)
+            _tell(result, told)
         results = _computed(structures, left, method, calculator, processes)
         for done, (number, result) in enumerate(results, start=taken + 1):
-            tell(journal.add(number, result))
+            _tell(journal.add(number, result), told)
             failed += "error" in result
             progress(done, counted(done, "frame") + (f", {failed} failed" if failed else ""), len(structures))
             stopped = done < len(structures) and stop()
@@ -115,7 +115,10 @@ def _write(path: Path, structures: Sequence[ase.Atoms], journal: Journal, method
         first, reason = next(iter(failures.items()))
         journal.path.unlink()
         raise ValueError(f"none of {len(failures)} frames could be labelled by {method}; frame {first}: {reason}")
-    found = [relabelled(structures[number], _arrays(result)) for number, result in journal.labels.items()]
+    found = []
+    for number, result in journal.labels.items():
+        arrays = {name: np.array(result[name]) for name in ("forces", "stress") if name in result}
+        found.append(relabelled(structures[number], {"energy": result["energy"], **arrays}))
     with atomic_write(path) as temporary:
         ase.io.write(temporary, found, format="extxyz")
     journal.end()
@@ -248,20 +251,9 @@ def _result(atoms: ase.Atoms) -> dict[str, Any]:
     return _method.result(atoms)
 
 
-def _arrays(result: dict[str, Any]) -> dict[str, Any]:
-    names = ("energy", "forces", "stress")
-    return {name: np.asarray(result[name]) if name != "energy" else result[name] for name in names if name in result}
-
-
-class _Teller:
-    """Warns of each note once."""
-
-    def __init__(self) -> None:
-        self.told: set[str] = set()
-
-    def __call__(self, result: Mapping[str, Any]) -> None:
-        """Warn of the notes of a result that are new."""
-        for note in result.get("notes", ()):
-            if note not in self.told:
-                self.told.add(note)
-                warn(f"frame {result['frame']}: {note}")
+def _tell(result: Mapping[str, Any], told: set[str]) -> None:
+    """Warn of the notes of a result that are not in ``told``, and add them."""
+    for note in result.get("notes", ()):
+        if note not in told:
+            told.add(note)
+            warn(f"frame {result['frame']}: {note}")

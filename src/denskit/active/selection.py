@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from denskit.active.frames import Look, look_at, read_frames
-from denskit.batch import System
 from denskit.data.base import evenly
-from denskit.data.writing import in_extxyz
+from denskit.data.writing import in_extxyz, plain
 from denskit.evaluation.evaluate import run_data
 from denskit.evaluation.novelty import nearest_distance, novelty
 from denskit.files import atomic_write, new_frames_file
@@ -100,7 +99,7 @@ def select(
     known = _training(given, train)
     _check(by, len(given), count, most_spread, has_training=bool(known))
     name = str(pool) if isinstance(pool, str | Path) else "the pool"
-    numbers = [frame.numbers if isinstance(frame, ase.Atoms) else frame.atomic_numbers for frame in [*frames, *known]]
+    numbers = [frame.numbers for frame in [*frames, *known]]
     elements = torch.from_numpy(np.unique(np.concatenate(numbers))).long()
     potential = _potential(given, device)
     for model in potential.models if potential is not None else ():
@@ -160,9 +159,7 @@ def write_selection(
     return path
 
 
-def _training(
-    models: Sequence[Model], train: str | Path | Sequence[ase.Atoms] | None
-) -> list[ase.Atoms] | list[System]:
+def _training(models: Sequence[Model], train: str | Path | Sequence[ase.Atoms] | None) -> list[ase.Atoms]:
     """The frames to compare with: those given, else those that the first model was trained on, else none.
 
     Replayed ones are among them.  Raises FileNotFoundError where files are gone.
@@ -172,12 +169,12 @@ def _training(
     if not models or isinstance(models[0], ForceField) or not RunFolder(Path(models[0])).config.is_file():
         return []
     run = Path(models[0])
-    found = list(evenly(run_data(run).train, MOST_TRAINING))
+    found = [plain(system) for system in evenly(run_data(run).train, MOST_TRAINING)]
     config = load_config(run)
     if config.training.replay is None:
         return found
     try:
-        return found + list(evenly(old_structures(config)[0], MOST_TRAINING))
+        return found + [plain(system) for system in evenly(old_structures(config)[0], MOST_TRAINING)]
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{run} replayed old structures, which are not there: {error}. Give the training frames (--train)"

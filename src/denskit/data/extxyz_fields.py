@@ -118,7 +118,7 @@ def _listed(value: Any) -> Any:
 
 
 class _Unread:
-    """What ASE does not read, or with the next field."""
+    """Stands for a field that ASE does not read, or reads with the next one."""
 
 
 def _read(name: str, value: Any) -> Any:

@@ -55,7 +55,7 @@ class LoadedData:
 
     @property
     def judged(self) -> dict[str, Source | None]:
-        """What a run is judged by, by part."""
+        """The sources that a run is judged by, by part."""
         return {"valid": self.valid, "test": self.test}
 
 
@@ -160,9 +160,9 @@ def _test_file(file: str, config: DataConfig, required: Sequence[str], train: So
 
 
 def warnings_of_test(config: DataConfig, data: LoadedData) -> list[str]:
-    """What would be found after a training only: warnings about the file ``data.test``, before the first step.
+    """Warnings about the file ``data.test`` before the first step, where it is small and training is in memory.
 
-    It is read where it is small and training is in memory, too.  Raises FileNotFoundError where it is not there.
+    Otherwise it is opened after the training only.  Raises FileNotFoundError where it is not there.
     """
     if config.test is None or not isinstance(data.test, Lazy) or address_of(config.test) is not None:
         return []

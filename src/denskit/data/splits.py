@@ -106,11 +106,8 @@ def divide(
     ``groups``: the group of every frame of the file (used by mode ``group``); ``test``: False where the test frames
     come from a file of their own; ``elements``: atomic numbers of every frame of the file, or empty where unknown.
     Where a random draw would leave an element to valid and test alone, frames or groups with rare elements are drawn
-    for training first.  Raises ValueError for an empty part, for more frames asked than there are, and for a saved
-    split (``split.file``), which :func:`denskit.data.loading.split_of` reads.
+    for training first.  Raises ValueError for an empty part, and for more frames asked than there are.
     """
-    if split.file is not None:
-        raise ValueError(f"{path}: split.file={split.file} names a split that is there, and none is drawn beside it")
     mode = split.mode or "random"
     seed = seed if split.seed is None else split.seed
     if mode == "published" and split.train is None and split.valid is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -245,7 +244,7 @@ def geometry_defects(structures: StructureArrays) -> dict[str, np.ndarray]:
 
 
 def remedy(defect: str, verb: str) -> str:
-    """What to do about frames of a defect of :func:`geometry_defects`."""
+    """The advice about frames of a defect of :func:`geometry_defects`."""
     if defect == NO_LATTICE:
         return (
             "Correct their cell (in extxyz the field Lattice, perhaps absent), or remove them; "
@@ -314,12 +313,6 @@ def _raise_close(structures: StructureArrays, index: int, one: int, other: int) 
         f"{structures.name}: atoms {one} and {other} of frame {index} (both counted from 0) are at one place, less "
         f"than {CLOSEST} Å apart. Remove one of them, or the frame"
     )
-
-
-def geometry_key(system: System) -> bytes:
-    """The same for structures of the same atoms, in one order, at the same places in the same cell, to 1e-6 Å."""
-    rounded = np.round(np.concatenate([system.positions, system.cell]), 6) + 0.0  # no -0
-    return blake2b(system.atomic_numbers.tobytes() + rounded.tobytes(), digest_size=16).digest()
 
 
 def numbered(places: np.ndarray, *, counted: bool = True) -> str:

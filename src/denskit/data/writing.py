@@ -70,12 +70,10 @@ class Originals:
             atoms = plain(system)
             atoms.info |= self.source.fields(system.index)
             return atoms
-        for index, atoms in self._atoms:
-            if index == system.index and np.array_equal(atoms.numbers, system.atomic_numbers):
-                return atoms
-            if index == system.index:
-                break
-        raise ValueError(f"{self.path}: frame {system.index} has changed since it was first read")
+        found = next((atoms for index, atoms in self._atoms if index == system.index), None)
+        if found is None or not np.array_equal(found.numbers, system.atomic_numbers):
+            raise ValueError(f"{self.path}: frame {system.index} has changed since it was first read")
+        return found
 
     def _in_file(self, files: Files, system: System) -> ase.Atoms:
         source, place = files.locate(system.index)

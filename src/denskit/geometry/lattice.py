@@ -43,16 +43,8 @@ def box_of(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: flo
     cell's own vector is ignored.  All three directions are periodic, because vesin's search along open directions takes
     minutes for wide wires and divides by zero for wider ones.
 
-    Args:
-        positions: [n, 3] Å, finite.
-        cell: [3, 3] Å, finite.
-        pbc: [3].
-        cutoff: Å.
-        name: of the structure, the start of messages.
-
-    Raises:
-        ValueError: No volume along periodic directions, or an extent beyond ``LARGEST``
-            cutoffs.
+    positions: [n, 3] Å, finite.  cell: [3, 3] Å, finite.  pbc: [3].  cutoff: Å.  name: the start of messages.
+    Raises ValueError for no volume along periodic directions, and for an extent beyond ``LARGEST`` cutoffs.
     """
     rows, change = short_basis(cell[pbc])
     repeats = np.linalg.norm(rows, axis=1).min(initial=np.inf)

@@ -59,7 +59,8 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
     flown apart, a flat or huge periodic cell, two atoms at one place (or an atom on its own image), and more than about
     ``MOST_EDGES`` edges of one system, estimated before the search.
     """
-    _check_cutoff(cutoff)
+    if not 0 < cutoff < math.inf:
+        raise ValueError(f"the cutoff is {cutoff} Å; give a finite number above 0")
     if max_neighbors is not None and max_neighbors < 1:
         raise ValueError(f"max_neighbors is {max_neighbors}: give at least 1, or None for no limit.")
     positions = batch.positions.detach().to("cpu", torch.float64).numpy()
@@ -79,16 +80,6 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
     return replace(batch, edges=found.to(batch.positions.device))
 
 
-def _check_cutoff(cutoff: float) -> None:
-    if not 0 < cutoff < math.inf:
-        raise ValueError(f"the cutoff is {cutoff} Å; give a finite number above 0")
-
-
-def _least_radius(box: Box) -> float:
-    """Smallest radius (Å) that vesin can search in a box."""
-    return float(np.linalg.norm(box.rows, axis=1).max() / LARGEST)
-
-
 def _system_edges(rule: _Rule, positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, name: str) -> _Edges:
     """All edges of one system in their final order."""
     check_numbers(positions, cell, name)
@@ -99,7 +90,7 @@ def _system_edges(rule: _Rule, positions: np.ndarray, cell: np.ndarray, pbc: np.
         assert kept is not None, "no longer edges are wanted"
         return kept
     box = box_of(positions, cell, pbc, rule.cutoff, name)
-    radius = rule.first_radius(_least_radius(box))
+    radius = rule.first_radius(least=float(np.linalg.norm(box.rows, axis=1).max() / LARGEST))  # that vesin can search
     while True:
         edges = _within(radius, box, name)
         _check_places(edges, name)

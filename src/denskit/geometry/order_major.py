@@ -37,10 +37,7 @@ def rows_of_degrees(l_max: int, m_max: int, degrees: tuple[int, ...]) -> tuple[i
 def pack_wigner(blocks: Sequence[Tensor], l_max: int, m_max: int) -> Tensor:
     """Matrix [E, K, (l_max + 1)^2] from packed node features (rows l * l + l + m) to order-major edge features.
 
-    Args:
-        blocks: per degree [E, 2l+1, 2l+1], rows 0, +1, -1, ... as in :class:`denskit.geometry.edge_frame.EdgeFrames`.
-        l_max: highest degree.
-        m_max: highest order that is kept.
+    blocks: per degree [E, 2l+1, 2l+1], rows 0, +1, -1, ... as in :class:`denskit.geometry.edge_frame.EdgeFrames`.
     """
     size = (l_max + 1) ** 2
     rows: list[Tensor] = []

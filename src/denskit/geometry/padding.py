@@ -73,11 +73,7 @@ def with_ghosts(part: Prepared, shape: Shape) -> Prepared:
         system_index=torch.cat((batch.system_index, batch.system_index.new_full((ghosts,), batch.num_systems))),
         n_atoms=torch.cat((batch.n_atoms, batch.n_atoms.new_full((1,), ghosts))),
     )
-    return replace(
-        _longer(part, ghosts),
-        batch=with_edges(larger, edges),
-        targets=_longer(part.targets, ghosts),
-    )
+    return replace(_longer(part, ghosts), batch=with_edges(larger, edges), targets=_longer(part.targets, ghosts))
 
 
 def _longer(container: Container, ghosts: int) -> Container:

@@ -143,17 +143,11 @@ class CoupledBlock:
 
 @dataclass(frozen=True)
 class CouplePlan:
-    """Layout of a depthwise tensor product with an edge, computed once from its channels.
+    """Layout of a depthwise tensor product with an edge, computed once from its channels."""
 
-    Args:
-        channels: C_l of the features, l = 0..l_max; the edge has the same degrees.
-        l_out: highest l3.
-        m_max: highest order wanted.
-    """
-
-    channels: tuple[int, ...]
-    l_out: int
-    m_max: int
+    channels: tuple[int, ...]  # C_l of the features, l = 0..l_max; the edge has the same degrees
+    l_out: int  # highest l3
+    m_max: int  # highest order wanted
 
     @cached_property
     def paths(self) -> tuple[tuple[CouplingPath, ...], ...]:

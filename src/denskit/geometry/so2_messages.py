@@ -221,11 +221,7 @@ class _WeighAndSum(torch.autograd.Function):
         for part in edges.chunks(values.shape[2]):
             rotated = torch.bmm(edges.matrix[part], grad.index_select(0, edges.target[part]))
             rotated = _by_head(rotated, weights[part])
-            torch.mul(
-                rotated,
-                weights[part][:, None, :, None],
-                out=_by_head(grad_values[part], weights[part]),
-            )
+            torch.mul(rotated, weights[part][:, None, :, None], out=_by_head(grad_values[part], weights[part]))
             torch.sum(rotated * _by_head(values[part], weights[part]), (1, 3), out=grad_weights[part])
         return None, grad_values, grad_weights
 

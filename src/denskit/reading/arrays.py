@@ -12,10 +12,7 @@ import numpy as np
 
 from denskit.reading.budget import Unreadable, naming, require_allowed
 
-_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:

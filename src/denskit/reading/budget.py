@@ -76,11 +76,7 @@ def _words(error: Exception) -> str:
     return text if text and isinstance(error, ValueError | PickleError) else f"{type(error).__name__}: {text}"
 
 
-PACKED: dict[str, Any] = {
-    ".xz": lzma.open,
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-}  # ending -> opener of compressed files
+PACKED: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}  # ending -> opener of compressed files
 
 
 class _Unpacked:

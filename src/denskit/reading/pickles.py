@@ -302,10 +302,6 @@ def _latin1(machine: Machine, text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _ordered_dict(_: Machine) -> dict[Any, Any]:
-    return {}
-
-
 def tensor(
     machine: Machine, storage: Any, offset: Any, shape: tuple[int, ...], stride: tuple[int, ...], *_unused: Any
 ) -> np.ndarray:
@@ -348,7 +344,7 @@ def storage_of(name: Any) -> tuple[str, str, int]:
 
 
 PLAIN: Names = {
-    ("collections", "OrderedDict"): _ordered_dict,  # of weights, or a tensor's backward hooks: none
+    ("collections", "OrderedDict"): lambda _: {},  # of weights, or a tensor's backward hooks: none
     ("numpy.core.multiarray", "scalar"): _scalar,
     ("numpy._core.multiarray", "scalar"): _scalar,
     ("numpy", "dtype"): _dtype,

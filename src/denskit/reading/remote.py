@@ -11,7 +11,7 @@ import hashlib
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,7 +114,7 @@ def _at(address: str) -> _Remote:
 
 
 def _versions(remote: _Remote, index: Sequence[str]) -> dict[str, dict[str, str]]:
-    """What changes with the contents of the file ("" its name), or of the files of the index."""
+    """Version of the file ("" its name), or of the files of the index; it changes with their contents."""
     folder = remote.path.rstrip("/")
     whole, parts = {"": remote.path}, {name: f"{folder}/{name}" for name in index}
     # a server of the web answers for a folder, too, with a page that lists it
@@ -142,17 +142,14 @@ def _replace(folder: Path, copy: Path, remote: _Remote, origin: dict[str, Any]) 
         shutil.rmtree(copy)
     copy.unlink(missing_ok=True)
     (folder / ORIGIN).unlink(missing_ok=True)
-    fetch: Callable[[str, str], None] = remote.system.get_file
     _LOG.info("copying %s to %s", remote.address, copy)
     with _naming(remote.address):
-        if list(origin["files"]) == [""]:
-            with atomic_write(copy) as temporary:
-                fetch(remote.path, str(temporary))
-        else:
+        if "" not in origin["files"]:
             copy.mkdir()
-            for name in origin["files"]:
-                with atomic_write(copy / name) as temporary:
-                    fetch(f"{remote.path.rstrip('/')}/{name}", str(temporary))
+        for name in origin["files"]:
+            with atomic_write(copy / name) as temporary:  # "": the copy itself
+                path = f"{remote.path.rstrip('/')}/{name}" if name else remote.path
+                remote.system.get_file(path, str(temporary))
     write_json(folder / ORIGIN, origin)
 
 

@@ -29,10 +29,8 @@ RMD17_URL = "https://figshare.com/ndownloader/files/23950376"  # one archive of 
 RMD17_SHA256 = "cddeea2ec2c4"  # first 12 hexadecimal digits, as the load-atoms package lists them
 TIMEOUT = 60.0  # s without an answer
 
-Say = Callable[[str], None]
 
-
-def download(name: str, molecule: str, *, say: Say, url: str | None = None) -> Path:
+def download(name: str, molecule: str, *, say: Callable[[str], None], url: str | None = None) -> Path:
     """Fetch ``molecule`` of ``name`` (md17 or rmd17) into the cache folder, unless it is there already.
 
     ``url`` replaces the public address (a mirror).  Returns the npz file.  Raises ValueError, leaving nothing behind,
@@ -48,7 +46,9 @@ def download(name: str, molecule: str, *, say: Say, url: str | None = None) -> P
         say(f"fetching {address}")
         _fetch(address, arrived)
         if name == "rmd17":
-            _compare(arrived, address)
+            if not (digest := sha256_of(arrived)).startswith(RMD17_SHA256):
+                published = f"the published rMD17 archive has {RMD17_SHA256}..."
+                raise ValueError(f"{address} gave a file of sha256 {digest}; {published}")
             arrived = _extract(arrived, path.name, Path(folder), address)
         _require_molecule(arrived, molecule, address)
         with atomic_write(path) as temporary:
@@ -75,12 +75,6 @@ def _fetch(url: str, path: Path) -> None:
         ) from None
     if length is not None and int(length) != path.stat().st_size:
         raise ValueError(f"{url} broke off after {path.stat().st_size} of {length} bytes; try again")
-
-
-def _compare(archive: Path, url: str) -> None:
-    digest = sha256_of(archive)
-    if not digest.startswith(RMD17_SHA256):
-        raise ValueError(f"{url} gave a file of sha256 {digest}; the published rMD17 archive has {RMD17_SHA256}...")
 
 
 def _extract(archive: Path, name: str, folder: Path, url: str) -> Path:

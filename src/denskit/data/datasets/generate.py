@@ -101,8 +101,20 @@ def write(trajectory: Trajectory, path: str | Path, *, name: str) -> None:
     """Write ``.npz`` (sGDML form, positions and forces in float32, energies in float64) or a format of ASE."""
     path = Path(path)
     if path.suffix == ".npz":
+        arrays: dict[str, Any] = {
+            "type": "d",
+            "name": name,
+            "theory": METHOD,
+            "recipe": trajectory.recipe,
+            "r_unit": "Ang",
+            "e_unit": "eV",
+            "z": trajectory.atoms.numbers.astype(np.uint8),
+            "R": trajectory.positions.astype(np.float32),
+            "E": trajectory.energies[:, None],
+            "F": trajectory.forces.astype(np.float32),
+        }
         with atomic_write(path) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **_arrays(trajectory, name))
+            np.savez_compressed(file, allow_pickle=False, **arrays)
         return
     frames = []
     for positions, energy, forces in zip(trajectory.positions, trajectory.energies, trajectory.forces, strict=True):
@@ -112,21 +124,6 @@ def write(trajectory: Trajectory, path: str | Path, *, name: str) -> None:
         frames.append(atoms)
     with atomic_write(path) as temporary:
         ase.io.write(temporary, frames)
-
-
-def _arrays(trajectory: Trajectory, name: str) -> dict[str, np.ndarray]:
-    return {
-        "type": np.array("d"),
-        "name": np.array(name),
-        "theory": np.array(METHOD),
-        "recipe": np.array(trajectory.recipe),
-        "r_unit": np.array("Ang"),
-        "e_unit": np.array("eV"),
-        "z": trajectory.atoms.numbers.astype(np.uint8),
-        "R": trajectory.positions.astype(np.float32),
-        "E": trajectory.energies[:, None],
-        "F": trajectory.forces.astype(np.float32),
-    }
 
 
 def _molecule(name: str) -> ase.Atoms:

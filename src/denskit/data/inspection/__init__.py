@@ -14,9 +14,8 @@ import numpy as np
 from denskit.data.base import Source, Subset, spaced_pairs
 from denskit.data.config import DataConfig
 from denskit.data.inspection import energy_consistency, forces, geometry, labels, stress
-from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.overview import Inspection, overview
-from denskit.data.inspection.sample import Sample, sample_of
+from denskit.data.inspection.sample import Finding, Sample, sample_of
 from denskit.data.readers.folders import read_given
 from denskit.data.readers.formats import open_unchecked
 from denskit.data.records import numbered_in
@@ -95,7 +94,7 @@ def findings_of(
 
 
 def wrong_units(source: Source) -> list[str]:
-    """What is said of a source whose labels seem to be in another unit than they were read in."""
+    """Findings about a source whose labels seem to be in another unit than they were read in, as text."""
     try:
         sample, _ = sample_of(Subset(source, spaced_pairs(len(source), SAMPLE), source.name), SAMPLE)
     except ValueError:  # no structure can be read: whoever uses one says so

@@ -9,10 +9,9 @@ import numpy as np
 
 from denskit.data.base import spaced
 from denskit.data.config import STRESS_UNITS
-from denskit.data.inspection.finding import Finding
-from denskit.data.inspection.meanings import FORCES_MEAN, STRESS_MEANS, Meanings, meaning, reversed_in_sign
+from denskit.data.inspection.meanings import FORCES_MEAN, STRESS_MEANS, Meanings, meaning
 from denskit.data.inspection.pairs import UNSTRAINED, Pairs
-from denskit.data.inspection.sample import Sample
+from denskit.data.inspection.sample import Finding, Sample
 
 FEWEST = 6  # pairs for a comparison
 MOST = 300  # pairs for a comparison
@@ -189,12 +188,9 @@ def energies_and_forces(sample: Sample) -> Iterator[Finding]:
             of=_disagreeing(found),
         )
     elif found.clear and not found.fine:
-        means, advice = meaning(
-            found.factor, {**FORCES_MEAN, **_per_atom(sample, found, found.pairs.by_forces, found.pairs.forces_blur)}
-        )
-        if found.factor < 0:
-            means = "the forces have the wrong sign (gradients?)" + (f", and {means}" if means else "")
-            advice = reversed_in_sign(advice, "forces")
+        per_atom = _per_atom(sample, found, found.pairs.by_forces, found.pairs.forces_blur)
+        wrong_sign = "the forces have the wrong sign (gradients?)"
+        means, advice = meaning(found.factor, {**FORCES_MEAN, **per_atom}, "forces", wrong_sign)
         yield sample.finding("problem", f"-F.dx is {found.factor:.3g} times dE over {found.told}", means, advice)
     elif found.near and len(wrong := _disagreeing(found)):
         told = "energies do not change as forces say between these and near frames"
@@ -215,10 +211,7 @@ def energies_and_stress(sample: Sample) -> Iterator[Finding]:
     volume = float(np.median(found.pairs.volume))
     virial = ("it is a virial, not divided by the volume", "Give it a name with virial in it, or divide it")
     per_atom = _per_atom(sample, found, found.pairs.by_stress, found.pairs.stress_blur)
-    means, advice = meaning(found.factor, {**STRESS_MEANS, volume: virial, **per_atom})
-    if found.factor < 0 and "virial" not in means:
-        means = WRONG_SIGN + (f", and {means}" if means else "")
-        advice = reversed_in_sign(advice, "stress")
+    means, advice = meaning(found.factor, {**STRESS_MEANS, volume: virial, **per_atom}, "stress", WRONG_SIGN)
     if found.vasp_order:
         means = ", and ".join(filter(None, (means, VASP_ORDER)))
         advice = ". ".join(filter(None, ("Write it as xx yy zz yz xz xy, or as nine numbers", advice)))
@@ -252,7 +245,7 @@ def _mixed_stresses(sample: Sample, forces: Comparison | None) -> Iterator[Findi
 
 
 def _other_kinds(pairs: Pairs) -> Iterator[tuple[str, float, np.ndarray]]:
-    """What stresses may be, by how much they are then too large, and what they would predict [P, 2]."""
+    """Possible mistakes in stresses: words, the factor by which they are then too large, their predictions [P, 2]."""
     yield WRONG_SIGN, -1.0, pairs.pulls
     yield VASP_ORDER, 1.0, pairs.vasp_pulls
     for unit, size in STRESS_UNITS.items():

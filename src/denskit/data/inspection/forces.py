@@ -10,10 +10,9 @@ import torch
 from denskit.data.base import collate, spaced
 from denskit.data.config import ENERGY_UNITS
 from denskit.data.inspection.energy_consistency import with_forces
-from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.geometry import squeezed
-from denskit.data.inspection.sample import Sample
-from denskit.geometry.lattice import lattices, wrapped
+from denskit.data.inspection.sample import Finding, Sample
+from denskit.geometry.lattice import nearest_image
 from denskit.geometry.neighbors import build_neighbors
 from denskit.runtime.progress import counted
 from denskit.units import BOHR, HARTREE
@@ -208,7 +207,7 @@ def _bonds(sample: Sample, place: int) -> np.ndarray:
     if not len(hydrogen) or not len(others):
         return np.zeros((0, 3))
     vectors = system.positions[hydrogen][:, None] - system.positions[others]
-    vectors = wrapped(vectors, lattices(system.cell[None], system.pbc), system.pbc)
+    vectors = nearest_image(vectors, system.cell, system.pbc)
     lengths = np.linalg.norm(vectors, axis=2)
     nearest, rows = lengths.argmin(axis=1), np.arange(len(hydrogen))
     length = lengths[rows, nearest]

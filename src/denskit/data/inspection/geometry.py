@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import blake2b
 
 import numpy as np
 
 from denskit.data.crowding import CROWDED, REACH, neighbors_expected
-from denskit.data.inspection.finding import Finding
-from denskit.data.inspection.sample import Sample
+from denskit.data.inspection.sample import Finding, Sample
 from denskit.data.overlaps import SHORTEST
 from denskit.data.periodicity import EMPTY, GONE, layer_gap
-from denskit.data.structure_arrays import close_pair, geometry_key
+from denskit.data.structure_arrays import close_pair
 from denskit.runtime.progress import counted
 
 OVERLAP, SQUEEZED = 0.3, 0.5  # of the sum of covalent radii; structures at 2000 K stay above 0.56
@@ -102,7 +102,9 @@ def twins(sample: Sample) -> Iterator[Finding]:
     first: dict[bytes, int] = {}
     again, different = np.zeros((2, len(structures)), dtype=bool)
     for place, system in enumerate(structures):
-        earlier = first.setdefault(geometry_key(system), place)
+        rounded = np.round(np.concatenate([system.positions, system.cell]), 6) + 0.0  # no -0
+        key = blake2b(system.atomic_numbers.tobytes() + rounded.tobytes(), digest_size=16).digest()
+        earlier = first.setdefault(key, place)
         again[place] = earlier != place
         different[place] = again[place] and _differ(sample, earlier, place)
     found, means = "the geometry of an earlier frame", "two methods, or calculations that did not converge"

@@ -10,9 +10,8 @@ import numpy as np
 from denskit.data.base import spaced
 from denskit.data.inspection.energy_consistency import with_forces, with_stress
 from denskit.data.inspection.energy_sums import fewest, fit_energies
-from denskit.data.inspection.finding import Finding, Severity
 from denskit.data.inspection.geometry import squeezed
-from denskit.data.inspection.sample import Sample
+from denskit.data.inspection.sample import Finding, Sample, Severity
 from denskit.data.readers.ase_files import NAMES, RESULTS
 from denskit.data.structure_arrays import LABELS, WITHOUT
 from denskit.units import HARTREE, KCAL_PER_MOL, KJ_PER_MOL
@@ -185,7 +184,7 @@ def by_the_atom(sample: Sample) -> Iterator[Finding]:
 
 
 def _left(counts: np.ndarray, energy: np.ndarray) -> float:
-    """Root mean square of what a sum over the elements leaves of energies, beside their standard deviation."""
+    """Root mean square of the residuals of a sum over the elements, over the standard deviation of the energies."""
     left = energy - counts @ np.linalg.lstsq(counts, energy, rcond=None)[0]
     return float(np.sqrt(np.mean(left**2)) / energy.std())
 

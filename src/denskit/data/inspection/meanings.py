@@ -61,8 +61,16 @@ FORCES_MEAN: Meanings = {
 STRESS_MEANS: Meanings = {**_ENERGIES_MEAN, **_STRESS_MEANS}
 
 
-def meaning(factor: float, meanings: Meanings) -> tuple[str, str]:
-    """Meaning and remedy of the nearest known factor, if one is near."""
+def meaning(factor: float, meanings: Meanings, label: str, wrong_sign: str) -> tuple[str, str]:
+    """Meaning and remedy of the nearest known factor, if one is near; ``wrong_sign``: of the label, if negative."""
+    means, advice = _of_size(factor, meanings)
+    if factor < 0 and "virial" not in means:
+        means = wrong_sign + (f", and {means}" if means else "")
+        advice = _reversed_in_sign(advice, label)
+    return means, advice
+
+
+def _of_size(factor: float, meanings: Meanings) -> tuple[str, str]:
     known = {**meanings, 1.0: ("", "")}
     far = {value: abs(np.log(abs(factor) / value)) for value in known}
     likely = sorted((value for value in known if far[value] < _WITHIN), key=far.__getitem__)
@@ -76,7 +84,7 @@ def meaning(factor: float, meanings: Meanings) -> tuple[str, str]:
     return ", or ".join(named), known[likely[0]][1]
 
 
-def reversed_in_sign(advice: str, label: str) -> str:
+def _reversed_in_sign(advice: str, label: str) -> str:
     """The advice, with a change of the sign of a label."""
     multiply = f"Multiply the {label} of the file by "
     if advice.startswith(multiply):

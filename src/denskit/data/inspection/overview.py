@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from ase.data import chemical_symbols
 
-from denskit.data.inspection.finding import Finding
-from denskit.data.inspection.sample import Sample
+from denskit.data.inspection.sample import Finding, Sample
 from denskit.data.structure_arrays import LABELS
 
 Range = tuple[float, float, float]  # smallest, mean, largest

@@ -1,4 +1,4 @@
-"""The structures that the checks look at: all of a file in memory, or a part of a large source."""
+"""The structures that the checks look at, all of a file in memory or a part of a large source, and their findings."""
 
 from __future__ import annotations
 
@@ -6,21 +6,41 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
 from denskit.batch import System
 from denskit.data.base import Source, Subset, spaced_pairs
 from denskit.data.inspection.energy_groups import energy_split
-from denskit.data.inspection.finding import Finding, Severity
 from denskit.data.inspection.nearest import Nearest, nearest_of
 from denskit.data.inspection.pairs import Pairs, pairs_of
 from denskit.data.periodicity import open_gaps
 from denskit.data.records import Joined, Records
-from denskit.data.structure_arrays import Missing, StructureArrays, geometry_defects, remedy
+from denskit.data.structure_arrays import Missing, StructureArrays, geometry_defects, numbered, remedy
 
 OUTSIDE = 1e6  # Å: larger coordinates come from exploded simulations
 UNREADABLE = 5  # records whose errors are shown
+Severity = Literal["problem", "note"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that a check found, in words for a user."""
+
+    severity: Severity
+    found: str  # with numbers
+    means: str = ""  # the most likely cause
+    advice: str = ""  # the remedy, with the option
+    frames: tuple[int, ...] = ()  # numbers of all frames concerned, counted from 0
+    where: str = ""  # these frames in words, where numbers alone do not tell: those of several files
+
+    def __str__(self) -> str:
+        """One line."""
+        where = f" ({self.where or numbered(np.array(self.frames), counted=False)})" if self.frames else ""
+        means = f": {self.means}" if self.means else ""
+        advice = f". {self.advice}" if self.advice else ""
+        return f"{self.severity}: {self.found}{where}{means}{advice}"
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ import numpy as np
 from denskit.data.config import STRESS_UNITS
 from denskit.data.inspection import forces
 from denskit.data.inspection.energy_consistency import energies_and_stress, with_forces, with_stress
-from denskit.data.inspection.finding import Finding
 from denskit.data.inspection.meanings import stress_in
-from denskit.data.inspection.sample import Sample
+from denskit.data.inspection.sample import Finding, Sample
 from denskit.data.periodicity import VACUUM, has_vacuum
 from denskit.units import GPA
 

@@ -148,11 +148,6 @@ def _is_for_an_element(path: Path, word: str) -> bool:
     return extxyz.is_extxyz(path) or (word.isalpha() and len(word) <= 2)
 
 
-def _frame_number(value: Any) -> int | None:
-    """A field ``fid`` as a number; None where it is something else, which other programs may mean by the name."""
-    return int(value) if isinstance(value, int | np.integer) else None
-
-
 class _Reader:
     """Reads frames once and collects the names of their fields."""
 
@@ -181,6 +176,7 @@ class _Reader:
         self._note_mixture(fields, index)
         n = len(atoms)
         energy, forces = self._label("energy", fields, index, 1), self._label("forces", fields, index, 3 * n)
+        fid = atoms.info.get("fid")  # other programs may mean something else by it
         return System(
             positions=np.array(atoms.positions, dtype=np.float64),
             atomic_numbers=np.array(atoms.numbers, dtype=np.int64),
@@ -194,7 +190,7 @@ class _Reader:
             index=index,
             group=self._group(fields, index),
             sid=str(atoms.info.get("sid", "")),
-            fid=_frame_number(atoms.info.get("fid")),
+            fid=int(fid) if isinstance(fid, int | np.integer) else None,
             electrons=electrons_in(atoms.info),
             of_model=self._is_of_model(fields),
         )

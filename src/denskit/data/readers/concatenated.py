@@ -65,8 +65,6 @@ def read_concatenated(
     )
     unit_text = "eV" if config.units == "auto" else f"{config.units}, converted to eV (data.units)"
     message = f"{path}: {counted(count, 'concatenated frame')}; energies in {unit_text}, lengths in Å"
-    # Of molecules nobody expects fixed atoms.
-    free = (
-        "" if "fixed" in arrays or not structures.pbc.any() else "; no array fixed, so no atom is held in relaxations"
-    )
-    return structures, [message + free]
+    if "fixed" not in arrays and structures.pbc.any():  # of molecules nobody expects fixed atoms
+        message += "; no array fixed, so no atom is held in relaxations"
+    return structures, [message]

@@ -1,4 +1,4 @@
-"""What ASE's reader of extxyz leaves out: empty values, stress of six numbers, frames after a blank line."""
+"""Beside ASE's reader of extxyz: empty values, stress of six numbers, errors for frames that it would leave out."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def read_warned(path: str | Path, config: DataConfig, read: Reader) -> Source:
 
 
 def read_given(path: str | Path, config: DataConfig, read: Reader, *, strict: bool = False) -> tuple[Source, list[str]]:
-    """What a user gives: a file, a folder of shards, or the files of a folder or pattern in the order of their names.
+    """A file, a folder of shards, or the files of a folder or pattern in the order of their names.
 
     ``read``: the reader of one file.  One of several that cannot be read is left out with a warning, or an error with
     ``strict``, for trainings.  Returns structures and messages.  Raises ValueError and FileNotFoundError as ``read``,

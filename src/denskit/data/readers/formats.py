@@ -40,10 +40,7 @@ _WITH_TEXT = (".extxyz.xz", ".extxyz")  # shards only with their text beside the
 LABEL_KEYS = tuple(f"{label}_key" for label in LABELS)
 _USED_BY = {  # setting: endings of the files that it is for, and what they are
     "fixed": ((".lmdb", "data.mdb", ".pkl"), "objects of OC20 and OC22 (*.lmdb, *.pkl)"),
-    "oc20_ref": (
-        tuple(_SHARDS),
-        "records with a sid (OC20's *.lmdb and raw downloads, also converted)",
-    ),
+    "oc20_ref": (tuple(_SHARDS), "records with a sid (OC20's *.lmdb and raw downloads, also converted)"),
     "energies": ((".extxyz.xz", ".extxyz"), "OC20's raw downloads (*.extxyz.xz with *.txt.xz)"),
 }
 
@@ -158,22 +155,18 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
 def files_in(path: Path) -> list[Path]:
     """The ordinary files of structures in a folder, or that a pattern such as ``calc/*/OUTCAR`` names, by name.
 
-    None for a file, for a folder of shards, and where a pattern has no file.
+    Empty for a file, for a folder of shards, and where a pattern has no file.
     """
     if glob.has_magic(str(path)) and not path.exists():
-        return sorted(file for file in map(Path, glob.glob(_pattern(path), recursive=True)) if file.is_file())
+        there = next(folder for folder in path.parents if folder.exists())  # may have brackets in its name
+        pattern = os.path.join(glob.escape(str(there)), path.relative_to(there))
+        return sorted(file for file in map(Path, glob.glob(pattern, recursive=True)) if file.is_file())
     if not path.is_dir() or (path / INDEX).is_file() or (path / PROGRESS).is_file():
         return []
     inside = sorted(path.iterdir())
     if any(_ending(file) is not None for file in inside):
         return []
     return [file for file in inside if _holds_frames(file)]
-
-
-def _pattern(path: Path) -> str:
-    """The pattern of a path, where folders that are there may have brackets in their names."""
-    there = next(folder for folder in path.parents if folder.exists())
-    return os.path.join(glob.escape(str(there)), path.relative_to(there))
 
 
 def is_there(path: Path) -> bool:

@@ -18,20 +18,13 @@ from denskit.data.structure_arrays import StructureArrays
 from denskit.reading.arrays import read_npz as read_arrays
 from denskit.units import BOHR
 
-SPELLINGS = (
-    {
-        "ev": "eV",
-        "kcal/mol": "kcal/mol",
-        "kcal mol^-1": "kcal/mol",
-        "kj/mol": "kJ/mol",
-        "hartree": "Hartree",
-    }
-    | {name: "Hartree" for name in ("ha", "eh", "a.u.", "au")}
-    | {name: "Ry" for name in ("ry", "rydberg")}
-)
-LENGTH_UNITS = {name: 1.0 for name in ("ang", "angstrom", "å", "a")} | {
-    name: BOHR for name in ("bohr", "a0", "au", "a.u.")
-}
+SPELLINGS = {
+    "ev": "eV", "kcal/mol": "kcal/mol", "kcal mol^-1": "kcal/mol", "kj/mol": "kJ/mol", "ry": "Ry", "rydberg": "Ry",
+    "hartree": "Hartree", "ha": "Hartree", "eh": "Hartree", "a.u.": "Hartree", "au": "Hartree",
+}  # fmt: skip
+LENGTH_UNITS = {
+    "ang": 1.0, "angstrom": 1.0, "å": 1.0, "a": 1.0, "bohr": BOHR, "a0": BOHR, "au": BOHR, "a.u.": BOHR,
+}  # fmt: skip
 FORMS = (  # positions, energy, forces, atomic numbers
     ("R", "E", "F", "z"),
     ("coords", "energies", "forces", "nuclear_charges"),

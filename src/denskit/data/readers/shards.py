@@ -47,31 +47,29 @@ PROGRESS = "progress.jsonl"  # of a conversion that has not finished
 OPEN_FILES = 256  # shards kept open at once; processes are commonly allowed 1024 files
 LONGEST_HEADER = 1 << 20  # bytes; ours have about 2,000
 _TYPES = {"F64": np.float64, "F32": np.float32, "I64": np.int64, "U8": np.uint8, "BOOL": np.bool_}
-# Columns of structures and of atoms, with the shape of a row.
-_OF_STRUCTURES: dict[str, tuple[int, ...]] = {"cell": (3, 3), "pbc": (3,), "denoise": ()}
-_OF_ATOMS: dict[str, tuple[int, ...]] = {"positions": (3,), "atomic_numbers": (), "fixed": (), "tags": ()}
-_LABELS_OF_STRUCTURES: dict[str, tuple[int, ...]] = {"energy": (), "stress": (3, 3), "relaxed_energy": (), "fid": ()}
-_LABELS_OF_ATOMS: dict[str, tuple[int, ...]] = {"forces": (3,), "relaxed_positions": (3,)}
+_OF_ATOMS = ("positions", "atomic_numbers", "fixed", "tags", "forces", "relaxed_positions")
+_SHAPES: dict[str, tuple[int, ...]] = {  # of a row of each column
+    "cell": (3, 3), "pbc": (3,), "denoise": (), "energy": (), "stress": (3, 3), "relaxed_energy": (), "fid": (),
+    "positions": (3,), "atomic_numbers": (), "fixed": (), "tags": (), "forces": (3,), "relaxed_positions": (3,),
+}  # fmt: skip
+LABELS = ("energy", "stress", "relaxed_energy", "fid", "forces", "relaxed_positions")  # columns that may be absent
 _NUMBERS = 256  # values of an atomic number in a column
 _WORDS = ("sid", "group")
-LABELS = (*_LABELS_OF_STRUCTURES, *_LABELS_OF_ATOMS)
 
 
 def write_shard(path: Path, systems: Sequence[System]) -> None:
     """Write structures (at least one) as one shard, atomically."""
     columns: dict[str, np.ndarray] = {"starts": _starts([len(system) for system in systems])}
-    for name in _OF_STRUCTURES:
-        columns[name] = np.stack([np.asarray(getattr(system, name)) for system in systems])
-    for name in _OF_ATOMS:
-        columns[name] = np.concatenate([getattr(system, name) for system in systems])
-    for name, shape in (_LABELS_OF_STRUCTURES | _LABELS_OF_ATOMS).items():
+    for name, shape in _SHAPES.items():
         values = [getattr(system, name) for system in systems]
-        has = np.array([value is not None for value in values])
-        if has.any():
+        if name in LABELS:
+            has = np.array([value is not None for value in values])
+            if not has.any():
+                continue
             columns[f"has_{name}"] = has
-            empty = [np.zeros((len(system), *shape) if name in _LABELS_OF_ATOMS else shape) for system in systems]
-            filled = [zero if value is None else np.asarray(value) for value, zero in zip(values, empty, strict=True)]
-            columns[name] = np.concatenate(filled) if name in _LABELS_OF_ATOMS else np.stack(filled)
+            empty = [np.zeros((len(system), *shape) if name in _OF_ATOMS else shape) for system in systems]
+            values = [zero if value is None else value for value, zero in zip(values, empty, strict=True)]
+        columns[name] = np.concatenate(values) if name in _OF_ATOMS else np.stack(values)
     for name in _WORDS:
         words = [getattr(system, name).encode() for system in systems]
         if any(words):
@@ -218,11 +216,11 @@ class _Columns:
     def _check(self, count: int) -> None:
         """Raise ValueError where a required column is absent or has other than one row a structure or an atom."""
         atoms = self.places["positions"][1][0]
-        rows = {"starts": (count + 1,), **{name: (count, *shape) for name, shape in _OF_STRUCTURES.items()}}
-        rows |= {name: (atoms, *shape) for name, shape in _OF_ATOMS.items()}
-        for name, shape in (_LABELS_OF_STRUCTURES | _LABELS_OF_ATOMS).items():
-            if name in self.places:
-                rows |= {f"has_{name}": (count,), name: (atoms if name in _LABELS_OF_ATOMS else count, *shape)}
+        rows = {"starts": (count + 1,)}
+        for name, shape in _SHAPES.items():
+            if name in self.places or name not in LABELS:
+                rows[name] = (atoms if name in _OF_ATOMS else count, *shape)
+                rows |= {f"has_{name}": (count,)} if name in LABELS else {}
         for name in _WORDS:
             if name in self.places or f"{name}_starts" in self.places:
                 rows |= {f"{name}_starts": (count + 1,), name: (math.prod(self.places[name][1]),)}
@@ -247,12 +245,11 @@ class _Columns:
         """One structure.  ``System.index`` is its place in the shard."""
         with naming(f"{self.path}, record {record}", "is damaged; copy or convert the file again"):
             begin, end = self.rows("starts", record, record + 2).tolist()
-            fields: dict[str, Any] = {name: self.rows(name, record, record + 1)[0] for name in _OF_STRUCTURES}
-            fields |= {name: self.rows(name, begin, end) for name in _OF_ATOMS}
-            for name in LABELS:
-                if name in self.places and self.rows(f"has_{name}", record, record + 1)[0]:
-                    of_atoms = name in _LABELS_OF_ATOMS
-                    fields[name] = self.rows(name, begin, end) if of_atoms else self.rows(name, record, record + 1)[0]
+            fields: dict[str, Any] = {
+                name: self.rows(name, begin, end) if name in _OF_ATOMS else self.rows(name, record, record + 1)[0]
+                for name in _SHAPES
+                if name not in LABELS or (name in self.places and self.rows(f"has_{name}", record, record + 1)[0])
+            }
             fields |= {name: self._word(name, record) for name in _WORDS if f"{name}_starts" in self.places}
         for name in ("positions", "forces", "relaxed_positions"):
             if name in fields:
