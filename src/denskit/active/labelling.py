@@ -117,8 +117,9 @@ def _write(path: Path, structures: Sequence[ase.Atoms], journal: Journal, method
         raise ValueError(f"none of {len(failures)} frames could be labelled by {method}; frame {first}: {reason}")
     found = []
     for number, result in journal.labels.items():
-        arrays = {name: np.array(result[name]) for name in ("forces", "stress") if name in result}
-        found.append(relabelled(structures[number], {"energy": result["energy"], **arrays}))
+        labels: dict[str, Any] = {"energy": result["energy"]}
+        labels |= {name: np.array(result[name]) for name in ("forces", "stress") if name in result}
+        found.append(relabelled(structures[number], labels))
     with atomic_write(path) as temporary:
         ase.io.write(temporary, found, format="extxyz")
     journal.end()

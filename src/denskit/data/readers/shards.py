@@ -216,7 +216,7 @@ class _Columns:
     def _check(self, count: int) -> None:
         """Raise ValueError where a required column is absent or has other than one row a structure or an atom."""
         atoms = self.places["positions"][1][0]
-        rows = {"starts": (count + 1,)}
+        rows: dict[str, tuple[int, ...]] = {"starts": (count + 1,)}
         for name, shape in _SHAPES.items():
             if name in self.places or name not in LABELS:
                 rows[name] = (atoms if name in _OF_ATOMS else count, *shape)
