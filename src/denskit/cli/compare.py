@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from denskit.cli.options import Force
 from denskit.cli.output import give
@@ -32,8 +33,6 @@ def compare(
 
       denskit compare plain=runs/a0 plain=runs/a1 dens=runs/b0 dens=runs/b1 -o runs/compared
     """
-    from rich.console import Console
-
     from denskit.analysis.study_plots import plot_study_results
     from denskit.evaluation.study.comparison import compare_runs
     from denskit.evaluation.study.tables import as_rich, write_tables

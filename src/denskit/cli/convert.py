@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from denskit.cli.output import give
 from denskit.cli.sets import with_settings
@@ -35,8 +36,6 @@ def convert(
 
       denskit data convert md.lmdb -o oc20_md data.origin=md data.missing=mask
     """  # fmt: skip
-    from rich.console import Console
-
     from denskit.data.convert import convert as write
     from denskit.data.readers.shards import read_index
     from denskit.training.load_config import data_config
@@ -59,8 +58,6 @@ def verify(
 
     Example:  denskit data verify oc20_2M
     """
-    from rich.console import Console
-
     from denskit.data.convert import verify as check
 
     with progress_bar(Console(stderr=True)) as progress:

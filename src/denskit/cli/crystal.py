@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column
 
 from denskit.cli.opening import open_potential, open_structures, references_of
 from denskit.cli.options import Device, HowRead, Kernels, refuse
-from denskit.cli.output import complain, give, table_console
+from denskit.cli.output import complain, give, show_table, table_console
 from denskit.cli.sets import origin_of_file, reading_settings
 from denskit.cli.stopping import stoppable
 
@@ -58,8 +61,6 @@ def crystal(
 
       denskit crystal runs/mine Si.cif --conductivity --reference dft -o silicon
     """
-    from rich.console import Console
-
     from denskit.analysis.crystal_plots import plot_crystals
     from denskit.analysis.crystal_results import is_measured
     from denskit.data.writing import Originals
@@ -98,18 +99,12 @@ def crystal(
 
 
 def _print(found: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Column, Table
-
     from denskit.analysis.crystal_results import crystal_table, remarks
 
     header, rows = crystal_table(found)
     if rows:
-        table = Table(*(Column(name, overflow="fold") for name in header))
-        for row in rows:
-            table.add_row(*map(escape, row))
-        table_console().print(table)
+        columns = [Column(name, overflow="fold") for name in header]
+        show_table(columns, (map(escape, row) for row in rows), table_console())
     console = Console(soft_wrap=True, markup=False)
     for one in found:
         for text in remarks(one):

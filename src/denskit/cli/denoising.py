@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column
 
-from denskit.cli.output import give
+from denskit.cli.output import give, show_table
 from denskit.files import new_file, output_folder, write_json
 
 if TYPE_CHECKING:
@@ -49,11 +48,10 @@ def show_denoising(run: Path, source: str | None, output: Path | None, *, force:
 
 
 def _print(found: Sequence[Recovery], title: str) -> None:
-    table = Table(title=title)
-    for name in ("sigma (Å)", "corruption ratio", "atoms corrupted", "forces encoded", "without forces"):
-        table.add_column(name, justify="right")
+    names = ("sigma (Å)", "corruption ratio", "atoms corrupted", "forces encoded", "without forces")
+    rows = []
     for cell in found:
         informed = "-" if cell.with_forces is None else f"{cell.with_forces:.3f}"
-        cells = (f"{cell.sigma:.4g}", f"{cell.corruption_ratio:.3g}", f"{cell.atoms}", informed)
-        table.add_row(*cells, f"{cell.without_forces:.3f}")
-    Console().print(table)
+        noise = (f"{cell.sigma:.4g}", f"{cell.corruption_ratio:.3g}", f"{cell.atoms}")
+        rows.append((*noise, informed, f"{cell.without_forces:.3f}"))
+    show_table([Column(name, justify="right") for name in names], rows, title=title)

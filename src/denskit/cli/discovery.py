@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from denskit.cli.opening import references_of
 from denskit.cli.output import complain, give
@@ -52,8 +54,6 @@ def show_discovery(
     resume: bool,
 ) -> None:
     """Relax the materials of a file, judge them, and print the table.  Raises ValueError without an output folder."""
-    from rich.console import Console
-
     from denskit.evaluation.conductivities import KnownConductivities
     from denskit.evaluation.convex_hull import ConvexHull
     from denskit.evaluation.discovery import RESULT, TABLE, Materials, discover_into, rmsd_function
@@ -101,9 +101,6 @@ def show_discovery(
 
 
 def _print(found: dict[str, Any], title: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table("quantity", "value", title=title, title_justify="left")
     for name, key, form in ROWS:
         if key in found:

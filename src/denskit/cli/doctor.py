@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from denskit.cli.output import give
+from denskit.cli.output import give, show_table
 
 PACKAGES = ("denskit", "torch", "numpy", "numba", "ase", "vesin", "pydantic", "safetensors", "tblite", "e3nn")
 
@@ -17,8 +17,6 @@ def doctor() -> None:
     import platform
 
     import torch
-    from rich.console import Console
-    from rich.table import Table
 
     from denskit.models import MODELS
     from denskit.training.run_folder import version_of
@@ -35,10 +33,7 @@ def doctor() -> None:
         "CUDA": _cuda(),
     }
     give(**found)
-    table = Table("item", "found", title="denskit doctor")
-    for row in found.items():
-        table.add_row(*row)
-    Console().print(table)
+    show_table(("item", "found"), found.items(), title="denskit doctor")
 
 
 def _waiting() -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
 from denskit.cli.denoising import show_denoising
 from denskit.cli.discovery import show_discovery
@@ -157,8 +158,6 @@ def _judge(
     batch_size: int,
 ) -> None:
     """Errors of energy, forces and stress: the table and its files."""
-    from rich.console import Console
-
     from denskit.evaluation.evaluate import evaluate as evaluate_model
     from denskit.evaluation.evaluate import evaluate_splits, is_own
     from denskit.files import new_file, output_folder

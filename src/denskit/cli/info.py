@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from denskit.cli.output import give
+from denskit.cli.output import give, show_table
 from denskit.cli.sets import with_settings
 
 if TYPE_CHECKING:
@@ -62,10 +61,8 @@ def _show_model(path: Path) -> None:
 
     header = read_header(model_file(path))
     give(**header)
-    table = Table("field", "value", title=escape(str(path)))
-    for name, value in dotted(header):
-        table.add_row(name, escape(str(value)))
-    Console().print(table)
+    rows = ((name, escape(str(value))) for name, value in dotted(header))
+    show_table(("field", "value"), rows, title=escape(str(path)))
 
 
 def _show_structures(path: Path, settings: list[str]) -> None:
@@ -80,11 +77,8 @@ def _show_structures(path: Path, settings: list[str]) -> None:
 
 
 def _print(found: Inspection) -> None:
-    table = Table("quantity", "value", title=escape(found.file), title_justify="left")
-    for row in _rows(found).items():
-        table.add_row(*row)
     console = Console()
-    console.print(table)
+    show_table(("quantity", "value"), _rows(found).items(), console, title=escape(found.file), title_justify="left")
     lines = [*(f"note: {note}" for note in found.notes), *map(str, found.findings)]
     lines += ["frames are counted from 0"] * any(finding.frames for finding in found.findings)
     for line in lines:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from denskit.cli.options import Force
 from denskit.cli.output import give
@@ -42,8 +43,6 @@ def label(
 
       denskit label chosen.extxyz -o labelled.extxyz --with mylab:vasp --processes 4
     """
-    from rich.console import Console
-
     from denskit.active import label as compute
 
     console = Console(soft_wrap=True, markup=False)

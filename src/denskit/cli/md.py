@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
 from denskit.cli.opening import gains_by_recording, open_potential
 from denskit.cli.options import Committee, Device, Kernels, Processes
@@ -141,15 +142,6 @@ def _acting(ensemble: str, **given: float | None) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _require_molecules(structures: list[Atoms], file: Path, rotation: bool | None) -> None:
-    """Raise ValueError for the option of molecules where no structure is one."""
-    if rotation is not None and all(atoms.pbc.any() or atoms.constraints for atoms in structures):
-        raise ValueError(
-            f"--{'no-' * (not rotation)}rotation acts on molecules that are neither periodic nor have fixed atoms; "
-            f"{file} has none. Leave it out, or remove the periodicity of a molecule in a box"
-        )
-
-
 def _steps(steps: int | None, time: float | None, timestep: float) -> int:
     for name, value, unit in (("--time", time, "ps"), ("--timestep", timestep, "fs")):
         if value is not None and not 0 < value < float("inf"):
@@ -179,11 +171,18 @@ def _read(model: Path, file: Path, index: str | None) -> list[Atoms]:
 
 
 def _looked_at(structures: list[Atoms], file: Path, rotation: bool | None) -> list[Atoms]:
-    """The structures, after a warning of those that no model has seen.  Raises as :func:`_require_molecules`."""
+    """The structures, after a warning of those that no model has seen.
+
+    Raises ValueError for the option of molecules where no structure is one.
+    """
     from denskit.data.overlaps import geometry_warnings
     from denskit.simulation.structures import system_of
 
-    _require_molecules(structures, file, rotation)
+    if rotation is not None and all(atoms.pbc.any() or atoms.constraints for atoms in structures):
+        raise ValueError(
+            f"--{'no-' * (not rotation)}rotation acts on molecules that are neither periodic nor have fixed atoms; "
+            f"{file} has none. Leave it out, or remove the periodicity of a molecule in a box"
+        )
     systems = [system_of(atoms, place) for place, atoms in enumerate(structures)]
     for warning in geometry_warnings(systems, f"{file} (the frames that are simulated)"):
         typer.echo(warning, err=True)
@@ -275,8 +274,6 @@ def _in_words(cost: DynamicsCost, plan: DynamicsPlan, done: int) -> str:
 def _simulate(
     potential: DividedPotential, structures: list[Atoms], plan: DynamicsPlan, *, resume: bool, compiled: bool
 ) -> None:
-    from rich.console import Console
-
     from denskit.simulation.dynamics.folder import molecular_dynamics
     from denskit.simulation.dynamics.loop import ends_in_words
 
@@ -300,8 +297,9 @@ def _simulate(
         folder=plan.folder, stable=outcome.state.batch.num_systems, replicas=len(structures), steps=outcome.state.step,
         interrupted=outcome.interrupted, failures=[str(failure) for failure in outcome.failures],
     )  # fmt: skip
-    frames = _frames_in_words(outcome, plan, resumed=resume)
-    console.print(f"{reached}; {_ended(outcome, plan)}{_threads(potential)}; wrote {frames} to {plan.folder}")
+    frames, step = _frames_in_words(outcome, plan, resumed=resume), outcome.state.step
+    ended = f"{'interrupted' if outcome.interrupted else 'ended'} at {step * plan.settings.timestep / 1000:g} ps"
+    console.print(f"{reached}; {ended} (step {step}){_threads(potential)}; wrote {frames} to {plan.folder}")
     if outcome.interrupted:
         work.leave(f"the state is saved in {plan.folder}")
     if not outcome.state.batch.num_systems and not all(failure.uncertain for failure in outcome.failures):
@@ -350,9 +348,3 @@ def _frames_in_words(outcome: Outcome, plan: DynamicsPlan, *, resumed: bool) -> 
         return f"frames ({which})"
     count = counted(outcome.state.step // plan.frame_every + 1 + last, "frame")
     return f"{'up to ' if outcome.failures else ''}{count} of each simulation ({which})"
-
-
-def _ended(outcome: Outcome, plan: DynamicsPlan) -> str:
-    step = outcome.state.step
-    time = f"{step * plan.settings.timestep / 1000:g} ps (step {step})"
-    return f"{'interrupted' if outcome.interrupted else 'ended'} at {time}"

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Column
 
-from denskit.cli.output import give
+from denskit.cli.output import give, show_table
 
 app = typer.Typer(invoke_without_command=True)
 ENERGY, FORCES = "energy_mae_meV", "forces_mae_meV_per_A"
@@ -33,12 +33,12 @@ def models(context: typer.Context) -> None:
 
     if context.invoked_subcommand is not None:
         return
-    table = Table("model", "purpose", "energy (meV)", "forces (meV/Å)")
-    for card in cards().values():
-        errors = [f"{card.errors[name]:.1f}" for name in (ENERGY, FORCES)]
-        table.add_row(f"{PREFIX}{card.name}", card.purpose, *errors)
+    rows = [
+        (f"{PREFIX}{card.name}", card.purpose, f"{card.errors[ENERGY]:.1f}", f"{card.errors[FORCES]:.1f}")
+        for card in cards().values()
+    ]
     give(models=[asdict(card) for card in cards().values()])
-    Console().print(table)
+    show_table(("model", "purpose", "energy (meV)", "forces (meV/Å)"), rows)
     typer.echo("Mean absolute errors on frames that training did not see.")
     typer.echo("Details:  denskit models show NAME        Use:  denskit evaluate zoo:NAME mine.extxyz")
 
@@ -74,7 +74,5 @@ def show(name: Annotated[str, typer.Argument(help="Model, such as ethanol-xtb.",
     if not console.is_terminal:  # a line each where another program reads
         typer.echo("\n".join(f"{field}: {value}" for field, value in {"model": f"{PREFIX}{card.name}", **rows}.items()))
         return
-    table = Table("", Column("", overflow="fold"), title=f"{PREFIX}{card.name}", show_header=False)
-    for row in rows.items():
-        table.add_row(*row)
-    console.print(table)
+    columns = ("", Column("", overflow="fold"))
+    show_table(columns, rows.items(), console, title=f"{PREFIX}{card.name}", show_header=False)

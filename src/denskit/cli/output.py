@@ -13,13 +13,14 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from functools import cache
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Column, Table
 
 PIPE_COLUMNS = 200  # of tables that no terminal shows
 
@@ -113,6 +114,16 @@ def table_console() -> Console:
     """A console for tables: as wide as the terminal; wide enough to cut nothing in a file or pipe."""
     console = Console()
     return console if console.is_terminal else Console(width=max(console.width, PIPE_COLUMNS))
+
+
+def show_table(
+    columns: Sequence[Column | str], rows: Iterable[Iterable[str]], console: Console | None = None, **style: Any
+) -> None:
+    """Print a table; ``console``: None for a usual one; ``style``: further arguments of :class:`rich.table.Table`."""
+    table = Table(*columns, **style)
+    for row in rows:
+        table.add_row(*row)
+    (console or Console()).print(table)
 
 
 def _option(*names: str, to: Callable[[bool], None], help: str) -> Any:

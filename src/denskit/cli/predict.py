@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.console import Console
 
 from denskit.cli.options import Committee, Deterministic, Device, Force
 from denskit.cli.output import give, speaks
@@ -56,8 +57,6 @@ def predict(
         raise ValueError("no file of structures is given")
     models = [model, *(committee or [])]
     if layout == "extxyz":
-        from rich.console import Console
-
         from denskit.evaluation.evaluate import predict_file
         from denskit.runtime.progress import progress_bar
 

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from denskit.cli.output import give
+from denskit.cli.output import give, show_table
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -29,11 +29,9 @@ def presets(context: typer.Context) -> None:
 
     if context.invoked_subcommand is not None:
         return
-    table = Table(Column("preset", no_wrap=True), "purpose")
-    give(presets={name: preset_description(name) for name in preset_names()})
-    for name in preset_names():
-        table.add_row(name, preset_description(name))
-    Console().print(table)
+    purposes = {name: preset_description(name) for name in preset_names()}
+    give(presets=purposes)
+    show_table((Column("preset", no_wrap=True), "purpose"), purposes.items())
     typer.echo("Show one:  denskit presets show NAME        Train one:  denskit train NAME key=value ...")
 
 

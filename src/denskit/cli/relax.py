@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
 from denskit.cli.opening import open_potential, open_structures
 from denskit.cli.options import Committee, Deterministic, Device, HowRead, Kernels, Processes
@@ -152,8 +153,6 @@ def _settings(
 
 def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSettings, options: dict[str, Any]) -> Any:
     """Relax with a progress bar; leaves the program where it was interrupted."""
-    from rich.console import Console
-
     from denskit.simulation.relaxation.folder import relax_into
 
     console = Console(stderr=True, soft_wrap=True)

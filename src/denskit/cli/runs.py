@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Column, Table
 from typer.core import TyperGroup
 
 from denskit.cli.output import give, table_console
@@ -87,8 +88,6 @@ def delete(
 
 def _print(runs: list[Overview]) -> None:
     import time
-
-    from rich.table import Column, Table
 
     def right(header: str) -> Column:
         return Column(header, justify="right", no_wrap=True)

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.console import Console
+from rich.table import Column
 
 from denskit.cli.options import Device, Force
-from denskit.cli.output import give
+from denskit.cli.output import give, show_table
 from denskit.runtime.progress import counted, progress_bar
 
 if TYPE_CHECKING:
@@ -70,8 +72,6 @@ def select(
 
       denskit select pool.extxyz --count 200 -o diverse.extxyz
     """
-    from rich.console import Console
-
     from denskit.active.selection import select as choose
     from denskit.active.selection import write_selection
     from denskit.files import new_frames_file
@@ -95,19 +95,14 @@ def select(
 
 
 def _show(selection: Selection, count: int) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from denskit.active.selection import MEANING
 
-    table = Table()
-    for name in ("chosen", "frame", "score", "distance"):
-        table.add_column(name, justify="right")
-    rows = zip(selection.chosen, selection.scores, selection.nearest, strict=True)
-    for rank, (frame, score, nearest) in enumerate(rows, start=1):
-        if rank <= SHOWN:
-            table.add_row(str(rank), str(frame), f"{score:.4g}", f"{nearest:.3g}" if math.isfinite(nearest) else "")
-    Console().print(table)
+    found = zip(selection.chosen, selection.scores, selection.nearest, strict=True)
+    rows = [
+        (str(rank), str(frame), f"{score:.4g}", f"{nearest:.3g}" if math.isfinite(nearest) else "")
+        for rank, (frame, score, nearest) in enumerate(found, start=1)
+    ]
+    show_table([Column(name, justify="right") for name in ("chosen", "frame", "score", "distance")], rows[:SHOWN])
     typer.echo(f"score: {MEANING[selection.by]}")
     typer.echo(f"distance: from the nearest training frame or frame chosen before; {_UNIT}")
     left = len(selection.chosen) - SHOWN

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from denskit.cli.opening import gains_by_recording, open_potential
 from denskit.cli.options import Device, Kernels, Processes, refuse
-from denskit.cli.output import give
+from denskit.cli.output import give, show_table
 from denskit.cli.stopping import stoppable
 from denskit.files import sha256_of
 from denskit.runtime.progress import counted
@@ -76,14 +75,7 @@ def stability(
 
 
 def _simulate(
-    model: Path,
-    reference: Source,
-    settings: StudySettings,
-    folder: Path,
-    title: str,
-    *,
-    resume: bool,
-    **made: Any,
+    model: Path, reference: Source, settings: StudySettings, folder: Path, title: str, *, resume: bool, **made: Any
 ) -> None:
     """Run the study with its progress bar, print the table and write the files."""
     from denskit.analysis.plots import save_figure
@@ -113,11 +105,8 @@ def _simulate(
 def _print(study: Study, rows: Sequence[Sequence[str]], remark: str, title: str) -> None:
     from denskit.simulation.stability.folder import HEADER
 
-    table = Table(*HEADER, title=title)
-    for row in rows:
-        table.add_row(*row)
     console = Console(soft_wrap=True)
-    console.print(table)
+    show_table(HEADER, rows, console, title=title)
     console.print(
         f"simulated {study.simulated:g} of {study.settings.length:g} ps, {counted(study.settings.seeds, 'seed')}"
     )

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
+from rich.console import Console
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from denskit.runtime.interrupt import Interrupt
     from denskit.runtime.progress import Report
 

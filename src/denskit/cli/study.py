@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.console import Console
+from rich.table import Column
 
 from denskit.cli.errors import HINT
 from denskit.cli.options import refuse
-from denskit.cli.output import complain, give
+from denskit.cli.output import complain, give, show_table
 from denskit.runtime.progress import counted, duration
 
 if TYPE_CHECKING:
@@ -142,6 +144,7 @@ def train_and_report(
     from denskit.cli.study_progress import StudyProgress
     from denskit.evaluation.study.collect import collect
     from denskit.evaluation.study.committees import committees_of
+    from denskit.evaluation.study.config import runs_of
     from denskit.evaluation.study.inputs import problems_of
     from denskit.evaluation.study.question import noise_recovered
     from denskit.evaluation.study.running import run_all
@@ -156,7 +159,8 @@ def train_and_report(
     if not dry_run:
         with locked(folder.path):  # raises where a command is at work here: trials beside it would mislead
             pass
-    costs = {} if _all_trained(study, folder) else _costs(study, source, folder)
+    all_trained = all(folder.judged(run) for run in runs_of(study))
+    costs = {} if all_trained else _costs(study, source, folder)
     for line in [*_announce(study, folder, costs, processes), *(_warnings(study, costs, asked) if costs else ())]:
         typer.echo(line)
     if dry_run:
@@ -184,20 +188,12 @@ def train_and_report(
         committees=[{"runs": [run.name for run in one.runs], "errors": one.errors} for one in committees],
     )
     written = [*write_tables(results, folder.path), *plot_study_results(results, folder.path)]
-    from rich.console import Console
-
     Console().print(*as_rich(results), sep="\n")
     for line in noise_recovered(study, folder):
         typer.echo(line)
     typer.echo(f"Wrote {', '.join(path.name for path in written)} to {folder.path}")
     if failed:
         raise typer.Exit(1)
-
-
-def _all_trained(study: StudyConfig, folder: StudyFolder) -> bool:
-    from denskit.evaluation.study.config import runs_of
-
-    return all(folder.judged(run) for run in runs_of(study))
 
 
 def _warnings(study: StudyConfig, costs: Mapping[str, Cost], asked: bool) -> list[str]:
@@ -422,15 +418,10 @@ exec {shlex.join(command)} --task "$run\""""
 
 
 def _list() -> None:
-    from rich.console import Console
-    from rich.table import Column, Table
-
     from denskit.evaluation.study.config import load_study, runs_of
     from denskit.presets import study_names
 
-    give(studies={name: load_study(name).title for name in study_names()})
-    table = Table(Column("study", no_wrap=True), Column("runs", justify="right"), "comparison")
-    for name in study_names():
-        study = load_study(name)
-        table.add_row(name, str(len(runs_of(study))), study.title)
-    Console().print(table)
+    studies = {name: load_study(name) for name in study_names()}
+    give(studies={name: study.title for name, study in studies.items()})
+    rows = ((name, str(len(runs_of(study))), study.title) for name, study in studies.items())
+    show_table((Column("study", no_wrap=True), Column("runs", justify="right"), "comparison"), rows)

@@ -48,12 +48,7 @@ def _paths(folders: Folders) -> list[Path]:
 
 
 def plot(
-    folders: Folders,
-    output: str | Path,
-    what: Sequence[str] = (),
-    *,
-    device: str = "auto",
-    force: bool = False,
+    folders: Folders, output: str | Path, what: Sequence[str] = (), *, device: str = "auto", force: bool = False
 ) -> list[Path]:
     """Write the pictures of :func:`report` as PNG files into the folder ``output``; returns their paths.
 

@@ -8,16 +8,7 @@ from ase.data import chemical_symbols
 from denskit.analysis.judged import Judged
 from denskit.analysis.plots import MEV
 from denskit.analysis.report.page import Section, table
-from denskit.analysis.scenes import (
-    MOST_ATOMS,
-    PREDICTED,
-    REFERENCE,
-    Arrows,
-    Frame,
-    Scene,
-    arrow_scale,
-    cell_of,
-)
+from denskit.analysis.scenes import MOST_ATOMS, PREDICTED, REFERENCE, Arrows, Frame, Scene, arrow_scale, cell_of
 
 _WORST = 6
 
