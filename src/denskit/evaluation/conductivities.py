@@ -14,7 +14,7 @@ from typing import Any
 from denskit.data.base import Source
 from denskit.data.writing import Originals
 from denskit.files import sha256_of
-from denskit.runtime.progress import Report, unreported
+from denskit.runtime.progress import Report
 from denskit.simulation.crystals import CrystalSettings
 from denskit.simulation.crystals.conductivity import WORST
 from denskit.simulation.crystals.folder import HEAT, measure_into, require_conductivities
@@ -46,14 +46,9 @@ class KnownConductivities:
 
 
 def judge_conductivities(
-    folder: Path,
-    known: KnownConductivities,
-    *,
-    resume: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-    stop: Callable[[], bool] = lambda: False,
-    progress: Report = unreported,
-) -> dict[str, Any] | None:
+    folder: Path, known: KnownConductivities, *, resume: bool, say: Callable[[str], None], stop: Callable[[], bool],
+    progress: Report,
+) -> dict[str, Any] | None:  # fmt: skip
     """Mean errors of the conductivities, or None where ``stop`` ended the work.
 
     A crystal without a conductivity, by imaginary modes or because it did not relax, has the largest error, 2; so it

@@ -46,11 +46,6 @@ class Checkpoint:
     scaling: dict[str, Any] = field(default_factory=dict)  # of the force field; empty in those of earlier versions
     failure: str = ""  # why the training failed, by the errors of the last row
 
-    @property
-    def record(self) -> dict[str, Any]:
-        """Settings and size of the data, as :meth:`WorkFolder.require_same` compares them."""
-        return self.config | {"training structures": self.num_train}
-
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Replace a checkpoint atomically.  Raises ValueError when it cannot be written (a full disk)."""

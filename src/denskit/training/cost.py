@@ -71,10 +71,8 @@ class Cost:
 
     def _validation(self, training: TrainingConfig) -> float:
         """Seconds of a validation."""
-        return self._judged(training) * self.structure
-
-    def _judged(self, training: TrainingConfig) -> int:
-        return min(self.valid, training.evaluate_structures or self.valid) + self.replayed
+        judged = min(self.valid, training.evaluate_structures or self.valid) + self.replayed
+        return judged * self.structure
 
 
 def trial_seconds(training: TrainingConfig) -> float:

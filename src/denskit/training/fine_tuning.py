@@ -45,12 +45,8 @@ def fine_tuned(
 ) -> tuple[ForceField, list[str]]:
     """The model of ``training.init_from`` adapted to new data, on ``device``; and messages for the log.
 
-    Args:
-        config: of the run.
-        references: ``data.references``, as the loader resolved them.
-        measured: training structures that constants are measured on.
-        heads: those of the task.
-        device: where structures are predicted.
+    ``references``: ``data.references``, as the loader resolved them.  ``measured``: training structures that constants
+    are measured on.
 
     Raises ValueError for weights, units or references that do not fit; FileNotFoundError where there is no such model.
     """
@@ -224,7 +220,9 @@ class _Constants:
             return []
         messages: list[str] = []
         old = self._without(new)
-        jointly = references == "fit" and not old.any() and self._determine(elements)
+        all_new = references == "fit" and not old.any()
+        # where the compositions tell the energies of the elements apart
+        jointly = all_new and fit_references(self.counts[:, elements].astype(float), self.left).determined.all()
         if jointly:
             messages += self._fit("corrections of the references, fitted to the residuals", ~old, elements)
         elif references == "fit" and old.any():  # structures without new elements tell most about the old ones
@@ -250,11 +248,6 @@ class _Constants:
             self._add([atomic_numbers[symbol] for symbol in references], np.full(len(references), mean))
             messages.append(f"references: {mean:.4f} eV, the mean residual per atom, added to each")
         return messages
-
-    def _determine(self, elements: list[int]) -> bool:
-        """Whether the compositions tell the energies of the elements apart."""
-        fit = fit_references(self.counts[:, elements].astype(np.float64), self.left)
-        return bool(fit.determined.all())
 
     def _fit(self, name: str, rows: np.ndarray, elements: list[int]) -> list[str]:
         fit = fit_references(self.counts[rows][:, elements].astype(np.float64), self.left[rows])

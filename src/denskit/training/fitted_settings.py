@@ -29,6 +29,7 @@ SHARE = 0.045  # of the median distance to the nearest atom: 0.05 Å for organic
 MOLECULAR = 1.3  # Å: most atoms of molecules with hydrogen have a neighbour nearer than this
 RANGE = (0.025, 0.15)  # Å, smallest and largest sigma of the paper
 _LISTED = 5  # structures that an error names
+_UNITS = {"average_degree": "neighbours an atom", "average_atoms": "atoms a structure"}
 
 
 def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:
@@ -55,7 +56,8 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
     if unknown:
         measured = _averages(data.train, config.model)
         settings |= {name: measured[name] for name in unknown}
-        messages.append(f"measured on the training structures: {_words(unknown, measured)}")
+        listed = ", ".join(f"{measured[name]:.1f} {_UNITS[name]}" for name in unknown)
+        messages.append(f"measured on the training structures: {listed}")
     if not messages:
         return config, messages
     try:
@@ -92,11 +94,6 @@ def _averages(source: Source, model: ModelConfig) -> dict[str, float]:
             f"model.cutoff={model.cutoff:g} Å; usual are 4 to 6 Å (lengths of the file are taken to be in Å)"
         )
     return {"average_degree": max(edges / atoms, 1.0), "average_atoms": atoms / len(chosen)}
-
-
-def _words(names: Sequence[str], measured: dict[str, float]) -> str:
-    words = {"average_degree": "neighbours an atom", "average_atoms": "atoms a structure"}
-    return ", ".join(f"{measured[name]:.1f} {words[name]}" for name in names)
 
 
 def fit_dens_to_crystals(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
@@ -144,10 +141,9 @@ def fit_sigma_to_data(config: RunConfig, source: Source) -> tuple[RunConfig, lis
     element of the training structures.
     """
     task = config.task
-    if not isinstance(task, DenoisingConfig) or isinstance(task.sigma, float):
-        return config, []
-    if isinstance(task.sigma, dict):
+    if isinstance(task, DenoisingConfig) and isinstance(task.sigma, dict):
         _require_elements(task.sigma, source)
+    if not isinstance(task, DenoisingConfig) or not isinstance(task.sigma, str):
         return config, []
     sigma, message = _from_distances(source, task.sigma)
     found: float | dict[str, float] = sigma

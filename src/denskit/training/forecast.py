@@ -30,7 +30,6 @@ from denskit.training.fitted_loss import fit_loss_to_energies
 from denskit.training.fitted_settings import fit_dens_to_crystals, fit_model_to_data, fit_sigma_to_data, rows_for
 from denskit.training.loader import steps_per_epoch
 from denskit.training.replay import old_structures
-from denskit.training.schedule import Schedule
 from denskit.training.seen import seen_before
 from denskit.training.settings import RunConfig
 from denskit.training.starting_model import SAMPLE as MEASURED
@@ -39,10 +38,6 @@ from denskit.training.trainer import COMPILES, Trainer
 _LARGE = 2e7  # bytes of a file that takes seconds to read
 _JUDGED = 32  # structures evaluated in a trial, fewer where they take long
 Say = Callable[[str], None]
-
-
-def _silently(line: str) -> None:
-    """Says nothing."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,7 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say | None
     group, cpu = join_processes(config.device), torch.device("cpu")
     before = peak_memory(cpu)
     if say is None:
-        say, data = _silently, load_data(config.data, config.seed, config.required_labels)
+        data = load_data(config.data, config.seed, config.required_labels)
     else:
         data, _ = examined(config, say, first=group.is_first)
     held = peak_memory(cpu) - before if group.device == cpu else 0.0  # MiB, small where data are read as they are used
@@ -75,7 +70,7 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say | None
     for number in times:
         copies = np.tile(np.arange(len(data.train)), number)
         larger = replace(data, train=Subset(data.train, copies, data.train.name))
-        fitted, cost, said = _sized(config, larger, group, say)
+        fitted, cost, said = _sized(config, larger, group, say or (lambda line: None))
         memory = peak_memory(group.device) + (number - 1) * held
         cost = replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)
         said += seen_before(fitted, data.splits, data.judged)
@@ -115,8 +110,7 @@ def _planned(config: RunConfig, cost: Cost, source: Source) -> PlannedTraining:
     training = config.training
     if training.budget is not None:
         training = lasting(config, {"max_steps": cost.steps_of(training)}).training
-    per_epoch = steps_per_epoch(cost.train, training.batch_size, training.drop_last)
-    return PlannedTraining(config, Schedule(training, per_epoch), source, cost.valid)
+    return PlannedTraining(config, cost.schedule(training), source, cost.valid)
 
 
 def settled(

@@ -50,12 +50,11 @@ def contents(config: RunConfig, only: Collection[str] | None = None) -> dict[str
     """The content of the files of structures, by setting; those that a run is judged on, too."""
     found: dict[str, str] = {}
     for key, name in [*structures_of(config), ("data.test", config.data.test)]:
-        if only is not None and key not in only:
+        if name is None or address_of(name) is not None or (only is not None and key not in only):
             continue
-        if name is None or address_of(name) is not None or not is_there(path := Path(name).expanduser()):
-            continue
-        content = content_in_words(path)
-        found[key] = f"{found[key]}, {content}" if key in found else content
+        if is_there(path := Path(name).expanduser()):
+            content = content_in_words(path)
+            found[key] = f"{found[key]}, {content}" if key in found else content
     return found
 
 
@@ -84,8 +83,9 @@ def require_same_settings(
     folder = RunFolder(config.output)
     own = {f"data.{part}" for part in PARTS if folder.frames(part).is_file()}  # the folder may have been moved
     own |= {*may_move, *(f"{key}.{part}.path" for key in may_move for part in range(len(config.data.parts)))}  # lists
+    before = config.completed(checkpoint.config | {"training structures": checkpoint.num_train})
     now = config.document() | {"training structures": structures}
-    return folder.require_same(config.completed(checkpoint.record), now, MAY_CHANGE | own)
+    return folder.require_same(before, now, MAY_CHANGE | own)
 
 
 @lru_cache(maxsize=1000)

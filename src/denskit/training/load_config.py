@@ -34,8 +34,6 @@ _TASKS: dict[str, type[BaseModel]] = {
 }
 _DEFAULT_NAMES = {"model": "equiformer", "task": "energy_forces"}
 _NAMED = ("model", "task", "data")  # `task=dens` is short for `task.name=dens`
-
-
 Overrides = Sequence[str] | Mapping[str, Any]
 
 
@@ -78,8 +76,12 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
         base["data"] = {key: value for key, value in (base.get("data") or {}).items() if key != "split"}
     is_own_file = not (origin.startswith("preset ") or _is_folder(name))
     base["data"] = _of_own_file(base.get("data") or {}, changes.get("data") or {})
-    merged = _merge(_of_trained_model(base, changes, wishes=is_own_file), changes)
-    merged["sizes"] = _without_given(merged.get("sizes") or [], changes.get("model") or {})
+    base = _of_trained_model(base, changes, wishes=is_own_file)
+    merged: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(base), changes), resolve=False)
+    given = changes.get("model") or {}
+    merged["sizes"] = merged.get("sizes") or []
+    for row in merged["sizes"]:
+        row["model"] = {key: value for key, value in row["model"].items() if key not in given}
     merged.setdefault("output", _default_output(name, merged))
     classes = {
         "model": MODELS[merged["model"]["name"]].config,
@@ -221,10 +223,6 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    return OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(dict(base)), changes), resolve=False)  # type: ignore
-
-
 def _apply_molecule(base: dict[str, Any], changes: Mapping[str, Any], origin: str) -> dict[str, Any]:
     """``base`` without its table of molecules, changed by the row of the chosen one."""
     base = dict(base)
@@ -314,11 +312,6 @@ def _trained_settings(model: Mapping[str, Any], origin: str, wishes: bool) -> di
     taken = {key: value for key, value in trained.items() if key in config.model_fields and key not in free}
     elements = model.get("num_elements", config.model_fields["num_elements"].default)  # rows that no weight is for
     return {"model": {**taken, **kept, "num_elements": max(elements, trained["num_elements"])}, "sizes": []}
-
-
-def _without_given(rows: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The table of sizes without the settings that an override gives."""
-    return [{**row, "model": {k: v for k, v in row["model"].items() if k not in given}} for row in rows]
 
 
 def _default_output(name: str, merged: Mapping[str, Any]) -> str:

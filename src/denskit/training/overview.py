@@ -106,8 +106,8 @@ def rows_of(folder: RunFolder) -> list[dict[str, str]]:
     """The rows of metrics.csv as text, without one that is being written; none before the first logged step."""
     if not folder.metrics.is_file():
         return []
-    with folder.metrics.open(newline="", encoding="utf-8") as stream:
-        return [row for row in csv.DictReader(stream) if None not in row.values()]
+    text = folder.metrics.read_bytes().decode("utf-8")
+    return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))  # a full disk may have cut the last row
 
 
 def metrics_of(folder: RunFolder) -> dict[str, np.ndarray]:

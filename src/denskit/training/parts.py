@@ -43,7 +43,7 @@ def freeze(force_field: ForceField, frozen: Sequence[str], untrained: Collection
     parts = parts_of(force_field)
     known = list(dict.fromkeys(parts.values()))
     for wanted in frozen:
-        if not any(_fits(part, wanted) for part in known):
+        if not any(is_frozen(part, [wanted]) for part in known):
             near = difflib.get_close_matches(wanted, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; this model has {', '.join(known)}"
             raise ValueError(f"training.frozen: no part {wanted!r}{hint}")
@@ -76,12 +76,8 @@ def _of_rows(gradient: Tensor, rows: Sequence[int]) -> Tensor:
 
 
 def is_frozen(part: str, frozen: Sequence[str]) -> bool:
-    """Whether ``training.frozen`` names a part."""
-    return any(_fits(part, wanted) for wanted in frozen)
-
-
-def _fits(part: str, wanted: str) -> bool:
-    return part == wanted or part.startswith(f"{wanted}.")
+    """Whether ``training.frozen`` names a part, or its beginning."""
+    return any(part == wanted or part.startswith(f"{wanted}.") for wanted in frozen)
 
 
 def depths(force_field: ForceField) -> dict[str, int]:

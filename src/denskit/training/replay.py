@@ -55,7 +55,9 @@ def with_replay(config: RunConfig, new: Source, force_field: ForceField) -> tupl
         )
     if not recognised:
         _require_known(load_model(trained), evenly(old, JUDGED), training.replay, training.evaluate_batch_size)
-    moved = _Moved(old, *_movement(Scaling.from_dict(read_header(trained)["scaling"]), force_field.scaling))
+    before, now = Scaling.from_dict(read_header(trained)["scaling"]), force_field.scaling
+    references = (now.references.cpu() - before.references).numpy()
+    moved = _Moved(old, references, float(now.energy_shift) - float(before.energy_shift))
     order = np.random.default_rng(config.seed).permutation(len(old))
     chosen = Subset(moved, order[held:], f"{training.replay} (replay)")
     mixture = Mixture(joined([new, chosen]), len(new), each, Subset(moved, np.sort(order[:held]), "old structures"))
@@ -125,19 +127,13 @@ def _origin(data: Mapping[str, Any], file: str) -> str | None:
     return data.get("origin")
 
 
-def _movement(before: Scaling, after: Scaling) -> tuple[np.ndarray, float]:
-    """Changes of the references [119] and of the shift, eV."""
-    references = (after.references.cpu() - before.references).numpy()
-    return references, float(after.energy_shift) - float(before.energy_shift)
-
-
 @dataclass(frozen=True)
 class _Moved(Source):
     """Structures whose energies follow the references."""
 
     source: Source
-    references: np.ndarray  # [119] eV
-    shift: float  # eV
+    references: np.ndarray  # [119] eV, changes
+    shift: float  # eV, change
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from denskit.files import atomic_write
 from denskit.runtime.progress import Report, duration, progress_bar, unreported
+from denskit.training.overview import rows_of
 from denskit.training.run_folder import RunFolder
 
 _SIGNIFICANT = 7  # digits in metrics.csv
@@ -147,8 +148,7 @@ def _append_row(folder: RunFolder, values: Mapping[str, float | int], header: li
     }
     new = [name for name in values if name not in header]
     if new:
-        rows = _read(folder)[1] if header else []
-        _write(folder, header + new, [*rows, cells])
+        _write(folder, header + new, [*rows_of(folder), cells] if header else [cells])
         return header + new
     with folder.metrics.open("a", newline="", encoding="utf-8") as stream:
         csv.DictWriter(stream, header, restval="").writerow(cells)
@@ -157,18 +157,11 @@ def _append_row(folder: RunFolder, values: Mapping[str, float | int], header: li
 
 def _drop_later_rows(folder: RunFolder, first_step: int) -> list[str]:
     """Drop the rows after the checkpoint of a resumed run, whose steps are repeated; returns the header."""
-    if not folder.metrics.exists():
+    rows = rows_of(folder)
+    if not rows:
         return []
-    header, rows = _read(folder)
-    _write(folder, header, [row for row in rows if int(row["step"]) <= first_step])
-    return header
-
-
-def _read(folder: RunFolder) -> tuple[list[str], list[dict[str, str]]]:
-    text = folder.metrics.read_bytes().decode("utf-8")
-    whole = text[: text.rfind("\n") + 1]  # a full disk may have cut the last row
-    reader = csv.DictReader(whole.splitlines())
-    return list(reader.fieldnames or []), list(reader)
+    _write(folder, list(rows[0]), [row for row in rows if int(row["step"]) <= first_step])
+    return list(rows[0])
 
 
 def _write(folder: RunFolder, header: list[str], rows: list[dict[str, str]]) -> None:

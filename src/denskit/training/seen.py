@@ -30,12 +30,8 @@ _FIRST = 20  # models of a chain of fine-tunings that are looked at
 def seen_before(config: RunConfig, splits: Splits | None, judged: Mapping[str, Source | None]) -> list[str]:
     """A warning where the model that fine-tuning starts from has trained on structures that the run is judged by.
 
-    Looks at the models that it was fine-tuned from in turn, too.
-
-    Args:
-        config: of the run.
-        splits: of its file, if it divides one.
-        judged: its structures by part, "valid" and "test"; a test file that was not read yet is not looked at.
+    Looks at the models that it was fine-tuned from in turn, too.  ``splits``: of the run's file, if it divides one;
+    ``judged``: its structures by part, "valid" and "test".  A test file that was not read yet is not looked at.
     """
     parts = {part: source for part, source in judged.items() if source is not None and not isinstance(source, Lazy)}
     seen: dict[str, set[int]] = {part: set() for part in parts}  # places
@@ -70,13 +66,8 @@ def seen_before(config: RunConfig, splits: Splits | None, judged: Mapping[str, S
 def places_seen(folder: RunFolder, splits: Splits | None, part: str, judged: Source) -> np.ndarray | None:
     """Places in ``judged`` of structures that a run has learned from, or was chosen by where they are a test.
 
+    ``splits``: that ``judged`` is the ``part`` of, "valid" or "test"; None where each part is a file of its own.
     Of one file its frames are compared, of files in memory geometries; None where neither can be.
-
-    Args:
-        folder: of the run.
-        splits: that ``judged`` is the ``part`` of, "valid" or "test"; None where each part is a file of its own.
-        part: likewise.
-        judged: the structures.
     """
     own = folder.divided()
     if own is not None and splits is not None and own.sha256 == splits.sha256:

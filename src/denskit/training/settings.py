@@ -19,8 +19,6 @@ from denskit.zoo import PREFIX
 
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(step|epoch|minute)s?")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?) ?lr")
-
-
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?) (second|minute|hour|day)s?")
 _BUDGET_UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 

@@ -179,9 +179,15 @@ class Trainer:
                 f"{self.schedule.total_steps}; ask for more (training.max_steps or training.epochs), or remove "
                 f"{self.folder.path} to begin again. Nothing changed"
             )
-        if self.step == self.schedule.total_steps:
-            idle = (key for key in changes if key in MAY_CHANGE - _AT_THE_END or key.startswith("data.references."))
-            self._require_effect({key: changes[key] for key in idle})
+        if self.step == self.schedule.total_steps:  # then the record would tell of another training
+            idle = [key for key in changes if key in MAY_CHANGE - _AT_THE_END or key.startswith("data.references.")]
+            if idle:
+                listed = ", ".join(f"{key}={changes[key][1]} (it trained with {changes[key][0]})" for key in idle)
+                raise ValueError(
+                    f"{self.folder.path} has no step left after {self.step}, so this would have no effect: {listed}. "
+                    "Train on with more steps (training.max_steps or training.epochs), or begin a new run with "
+                    "another output. Nothing changed"
+                )
         self.messages.append(f"resumed after step {self.step}")
         if self.best is not None and not (self.folder.model.is_file() or self.folder.best_model.is_file()):
             self.best = None
@@ -189,16 +195,6 @@ class Trainer:
         if checkpoint.num_processes != self.group.count:
             self.messages.append(
                 f"processes: {checkpoint.num_processes} before, {self.group.count} now; dropout and rounding differ"
-            )
-
-    def _require_effect(self, changes: Mapping[str, tuple[Any, Any]]) -> None:
-        """Raise ValueError for settings that change after the last step: the record would tell of another training."""
-        if changes:
-            listed = ", ".join(f"{key}={now} (it trained with {before})" for key, (before, now) in changes.items())
-            raise ValueError(
-                f"{self.folder.path} has no step left after {self.step}, so this would have no effect: {listed}. Train "
-                "on with more steps (training.max_steps or training.epochs), or begin a new run with another output. "
-                "Nothing changed"
             )
 
     def run(self, log: RunLog) -> None:

@@ -37,21 +37,14 @@ MAY_CHANGE = {  # trained runs stay what they are
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
 class StudyFolder:
     """Paths of a study's results."""
 
-    path: Path
-
-    @property
-    def study(self) -> Path:
-        """The study as it is here, with what was given on the command line."""
-        return self.path / "study.yaml"
-
-    @property
-    def draft(self) -> Path:
-        """The study of a question that has no length yet, or of a dry run."""
-        return self.path / "draft.yaml"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.study = path / "study.yaml"  # with what was given on the command line
+        self.draft = path / "draft.yaml"  # of a question that has no length yet, or of a dry run
+        self.splits = path / "splits"  # folder of split files
 
     def keep(self, study: StudyConfig, *, draft: bool = False) -> tuple[Path, StudyConfig, list[str]]:
         """Write the study beside its results, so that a later call cannot mix them with those of another.
@@ -130,11 +123,6 @@ class StudyFolder:
     def lock(self, run: StudyRun) -> Path:
         """Folder whose lock is held while a process trains or judges a run."""
         return self.path / "locks" / run.name
-
-    @property
-    def splits(self) -> Path:
-        """Folder of split files."""
-        return self.path / "splits"
 
 
 def _unlike(study: StudyConfig, before: StudyConfig) -> str | None:
