@@ -423,7 +423,7 @@ class TestQuestion:
 
     def test_a_study_is_written_when_its_length_is_known(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Too little time leaves nothing behind; another file or other frames do not continue it."""
-        monkeypatch.setattr(importlib.import_module("denskit.cli.study"), "_costs", lambda *_: self.COSTS)
+        monkeypatch.setattr(importlib.import_module("denskit.cli.study_work"), "_costs", lambda *_: self.COSTS)
         (tmp_path / "other").mkdir()
         mine, other = tmp_path / "x.extxyz", tmp_path / "other" / "x.extxyz"
         for file in (mine, other):
@@ -474,7 +474,7 @@ class TestQuestion:
         assert changed_.settings["training.evaluate_every"] == "15 steps"
 
     def test_given_lengths_are_trained_or_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(importlib.import_module("denskit.cli.study"), "_costs", lambda *_: self.COSTS)
+        monkeypatch.setattr(importlib.import_module("denskit.cli.study_work"), "_costs", lambda *_: self.COSTS)
         ase.io.write(mine := tmp_path / "x.extxyz", labelled(molecule("H2O"), 60))
 
         def asked(*more: str) -> Result:
@@ -578,7 +578,7 @@ class TestQuestion:
         ase.io.write(tmp_path / "relaxed.extxyz", frames)
         study = adapted(dens_question(tmp_path / "relaxed.extxyz", 20, steps=200))[0]
         assert [*data_warnings(study)] == ["with DeNS"] and len(data_warnings(study)["with DeNS"]) == 1
-        monkeypatch.setattr(importlib.import_module("denskit.cli.study"), "_costs", lambda *_: self.COSTS)
+        monkeypatch.setattr(importlib.import_module("denskit.cli.study_work"), "_costs", lambda *_: self.COSTS)
         asking = ["study", str(tmp_path / "relaxed.extxyz"), "--question", "dens", "--dry-run", "-o", str(tmp_path)]
         said = CliRunner().invoke(app, [*asking, "training.max_steps=200"]).output
         assert said.count("warning: with DeNS: task=dens, but 100% of the training structures are relaxed") == 1, said
@@ -924,7 +924,7 @@ class TestWholeStudies:
 
     def test_more_processes_than_cores_take_no_less_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Sixteen runs of one kind on 2 cores take as long for 8 processes as for 2, and half as long as for 1."""
-        command = importlib.import_module("denskit.cli.study")
+        command = importlib.import_module("denskit.cli.study_work")
         for module in ("denskit.runtime.threads", "denskit.evaluation.study.timing"):
             monkeypatch.setattr(f"{module}.cores", lambda: 2)
         study, cost = (
@@ -938,7 +938,7 @@ class TestWholeStudies:
         assert len(said[1]) == len(said[2]) == 1
 
     def test_what_a_forecast_leaves_out_is_said(self, tmp_path: Path) -> None:
-        command = importlib.import_module("denskit.cli.study")
+        command = importlib.import_module("denskit.cli.study_work")
         study = tiny_study(tests={"hot": "hot.xyz", "cold": "cold.xyz"}, simulation={}, committees=True)
         costs = {"plain": Cost(step=100.0, structure=0.0, train=40, valid=6, test=20)}
         (line, *_) = command._announce(study, StudyFolder(tmp_path), costs, 1)
@@ -948,7 +948,7 @@ class TestWholeStudies:
 
     def test_a_trial_that_fails_does_not_stop_the_others(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Unless all do; a question is sized by the others, too."""
-        command = importlib.import_module("denskit.cli.study")
+        command = importlib.import_module("denskit.cli.study_work")
         study, folder, fails = tiny_study(seeds=1), StudyFolder(tmp_path), ["DeNS_seed-0"]
         cost = Cost(step=1.0, structure=0.0, train=40, valid=6, test=20)
 
@@ -975,7 +975,7 @@ class TestWholeStudies:
             command._costs(study, tmp_path / "study.yaml", folder)
 
     def test_a_failed_run_is_said_with_its_error(self, tmp_path: Path) -> None:
-        command, log = importlib.import_module("denskit.cli.study"), tmp_path / "a.log"
+        command, log = importlib.import_module("denskit.cli.study_work"), tmp_path / "a.log"
         assert command._reason(log) == f"see {log}"
         log.write_text(f"Error: earlier\nstep 1\nError: no file x.extxyz\nmore\n{HINT}\n")
         assert command._reason(log) == f"no file x.extxyz (see {log})"
@@ -983,7 +983,7 @@ class TestWholeStudies:
         assert command._reason(log) == f"KeyError: 'x' (see {log})"
 
     def test_a_stop_says_what_was_saved(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        command, study, folder = importlib.import_module("denskit.cli.study"), tiny_study(), StudyFolder(tmp_path)
+        command, study, folder = importlib.import_module("denskit.cli.study_work"), tiny_study(), StudyFolder(tmp_path)
         assert command._saved(study, folder) == "no training had a state to save"
         for count, run in enumerate(runs_of(study)[:2]):
             RunFolder(folder.run(run)).last.parent.mkdir(parents=True)
@@ -1002,7 +1002,7 @@ class TestWholeStudies:
 
     def test_a_gpu_is_shared(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its time is that of all runs, one after another, and the note says how many share it."""
-        command = importlib.import_module("denskit.cli.study")
+        command = importlib.import_module("denskit.cli.study_work")
         for module in ("denskit.runtime.device", "denskit.evaluation.study.timing"):
             monkeypatch.setattr(f"{module}.choose_device", lambda device: torch.device("cuda", 0))
         study, cost = tiny_study(seeds=2), Cost(step=100.0, structure=0.0, train=40, valid=6, test=20)
@@ -1012,8 +1012,8 @@ class TestWholeStudies:
 
     def test_gpus_are_divided(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two GPUs halve the time, and each training sees the one with the fewest."""
-        command = importlib.import_module("denskit.cli.study")
-        for module in ("denskit.runtime.device", "denskit.evaluation.study.timing", "denskit.cli.study"):
+        command = importlib.import_module("denskit.cli.study_work")
+        for module in ("denskit.runtime.device", "denskit.evaluation.study.timing", "denskit.cli.study_work"):
             monkeypatch.setattr(f"{module}.choose_device", lambda device: torch.device("cuda", 0), raising=False)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5a")
@@ -1110,7 +1110,7 @@ class TestWholeStudies:
 
     def test_a_study_that_has_trained_keeps_its_seeds(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Else runs that a printed script trains would be gone from the table; a dry run adds none."""
-        command = importlib.import_module("denskit.cli.study")
+        command = importlib.import_module("denskit.cli.study_work")
         monkeypatch.setattr(command, "train_and_report", lambda study, *_, **how: seen.append(study.seeds))
         folder, file, seen = StudyFolder(tmp_path / "out"), tmp_path / "tiny.yaml", []
         write_study(tiny_study(tests={"hot": "hot.xyz"}), file)
@@ -1135,8 +1135,8 @@ class TestWholeStudies:
 
     def test_a_trial_of_a_draft_leaves_no_study(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A question that is stopped while it is timed has no length yet."""
-        command, tried = importlib.import_module("denskit.cli.study"), []
-        monkeypatch.setattr(command, "_write_trial", lambda study, run, folder: tried.append(run.name))
+        command, tried = importlib.import_module("denskit.cli.study_work"), []
+        monkeypatch.setattr(command, "write_trial", lambda study, run, folder: tried.append(run.name))
         write_study(tiny_study(seeds=1), tmp_path / "draft.yaml")
         asked = ["study", str(tmp_path / "draft.yaml"), "-o", str(tmp_path), "--task", "DeNS_seed-0", "--trial"]
         assert CliRunner().invoke(app, asked).exit_code == 0 and tried == ["DeNS_seed-0"]

@@ -36,7 +36,7 @@ def demo(
 
     Example:  denskit demo --output runs/demo
     """
-    from denskit.cli.study import train_and_report
+    from denskit.cli.study_work import train_and_report
     from denskit.evaluation.study.config import load_study, runs_of, write_study
     from denskit.evaluation.study.running import StudyFolder
     from denskit.runtime.threads import cores

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
-import signal
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Column
 
-from denskit.cli.errors import HINT
 from denskit.cli.options import refuse
-from denskit.cli.output import complain, give, show_table
-from denskit.runtime.progress import counted, duration
-
-if TYPE_CHECKING:
-    from denskit.evaluation.study.config import StudyConfig, StudyRun
-    from denskit.evaluation.study.running import StudyFolder
-    from denskit.training.cost import Cost
+from denskit.cli.output import give, show_table
 
 Overrides = Annotated[
     list[str] | None,
@@ -87,6 +72,7 @@ def study(
     if (hours is not None or frames is not None) and question is None:
         raise ValueError("--hours and --frames shape the study that --question writes; a study file says its own steps")
     refuse(((task is not None) + slurm + dry_run > 1, "--task, --slurm and --dry-run are different work; give one"))
+    from denskit.cli import study_work as work
     from denskit.evaluation.study.config import file_name, find_run, runs_of
     from denskit.evaluation.study.running import StudyFolder, train_and_judge
     from denskit.runtime.threads import cores
@@ -94,327 +80,26 @@ def study(
     folder = StudyFolder(output or Path("runs") / f"study-{file_name(Path(file).stem)}")
     processes = processes or cores()
     if question is not None:
-        source, chosen = _question(Path(file), folder, frames, hours, processes, overrides or [], dry_run=dry_run)
+        source, chosen = work.study_of_question(
+            Path(file), folder, frames, hours, processes, overrides or [], dry_run=dry_run
+        )
     else:
-        source, chosen = _of_file(file, folder, overrides or [], trial=trial, dry_run=dry_run)
+        source, chosen = work.study_of_file(file, folder, overrides or [], trial=trial, dry_run=dry_run)
     run = None if task is None else find_run(chosen, task)
     if run is not None and trial:
-        _write_trial(chosen, run, folder)
+        work.write_trial(chosen, run, folder)
     elif run is not None:
         if folder.finished(chosen, run):
             typer.echo(f"{run.label}, seed {run.seed}: finished, nothing to do")
         train_and_judge(chosen, run, folder, progress=True)
     elif slurm:
-        typer.echo(_slurm_script(source, folder, [run.name for run in runs_of(chosen)]))
+        typer.echo(work.slurm_script(source, folder, [run.name for run in runs_of(chosen)]))
     else:
         try:
-            train_and_report(chosen, source, folder, processes, dry_run=dry_run, asked=question is not None)
+            work.train_and_report(chosen, source, folder, processes, dry_run=dry_run, asked=question is not None)
         finally:
             if source == folder.draft:
                 source.unlink(missing_ok=True)
-
-
-def _of_file(
-    file: str, folder: StudyFolder, overrides: list[str], *, trial: bool, dry_run: bool
-) -> tuple[Path, StudyConfig]:
-    """A study, and its file in the folder, which is written unless it is the given one."""
-    from denskit.evaluation.study.committees import require_one_split
-    from denskit.evaluation.study.config import changed, load_study
-
-    study, source = changed(load_study(file), overrides), folder.study
-    require_one_split(study)
-    if trial or (not overrides and Path(file).resolve() == source.resolve()):  # it may have grown since it was read
-        return source, study
-    source, study, said = folder.keep(study, draft=dry_run)
-    for line in said:
-        typer.echo(line, err=True)
-    return source, study
-
-
-def train_and_report(
-    study: StudyConfig, source: Path, folder: StudyFolder, processes: int, *, dry_run: bool, asked: bool = False
-) -> None:
-    """Train the missing runs, show their progress, write and print the results.
-
-    source: the study's file, which the processes of its runs read.  asked: by ``--question``.
-
-    Raises typer.Exit: 130 after Ctrl-C, 1 where a run failed; ValueError where a file has changed since a run read it.
-    """
-    from denskit.analysis.study_plots import plot_study_results
-    from denskit.cli.study_progress import StudyProgress
-    from denskit.evaluation.study.collect import collect
-    from denskit.evaluation.study.committees import committees_of
-    from denskit.evaluation.study.config import runs_of
-    from denskit.evaluation.study.inputs import problems_of
-    from denskit.evaluation.study.question import noise_recovered
-    from denskit.evaluation.study.running import run_all
-    from denskit.evaluation.study.tables import as_rich, write_tables
-    from denskit.evaluation.study.timing import device_of
-    from denskit.files import locked
-    from denskit.runtime.device import gpus_to_share
-
-    folder.require_inputs(study)
-    for problem in problems_of(study):
-        typer.echo(problem, err=True)
-    if not dry_run:
-        with locked(folder.path):  # raises where a command is at work here: trials beside it would mislead
-            pass
-    all_trained = all(folder.judged(run) for run in runs_of(study))
-    costs = {} if all_trained else _costs(study, source, folder)
-    for line in [*_announce(study, folder, costs, processes), *(_warnings(study, costs, asked) if costs else ())]:
-        typer.echo(line)
-    if dry_run:
-        return
-    try:
-        with locked(folder.path), StudyProgress(folder) as progress:
-            jobs = run_all(
-                study, lambda run: _command(source, folder, run), folder, processes=processes,
-                gpus=gpus_to_share(device_of(study)), watch=progress.show,
-            )  # fmt: skip
-    except KeyboardInterrupt as stop:
-        typer.echo(f"\nStopped; {_saved(study, folder)}. Continue with:")
-        typer.echo(f"  denskit study {shlex.quote(str(source))} -o {shlex.quote(str(folder.path))}")
-        raise typer.Exit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
-    failed = [job for job in jobs if job.state == "failed"]
-    for job in failed:
-        complain(f"FAILED: {job.run.label}, seed {job.run.seed}: {_reason(folder.log(job.run))}")
-    committees = committees_of(study, folder, say=lambda text: typer.echo(text, err=True))
-    results = collect(study, folder, committees)
-    give(
-        folder=folder.path,
-        title=results.title,
-        runs=[asdict(run) for run in results.found],
-        best=[{"variant": row.variant, "values": {**row.values, **row.chosen}} for row in results.tuned],
-        committees=[{"runs": [run.name for run in one.runs], "errors": one.errors} for one in committees],
-    )
-    written = [*write_tables(results, folder.path), *plot_study_results(results, folder.path)]
-    Console().print(*as_rich(results), sep="\n")
-    for line in noise_recovered(study, folder):
-        typer.echo(line)
-    typer.echo(f"Wrote {', '.join(path.name for path in written)} to {folder.path}")
-    if failed:
-        raise typer.Exit(1)
-
-
-def _warnings(study: StudyConfig, costs: Mapping[str, Cost], asked: bool) -> list[str]:
-    """What speaks against a gain by DeNS: the data, else the length of its trainings."""
-    from denskit.evaluation.study.question import advice, data_warnings
-
-    found = data_warnings(study)
-    variants: dict[str, list[str]] = {}
-    for variant, messages in found.items():
-        for message in messages:
-            variants.setdefault(message, []).append(variant)
-    said = [f"warning: {', '.join(names)}: {message}" for message, names in variants.items()]
-    return [*said, *advice(study, costs, warned=found, asked=asked)]
-
-
-def _saved(study: StudyConfig, folder: StudyFolder) -> str:
-    """How many runs go on from where they are, in words."""
-    from denskit.evaluation.study.config import runs_of
-    from denskit.training.run_folder import RunFolder
-
-    left = [folder.run(run) for run in runs_of(study) if not folder.finished(study, run)]
-    saved = sum(RunFolder(run).last.is_file() for run in left)
-    if not saved:
-        return "no training had a state to save"
-    return f"{saved} of {counted(len(left), 'unfinished run')} saved {'its' if saved == 1 else 'their'} state"
-
-
-def _reason(log: Path) -> str:
-    """Why a run failed, by its output."""
-    said = _error_in(log.read_text("utf-8", errors="replace")) if log.is_file() else ""
-    return f"{said} (see {log})" if said else f"see {log}"
-
-
-def _error_in(output: str) -> str:
-    """The first line of a command's last error; of other output the last line."""
-    lines = [line for line in output.strip().removesuffix(HINT).splitlines() if line.strip()]
-    errors = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
-    return next(reversed(errors or lines), "").strip().removesuffix(".")
-
-
-def _command(source: Path, folder: StudyFolder, run: StudyRun, *more: str) -> list[str]:
-    return ["study", str(source), "--output", str(folder.path), "--task", run.name, *more]
-
-
-def _costs(study: StudyConfig, source: Path, folder: StudyFolder) -> dict[str, Cost]:
-    """Trials of all kinds of runs, each in a process of its own with one thread; kept in the study's folder.
-
-    A kind whose trial failed has no cost, which is said: its runs may fail, too, but need not keep others from theirs.
-    Raises ValueError where all failed.
-    """
-    import subprocess
-
-    from denskit.evaluation.study.timing import require_structures, runs_to_try
-    from denskit.training.cost import Cost
-
-    costs, tried, failed = {}, runs_to_try(study), {}
-    if not all(_trial_file(folder, cell).is_file() for cell in tried):
-        require_structures(study)
-    for cell, run in tried.items():
-        path = _trial_file(folder, cell)
-        if not path.is_file():
-            typer.echo(f"timing a few steps: {cell}")
-            done = subprocess.run(
-                [sys.executable, "-m", "denskit", *_command(source, folder, run, "--trial")],
-                env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if done.returncode:
-                failed[cell] = (done.stderr or done.stdout).strip().removesuffix(HINT).rstrip()  # this has its own
-                continue
-        costs[cell] = Cost(**json.loads(path.read_text(encoding="utf-8")))
-    if not costs:
-        cell, said = next(iter(failed.items()))
-        raise ValueError(f"{cell}: the trial failed:\n{said}")
-    for cell, said in failed.items():
-        typer.echo(f"warning: {cell}: the trial failed, so its time is not known: {_error_in(said)}", err=True)
-    return costs
-
-
-def _trial_file(folder: StudyFolder, cell: str) -> Path:
-    from denskit.evaluation.study.config import file_name
-
-    return folder.path / "trials" / f"{file_name(cell)}.json"
-
-
-def _write_trial(study: StudyConfig, run: StudyRun, folder: StudyFolder) -> None:
-    from denskit.evaluation.study.timing import trial
-    from denskit.files import write_json
-
-    write_json(_trial_file(folder, run.cell), asdict(trial(study, run)))
-
-
-def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost], processes: int) -> list[str]:
-    from denskit.evaluation.study.config import runs_of
-    from denskit.evaluation.study.timing import abreast, device_of, seconds_of
-    from denskit.runtime.device import choose_device
-
-    runs = runs_of(study)
-    missing = [run for run in runs if not folder.finished(study, run)]
-    untrained = [run for run in missing if not folder.judged(run)]
-    timed = [run for run in untrained if run.cell in costs]
-    seconds = [seconds_of(run, run.config(folder.run(run)), costs[run.cell]) for run in timed]
-    if not missing:
-        return [f"{study.title}: nothing to do, {counted(len(runs), 'run')} finished"]
-    if not untrained:
-        return [f"{study.title}: {counted(len(missing), 'trained run')} to be judged on what is new"]
-    working = abreast(study, processes)
-    done = f", {len(runs) - len(missing)} of {len(runs)} are done" if len(missing) < len(runs) else ""
-    on_gpu = choose_device(device_of(study)).type != "cpu"
-    where = counted(min(working, len(missing)), "GPU" if on_gpu else "core")
-    on = "one GPU, one after another" if on_gpu and working == 1 else where
-    longest = max(seconds, default=0.0)
-    total = max(sum(seconds) / working, longest)
-    known = f"about {duration(total)} on {on} (from a trial of a few steps; the longest run {duration(longest)})"
-    beside = _not_counted(study, len(untrained) - len(timed))
-    lines = [f"{study.title}: {counted(len(missing), 'run')}{done}; {known if timed else 'no time is known'}{beside}"]
-    together = min(processes, len(missing))
-    if on_gpu and together > working:
-        lines.append(
-            f"note: {together} runs share {counted(working, 'GPU')}; on one H100 4 took 0.7 of that time, and 14 with "
-            "NVIDIA MPS 0.23 (docs/gpu.md)"
-        )
-    elif together > working:
-        lines.append(
-            f"note: --processes {processes} shares {counted(working, 'core')}, and is no faster than {working}"
-        )
-    return lines
-
-
-def _not_counted(study: StudyConfig, untimed: int) -> str:
-    """What a forecast leaves out, in words; ``untimed``: runs whose trial failed."""
-    after = [f"the {name}" for name in ("simulation", "relaxation") if getattr(study, name) is not None]
-    if study.tests:
-        after.append(f"the {counted(len(study.tests), 'file')} of tests")
-    found = [f"{' and '.join(after)} of each run"] if after else []
-    if study.committees:
-        found.append("the committees")
-    if untimed:
-        found.append(f"{counted(untimed, 'run')} whose trial failed")
-    return f", plus {', and '.join(found)}" if found else ""
-
-
-def _question(
-    file: Path, folder: StudyFolder, frames: int | None, hours: float | None, processes: int, overrides: list[str],
-    *, dry_run: bool,
-) -> tuple[Path, StudyConfig]:  # fmt: skip
-    """The study file in the folder; written where it is absent, when the length of its trainings is known."""
-    from denskit.data.readers.formats import is_there
-    from denskit.evaluation.study.config import load_study
-    from denskit.evaluation.study.question import LENGTHS, asked_again, asked_anew
-
-    if not is_there(file):
-        raise FileNotFoundError(f"{file}: no such file of structures")
-    keys = {override.partition("=")[0] for override in overrides}
-    lengths = ", ".join(sorted(LENGTHS & keys))
-    refuse((hours is not None and lengths, f"--hours chooses the length of the trainings; leave out {lengths}"))
-    to_fit = None if folder.has_begun() else hours
-    kept = load_study(folder.study) if folder.study.is_file() and to_fit is None else None
-    again = None if kept is None else asked_again(kept, file, frames, overrides)
-    study, said = again or asked_anew(file, frames, overrides, kept)
-    if to_fit is not None:
-        return _sized_question(study, said, file, folder, to_fit, processes, both="axes.training.lr" in keys)
-    source, study, more = folder.keep(study, draft=dry_run)
-    for line in [*said, *more]:
-        typer.echo(line)
-    steps = "; its trainings keep their length: for another give another --output" if hours is not None else ""
-    continues = kept is not None and (study == kept or folder.has_begun())
-    typer.echo(f"{folder.study} is there: continuing that study{steps}" if continues else f"Wrote {source}")
-    return source, study
-
-
-def _sized_question(
-    study: StudyConfig, said: list[str], file: Path, folder: StudyFolder, hours: float, processes: int, *, both: bool
-) -> tuple[Path, StudyConfig]:
-    """Write a question that has trained nothing yet with as many steps as ``hours`` allow; a draft until they are
-    known, with whose trials the same command goes on after a kill.  ``both``: as of :func:`sized`."""
-    from denskit.evaluation.study.config import load_study, write_study
-    from denskit.evaluation.study.question import same_question, sized
-    from denskit.evaluation.study.timing import abreast
-
-    source, draft = folder.study, folder.draft
-    if source.is_file() and same_question(study, load_study(source), file):  # its trials are those of this question
-        write_study(study, draft)
-    for line in said:
-        typer.echo(line)
-    if not (draft.is_file() and load_study(draft) == study):
-        folder.forget("has trainings")
-    write_study(study, draft)
-    costs, working = _costs(study, draft, folder), abreast(study, processes)
-    study, shortened = sized(study, costs, hours, working, both=both)
-    for line in shortened:
-        typer.echo(line)
-    write_study(study, source)
-    draft.unlink(missing_ok=True)
-    typer.echo(f"Wrote {source}")
-    return source, study
-
-
-def _slurm_script(source: Path, folder: StudyFolder, runs: Sequence[str]) -> str:
-    """An array with one job for each run.  It names the runs: a study that grows gives them other numbers."""
-    (folder.path / "logs").mkdir(parents=True, exist_ok=True)  # SLURM opens its logs there before the jobs
-    logs, command = shlex.quote(f"{folder.path.resolve()}/logs/%A_%a.log"), ["denskit", "study", str(source.resolve())]
-    command += ["--output", str(folder.path.resolve())]
-    names = "\n".join(f"  {shlex.quote(run)}" for run in runs)
-    return f"""#!/bin/bash
-#SBATCH --job-name=denskit-study
-#SBATCH --array=0-{len(runs) - 1}
-#SBATCH --ntasks=1
-#SBATCH --cpus-per-task=1
-##SBATCH --gpus-per-task=1         # on GPUs: remove one of the first two signs
-#SBATCH --time=24:00:00           # of each run; one that ends early is continued by the next sbatch
-#SBATCH --signal=B:TERM@120       # two minutes before the end: save
-#SBATCH --output={logs}
-runs=(
-{names}
-)
-cd {shlex.quote(str(Path.cwd()))} || exit 1
-# Runs that are finished return at once, so the same script continues a study.
-# When all are done:  {shlex.join(command)}
-export OMP_NUM_THREADS=1
-run="${{runs[${{SLURM_ARRAY_TASK_ID:?submit this script with sbatch}}]:?no run of this number}}"
-exec {shlex.join(command)} --task "$run\""""
 
 
 def _list() -> None:
