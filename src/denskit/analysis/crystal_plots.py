@@ -23,10 +23,7 @@ def plot_crystals(crystals: Sequence[Mapping[str, Any]], output: Path) -> Path |
 
 
 def crystal_figure(crystals: Sequence[Mapping[str, Any]]) -> Figure | None:
-    """Equations of state and, where measured, phonons of the first crystals; None: there is nothing to draw.
-
-    ``crystals``: as :func:`denskit.simulation.crystals.folder.measure_into` returns them.
-    """
+    """Equations of state and phonons of the first crystals of ``measure_into``; None: there is nothing to draw."""
     shown = [crystal for crystal in crystals if "eos_energies_eV_per_atom" in crystal][:MOST]
     if not shown:
         return None

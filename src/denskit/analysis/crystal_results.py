@@ -37,10 +37,7 @@ def name_in_words(crystal: Mapping[str, Any]) -> str:
 
 
 def crystal_table(crystals: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the measured crystals; columns that none has are left out.
-
-    ``crystals``: as :func:`denskit.simulation.crystals.folder.measure_into` returns them.
-    """
+    """Header and rows of the measured crystals of ``measure_into``; columns that none has are left out."""
     shown = [column for column in COLUMNS if any(column[1] in crystal for crystal in crystals)]
     shown = shown if len(crystals) > 1 else [column for column in shown if column[1] != "index"]
     rows = [

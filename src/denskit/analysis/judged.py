@@ -155,10 +155,7 @@ def judge(
     *,
     part: Literal["test", "validation"] = "test",
 ) -> Judged:
-    """Predict at most ``MOST`` structures of a source, evenly spaced; their novelty is relative to ``trained``.
-
-    Raises ValueError as :func:`denskit.models.prediction.predict_each`.
-    """
+    """Predict at most ``MOST`` evenly spaced structures of a source; novelty is relative to ``trained``."""
     sample = evenly(source, MOST).in_file_order()
     systems: list[System] = []
     energies, forces, stresses = [], [], []

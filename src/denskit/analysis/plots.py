@@ -52,11 +52,9 @@ def relative(pair: Pair) -> Pair:
 
 
 def parity_figure(panels: Mapping[str, Mapping[str, Pair]], *, title: str = "") -> Figure:
-    """Predicted against reference values.
+    """Predicted against reference values.  Raises ValueError without panels.
 
     panels: "QUANTITY (UNIT)" of each panel -> label -> (reference, predicted) in a thousand times that unit, any shape.
-
-    Raises ValueError without panels.
     """
     if not panels:
         raise ValueError("nothing to draw: the structures have neither energies nor forces as labels")

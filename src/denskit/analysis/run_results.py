@@ -33,10 +33,7 @@ _OF_WORK = ("step ", "finished: ", "stopped")  # begin lines after those of the 
 
 
 class RunResults:
-    """One run folder; ``name`` (the folder's, unless given) is how a report calls it.
-
-    Raises FileNotFoundError where ``path`` is no run folder.
-    """
+    """One run folder, with a name for reports.  Raises FileNotFoundError where ``path`` is no run folder."""
 
     def __init__(self, path: Path, *, name: str = "", device: str = "auto") -> None:
         self.path, self.folder, self.device = path, RunFolder(path), device
@@ -114,7 +111,11 @@ class RunResults:
                 if isinstance(value, str | bool | int | np.integer | np.bool_):
                     found.setdefault(name, []).append(str(value))
         found["composition"] = [judged.formula(place) for place in range(len(judged))]
-        divisions = {name: np.array(values) for name, values in found.items() if _divides(values, len(judged))}
+        divisions = {
+            name: np.array(values)
+            for name, values in found.items()
+            if len(values) == len(judged) and 1 < len(set(values)) <= MOST_VALUES
+        }
         different: dict[tuple[int, ...], str] = {}  # two fields that divide alike are shown once
         for name, values in divisions.items():
             different.setdefault(tuple(np.unique(values, return_inverse=True)[1]), name)
@@ -174,8 +175,3 @@ class RunResults:
     def yaml(self) -> str:
         """The settings as text."""
         return self.folder.config.read_text(encoding="utf-8")
-
-
-def _divides(values: Sequence[str], count: int) -> bool:
-    """Whether a field has a value for every structure, at least two different ones, and not many."""
-    return len(values) == count and 1 < len(set(values)) <= MOST_VALUES

@@ -20,6 +20,7 @@ from denskit.evaluation.study.results import ROUNDING, Column, Results
 from denskit.training.overview import metrics_of
 from denskit.training.run_folder import RunFolder
 
+_NAMES = {"data.split.train": "training frames", "training.max_steps": "training steps"}  # of axes
 _MOST = 4  # panels in a row
 _BESIDE = 4  # more variants than these: the legend would cover the panel
 _LETTERS = 34  # in a line of a legend
@@ -64,7 +65,7 @@ def _axis_figure(results: Results, axis: str) -> Figure:
         _draw_axis(axes, results, axis, column, values, scale)
         mae = "_mae_" in column.metric
         title = column.title(results.several_tests)
-        axes.set(xlabel=_name(axis), ylabel=f"MAE, {title}" if mae else title, xscale=scale)
+        axes.set(xlabel=_NAMES.get(axis, axis), ylabel=f"MAE, {title}" if mae else title, xscale=scale)
         if mae:
             log_errors(axes)
         axes.set_xticks(values, [f"{value:g}" for value in values])
@@ -169,7 +170,3 @@ def _draw_curve(axes: Axes, runs: Sequence[dict[str, np.ndarray]], label: str, p
 
 def _style(place: int, label: str) -> dict[str, Any]:
     return {**series_style(place), "label": textwrap.fill(label, _LETTERS)}
-
-
-def _name(axis: str) -> str:
-    return {"data.split.train": "training frames", "training.max_steps": "training steps"}.get(axis, axis)

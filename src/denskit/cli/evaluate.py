@@ -164,7 +164,7 @@ def _judge(
     from denskit.runtime.processes import join_processes
     from denskit.runtime.progress import progress_bar
 
-    written = _written(split, _other_weights(models[0], checkpoint), several=bool(sets))
+    written = _written(split, models[0], checkpoint, several=bool(sets))
     if output is not None:
         output_folder(output)
         for name in written:
@@ -295,18 +295,17 @@ def _energies_of(errors: dict[str, float]) -> str:
     )
 
 
-def _other_weights(model: Path, checkpoint: Literal["best", "last"] | None) -> str:
-    """The ending of files about other weights of a run than its result, which ``compare`` and ``report`` show."""
+def _written(split: str, model: Path, checkpoint: str | None, *, several: bool) -> list[str]:
+    """Names of the files: the table as JSON, and for the test structures a parity plot.
+
+    Those about other weights of a run than its result, which ``compare`` and ``report`` show, have an ending.
+    """
     from denskit.training.load_config import load_config
 
-    own = checkpoint is None or not model.is_dir() or load_config(model).training.final == checkpoint
-    return "" if own else f"_{checkpoint}"
-
-
-def _written(split: str, ending: str, *, several: bool) -> list[str]:
-    """Names of the files: the table as JSON, and for the test structures a parity plot."""
     names = [SETS] if several else ["test.json", PARITY] if split == "test" else [f"{split}.json"]
-    return [f"{Path(name).stem}{ending}{Path(name).suffix}" for name in names]
+    if checkpoint is None or not model.is_dir() or load_config(model).training.final == checkpoint:
+        return names
+    return [f"{Path(name).stem}_{checkpoint}{Path(name).suffix}" for name in names]
 
 
 def _write(

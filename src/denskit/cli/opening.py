@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +53,10 @@ def open_structures(model: Path, file: Path, data: dict[str, Any]) -> Source:
     return source
 
 
-@contextmanager
-def references_of(reference: Path, file: Path, source: Source) -> Iterator[Path]:
+def references_of(reference: Path, file: Path, source: Source) -> AbstractContextManager[Path]:
     """The folder of ``--reference`` for the crystals of a file, made for the block where it is a published file."""
     from denskit.data.writing import Originals
     from denskit.simulation.crystals.published_conductivities import references_in
 
     original = Originals(file, source)
-    with references_in(reference, lambda: [original(system).info for system in source]) as folder:
-        yield folder
+    return references_in(reference, lambda: [original(system).info for system in source])

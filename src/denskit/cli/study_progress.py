@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,30 +18,25 @@ if TYPE_CHECKING:
     from denskit.evaluation.study.running import Job, StudyFolder
 
 
+@contextmanager
+def study_progress(folder: StudyFolder) -> Iterator[StudyProgress]:
+    """The progress of the study in a folder, shown while the block runs."""
+    console = Console(highlight=False)
+    with Bars(
+        TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.percentage:3.0f} %"),
+        TextColumn("{task.fields[note]}"), TimeRemainingColumn(), console=console, disable=not console.is_terminal,
+    ) as bars:  # fmt: skip
+        yield StudyProgress(folder, console, bars if console.is_terminal else None)
+
+
 class StudyProgress:
     """Follows the runs by their metrics.csv."""
 
-    def __init__(self, folder: StudyFolder) -> None:
+    def __init__(self, folder: StudyFolder, console: Console, bars: Bars | None) -> None:
         self.folder = folder
-        self._console = Console(highlight=False)
+        self._console, self._bars = console, bars
         self._states: dict[str, str] = {}  # by the name of the run
-        self._bars: Bars | None = None
         self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._bars = Bars(
-                TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.percentage:3.0f} %"),
-                TextColumn("{task.fields[note]}"), TimeRemainingColumn(), console=self._console,
-            )  # fmt: skip
-            self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bars is not None:
-            self._bars.stop()
 
     def show(self, jobs: list[Job]) -> None:
         """Bring the display up to date."""

@@ -18,7 +18,7 @@ from rich.console import Console
 from denskit.cli.errors import HINT
 from denskit.cli.options import refuse
 from denskit.cli.output import complain, give
-from denskit.cli.study_progress import StudyProgress
+from denskit.cli.study_progress import study_progress
 from denskit.data.readers.formats import is_there
 from denskit.evaluation.study import question, timing
 from denskit.evaluation.study.collect import collect
@@ -72,7 +72,7 @@ def train_and_report(
     if dry_run:
         return
     try:
-        with locked(folder.path), StudyProgress(folder) as progress:
+        with locked(folder.path), study_progress(folder) as progress:
             jobs = run_all(
                 study, lambda run: _command(source, folder, run), folder, processes=processes,
                 gpus=gpus_to_share(timing.device_of(study)), watch=progress.show,
@@ -254,9 +254,8 @@ def _sized_question(
     """Write a question that has trained nothing yet with as many steps as ``hours`` allow; a draft until they are
     known, with whose trials the same command goes on after a kill.  ``both``: as of :func:`sized`."""
     source, draft = folder.study, folder.draft
-    if source.is_file() and question.same_question(
-        study, load_study(source), file
-    ):  # its trials are of it
+    # trials that are there are those of this question
+    if source.is_file() and question.same_question(study, load_study(source), file):
         write_study(study, draft)
     for line in said:
         typer.echo(line)

@@ -18,12 +18,7 @@ from denskit.batch import MAX_ATOMIC_NUMBER, System
 class ConvexHull:
     """The hull of phases with energies, such as the stable phases of a database.
 
-    Args:
-        phases: structures with an energy (eV, of the whole structure), of one method.
-        name: names the phases in errors.
-
-    Raises:
-        ValueError: A phase without an energy.
+    ``phases`` have an energy (eV, of the whole structure) of one method; else ValueError.  ``name`` is for messages.
     """
 
     def __init__(self, phases: Iterable[System], name: str) -> None:
@@ -41,10 +36,7 @@ class ConvexHull:
         self._known: dict[bytes, float] = {}
 
     def energy(self, atomic_numbers: np.ndarray) -> float:
-        """The hull (eV/atom) at the composition of a structure [n].
-
-        Raises ValueError where no mixture of the phases has that composition.
-        """
+        """The hull (eV/atom) at the composition of a structure [n].  Raises ValueError where no mixture has it."""
         wanted = composition(atomic_numbers)
         key = wanted.tobytes()
         if key not in self._known:

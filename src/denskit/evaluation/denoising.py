@@ -65,13 +65,11 @@ def denoise(
     Args:
         run: run folder of a training with DeNS or Noisy Nodes (which corrupts all atoms: its only ratio is 1).
         source: labelled structures, or a file of them; None: the ``split`` of the run's own data.
-        sigmas: standard deviations of the noise, Å; none: half, once and twice the run's own.  Where sigma differs
-            between elements, the mean over the run's table.
+        sigmas: of the noise, Å (means over a run's table of elements); none: half, once and twice the run's own.
         ratios: shares of the free atoms that are corrupted; none: once and twice the run's own, and all.
         split, checkpoint, device, batch_size: as for :func:`denskit.evaluation.evaluate.evaluate`.
 
-    Raises ValueError for a run of another task and a sigma or ratio out of range, NothingDrawnError where no atom was
-    corrupted.
+    Raises ValueError for another task and values out of range, NothingDrawnError where no atom was corrupted.
     """
     task, seed = _task_and_seed(run)
     own_sigma, own_ratio = _own(task)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -113,9 +112,8 @@ def discover_into(
     """Relax all materials into a folder and judge them; returns the metrics, or None where ``stop`` ended the run.
 
     Writes ``discovery.csv`` (a line a material), ``discovery.json`` (the metrics), and the files of a relaxation; with
-    ``conductivities`` their mean errors are among the metrics, and the folder ``kappa`` has a line a crystal.
-    Arguments and errors as :func:`denskit.simulation.relaxation.folder.relax_into`, and those of :class:`Materials` and
-    of :meth:`KnownConductivities.require_comparable`, all raised before the first move.
+    ``conductivities`` also their mean errors, and the folder ``kappa`` with a line a crystal.  Arguments and errors as
+    :func:`denskit.simulation.relaxation.folder.relax_into`; errors of the arguments come before the first move.
     """
     if conductivities is not None:
         conductivities.require_comparable()
@@ -192,25 +190,17 @@ def rmsd_function() -> Callable[[ase.Atoms, ase.Atoms], float | None] | None:
     return rmsd
 
 
-def _named(source: Source, file: Path) -> Iterator[tuple[str, ase.Atoms]]:
-    """Names and atoms with all fields of their file; ``relaxed_energy`` is the energy label where the file has one."""
-    original = Originals(file, source)
-    for place, system in enumerate(source):
-        atoms = original(system)
-        name = str(atoms.info.get(NAME) or system.sid or place)
-        fields = {HULL: atoms.info.get(HULL), ENERGY: atoms.info.get(ENERGY), "label": system.energy}
-        named = plain(system)
-        named.info = fields
-        yield name, named
-
-
 def _by_name(source: Source, file: Path) -> dict[str, ase.Atoms]:
-    """As :func:`_named`.  Raises ValueError for a name that occurs twice."""
-    named = list(_named(source, file))
-    twice = [name for name, count in Counter(name for name, _ in named).items() if count > 1]
-    if twice:
-        raise ValueError(f"{file}: two structures have the {NAME} {twice[0]}; results would be mixed up")
-    return dict(named)
+    """Atoms by name, with fields of the file and the energy label.  Raises ValueError for a name that occurs twice."""
+    original, named = Originals(file, source), dict[str, ase.Atoms]()
+    for place, system in enumerate(source):
+        info = original(system).info
+        name = str(info.get(NAME) or system.sid or place)
+        if name in named:
+            raise ValueError(f"{file}: two structures have the {NAME} {name}; results would be mixed up")
+        named[name] = plain(system)
+        named[name].info = {HULL: info.get(HULL), ENERGY: info.get(ENERGY), "label": system.energy}
+    return named
 
 
 def _reference(own: ase.Atoms, relaxed: ase.Atoms | None) -> Reference:

@@ -75,9 +75,8 @@ def evaluate(
         device: "auto", "cpu", "cuda" or "cuda:N"; ignored for a force field, which stays where it is.
         batch_size: structures evaluated at once.
         processes: the processes that share the work, each of which calls this; their device is used; None: this alone.
-        data: settings that say how a file is read where it differs from the training data, such as
-            ``{"energy_key": "dft_energy", "units": "kcal/mol"}``; without ``source`` the places to which the run's
-            files have moved: ``{"path": "new/place.db"}``.
+        data: how a file is read where it differs from the training data, ``{"units": "kcal/mol"}``; without ``source``
+            the places to which the run's files have moved, ``{"path": "new/place.db"}``.
         progress: called after each batch with the structures done, the name of their file, and their number.
 
     Raises ValueError for structures without any label, where a run has no such split, and where another run of a
@@ -123,10 +122,9 @@ def evaluate_splits(
 ) -> dict[str, dict[str, float]]:
     """Errors of a model on several sets of structures by name; where there are several, "mean" comes last.
 
-    The mean over the sets is that of papers on OC20 and OC22 (validation ID, OOD adsorbates, OOD catalysts, OOD
-    both): each set counts once, whatever its size.  It has the metrics that all sets have.  ``keep`` is called with the
-    errors of the finished sets after each set, since a later one may fail.  Other arguments and errors as
-    :func:`evaluate`.
+    As in papers on OC20 and OC22 each set counts once in the mean, whatever its size; it has the metrics that all sets
+    have.  ``keep`` is called with the errors of the finished sets after each set, since a later one may fail.  Other
+    arguments and errors as :func:`evaluate`.
     """
     if "mean" in splits:
         raise ValueError("a split named 'mean' would hide the mean of the splits; give it another name")
@@ -160,13 +158,8 @@ def predict(
 ) -> Predictions:
     """Energies, forces and, if the model has it, stress of structures, as arrays; labels are not looked at.
 
-    Args:
-        model: a force field, a model file, or a run folder; several: the mean of a committee.
-        structures: ``ase.Atoms``, a sequence of them, a file, or what :func:`denskit.read` returns.
-        device: "auto", "cpu", "cuda" or "cuda:N"; ignored for a force field, which stays where it is.
-        batch_size: structures evaluated at once.
-
-    Raises FileNotFoundError, and ValueError for elements that the model does not know.
+    ``structures``: ``ase.Atoms``, a sequence of them, a file, or a source of :func:`denskit.read`.  Other arguments as
+    :func:`evaluate`.  Raises FileNotFoundError, and ValueError for elements that the model does not know.
     """
     force_field = load_predictor(model, None, device)
     if isinstance(structures, ase.Atoms):
@@ -199,11 +192,9 @@ def predict_file(
 ) -> int:
     """Predict a file's structures and write them as extxyz with energy, forces and (if the model has it) stress.
 
-    Of several models the mean is written, and ``energy_std`` and ``forces_std`` (eV, eV/Å) beside it.
-    All fields of the file are kept, its labels as ``REF_energy``, ``REF_forces``, ``REF_stress``: see
-    :mod:`denskit.data.writing`.  Returns the number of structures.
-    Raises ValueError for another format than extxyz, where the output is the input, and where it exists (and not
-    ``force``).
+    Of several models the mean is written, and ``energy_std`` and ``forces_std`` (eV, eV/Å) beside it.  All fields of
+    the file are kept, its labels as ``REF_energy``, ``REF_forces``, ``REF_stress``.  Returns the number of structures.
+    Raises ValueError for another format, and where the output is the input, or exists (and not ``force``).
     """
     output = new_frames_file(output, inputs=[file], force=force)
     force_field = load_predictor(model, None, device)
@@ -303,10 +294,7 @@ def _part_of(run: Path, split: str, places: Reading) -> Source | None:
 def read_structures(
     model: Models, source: Sequence[ase.Atoms] | str | os.PathLike[str], data: Reading = None
 ) -> tuple[Source, list[str]]:
-    """The structures of a file, or ``ase.Atoms``, read for a model; and which fields and units were used.
-
-    A file that the model was trained on is said to be.
-    """
+    """The structures of a file, or ``ase.Atoms``, for a model; and messages: fields, units, warnings of seen files."""
     members = models_of(model)
     model = members[0]
     if isinstance(source, str | os.PathLike):
@@ -357,7 +345,7 @@ def run_data(run: Path, places: Mapping[str, Any] | None = None) -> LoadedData:
 def is_own(run: Path, split: str, places: Mapping[str, Any] | None) -> bool:
     """Whether the structures of a split are those of the run; one that has moved needs its content on record.
 
-    Raises ValueError for another content than that on record.  A divided file is compared by :func:`run_data`.
+    Raises ValueError for another content.  A divided file is compared by :func:`run_data`.
     """
     config, key = config_at(run, places), f"data.{split}"
     if getattr(config.data, split) is None or (split == "train" and RunFolder(run).divided() is not None):

@@ -75,9 +75,9 @@ def novelty(asked: Surroundings, known: Surroundings) -> Tensor:
 
 
 def nearest_distance(points: Tensor, others: Tensor, frames: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """Distance [P] of each point to the nearest of the others, of another frame where ``frames`` of both are given.
+    """Distance [P] of each point to the nearest of the others; infinite where there is none.
 
-    Infinite where there is none.
+    ``frames`` of both: only others of another frame count.
     """
     if not len(others):
         return points.new_full((len(points),), torch.inf)

@@ -14,10 +14,9 @@ STABLE = 1e-9  # eV/atom: energies above a hull that a material itself is on are
 
 
 def stability_metrics(reference: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
-    """Metrics from energies above the hull [M] in eV/atom; ``predicted`` may be NaN.
+    """Metrics from energies above the hull [M] in eV/atom; ``predicted`` may be NaN.  NaN: a number is not defined.
 
-    DAF is the precision over the share of stable materials, as if these were drawn at random.  NaN where a number is
-    not defined.
+    DAF is the precision over the share of stable materials, as if these were drawn at random.
     """
     stable, called = reference <= STABLE, predicted <= STABLE
     right, wrong = int((stable & called).sum()), int((~stable & called).sum())

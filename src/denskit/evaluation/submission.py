@@ -49,23 +49,18 @@ def write_submission(
     """Predict structures and write them for a server; returns the number of different structures.
 
     Args:
-        model: a force field, a model file, or a run folder; several: the mean of a committee.
+        model, device, batch_size, data: as for :func:`denskit.evaluation.evaluate.evaluate`.
         splits: sets of structures by name (for OC20 ``id``, ``ood_ads``, ``ood_cat``, ``ood_both``; for OC22 ``id`` and
             ``ood``), which get one file with the names as prefixes; or one set, which gets a file without.
-        output: the npz file to write.
+        output: the npz file to write; ``force`` replaces an existing one.
         layout: forces of free atoms, or of all.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        batch_size: structures predicted at once.
         processes: the processes that share the work, each of which calls this; the first one writes.
-        data: settings that say how files are read where they differ from the training data, as :func:`evaluate`.
-        force: replace an existing ``output``.
 
     Energies are of the kind that the model was trained on, element references included: adsorption energies for OC20,
     totals for OC22.  Where a split fails, those before it are written to files of their own, which
     :func:`merge_submissions` takes, and a warning names them.
 
-    Raises ValueError for a structure without sid or fid, for another file type, and where ``output`` exists (see
-    :func:`denskit.files.new_file`).
+    Raises ValueError for a structure without sid or fid, for another file type, and where ``output`` exists.
     """
     named = splits if isinstance(splits, Mapping) else {"": splits}
     read = [source for source in named.values() if isinstance(source, str | Path)]
@@ -88,9 +83,8 @@ def write_submission(
 def merge_submissions(files: Mapping[str, str | Path], output: str | Path, *, force: bool = False) -> int:
     """Merge files of single splits into one with the names of the splits as prefixes; returns the number of structures.
 
-    Files of relaxed energies or structures (``ids``, ``energy`` or ``pos``) merge as well.  Raises ValueError for files
-    that are no complete submission of one split, where ``output`` exists (and not
-    ``force``) or is one of the files, and FileNotFoundError.
+    Files of relaxed energies or structures (``ids``, ``energy`` or ``pos``) merge as well.  Raises FileNotFoundError;
+    ValueError for files that are no complete submission of one split, and where ``output`` exists or is one of them.
     """
     output = new_file(_npz(output), inputs=files.values(), force=force)
     splits = {name: _read(Path(file)) for name, file in files.items()}

@@ -88,10 +88,7 @@ def warnings_for_split(members: Sequence[Model], split: str, structures: Source)
     """Warnings where models that runs were fine-tuned from have trained on the ``structures`` of the ``split`` of the
     first run's data."""
     runs = [folder_of(member) for member in members if not isinstance(member, ForceField)]
-    splits = None if not runs or isinstance(members[0], ForceField) else runs[0].divided()
-    if split == "train":
-        return []
-    judged = {split: structures}
+    splits, judged = runs[0].divided(), {split: structures}
     return [said for run in runs if run.config.is_file() for said in seen_before(load_config(run.path), splits, judged)]
 
 

@@ -33,13 +33,9 @@ class TimeBudget:
         self._end = self._looked + self._left
 
     def steps_that_fit(self, step: int, total: int) -> int:
-        """Steps of the whole training, at the speed since the last look; ``total`` where that is right within 5 %.
+        """Steps of the whole training that fit at the speed since the last look, after each tenth of the time.
 
-        A look comes after each tenth of the time.
-
-        Args:
-            step: steps done.
-            total: steps planned.
+        ``step``: steps done.  ``total``: steps planned, which stay where they are right within 5 %.
         """
         now = time.monotonic()
         if now - self._looked < _EVERY * self._left:

@@ -83,10 +83,7 @@ def full_disk_named(folder: Path) -> Iterator[None]:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint, onto the CPU.
-
-    Raises FileNotFoundError, and ValueError for a file that is truncated, foreign or of another format.
-    """
+    """Read a checkpoint, onto the CPU.  Raises FileNotFoundError; ValueError for a damaged or foreign file."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not found, so there is nothing to resume")
     with naming(path, "is no checkpoint of a Denskit run"):

@@ -45,10 +45,7 @@ class Cost:
         return Schedule(training, steps_per_epoch(structures, training.batch_size, training.drop_last))
 
     def steps_of(self, training: TrainingConfig) -> int:
-        """Steps that fit into ``training.budget``, the trial and validations included.
-
-        Raises ValueError where not even 10 fit.
-        """
+        """Steps that fit into ``training.budget`` with the trial and validations.  Raises ValueError below 10."""
         steps = self.steps_within(training)
         if steps < _FEWEST_TRAINED:
             after = "the trial" if self.trial < 1 else f"a trial of {self.trial:.0f} s"

@@ -19,10 +19,9 @@ FAR_APART = 3.0
 def fit_loss_to_energies(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
     """The run with the loss for many materials, and a message for the log.
 
-    Where the energies per atom are further from the references of the elements than ``FAR_APART`` times the mean force,
-    ``FOR_MANY_MATERIALS`` replaces the defaults, which are for molecules: with them such energies are hardly learned.
-    Where a preset, a file or an override gives one of these settings or the form of the loss, and with
-    ``training.init_from``, all stay.
+    Where energies per atom are further from the references of the elements than ``FAR_APART`` times the mean force, the
+    defaults, which are for molecules, hardly learn them; ``FOR_MANY_MATERIALS`` replaces them.  All stay with
+    ``training.init_from``, and where one of these settings or the form of the loss is given.
     """
     task = config.task
     if config.training.init_from is not None or {*FOR_MANY_MATERIALS, "loss"} & task.model_fields_set:

@@ -68,10 +68,7 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
 
 
 def rows_for(rows: Sequence[SizeRow], structures: int) -> list[SizeRow]:
-    """The first row meant for so many structures, else the last; then those above it, while each wants ``min_steps``.
-
-    With a time budget for fewer steps than a row wants, the next of the list is taken.
-    """
+    """The first row meant for so many structures, else the last; then those above while each wants ``min_steps``."""
     meant = (place for place, row in enumerate(rows) if row.up_to is None or structures <= row.up_to)
     place = next(meant, len(rows) - 1)
     found = list(rows[place : place + 1])
@@ -99,10 +96,9 @@ def _averages(source: Source, model: ModelConfig) -> dict[str, float]:
 def fit_dens_to_crystals(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
     """The run with the settings of DeNS for crystals, and a message for the log.
 
-    Where most training structures are crystals, ``FOR_CRYSTALS`` replaces the defaults, which are for molecules.
-    Liquids of molecules, known by their short bonds, are no crystals.  Settings that a preset, a file or an override
-    gives stay.  ``corruption_ratio`` and ``max_corrupted_share`` belong together: where one is given, both stay.
-    ``max_force`` is not set where it would exclude most structures.
+    Where most training structures are crystals, ``FOR_CRYSTALS`` replaces the defaults, which are for molecules; given
+    settings stay.  Liquids of molecules, known by their short bonds, are no crystals.  Of ``corruption_ratio`` and
+    ``max_corrupted_share`` both stay where one is given; ``max_force`` stays where it would exclude most structures.
     """
     task = config.task
     if not isinstance(task, DeNSConfig):
@@ -135,10 +131,9 @@ def fit_sigma_to_data(config: RunConfig, source: Source) -> tuple[RunConfig, lis
     """The run with a number or a table for ``task.sigma``, and a message for the log.
 
     Rules, not optima.  "auto": ``SHARE`` of the median distance from an atom to its nearest one, over all atoms of at
-    most ``SAMPLE`` evenly spaced training structures, kept in ``RANGE`` and rounded to 0.001 Å.  "auto_by_element":
-    noise that raises the energy of every atom by about as much, see :func:`_by_element`.
-    Raises ValueError where no atom has another one near, where no atom has a force, and where a given table lacks an
-    element of the training structures.
+    most ``SAMPLE`` evenly spaced training structures, kept in ``RANGE`` and rounded to 0.001 Å.  "auto_by_element": see
+    :func:`_by_element`.  Raises ValueError where no atom has another one near or no atom has a force, and where a given
+    table lacks an element of the training structures.
     """
     task = config.task
     if isinstance(task, DenoisingConfig) and isinstance(task.sigma, dict):

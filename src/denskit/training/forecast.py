@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from denskit.data import LoadedData, load_data
-from denskit.data.base import Source, Subset, evenly
+from denskit.data.base import Subset, evenly
 from denskit.data.inspection import findings_of
 from denskit.data.loading import FEW
 from denskit.data.records import joined, once
@@ -51,9 +51,7 @@ class Forecast:
 
 
 def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say | None = None) -> list[Forecast]:
-    """What a run would be, from a trial of some steps; nothing is written.
-
-    Of several processes all call this, and get the forecast for so many.
+    """A forecast of a run from a trial of some steps; nothing is written.  Of several processes all call this.
 
     times: ascending; a forecast for so many times the data, which may decide on another model.  ``say`` is told what
     is found in the data, and what takes its time, before it begins; without it the data are not looked at.
@@ -74,7 +72,11 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say | None
         memory = peak_memory(group.device) + (number - 1) * held
         cost = replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)
         said += seen_before(fitted, data.splits, data.judged)
-        found.append(Forecast(_planned(fitted, cost, larger.train), cost, group.count, said))
+        training = fitted.training
+        if training.budget is not None:
+            training = lasting(fitted, {"max_steps": cost.steps_of(training)}).training
+        planned = PlannedTraining(fitted, cost.schedule(training), larger.train, cost.valid)
+        found.append(Forecast(planned, cost, group.count, said))
     return found
 
 
@@ -105,21 +107,12 @@ def say_what_is_read(config: RunConfig, say: Say) -> None:
         say(f"reading {', '.join(large)}")
 
 
-def _planned(config: RunConfig, cost: Cost, source: Source) -> PlannedTraining:
-    """The training with its length, which a budget gives by the cost."""
-    training = config.training
-    if training.budget is not None:
-        training = lasting(config, {"max_steps": cost.steps_of(training)}).training
-    return PlannedTraining(config, cost.schedule(training), source, cost.valid)
-
-
 def settled(
     config: RunConfig, data: LoadedData, group: Processes, checkpoint: Checkpoint | None, say: Say
 ) -> tuple[RunConfig, list[str]]:
     """The run with the settings that its data and its time budget decide; and messages for the log.
 
-    ``say`` is told of trials, before they begin.
-    A run that continues keeps the row of ``sizes`` that it began with, and the length that its budget gave then.
+    ``say`` is told of trials.  A run that continues keeps the row of ``sizes`` and the length that it began with.
     """
     budget = config.training.budget
     if checkpoint is not None:
@@ -201,14 +194,11 @@ def _fitted(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:
     config, sized = fit_model_to_data(config, data)
     config, weighed = fit_loss_to_energies(config, data.train)
     config, published = fit_dens_to_crystals(config, data.train)
-    config, measured = fit_sigma_to_data(config, _denoised(config, data.train))
-    return config, sized + weighed + published + measured
-
-
-def _denoised(config: RunConfig, new: Source) -> Source:
-    """All structures that noise is added to, where its size depends on them."""
     by_data = isinstance(config.task, DenoisingConfig) and not isinstance(config.task.sigma, float)
-    return joined([new, old_structures(config)[0]]) if by_data and config.training.replay is not None else new
+    replays = by_data and config.training.replay is not None  # noise is added to the old structures, too
+    denoised = joined([data.train, old_structures(config)[0]]) if replays else data.train
+    config, measured = fit_sigma_to_data(config, denoised)
+    return config, sized + weighed + published + measured
 
 
 def _trial(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> Cost:

@@ -22,8 +22,8 @@ def with_further_elements(
     """A checkpoint that has the elements of ``data.references`` that it lacks, its settings, and the new energies (eV).
 
     ``data.references`` may leave out the other elements, or repeat their energies; the settings get those of all.
-    Only where a sample of the training ``structures`` was measured: else none has further elements.  Nothing changes
-    where other energies or a file of references are given, so that the comparison of settings refuses what is new.
+    Nothing changes unless a sample of the training ``structures`` was measured, nor for other energies or a file of
+    references, which the comparison of settings refuses.
     Raises ValueError for an element without an embedding, or one that ``training.frozen`` may keep untrained.
     """
     given, before = config.data.references, checkpoint.config["data"].get("references")

@@ -77,8 +77,8 @@ def require_same_settings(
 ) -> dict[str, tuple[Any, Any]]:
     """The settings that changed since a checkpoint, as dotted key -> (before, now).
 
-    ``structures``: to train on now.  ``may_move``: settings that name files of the same content as then, at another
-    place perhaps.  Raises ValueError naming the changes with which a run does not continue.
+    ``structures``: to train on now.  ``may_move``: settings of files with the same content as then.  Raises ValueError
+    naming the changes with which a run does not continue.
     """
     folder = RunFolder(config.output)
     own = {f"data.{part}" for part in PARTS if folder.frames(part).is_file()}  # the folder may have been moved

@@ -113,10 +113,7 @@ def settings_classes() -> dict[str, type[BaseModel]]:
 
 
 def data_config(overrides: Overrides) -> DataConfig:
-    """How structures are read, from ``data.KEY=VALUE`` or ``{"data": {...}}``.
-
-    Raises ValueError for other and unknown keys, and for wrong values.
-    """
+    """Settings that say how structures are read, from ``data.KEY=VALUE``.  Raises ValueError for others."""
     changes = _parse_overrides(overrides)
     other = [key for key in changes if key != "data"]
     if other:

@@ -24,10 +24,9 @@ _SMALLEST_SCALE = 2.0**-10  # of a loss: below it, overflow is not the cause of 
 def build_optimizer(force_field: ForceField, config: TrainingConfig, *, sharded: bool = False) -> torch.optim.Optimizer:
     """Fused AdamW (Loshchilov and Hutter 2019); no weight decay for the parameters that the model names.
 
-    Nor for tables of elements in frozen parts, where it would move the rows that get no gradient.
-    ``sharded``: each process holds the moments of a share of the parameters, updates these and sends them to the others
-    (Rajbhandari et al. 2020, stage 1).  With ``layer_decay`` the learning rate is lower the farther a part is from the
-    heads (Howard and Ruder 2018).
+    Nor for tables of elements in frozen parts, where it would move the rows that get no gradient.  ``sharded``: each
+    process holds the moments of a share of the parameters and updates these (Rajbhandari et al. 2020, stage 1).  With
+    ``layer_decay`` the learning rate is lower the farther a part is from the heads (Howard and Ruder 2018).
     """
     exempt, depth, parts = force_field.no_decay_parameters(), depths(force_field), parts_of(force_field)
     exempt |= {name for name, part in parts.items() if is_frozen(part, config.frozen)}
@@ -51,10 +50,7 @@ def build_optimizer(force_field: ForceField, config: TrainingConfig, *, sharded:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The state of an optimizer, in the form of one that is not sharded; all processes call this.
-
-    Only the first process gets the state of a sharded one, the others nothing.
-    """
+    """The state of an optimizer, of a sharded one on the first process alone (else empty); all processes call this."""
     if isinstance(optimizer, torch.optim.AdamW):
         return optimizer.state_dict()
     optimizer.consolidate_state_dict(to=0)  # type: ignore[attr-defined]  # a ZeroRedundancyOptimizer
@@ -124,10 +120,7 @@ class Gradients:
                 end()
 
     def _arrived(self, chunk: int) -> Callable[[Tensor], None]:
-        """A hook that counts the gradients of a chunk and begins its sum.
-
-        Chunks are summed in the same order on all processes, whichever gradients are first.
-        """
+        """A hook that counts the gradients of a chunk and begins sums, in the same order on all processes."""
 
         def arrived(parameter: Tensor) -> None:
             if self.complete:

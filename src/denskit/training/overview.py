@@ -74,11 +74,7 @@ def runs_below(top: Path) -> list[Path]:
 
 
 def delete_run(path: str | os.PathLike[str]) -> None:
-    """Remove a run folder.
-
-    Raises FileNotFoundError for a folder without a run; ValueError while it trains, and for a folder around the working
-    directory.
-    """
+    """Remove a run folder.  Raises FileNotFoundError for no run, ValueError where it trains or we work inside it."""
     folder = run_folder(path).path
     if Path.cwd().is_relative_to(folder.resolve()):
         raise ValueError(f"{folder} is the working directory, or around it; nothing was deleted")
@@ -94,8 +90,7 @@ def messages_of(folder: RunFolder) -> list[str]:
 def errors_of(folder: RunFolder) -> dict[str, dict[str, float]]:
     """Errors of the model that the run kept, by test: of the study that it belongs to, and of ``denskit evaluate``.
 
-    Both are removed when another model takes its place.  Errors of the study are preferred: they were measured alike
-    for all its runs, and are those of its table.
+    Both are removed with the model.  Those of the study are preferred: they are measured alike for all its runs.
     """
     test, result = folder.path / "test.json", folder.path / "result.json"
     found = {"test": read_json(test)} if test.is_file() else {}

@@ -34,10 +34,8 @@ def _part(path: list[str]) -> str:
 def freeze(force_field: ForceField, frozen: Sequence[str], untrained: Collection[str] = ()) -> str:
     """Exclude parts from training; a message for the log.
 
-    Of their tables of elements the rows of ``force_field.new_elements`` are trained all the same.
-
-    ``frozen``: names of parts, or their beginnings: "blocks" means all blocks.  ``untrained``: parameters with random
-    numbers, as of new heads.
+    Of their tables of elements the rows of ``force_field.new_elements`` are trained all the same.  ``frozen``: names of
+    parts, or their beginnings, as "blocks".  ``untrained``: parameters with random numbers, as of new heads.
     Raises ValueError for a name that fits no part, for untrained parameters, and where nothing is left to train.
     """
     parts = parts_of(force_field)

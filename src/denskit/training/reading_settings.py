@@ -19,7 +19,7 @@ Reading = Mapping[str, Any] | None  # settings of DataConfig that say how a file
 
 
 def reading_as_trained(model: Path, file: str | os.PathLike[str], data: Reading = None) -> DataConfig:
-    """Settings to read a file for a model file: units, keys and the like of its training data, changed by ``data``.
+    """Settings to read a file for a model file, as its training data were read, changed by ``data``.
 
     Labels that are absent count in no loss and no error.  Raises ValueError as :func:`reading_of`.
     """
@@ -39,8 +39,7 @@ def reading_of(
 ) -> DataConfig:
     """Settings to read a file of structures: those of training, changed by ``data``; labels may be absent.
 
-    Raises ValueError for a setting that does not say how a file is read, such as ``split``, for one that ``file``
-    would ignore, and for a wrong value.
+    Raises ValueError for settings that do not say how a file is read, or that ``file`` would ignore, and wrong values.
     """
     known = (*_FILES, *_SHARDS)
     for name in data or {}:

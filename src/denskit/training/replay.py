@@ -106,10 +106,7 @@ def old_structures(config: RunConfig) -> tuple[Source, list[str], bool]:
 
 
 def _filtered(old: Source, data: Mapping[str, Any], said: list[str]) -> tuple[Source, list[str]]:
-    """Without what ``data.filter`` of the first run leaves out of these structures; and messages.
-
-    Not by ``max_energy_deviation``, whose fit was to all files of that run.
-    """
+    """Those that ``data.filter`` of the first run keeps, but for ``max_energy_deviation``, a fit to all its files."""
     rules = FilterConfig.model_validate(data.get("filter", {})).model_copy(update={"max_energy_deviation": None})
     try:
         old, left_out = without_filtered(old, rules)
@@ -155,10 +152,9 @@ class _Moved(Source):
 
 
 def _require_known(trained: ForceField, old: Source, path: str | Path, batch_size: int) -> None:
-    """Raise ValueError for structures with unknown elements, and for those that the trained model does not know.
+    """Raise ValueError for unknown elements, and structures that the trained model does not know by its own heads.
 
-    Its own heads tell, not the model to be trained: gradients of an energy learned beside direct forces are unlike
-    both.
+    Gradients of an energy that was learned beside direct forces would tell less.
     """
     for system in old:
         trained.scaling.check_elements(system.atomic_numbers, f"{path}, frame {system.index},")

@@ -40,11 +40,9 @@ def train(config: RunConfig, *, resume: bool = False, frames: Frames | None = No
     """Train, and return the run folder ``config.output`` (its files: docs/cli.md).
 
     ``frames``: structures in memory, the data of the run instead of files; they are written into the folder.
-    ``progress`` shows the log and a progress bar; train.log is written in any case.
-
-    ``resume`` continues the run in that folder from ``checkpoints/last.pt`` bit for bit; without a checkpoint the run
-    begins.  Under torchrun every process calls this.  On Ctrl-C and SIGTERM the step is finished, a checkpoint saved,
-    and SystemExit raised with 130 or 143.
+    ``progress`` shows the log and a progress bar.  ``resume`` continues the run in that folder from
+    ``checkpoints/last.pt`` bit for bit; without a checkpoint the run begins.  Under torchrun every process calls this.
+    On Ctrl-C and SIGTERM the step is finished, a checkpoint saved, and SystemExit raised with 130 or 143.
 
     Raises ValueError for settings and data that do not go together, a folder in use, a checkpoint of another run, a
     loss that is not finite, errors far above those of predicting zero at the end, a full disk; FileNotFoundError for

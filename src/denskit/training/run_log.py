@@ -96,10 +96,7 @@ def _reason(error: BaseException) -> str:
 
 
 def metrics_line(values: Mapping[str, float | int], total_steps: int, validations: float = 0.0) -> str:
-    """A row as one line: step, errors (meV, meV/Å), learning rate, speed, time left, memory.
-
-    validations: s that those to come will take.
-    """
+    """A row as one line: step, errors, learning rate, speed, time left (with ``validations``, s), memory."""
     parts = [f"step {values['step']}/{total_steps}", f"epoch {values['epoch']}"]
     if "train_loss" in values:
         parts.append(f"loss {values['train_loss']:.4f}")

@@ -19,9 +19,8 @@ def steps_between(interval: Interval, steps_per_epoch: int) -> float:
 class Schedule:
     """Learning rate and progress of a training whose epochs have ``steps_per_epoch`` steps.
 
-    Published for MD17 (``schedule_unit="epoch"``): both functions are constant over an epoch, the first epoch runs at
-    the learning rate where the warm-up starts, and the last one still a little above the floor.  Published for OC20 and
-    OC22 (``schedule_unit="step"``): the same formula at every step.
+    ``schedule_unit="epoch"`` (published for MD17): both are constant over an epoch; the first runs at the rate where
+    the warm-up starts, the last a little above the floor.  "step" (OC20, OC22): both change at every step.
     """
 
     config: TrainingConfig

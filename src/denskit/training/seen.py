@@ -28,10 +28,10 @@ _FIRST = 20  # models of a chain of fine-tunings that are looked at
 
 
 def seen_before(config: RunConfig, splits: Splits | None, judged: Mapping[str, Source | None]) -> list[str]:
-    """A warning where the model that fine-tuning starts from has trained on structures that the run is judged by.
+    """A warning where the model of ``init_from``, or one before it, has trained on structures that judge the run.
 
-    Looks at the models that it was fine-tuned from in turn, too.  ``splits``: of the run's file, if it divides one;
-    ``judged``: its structures by part, "valid" and "test".  A test file that was not read yet is not looked at.
+    ``splits``: of the run's file, if it divides one.  ``judged``: structures by part, "valid" and "test"; a test file
+    that was not read yet is not looked at.
     """
     parts = {part: source for part, source in judged.items() if source is not None and not isinstance(source, Lazy)}
     seen: dict[str, set[int]] = {part: set() for part in parts}  # places
@@ -81,9 +81,8 @@ def copies_seen(folder: RunFolder, judged: Source, parts: Sequence[str] = ("trai
 
     It can for files in memory, and structures of a run that are small and as they were.
     """
-    if not (judged.in_memory and folder.config.is_file()):
-        return None
-    known = _learned(folder.path, folder.config.stat().st_mtime_ns)
+    there = judged.in_memory and folder.config.is_file()
+    known = _learned(folder.path, folder.config.stat().st_mtime_ns) if there else None
     if known is None:
         return None
     return np.flatnonzero([any(system in known[name] for name in parts) for system in judged])

@@ -58,10 +58,7 @@ def _interval_text(value: object) -> object:
 
 
 def rate_of(rate: float | str, lr: float) -> float:
-    """The learning rate that a number, or a share of the largest one such as ``"0.2 lr"``, stands for.
-
-    Raises ValueError for any other text.
-    """
+    """The learning rate of a number, or of a share of the largest (``"0.2 lr"``).  Raises ValueError for other text."""
     if not isinstance(rate, str):
         return rate
     match = _SHARE.fullmatch(rate)
@@ -357,8 +354,7 @@ class RunConfig(Settings):
     def document(self) -> dict[str, Any]:
         """The whole configuration as plain data, from which the same run can be made again.
 
-        Every setting is in it, but of ``data.split`` only what was given: a share that nobody asked for is a
-        default of the dataset, not a request.
+        Of ``data.split`` only what was given: other shares are defaults of the dataset.
         """
         document = self.model_dump(mode="json")
         document["data"]["split"] = self.data.split.model_dump(mode="json", exclude_unset=True)

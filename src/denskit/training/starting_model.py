@@ -40,11 +40,10 @@ class Saved(NamedTuple):
 def initial_force_field(
     config: RunConfig, data: LoadedData, task: Task, device: torch.device | None = None, saved: Saved | None = None
 ) -> tuple[ForceField, list[str]]:
-    """A force field with weights from the seed or from ``training.init_from``, in the run's precision.
+    """A force field with weights from the seed or from ``training.init_from``, and messages for the log.
 
     The scaling is fitted on the training split, or on a sample of a large one.  A trained model predicts some
-    structures on ``device`` (None: the CPU), and stays there.  Also returns messages for the log.
-
+    structures on ``device`` (None: the CPU), and stays there.
     ``saved`` by this run: then nothing is measured again, and the model of ``init_from`` may be gone.
     """
     fine_tunes, dtype = config.training.init_from is not None, getattr(torch, config.training.dtype)
@@ -122,10 +121,7 @@ def check_known_elements(force_field: ForceField, data: LoadedData, split: Split
 
 
 def warn_of_unknown_elements(force_field: ForceField, data: LoadedData, split: SplitConfig) -> list[str]:
-    """A warning where the test structures of the training's own file have elements that the model cannot predict.
-
-    Test structures in a file of their own are not looked at; of those that stay on disk a sample is.
-    """
+    """A warning where test structures of the training's own file (a sample of those on disk) have new elements."""
     test = data.test
     if not isinstance(test, Subset):
         return []

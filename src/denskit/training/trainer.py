@@ -263,8 +263,7 @@ class Trainer:
     def train_step(self, work: StepWork) -> Asked:
         """One update of the weights; returns the requests of all processes.
 
-        Each loss term is divided by its count over all micro-batches and processes, known before any backward pass, so
-        that gradients and sums merely add.
+        Loss terms are divided by their counts in the whole step before any backward pass, so that gradients merely add.
         """
         assert work.step == self.step, (work.step, self.step)
         device = self.group.device
@@ -522,10 +521,7 @@ class Trainer:
 
 
 def require_label(best_by: str, valid: Source) -> None:
-    """Raise ValueError where no validation structure has the label by which a model would be the best.
-
-    Forces on fixed atoms are no such label.
-    """
+    """Raise ValueError where no validation structure has the label, on free atoms, that decides on the best model."""
 
     def judges(system: System) -> bool:
         return getattr(system, best_by) is not None and (best_by != "forces" or not system.fixed.all())

@@ -24,7 +24,6 @@ def report(folders: Folders, output: str | Path | None = None, *, device: str = 
     """Write the HTML page of a folder (a run, a study, simulations, a relaxation, crystals) or of several runs.
 
     output: the file; None: ``report.html`` in the folder, which is renewed, or here for several runs.
-
     Returns the path of the page.  Raises FileNotFoundError for a folder that is none of these, ValueError for an output
     that exists (and not ``force``) or is no HTML by its name, and for a study without a finished run.
     """
@@ -52,10 +51,8 @@ def plot(
 ) -> list[Path]:
     """Write the pictures of :func:`report` as PNG files into the folder ``output``; returns their paths.
 
-    what: sections of a run, some of ``SECTIONS``; none: all.
-
-    Raises as :func:`report`; ValueError for an unknown section, for sections of something else than one run, and for an
-    ``output`` that is a file by its name.
+    what: sections of a run, some of ``SECTIONS``; none: all.  Raises as :func:`report`; ValueError for an unknown
+    section, for sections of something else than one run, and for an ``output`` that is a file by its name.
     """
     folder = output_folder(output)
     sections = sections_of(_paths(folders), what, device=device)

@@ -28,6 +28,10 @@ _CURVES = (
     "Mean absolute errors over the training: validation with dots, training as thin lines. With DeNS part of the "
     "training structures are corrupted, which makes the training errors larger, that of the energy above all."
 )
+_STUDY_CURVES = (
+    "Validation errors of the forces over the training: mean over seeds, and the range from lowest to highest."
+)
+_STUDY_AXES = "Test errors; bars are standard errors over seeds."
 
 SECTIONS: dict[str, Callable[[RunResults], Section]] = {
     "summary": summary,
@@ -69,11 +73,8 @@ def several_sections(runs: Sequence[RunResults]) -> list[Section]:
 
 
 def _side_by_side(runs: Sequence[RunResults]) -> Section:
-    parts: list[Part] = []
     errors = {run.name: errors for run in runs if (errors := next(iter(errors_by_set(run).values()), None))}
-    if errors:
-        parts.append(error_table(errors))
-    return Section("Errors", parts)
+    return Section("Errors", [error_table(errors)] if errors else [])
 
 
 def _each(runs: Sequence[RunResults]) -> Section:
@@ -90,26 +91,16 @@ def _each(runs: Sequence[RunResults]) -> Section:
 
 
 def study_sections(path: Path, *, device: str = "auto") -> list[Section]:
-    """The table, learning curves and errors over the axes of a study; its finished runs.
-
-    Raises ValueError where no run is finished.
-    """
+    """Table, learning curves, errors over the axes and runs of a study.  Raises ValueError where no run is finished."""
     study = load_study(path / "study.yaml")
     results = collect(study, StudyFolder(path))
     header, rows = as_cells(results)
     parts: list[Part] = [table(header, rows), paragraph(note(results))]
-    parts += [Picture(name, figure, _captions(name)) for name, figure in study_figures(results).items()]
+    for name, figure in study_figures(results).items():
+        parts.append(Picture(name, figure, _STUDY_CURVES if name == "learning_curves" else _STUDY_AXES))
     runs = {run.folder: RunResults(run.folder, device=device) for run in results.found}
     found = [Section("Results", parts), *_committees(results, runs), _each(list(runs.values()))]
     return [section for section in found if section.parts]
-
-
-def _captions(name: str) -> str:
-    if name == "learning_curves":
-        return (
-            "Validation errors of the forces over the training: mean over seeds, and the range from lowest to highest."
-        )
-    return "Test errors; bars are standard errors over seeds."
 
 
 def _committees(results: Results, runs: Mapping[Path, RunResults]) -> Iterator[Section]:

@@ -166,7 +166,7 @@ def _trajectory(file: Path, key: str, unit: str) -> Scene | None:
         control="play",
         frames=[
             Frame(
-                label=_label(atoms, _place(atoms, number, key, unit)),
+                label=_label(atoms, number, key, unit),
                 numbers=atoms.numbers,
                 positions=atoms.positions,
                 cell=cell_of(np.array(atoms.cell), atoms.pbc),
@@ -176,14 +176,10 @@ def _trajectory(file: Path, key: str, unit: str) -> Scene | None:
     )
 
 
-def _place(atoms: ase.Atoms, number: int, key: str, unit: str) -> str:
-    """Time or moves; of relaxed structures, of which each frame is another, also which it is and how it ended."""
-    place = f"{atoms.info.get(key, number):.4g} {unit}"
-    status = atoms.info.get("status")
-    return place if status is None else f"frame {number}: {str(status).replace('_', ' ')}, {place}"
-
-
-def _label(atoms: ase.Atoms, place: str) -> str:
-    """Place and energy; a structure that was refused has none."""
-    energy = None if atoms.calc is None else atoms.calc.results.get("energy")
-    return place if energy is None else f"{place}, energy {energy:.3f} eV"
+def _label(atoms: ase.Atoms, number: int, key: str, unit: str) -> str:
+    """Time or moves, and the energy; of relaxed structures, each of which is another, also number and status."""
+    label, status = f"{atoms.info.get(key, number):.4g} {unit}", atoms.info.get("status")
+    if status is not None:
+        label = f"frame {number}: {str(status).replace('_', ' ')}, {label}"
+    energy = None if atoms.calc is None else atoms.calc.results.get("energy")  # a structure that was refused has none
+    return label if energy is None else f"{label}, energy {energy:.3f} eV"

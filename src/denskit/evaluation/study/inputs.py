@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,8 @@ def require_files(study: StudyConfig) -> None:
 
 def require_same_inputs(begun: Iterable[Mapping[str, str]]) -> None:
     """Raise ValueError where a file is not what it was.  ``begun``: :func:`training_files` of runs when they began."""
-    changed: dict[str, int] = {}
-    for files in begun:
-        for name, before in files.items():
-            if digest_of(name) not in (before, None):
-                changed[name] = changed.get(name, 0) + 1
+    recorded = (item for files in begun for item in files.items())
+    changed = Counter(name for name, before in recorded if digest_of(name) not in (before, None))
     if changed:
         told = "; ".join(f"{name}, which {count} runs have trained on" for name, count in changed.items())
         raise ValueError(

@@ -38,9 +38,9 @@ SEEN, OF = "structures_trained_on", "structures"  # counts beside the errors
 
 
 def asked_of(study: StudyConfig) -> dict[str, Any]:
-    """What is judged beside the test split, by name, as plain JSON: where it changes, runs are judged again.
+    """All that is judged beside the test split, by name, as plain JSON with the content of files.
 
-    Files are named with their content.
+    Where it changes, runs are judged again.
     """
     asked: dict[str, Any] = {name: {"file": file, "sha256": digest_of(file)} for name, file in study.tests.items()}
     if study.simulation is not None:
@@ -112,10 +112,9 @@ def _require_references(study: StudyConfig, test: Source | None) -> None:
 
 
 def judge(study: StudyConfig, run: Path, name: str) -> Errors:
-    """Errors of a trained run on one of :func:`asked_of`.
+    """Errors of a trained run on one of :func:`asked_of`.  Raises as the work itself.
 
-    Simulations and relaxations work in folders of the run, where they continue after a kill, and begin again where
-    their settings have changed.  Raises as the work itself.
+    Simulations and relaxations continue after a kill, in folders of the run, and begin again where settings change.
     """
     if name in study.tests:
         return _judged(run, source_of(run, study.tests[name], TEST))

@@ -40,10 +40,7 @@ _ONLY_NOISE = {"task.energy_on_corrupted": False, "task.forces_on_corrupted": Fa
 
 
 def dens_question(file: Path, frames: int | None = None, steps: int = 10_000) -> StudyConfig:
-    """Training with and without DeNS on a file, three seeds; on ``frames`` training structures (None: all).
-
-    At two learning rates, so that each is also compared at its better one.
-    """
+    """Training with and without DeNS on a file, or ``frames`` of it, with three seeds and at two learning rates."""
     return StudyConfig(
         title=f"Does DeNS help on {file.name}?",
         base="equiformer",
@@ -100,7 +97,7 @@ def at_one_rate(study: StudyConfig, rate: float = MEASURED_RATE) -> StudyConfig:
 
 
 def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
-    """The question with ``task`` settings that DeNS alone has at its variant; and what the data make of it, in words.
+    """The question with ``task`` settings that DeNS alone has at its variant; and messages.
 
     Crystals get their stress, where they have one and the study gives no settings of it.  Further test files, which may
     lie beyond the training structures, get a variant that learns only the noise of corrupted structures: there DeNS can
@@ -166,10 +163,7 @@ def default_rates(study: StudyConfig) -> bool:
 def sized(
     study: StudyConfig, costs: Mapping[str, Cost], hours: float, processes: int, *, both: bool = False
 ) -> tuple[StudyConfig, list[str]]:
-    """:func:`within_budget`; at one learning rate, and said, where two would leave too few epochs for DeNS to pay.
-
-    both: keep two rates however short the trainings.
-    """
+    """:func:`within_budget`; at one learning rate where two leave too few epochs (and not ``both``); and messages."""
     if both or not default_rates(study):
         return within_budget(study, costs, hours, processes), []
     one = within_budget(at_one_rate(study), costs, hours, processes)
@@ -188,10 +182,7 @@ def sized(
 
 
 def within_budget(study: StudyConfig, costs: Mapping[str, Cost], hours: float, processes: int) -> StudyConfig:
-    """The study with as many training steps as fit into ``hours``, with ``processes`` trainings at once.
-
-    Raises ValueError where not even 100 steps fit.
-    """
+    """The study with as many steps as ``processes`` trainings at once do in ``hours``.  Raises ValueError below 100."""
     available = 3600 * hours * processes
     runs = runs_of(study)
     rounds = math.ceil(len(runs) / processes) * processes / len(runs)  # processes wait for the last round
@@ -257,7 +248,7 @@ def advice(
 def data_warnings(study: StudyConfig) -> dict[str, list[str]]:
     """Why DeNS is not expected to pay on the training structures, as ``denskit train`` says it: variant -> messages.
 
-    Each is said once for a variant.  Raises as :func:`denskit.data.load_data`.
+    Raises as :func:`denskit.data.load_data`.
     """
     found: dict[str, dict[str, str]] = {}
     loaded: dict[str, Source] = {}

@@ -49,11 +49,9 @@ class StudyFolder:
     def keep(self, study: StudyConfig, *, draft: bool = False) -> tuple[Path, StudyConfig, list[str]]:
         """Write the study beside its results, so that a later call cannot mix them with those of another.
 
-        Seeds, tests and the like may change; variants, and values of an axis, may be added.  Seeds that the study here
-        had, which a printed script may still train, stay.  One that has trained nothing yet, as after a dry run or a
-        mistake, is replaced, with its trials and splits.
-        Returns the file and its study, and what it says otherwise than the given one, in words.  ``draft``: of a study
-        that has trained the file is one beside it, so that a dry run leaves it as it is.
+        Seeds, tests and the like may change; variants, and values of an axis, may be added.  Earlier seeds stay, since
+        a printed script may still train them.  A study without trainings is replaced, with its trials and splits.
+        Returns the file, its study, and messages.  ``draft``: the file is one beside a study that has trained.
         Raises ValueError for the folder of another study.
         """
         before = load_study(self.study) if self.study.is_file() else study
@@ -71,10 +69,7 @@ class StudyFolder:
         return file, study, said
 
     def forget(self, otherwise: str) -> None:
-        """Remove what a study that has trained nothing yet has prepared.
-
-        Raises ValueError, which says that the folder is ``otherwise``, where it has trained, or is at work.
-        """
+        """Remove what is prepared here.  Raises ValueError, with ``otherwise``, where a study has trained or works."""
         if self.has_begun():
             raise ValueError(f"{self.path} {otherwise}")
         for prepared in ("trials", "splits", "inputs"):
@@ -179,10 +174,8 @@ def train_and_judge(
 ) -> dict[str, Any]:
     """Train one run, or continue it, judge it on all that the study asks, and write result.json.
 
-    A run that is trained is judged on tests that were added since; one that is judged on all is left as it is.
-
-    ``progress``: as of :func:`train`.  Raises as :func:`train` and :func:`evaluate`, and ValueError where another
-    process is at work on the run, and where a file is missing, or not what it was for another run.
+    A trained run is judged on tests that were added since.  Raises as :func:`train` and :func:`evaluate`; ValueError
+    where another process is at work on the run, and for missing or changed files.  ``progress``: as of :func:`train`.
     """
     folder.require_inputs(study)
     if folder.finished(study, run):
@@ -247,10 +240,9 @@ def run_all(
 ) -> list[Job]:
     """Run the missing trainings, ``processes`` at a time, each with one thread; returns all jobs.
 
-    A run that a process of another command trains is waited for.  Each run sees one of the ``gpus``, the one with the
-    fewest runs; without any all see what this process sees.
-    ``command``: the command line of a run.  ``watch`` is called about twice a second.  On Ctrl-C, SIGTERM and SIGUSR1
-    the running trainings save their state and end, and KeyboardInterrupt(signal) is raised.
+    A run that another command trains is waited for.  Each run sees the one of the ``gpus`` with the fewest runs;
+    without any all see those of this process.  ``command``: the command line of a run.  ``watch`` is called about twice
+    a second.  On Ctrl-C, SIGTERM and SIGUSR1 trainings save their state and end; KeyboardInterrupt(signal) is raised.
     """
     jobs = [Job(run, state="done" if folder.finished(study, run) else "waiting") for run in runs_of(study)]
     with _ended_together(jobs):

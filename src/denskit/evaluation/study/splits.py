@@ -21,7 +21,7 @@ from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, file_
 def split_settings(study: StudyConfig, run: StudyRun, folder: Path) -> dict[str, Any]:
     """Settings that give a run its structures; writes the split file if it is missing.
 
-    Raises ValueError where the data cannot be divided like this: fewer structures than asked, no file to divide.
+    Raises ValueError for fewer structures than asked, and where there is no file to divide.
     """
     if FRAMES not in study.axes:
         return {}

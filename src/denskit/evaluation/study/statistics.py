@@ -37,10 +37,9 @@ def mean_of(values: Sequence[float]) -> Mean:
 
 
 def difference(values: Mapping[int, float], reference: Mapping[int, float], floor: float = 0.0) -> Difference | None:
-    """Difference of two variants, paired by seed, by Student's t distribution; None without a common seed,
-    and where the reference is not above ``floor``.
+    """Difference paired by seed, by Student's t distribution, relative to the mean of the reference's common seeds.
 
-    Relative to the mean of the reference over the common seeds.
+    None without a common seed, and where the reference is not above ``floor``.
     """
     seeds = sorted(values.keys() & reference.keys())
     if not seeds:

@@ -40,7 +40,7 @@ def device_of(study: StudyConfig) -> str:
 def require_structures(study: StudyConfig) -> None:
     """Raise ValueError, naming the run, where one of :func:`runs_to_try` cannot have its structures.
 
-    As a trial would, but for all of them before the first is timed.  Each way to divide the data is looked at once.
+    As a trial would, but for all before the first is timed.  Each way to divide the data is looked at once.
     """
     seen: list[object] = []
     with tempfile.TemporaryDirectory() as name:
