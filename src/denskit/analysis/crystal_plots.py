@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from denskit.analysis.crystal_results import name_in_words
-from denskit.analysis.plots import row_of_axes, save_figure, series_style
+from denskit.analysis.plots import row_of_axes, series_style
 
 MOST = 12  # crystals in one picture
-
-
-def plot_crystals(crystals: Sequence[Mapping[str, Any]], output: Path) -> Path | None:
-    """Save :func:`crystal_figure`; None: there is nothing to draw."""
-    figure = crystal_figure(crystals)
-    return None if figure is None else save_figure(figure, output)
 
 
 def crystal_figure(crystals: Sequence[Mapping[str, Any]]) -> Figure | None:

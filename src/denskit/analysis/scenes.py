@@ -91,9 +91,9 @@ def cell_of(cell: np.ndarray, pbc: np.ndarray) -> np.ndarray | None:
     return cell if pbc.any() and np.abs(np.linalg.det(cell)) > 0 else None
 
 
-def arrow_scale(*vectors: np.ndarray) -> float:
+def arrow_scale(vectors: np.ndarray) -> float:
     """Å of arrow for one unit of the vectors, so that the longest has ``LONGEST``; 1 where all are zero."""
-    longest = max(float(np.linalg.norm(vector, axis=-1).max()) for vector in vectors)
+    longest = float(np.linalg.norm(vectors, axis=-1).max())
     return LONGEST / longest if longest > 0 else 1.0
 
 

@@ -61,8 +61,9 @@ def crystal(
 
       denskit crystal runs/mine Si.cif --conductivity --reference dft -o silicon
     """
-    from denskit.analysis.crystal_plots import plot_crystals
+    from denskit.analysis.crystal_plots import crystal_figure
     from denskit.analysis.crystal_results import is_measured
+    from denskit.analysis.plots import save_figure
     from denskit.data.writing import Originals
     from denskit.simulation.crystals import CrystalSettings
     from denskit.simulation.crystals.folder import measure_into
@@ -91,8 +92,9 @@ def crystal(
         work.leave(f"finished crystals are in {output}")
     give(folder=output, crystals=found)
     _print(found)
-    picture = plot_crystals(found, output / "crystals.png")
-    typer.echo(f"Wrote crystals.jsonl{' and crystals.png' if picture else ''} to {output}")
+    if (figure := crystal_figure(found)) is not None:
+        save_figure(figure, output / "crystals.png")
+    typer.echo(f"Wrote crystals.jsonl{'' if figure is None else ' and crystals.png'} to {output}")
     if not any(is_measured(crystal) for crystal in found):
         complain("No crystal could be measured")
         raise typer.Exit(1)

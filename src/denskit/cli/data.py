@@ -61,14 +61,9 @@ def generate(
 
     (new_file if output.suffix == ".npz" else new_frames_file)(output, inputs=[molecule], force=force)
     trajectory = generation.generate(
-        molecule,
-        frames=frames,
-        temperature=temperature,
-        every=every,
-        timestep=timestep,
-        equilibration=equilibration,
-        seed=seed,
-    )
+        molecule, frames=frames, temperature=temperature, every=every, timestep=timestep,
+        equilibration=equilibration, seed=seed,
+    )  # fmt: skip
     generation.write(trajectory, output, name=molecule)
     give(output=output, frames=frames, recipe=trajectory.recipe)
     typer.echo(f"{output}: {frames} frames. {trajectory.recipe}")

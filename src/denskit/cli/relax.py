@@ -158,15 +158,9 @@ def _run(folder: Any, potential: Any, source: Structures, settings: RelaxationSe
     console = Console(stderr=True, soft_wrap=True)
     with stoppable(console) as work:
         summary = relax_into(
-            folder,
-            potential,
-            source,
-            settings,
-            say=lambda text: console.print(text, style="yellow", markup=False),
-            stop=work.stop,
-            progress=work.progress,
-            **options,
-        )
+            folder, potential, source, settings, stop=work.stop, progress=work.progress,
+            say=lambda text: console.print(text, style="yellow", markup=False), **options,
+        )  # fmt: skip
     if summary is None:
         work.leave(f"the state is saved in {folder.path}")
     return summary

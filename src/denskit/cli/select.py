@@ -119,17 +119,15 @@ def _show(selection: Selection, count: int) -> None:
 def _fates(selection: Selection) -> list[str]:
     """The frames looked at, and those left out, with the reasons."""
     near = f"nearer than {selection.threshold:g} ({_UNIT})"
-    bonds = "molecules in more parts than training frames of their formula"
-    fates = {
-        f"cannot be evaluated (frames {_some(selection.broken)})": len(selection.broken),
-        f"have flown apart: an atom sees no other, as in no training frame (frames {_some(selection.alone)})": len(
-            selection.alone
-        ),
-        f"have flown apart: {bonds} (frames {_some(selection.torn)})": len(selection.torn),
-        f"spread by more than is allowed (frames {_some(selection.exploded)})": len(selection.exploded),
-        f"nearly equal to a training frame: {near}": len(selection.known),
-        f"nearly equal to a chosen frame: {near}": selection.alike,
-    }
+    named = (
+        ("cannot be evaluated", selection.broken),
+        ("have flown apart: an atom sees no other, as in no training frame", selection.alone),
+        ("have flown apart: molecules in more parts than training frames of their formula", selection.torn),
+        ("spread by more than is allowed", selection.exploded),
+    )
+    fates = {f"{why} (frames {_some(frames)})": len(frames) for why, frames in named}
+    fates[f"nearly equal to a training frame: {near}"] = len(selection.known)
+    fates[f"nearly equal to a chosen frame: {near}"] = selection.alike
     training = (
         f"compared with {counted(selection.training, 'training frame')}" if selection.training else "no training frames"
     )

@@ -165,15 +165,9 @@ def corrupt(run: str | Path, system: System, sigmas: Sequence[float] = (), *, de
             corrupted = force_field.config.with_neighbors(drawn.batch)
             noise = force_field(corrupted, drawn.force_input, outputs=("noise",))["noise"]
         back = torch.where(drawn.noise_mask[:, None], task.sigma_of(batch, 1.0) * noise, torch.zeros_like(noise))
-        positions = drawn.batch.positions
-        found.append(
-            Corrupted(
-                sigma=sigma,
-                corrupted=positions.double().cpu().numpy(),
-                denoised=(positions - back).double().cpu().numpy(),
-                noisy=drawn.noise_mask.cpu().numpy(),
-            )
-        )
+        positions = (drawn.batch.positions, drawn.batch.positions - back)
+        before, after = (each.double().cpu().numpy() for each in positions)
+        found.append(Corrupted(sigma=sigma, corrupted=before, denoised=after, noisy=drawn.noise_mask.cpu().numpy()))
     return found
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from denskit.batch import Batch, Prepared, Targets
+from denskit.batch import Prepared, Targets
 from denskit.models.base import ForceField
 from denskit.tasks import DeNS, LearnedTask, Task, Term, total_loss
 from denskit.tasks.metrics import Metrics
@@ -65,22 +65,18 @@ def _judged(task: Task, part: Prepared) -> Targets:
 
 
 def terms_without(task: Task, part: Prepared, progress: float) -> dict[str, Term]:
-    """The loss terms of no prediction, for their names, weights and counts."""
-    return task.losses(no_prediction(task, part.batch), part, progress)
+    """The loss terms of a prediction of zeros, for their names, weights and counts."""
+    of_atoms, of_systems = torch.zeros_like(part.batch.positions), torch.zeros_like(part.batch.cell)
+    by_irreps = {"0": of_atoms[:, :1], "1": of_atoms, "0+2": of_systems}
+    zeros = {
+        "energy": part.batch.positions.new_zeros(part.batch.num_systems),
+        "forces": of_atoms,
+        "stress": of_systems,
+        **{name: by_irreps[irreps] for name, irreps in task.heads.items()},
+    }
+    return task.losses(zeros, part, progress)
 
 
 def counts_of(terms: Mapping[str, Term]) -> Tensor:
     """Counts of loss terms [number of terms] float64; they follow from masks, without a prediction."""
     return torch.stack([term.count.double() for term in terms.values()])
-
-
-def no_prediction(task: Task, batch: Batch) -> dict[str, Tensor]:
-    """A prediction of zeros for a batch, with every output that the task may read."""
-    of_atoms, of_systems = torch.zeros_like(batch.positions), torch.zeros_like(batch.cell)
-    by_irreps = {"0": of_atoms[:, :1], "1": of_atoms, "0+2": of_systems}
-    return {
-        "energy": batch.positions.new_zeros(batch.num_systems),
-        "forces": of_atoms,
-        "stress": of_systems,
-        **{name: by_irreps[irreps] for name, irreps in task.heads.items()},
-    }

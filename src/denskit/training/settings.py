@@ -344,12 +344,7 @@ class RunConfig(Settings):
     @property
     def required_labels(self) -> tuple[str, ...]:
         """Labels that carry weight in the loss, so that their absence is an error."""
-        weights = {
-            "energy": self.task.energy_weight,
-            "forces": self.task.forces_weight,
-            "stress": self.task.stress_weight,
-        }
-        return tuple(name for name, weight in weights.items() if weight > 0)
+        return tuple(name for name in ("energy", "forces", "stress") if getattr(self.task, f"{name}_weight") > 0)
 
     def document(self) -> dict[str, Any]:
         """The whole configuration as plain data, from which the same run can be made again.

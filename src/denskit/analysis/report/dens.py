@@ -71,27 +71,16 @@ def scenes(system: System, found: Sequence[Corrupted]) -> list[Scene]:
     if len(system) > MOST_ATOMS:
         return []
 
-    def frames(name: str) -> list[Frame]:
-        return [_frame(system, cell, getattr(cell, name), name) for cell in found]
+    def scene(name: str, title: str, caption: str) -> Scene:
+        return Scene(
+            name=name, title=f"Structure {system.index}{title}", caption=caption, first=len(found) - 1,
+            frames=[_frame(system, cell, getattr(cell, name), name) for cell in found],
+            legend={"#bbbbbb": "original", NOISE: "from the original to here"},
+        )  # fmt: skip
 
-    legend = {"#bbbbbb": "original", NOISE: "from the original to here"}
     return [
-        Scene(
-            name="corrupted",
-            title=f"Structure {system.index}, corrupted at growing sigma",
-            caption="Drag to rotate.",
-            frames=frames("corrupted"),
-            first=len(found) - 1,
-            legend=legend,
-        ),
-        Scene(
-            name="denoised",
-            title=f"Structure {system.index} after the predicted noise is subtracted",
-            caption="The original forces are inputs.",
-            frames=frames("denoised"),
-            first=len(found) - 1,
-            legend=legend,
-        ),
+        scene("corrupted", ", corrupted at growing sigma", "Drag to rotate."),
+        scene("denoised", " after the predicted noise is subtracted", "The original forces are inputs."),
     ]
 
 

@@ -48,13 +48,8 @@ def dynamics(path: Path) -> list[Section]:
     replicas = _statistics(path / STATISTICS)
     if replicas:
         parts.append(paragraph(_means_in_words(replicas)))
-        parts.append(
-            Picture(
-                "simulation",
-                dynamics_figure(replicas),
-                "Temperature, potential energy and, at constant pressure, volume of each replica.",
-            )
-        )
+        caption = "Temperature, potential energy and, at constant pressure, volume of each replica."
+        parts.append(Picture("simulation", dynamics_figure(replicas), caption))
     trajectories = sorted(path.glob("trajectory_*.extxyz"))
     scenes = [scene for file in trajectories[:_SHOWN] if (scene := _trajectory(file, "time_ps", "ps")) is not None]
     given = read_json(path / SUMMARY)["settings"] if (path / SUMMARY).is_file() else {}

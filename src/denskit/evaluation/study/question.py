@@ -28,13 +28,10 @@ FEW_FRAMES = 10  # fewer structures are no advice
 _STEPS, _EPOCHS = ("training.max_steps", "training.evaluate_every"), "training.epochs"
 LENGTHS = {*_STEPS, _EPOCHS}
 _VARIANTS = {"without DeNS": {"task": "energy_forces"}, "with DeNS": {"task": "dens"}}
-_OF_THE_DATA = (
-    checks.noise,
-    checks.idle_denoising,
-    checks.nothing_to_strain,
-    checks.denoising_at_equilibrium,
+_OF_THE_DATA = (  # reasons not to expect a gain that a longer training leaves as they are
+    checks.noise, checks.idle_denoising, checks.nothing_to_strain, checks.denoising_at_equilibrium,
     checks.denoising_few_crystals,
-)  # reasons not to expect a gain that a longer training leaves as they are
+)  # fmt: skip
 _FOR_TESTS = "only the noise"  # of corrupted structures
 _ONLY_NOISE = {"task.energy_on_corrupted": False, "task.forces_on_corrupted": False}
 

@@ -77,11 +77,8 @@ class StudyFolder:
 
     def has_begun(self) -> bool:
         """Whether there are trainings here, or a command is at work."""
-        return any((self.path / "runs").glob("*")) or self.at_work()
-
-    def at_work(self) -> bool:
-        """Whether a command trains or judges here."""
-        return any(map(is_locked, (self.path, *(self.path / "locks").glob("*"))))
+        locks = (self.path, *(self.path / "locks").glob("*"))
+        return any((self.path / "runs").glob("*")) or any(map(is_locked, locks))
 
     def run(self, run: StudyRun) -> Path:
         """Run folder of one training."""

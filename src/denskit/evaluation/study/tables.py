@@ -11,7 +11,7 @@ from rich.table import Table
 
 from denskit.evaluation.study.config import FORCES, METRICS
 from denskit.evaluation.study.results import ROUNDING, Column, Results, Row, as_csv, means_as_csv
-from denskit.evaluation.study.statistics import Difference, Mean
+from denskit.evaluation.study.statistics import Mean
 
 _BOLD = ("\x02", "\x03")  # no text has them
 _LATEX = str.maketrans(
@@ -28,13 +28,6 @@ def text_of(mean: Mean) -> str:
     if math.isnan(mean.error):
         return f"{mean.value:.{digits}f}"
     return f"{mean.value:.{digits}f} ± {mean.error:.{digits}f}"
-
-
-def text_of_difference(gap: Difference) -> str:
-    """``-20.1 % [-24.0, -16.2]``: paired difference and its 95 % confidence interval, in percent."""
-    if math.isnan(gap.low):
-        return f"{gap.percent:+.1f} %"
-    return f"{gap.percent:+.1f} % [{gap.low:+.1f}, {gap.high:+.1f}]"
 
 
 def _columns(results: Results) -> tuple[list[Column], list[Column]]:
@@ -64,7 +57,10 @@ def _marked(results: Results, row: Row, column: Column, bold: tuple[str, str]) -
 
 
 def _gap(row: Row, column: Column) -> str:
-    return text_of_difference(row.differences[column]) if column in row.differences else ""
+    """``-20.1 % [-24.0, -16.2]``: paired difference and its 95 % confidence interval, in percent; may be empty."""
+    if (gap := row.differences.get(column)) is None:
+        return ""
+    return f"{gap.percent:+.1f} %" + ("" if math.isnan(gap.low) else f" [{gap.low:+.1f}, {gap.high:+.1f}]")
 
 
 def _cells(results: Results, row: Row, bold: tuple[str, str]) -> list[str]:

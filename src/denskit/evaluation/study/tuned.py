@@ -7,7 +7,7 @@ rate of 1e-3, and as much without it by half of that rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,11 @@ def at_their_best(study: StudyConfig, results: Results, validated: Mapping[str, 
     """
     rows: list[Row] = []
     remarks: list[str] = []
-    for rest in _different(_without(point, study.best_of) for point in points_of(study)) if study.best_of else ():
+    rests: list[Values] = []
+    for point in points_of(study) if study.best_of else ():
+        if (rest := _without(point, study.best_of)) not in rests:
+            rests.append(rest)
+    for rest in rests:
         points = [point for point in points_of(study) if _without(point, study.best_of) == rest]
         best: dict[str, list[Found]] = {}
         for variant in study.variants if len(points) > 1 else ():
@@ -56,11 +60,3 @@ def _validation_error(runs: Sequence[Found], seeds: Sequence[int], validated: Ma
 
 def _without(values: Values, axes: Sequence[str]) -> Values:
     return {axis: value for axis, value in values.items() if axis not in axes}
-
-
-def _different(several: Iterable[Values]) -> list[Values]:
-    found: list[Values] = []
-    for values in several:
-        if values not in found:
-            found.append(values)
-    return found
