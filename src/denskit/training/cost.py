@@ -45,7 +45,7 @@ class Cost:
         return Schedule(training, steps_per_epoch(structures, training.batch_size, training.drop_last))
 
     def steps_of(self, training: TrainingConfig) -> int:
-        """Steps that fit into ``training.budget``, trial and validations included.  Raises ValueError below 10 steps."""
+        """Steps that fit into ``training.budget`` beside trial and validations.  Raises ValueError below 10 steps."""
         steps = self.steps_within(training)
         if steps < _FEWEST_TRAINED:
             after = "the trial" if self.trial < 1 else f"a trial of {self.trial:.0f} s"
