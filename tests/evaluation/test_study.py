@@ -1013,8 +1013,8 @@ class TestWholeStudies:
     def test_gpus_are_divided(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two GPUs halve the time, and each training sees the one with the fewest."""
         command = importlib.import_module("denskit.cli.study_work")
-        for module in ("denskit.runtime.device", "denskit.evaluation.study.timing", "denskit.cli.study_work"):
-            monkeypatch.setattr(f"{module}.choose_device", lambda device: torch.device("cuda", 0), raising=False)
+        for module in ("denskit.runtime.device", "denskit.evaluation.study.timing"):
+            monkeypatch.setattr(f"{module}.choose_device", lambda device: torch.device("cuda", 0))
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5a")
         study, cost = tiny_study(seeds=2), Cost(step=100.0, structure=0.0, train=40, valid=6, test=20)

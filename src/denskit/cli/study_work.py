@@ -28,7 +28,7 @@ from denskit.evaluation.study.inputs import problems_of
 from denskit.evaluation.study.running import StudyFolder, run_all
 from denskit.evaluation.study.tables import as_rich, write_tables
 from denskit.files import locked, write_json
-from denskit.runtime.device import choose_device, gpus_to_share
+from denskit.runtime.device import gpus_to_share
 from denskit.runtime.progress import counted, duration
 from denskit.training.cost import Cost
 from denskit.training.run_folder import RunFolder
@@ -189,7 +189,7 @@ def _announce(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
         return [f"{study.title}: {counted(len(missing), 'trained run')} to be judged on what is new"]
     working = timing.abreast(study, processes)
     done = f", {len(runs) - len(missing)} of {len(runs)} are done" if len(missing) < len(runs) else ""
-    on_gpu = choose_device(timing.device_of(study)).type != "cpu"
+    on_gpu = timing.on_gpus(study)
     where = counted(min(working, len(missing)), "GPU" if on_gpu else "core")
     on = "one GPU, one after another" if on_gpu and working == 1 else where
     longest = max(seconds, default=0.0)

@@ -28,8 +28,12 @@ def seconds_of(run: StudyRun, config: RunConfig, cost: Cost) -> float:
 
 def abreast(study: StudyConfig, processes: int) -> int:
     """Trainings that run side by side, each as fast as alone: on CPUs one for each core, on GPUs one for each."""
-    device = device_of(study)
-    return min(processes, cores() if choose_device(device).type == "cpu" else max(1, len(gpus_to_share(device))))
+    return min(processes, max(1, len(gpus_to_share(device_of(study)))) if on_gpus(study) else cores())
+
+
+def on_gpus(study: StudyConfig) -> bool:
+    """Whether the study trains on GPUs."""
+    return choose_device(device_of(study)).type != "cpu"
 
 
 def device_of(study: StudyConfig) -> str:
