@@ -23,7 +23,7 @@ from denskit.geometry.tracing import traced
 from denskit.models.base import Backbone, Features
 from denskit.models.config import PackedModelConfig
 from denskit.models.edge_chunks import at_targets, chunks_of
-from denskit.models.execution import Execution
+from denskit.models.execution import DEFAULT, Execution
 from denskit.models.graph import EdgeGraph
 from denskit.nn.activation import smooth_leaky_relu
 from denskit.nn.attention import SINK, edge_softmax
@@ -267,12 +267,15 @@ PACKED_BASES = {
 
 
 class PackedBackbone(Backbone):
-    """The part that the backbones share: atom, degree and force embedding, and the graph.
+    """The part that the backbones share: atom, degree and force embedding, the graph, the order of the layers.
 
-    A subclass sets ``basis`` and ``envelope`` and builds its blocks.
+    A subclass sets the layers below, and ``envelope``, in ``__init__``.
     """
 
     config: PackedModelConfig
+    basis: nn.Module  # of distances
+    blocks: nn.ModuleList
+    norm: nn.Module  # after the blocks
     rescaled = True  # degrees l > m_max are rescaled on the way out of the edge frame
     force_bias = False  # the force encoding has a bias
 
@@ -297,7 +300,24 @@ class PackedBackbone(Backbone):
         by_pair = getattr(config, "basis_origin", "zero") == "covalent_radii"
         self.origins = CovalentOrigins(config.num_elements) if by_pair else None
 
-    def embed(self, batch: Batch, force_input: Tensor | None, graph: PackedGraph) -> Tensor:
+    def forward(
+        self,
+        batch: Batch,
+        force_input: Tensor | None = None,
+        frames: EdgeFrames | None = None,
+        l_out: int | None = None,
+        execution: Execution = DEFAULT,
+    ) -> PackedFeatures:
+        """Features of atoms (see :meth:`denskit.models.base.Backbone.forward`)."""
+        graph = self._graph(batch, frames, execution)
+        x = self.norm(self.run_blocks(self._embedded(batch, force_input, graph), graph, batch, l_out))
+        return PackedFeatures(nodes=list(x.split(orders_of(x), 1)), packed=x, graph=graph, batch=batch)
+
+    @abstractmethod
+    def run_blocks(self, x: Tensor, graph: PackedGraph, batch: Batch, l_out: int | None) -> Tensor:
+        """Packed x [N, (l_max + 1)^2, C] through all blocks; only degrees up to ``l_out`` are wanted (None: all)."""
+
+    def _embedded(self, batch: Batch, force_input: Tensor | None, graph: PackedGraph) -> Tensor:
         """Features [N, (l_max + 1)^2, C] before the first block."""
         (x,) = at_targets(self.edge_degree, lambda _, part: [self.edge_degree(part)], [], graph, 1)
         x[:, 0] += self.atom_embedding[batch.atomic_numbers]
@@ -306,8 +326,7 @@ class PackedBackbone(Backbone):
         assert self.force_encoding is not None, "this model has no noise head, so no force encoding"
         return x + torch.cat(self.force_encoding(force_input), 1)
 
-    def graph_of(self, batch: Batch, basis: nn.Module, frames: EdgeFrames | None, execution: Execution) -> PackedGraph:
-        """Edges of a batch with frames (default: their own), radial basis, weights and chunks."""
+    def _graph(self, batch: Batch, frames: EdgeFrames | None, execution: Execution) -> PackedGraph:
         config = self.config
         frames = frames or self.frames_of(batch, config.l_max)
         into = pack_wigner(frames.wigner, config.l_max, config.m_max)
@@ -315,7 +334,7 @@ class PackedBackbone(Backbone):
         if self.source_pairs is not None and self.target_pairs is not None:
             tables = (self.source_pairs.weight, self.target_pairs.weight)
         origins = () if self.origins is None else (self.origins(batch.atomic_numbers, batch.built_edges.index),)
-        fields = self.edge_fields(batch, frames, basis(frames.length, *origins), execution)
+        fields = self.edge_fields(batch, frames, self.basis(frames.length, *origins), execution)
         return PackedGraph(
             **fields,
             chunks=chunks_of(batch, execution.edge_chunk),
@@ -325,8 +344,3 @@ class PackedBackbone(Backbone):
             target_elements=batch.atomic_numbers[fields["target"]],
             pair_tables=tables,
         )
-
-
-def features_of(x: Tensor, graph: PackedGraph, batch: Batch) -> PackedFeatures:
-    """Packed x [N, (l + 1)^2, C] as features."""
-    return PackedFeatures(nodes=list(x.split(orders_of(x), 1)), packed=x, graph=graph, batch=batch)

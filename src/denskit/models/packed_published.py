@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from denskit.models.published_checkpoint import Converted
+
 Renaming = tuple[tuple[str, str], ...]  # (pattern, ours), applied one after the other to a published name
 
 LAYERS: Renaming = (
@@ -45,8 +47,8 @@ BUFFERS = re.compile(  # without weights
 
 def rename(
     state: Mapping[str, Tensor], model: str, heads: Renaming, layers: Renaming, *, bias_on_all: bool
-) -> dict[str, Tensor]:
-    """A published state dict by our names.
+) -> Converted:
+    """A published state dict by our names, and its heads beyond energy and forces.
 
     Args:
         state: name -> tensor, names as published (without a "module." prefix).
@@ -80,4 +82,5 @@ def rename(
             out["backbone.atom_embedding"] = out["backbone.atom_embedding"] + bias.double()
         else:
             out["backbone.force_encoding.linear.bias"] = bias
-    return out
+    found = {name.split(".")[1] for name in out if name.startswith("heads.")}
+    return out, {name: irreps for name, irreps in (("noise", "1"), ("stress", "0+2")) if name in found}

@@ -37,13 +37,21 @@ class PublishedCheckpoint:
     references: Tensor | None  # [Z] eV, energies of elements
 
 
+Converted = tuple[dict[str, Tensor], dict[str, str]]  # weights by name, irreps of heads by name
+
+
 @dataclass(frozen=True)
 class Importer:
-    """Conversion of the checkpoints of one published model."""
+    """Conversion of the checkpoints of one published model.
+
+    ``config`` raises ValueError for a variant that Denskit does not have.  ``convert``, from the state dict and our
+    configuration, gives our state dict of the force field without its scaling, and the heads beyond energy and forces;
+    it converts gradients as it does weights, and raises ValueError for missing tensors.
+    """
 
     mark: str  # name of a tensor that only this model has
     config: Callable[[PublishedCheckpoint], ModelConfig]
-    convert: Callable[[Mapping[str, Tensor], Any], tuple[dict[str, Tensor], dict[str, str]]]  # to our weights and heads
+    convert: Callable[[Mapping[str, Tensor], Any], Converted]
     force_input_scale: float = 1.0  # Å/eV; all published models encode raw forces, in the unit of their data
     unseen: tuple[str, ...] = ()  # settings that neither weights nor file show: defaults are used
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from denskit.geometry.so2 import CouplingPath, paths_to
 from denskit.models.equiformer.config import EquiformerConfig
-from denskit.models.published_checkpoint import PublishedState
+from denskit.models.published_checkpoint import Converted, PublishedState
 from denskit.nn.radial import RADIAL_BASES
 
 
@@ -193,20 +193,10 @@ class _EquiformerImport:
             self.attention("denoising_pos_head", "heads.noise.attention", features, (0, 1), kind)
 
 
-def convert_equiformer(
-    state: Mapping[str, Tensor], config: EquiformerConfig
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Our state dict from a published Equiformer's.
+def convert_equiformer(state: Mapping[str, Tensor], config: EquiformerConfig) -> Converted:
+    """Our state dict from a published Equiformer's (see :class:`denskit.models.published_checkpoint.Importer`).
 
-    Args:
-        state: name -> tensor, names as published (without a "module." prefix).
-        config: the architecture, with ``num_elements`` rows in the atom embedding.
-
-    Returns:
-        Our state dict of the force field without its scaling, and the heads beyond energy and forces.
-
-    Raises:
-        ValueError: A tensor is missing, left over, or of another size.
+    Raises ValueError for a tensor that is missing, left over, or of another size.
     """
     importer = _EquiformerImport(state, config)
     importer.embeddings()

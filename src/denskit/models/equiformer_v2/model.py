@@ -12,11 +12,9 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from denskit.batch import Batch
-from denskit.geometry.edge_frame import EdgeFrames
 from denskit.models.equiformer_v2.config import EquiformerV2Config
 from denskit.models.equiformer_v2.layers import FeedForward, GraphAttention
-from denskit.models.execution import DEFAULT, Execution
-from denskit.models.packed import PackedBackbone, PackedFeatures, PackedGraph, VectorHead, attend, features_of
+from denskit.models.packed import PackedBackbone, PackedFeatures, PackedGraph, VectorHead, attend
 from denskit.nn.cutoff import PolynomialEnvelope
 from denskit.nn.dropout import EquivariantDropout, StochasticDepth
 from denskit.nn.packed import PACKED_NORMS
@@ -83,24 +81,10 @@ class EquiformerV2(PackedBackbone):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = PACKED_NORMS[config.norm](config.l_max, config.channels)
 
-    def forward(
-        self,
-        batch: Batch,
-        force_input: Tensor | None = None,
-        frames: EdgeFrames | None = None,
-        l_out: int | None = None,
-        execution: Execution = DEFAULT,
-    ) -> PackedFeatures:
-        """Features of atoms (see :meth:`denskit.models.base.Backbone.forward`)."""
-        graph = self.graph_of(batch, self.basis, frames, execution)
-        x = self.embed(batch, force_input, graph)
+    def run_blocks(self, x: Tensor, graph: PackedGraph, batch: Batch, l_out: int | None) -> Tensor:
+        """The last block gives scalars alone where only they are wanted and they depend on no higher degree."""
         for block in self.blocks[:-1]:
             x = self.run_block(block, x, graph, batch, self.config.l_max)
-        top = 0 if l_out == 0 and self._scalars_see_scalars_only else self.config.l_max
-        x = self.norm(self.run_block(self.blocks[-1], x, graph, batch, top))
-        return features_of(x, graph, batch)
-
-    @property
-    def _scalars_see_scalars_only(self) -> bool:
-        """After the last attention scalars depend on scalars alone: an energy needs no higher degrees."""
-        return self.config.norm != "rms_norm" and self.config.activation != "s2"
+        apart = self.config.norm != "rms_norm" and self.config.activation != "s2"
+        top = 0 if l_out == 0 and apart else self.config.l_max
+        return self.run_block(self.blocks[-1], x, graph, batch, top)  # type: ignore[no-any-return]

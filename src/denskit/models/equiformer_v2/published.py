@@ -1,9 +1,4 @@
-"""Import of published EquiformerV2 weights, with and without DeNS: names and hyper-parameters.
-
-Our layers hold the published tensors: an import is a renaming, with two exceptions.  The separable layer norm has one
-weight where the published one has two.  The bias of the published force embedding acts on every atom at any time: it is
-added to the atom embedding.
-"""
+"""Published EquiformerV2 weights and hyper-parameters, with and without DeNS, as ours: an import is a renaming."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ from torch import Tensor
 
 from denskit.models.equiformer_v2.config import EquiformerV2Config
 from denskit.models.packed_published import rename
-from denskit.models.published_checkpoint import Importer, from_settings
+from denskit.models.published_checkpoint import Converted, Importer, from_settings
 
 NORMS = {"layer_norm": "layer_norm", "layer_norm_sh": "separable_layer_norm", "rms_norm_sh": "rms_norm"}
 
@@ -32,41 +27,16 @@ _LAYERS = (
 )
 
 
-def convert_equiformer_v2(
-    state: Mapping[str, Tensor], config: EquiformerV2Config
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A published EquiformerV2 state dict as ours.
-
-    Args:
-        state: name -> tensor, names as published (without a "module." prefix); gradients convert in the same way.
-        config: the architecture.
-
-    Returns:
-        Our state dict of the force field without its scaling, and the heads beyond energy and forces.
-
-    Raises:
-        ValueError: Tensors of the architecture are missing.
-    """
-    out = rename(state, "EquiformerV2", _HEADS, _LAYERS, bias_on_all=True)
-    noise = any(name.startswith("heads.noise.") for name in out)
-    return out, {"noise": "1"} if noise else {}
+def convert_equiformer_v2(state: Mapping[str, Tensor], config: EquiformerV2Config) -> Converted:
+    """A published EquiformerV2 state dict as ours: see :class:`Importer`."""
+    return rename(state, "EquiformerV2", _HEADS, _LAYERS, bias_on_all=True)
 
 
 def config_of_equiformer_v2(model: Mapping[str, Any]) -> EquiformerV2Config:
-    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration).
-
-    Raises:
-        ValueError: A variant that no published weights use and that Denskit does not have.
-    """
-    unsupported = {
-        "use_m_share_rad": True,
-        "use_s2_act_attn": True,
-        "use_noise_schedule_sigma_encoding": True,
-        "use_tp_reparam": True,
-    }
-    for name, value in unsupported.items():
-        if model.get(name, False) == value:
-            raise ValueError(f"the checkpoint has {name}={value}, a variant of EquiformerV2 that Denskit does not have")
+    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration)."""
+    for name in ("use_m_share_rad", "use_s2_act_attn", "use_noise_schedule_sigma_encoding", "use_tp_reparam"):
+        if model.get(name):
+            raise ValueError(f"the checkpoint has {name}=True, a variant of EquiformerV2 that Denskit does not have")
     gate, separable = model.get("use_gate_act", False), model.get("use_sep_s2_act", True)
     grid_mlp = model.get("use_grid_mlp", False)
     if gate and grid_mlp and not separable:

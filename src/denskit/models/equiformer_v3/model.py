@@ -14,10 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from denskit.batch import Batch
-from denskit.geometry.edge_frame import EdgeFrames
 from denskit.models.equiformer_v3.config import EquiformerV3Config
 from denskit.models.equiformer_v3.layers import FeedForward, GraphAttention
-from denskit.models.execution import DEFAULT, Execution
 from denskit.models.packed import (
     PACKED_BASES,
     Gate,
@@ -26,7 +24,6 @@ from denskit.models.packed import (
     PackedGraph,
     VectorHead,
     attend,
-    features_of,
     linear,
 )
 from denskit.nn.cutoff import PolynomialEnvelope
@@ -118,20 +115,8 @@ class EquiformerV3(PackedBackbone):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = NORMS[config.norm](config.l_max, config.channels)
 
-    def forward(
-        self,
-        batch: Batch,
-        force_input: Tensor | None = None,
-        frames: EdgeFrames | None = None,
-        l_out: int | None = None,
-        execution: Execution = DEFAULT,
-    ) -> PackedFeatures:
-        """Features of atoms (see :meth:`denskit.models.base.Backbone.forward`).
-
-        ``l_out`` is ignored: the norm mixes the scales of all degrees.
-        """
-        graph = self.graph_of(batch, self.basis, frames, execution)
-        x = self.embed(batch, force_input, graph)
+    def run_blocks(self, x: Tensor, graph: PackedGraph, batch: Batch, l_out: int | None) -> Tensor:
+        """All degrees, whatever is wanted: the norm mixes their scales."""
         for block in self.blocks:
             x = self.run_block(block, x, graph, batch)
-        return features_of(self.norm(x), graph, batch)
+        return x

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from denskit.models.equiformer_v3.config import EquiformerV3Config
 from denskit.models.packed_published import rename
-from denskit.models.published_checkpoint import Importer, from_settings
+from denskit.models.published_checkpoint import Converted, Importer, from_settings
 
 NORMS = {
     "merge_layer_norm": "merged_layer_norm",
@@ -41,35 +41,17 @@ _LAYERS = (
 )
 
 
-def convert_equiformer_v3(
-    state: Mapping[str, Tensor], config: EquiformerV3Config
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A published EquiformerV3 state dict as ours.
-
-    Args:
-        state: name -> tensor, names as published (without a "module." prefix); gradients convert in the same way.
-        config: the architecture.
-
-    Returns:
-        Our state dict of the force field without its scaling, and the heads beyond energy and forces.
-
-    Raises:
-        ValueError: Tensors of the architecture are missing.
-    """
-    out = rename(state, "EquiformerV3", _HEADS, _LAYERS, bias_on_all=False)
+def convert_equiformer_v3(state: Mapping[str, Tensor], config: EquiformerV3Config) -> Converted:
+    """A published EquiformerV3 state dict as ours: see :class:`Importer`."""
+    out, heads = rename(state, "EquiformerV3", _HEADS, _LAYERS, bias_on_all=False)
     for name in out:
         if re.search(r"\.(projection|first|second)\.bias$", name):  # published: [1, 1, C]
             out[name] = out[name].flatten()
-    found = {name.split(".")[1] for name in out if name.startswith("heads.")}
-    return out, {name: irreps for name, irreps in (("noise", "1"), ("stress", "0+2")) if name in found}
+    return out, heads
 
 
 def config_of_equiformer_v3(model: Mapping[str, Any]) -> EquiformerV3Config:
-    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration).
-
-    Raises:
-        ValueError: A variant that no published weights use and that Denskit does not have.
-    """
+    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration)."""
     wanted = {"use_atom_edge_embedding": True, "use_rad_l_parametrization": True, "use_grid_mlp": True,
               "use_attn_renorm": True}  # fmt: skip
     for name, value in wanted.items():

@@ -1,7 +1,6 @@
-"""Import of published eSCN weights, with and without DeNS: names and hyper-parameters.
+"""Published eSCN weights and hyper-parameters, with and without DeNS, as ours; some tensors are concatenated.
 
-Our layers hold the published tensors, some of them concatenated.  The bias of the published force embedding acts on
-every atom at any time: it is added to the atom embedding.
+The bias of the published force embedding acts on every atom at any time: it is added to the atom embedding.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from denskit.models.escn.config import ESCNConfig
-from denskit.models.published_checkpoint import Importer, PublishedState, from_settings
+from denskit.models.published_checkpoint import Converted, Importer, PublishedState, from_settings
 
 _EDGE = {
     "distance": ("fc1_dist", ("weight", "bias")),
@@ -46,19 +45,8 @@ def _convolution(state: Mapping[str, Tensor], block: str, ours: str, m_max: int)
     return out
 
 
-def convert_escn(state: Mapping[str, Tensor], config: ESCNConfig) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A published eSCN state dict as ours.
-
-    Args:
-        state: name -> tensor, names as published (without a "module." prefix); gradients convert in the same way.
-        config: the architecture.
-
-    Returns:
-        Our state dict of the force field without its scaling, and the heads beyond energy and forces.
-
-    Raises:
-        ValueError: A tensor of the architecture is missing, or one is left over.
-    """
+def convert_escn(state: Mapping[str, Tensor], config: ESCNConfig) -> Converted:
+    """A published eSCN state dict as ours (see :class:`Importer`).  Raises ValueError for a tensor left over, too."""
     state = PublishedState(state)
     out = {
         "backbone.atom_embedding.weight": state["sphere_embedding.weight"],
@@ -89,11 +77,7 @@ def convert_escn(state: Mapping[str, Tensor], config: ESCNConfig) -> tuple[dict[
 
 
 def config_of_escn(model: Mapping[str, Any]) -> ESCNConfig:
-    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration).
-
-    Raises:
-        ValueError: A variant that Denskit does not have.
-    """
+    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration)."""
     degrees, orders = model.get("lmax_list", [6]), model.get("mmax_list", [2])
     if len(degrees) != 1 or len(orders) != 1:
         raise ValueError(f"the checkpoint has resolutions {degrees}; Denskit's eSCN has one")

@@ -12,11 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from denskit.batch import Batch
-from denskit.geometry.edge_frame import EdgeFrames
 from denskit.geometry.order_major import order_major
 from denskit.models.edge_chunks import at_targets
 from denskit.models.esen.config import ESENConfig
-from denskit.models.execution import DEFAULT, Execution
 from denskit.models.packed import (
     PACKED_BASES,
     Gate,
@@ -25,7 +23,6 @@ from denskit.models.packed import (
     PackedGraph,
     RadialFunction,
     convolve_ends,
-    features_of,
     weigh_and_sum_packed,
 )
 from denskit.nn.cutoff import PolynomialEnvelope
@@ -166,17 +163,8 @@ class ESEN(PackedBackbone):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.l_max, config.channels)
 
-    def forward(
-        self,
-        batch: Batch,
-        force_input: Tensor | None = None,
-        frames: EdgeFrames | None = None,
-        l_out: int | None = None,
-        execution: Execution = DEFAULT,
-    ) -> PackedFeatures:
-        """Features of atoms (see :meth:`denskit.models.base.Backbone.forward`); ``l_out`` is ignored."""
-        graph = self.graph_of(batch, self.basis, frames, execution)
-        x = self.embed(batch, force_input, graph)
+    def run_blocks(self, x: Tensor, graph: PackedGraph, batch: Batch, l_out: int | None) -> Tensor:
+        """All degrees, whatever is wanted."""
         for block in self.blocks:
             x = self.run_block(block, x, graph)
-        return features_of(self.norm(x), graph, batch)
+        return x

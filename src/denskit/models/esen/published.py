@@ -1,7 +1,4 @@
-"""Published eSEN weights and hyper-parameters as ours.
-
-The bias of the published force embedding acts on every atom at every time, and is added to the atom embedding.
-"""
+"""Published eSEN weights and hyper-parameters as ours."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from torch import Tensor
 
 from denskit.models.esen.config import ESENConfig
 from denskit.models.packed_published import rename
-from denskit.models.published_checkpoint import Importer, from_settings
+from denskit.models.published_checkpoint import Converted, Importer, from_settings
 from denskit.runtime.warning import warn
 
 _HEADS = (
@@ -31,41 +28,24 @@ _LAYERS = (
 _STRESS = re.compile(r"sphharm_norm|xedge_layer_norm|block\.(scalar|irrep2)_MLP")  # the head that is not equivariant
 
 
-def convert_esen(state: Mapping[str, Tensor], config: ESENConfig) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A published eSEN state dict as ours.
-
-    Args:
-        state: name -> tensor, names as published (without a "module." prefix); gradients convert in the same way.
-        config: the architecture.
-
-    Returns:
-        Our state dict of the force field without its scaling, and the heads beyond energy and forces.  The head for the
-        stress, which is not equivariant, is left out with a warning.
-
-    Raises:
-        ValueError: Tensors of the architecture are missing.
-    """
+def convert_esen(state: Mapping[str, Tensor], config: ESENConfig) -> Converted:
+    """A published eSEN state dict as ours (see :class:`Importer`), without the stress' head, of which it warns."""
     left = {name: tensor for name, tensor in state.items() if not _STRESS.search(name)}
     if len(left) < len(state):
         warn(
             "the checkpoint's head for the stress is left out: its linear layer with a bias and SiLU act on components "
             "of degree 2, so its stress does not turn with the crystal; train with model.stress=strain",
         )
-    out = rename(left, "eSEN", _HEADS, _LAYERS, bias_on_all=True)
+    out, heads = rename(left, "eSEN", _HEADS, _LAYERS, bias_on_all=True)
     for head in ("forces", "noise"):  # published: one matrix for each degree and a bias, of which only degree 1 acts
         if f"heads.{head}.linear.weight" in out:
             out[f"heads.{head}.linear.weight"] = out[f"heads.{head}.linear.weight"][1]
             del out[f"heads.{head}.linear.bias"]
-    noise = any(name.startswith("heads.noise.") for name in out)
-    return out, {"noise": "1"} if noise else {}
+    return out, heads
 
 
 def config_of_esen(model: Mapping[str, Any]) -> ESENConfig:
-    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration).
-
-    Raises:
-        ValueError: A variant that no published weights use and that Denskit does not have.
-    """
+    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration)."""
     model = model.get("backbone", model)
     for name, wanted in (("norm_type", "rms_norm_sh"), ("act_type", "gate")):
         if model.get(name, wanted) != wanted:
