@@ -261,8 +261,9 @@ class ForceField(nn.Module):
         out = {name: self._checked(name, self.heads[name](features)) for name in used}
         # sums and outputs are never in half precision
         out = {name: value.to(batch.positions.dtype) for name, value in out.items()}
-        for name in out.keys() & {name for name, irreps in self.head_irreps.items() if irreps == "0+2"}:
-            out[name] = _mean_matrix(batch, out[name])
+        for name in used:
+            if self.head_irreps[name] == "0+2":  # one matrix for a system, the mean over its atoms
+                out[name] = matrices_of(batch.sum_over_atoms(out[name]) / batch.n_atoms[:, None])
         out["energies"] = out["energy"][:, 0]
         out["energy"] = batch.sum_over_atoms(out["energies"])
         return out
@@ -308,8 +309,3 @@ class ForceField(nn.Module):
         # added in float64: in float32 the sum over thousands of atoms loses meV
         physical["energy"] = batch.sum_over_atoms(physical["energies"])
         return {name: physical[name] for name in wanted}
-
-
-def _mean_matrix(batch: Batch, coefficients: Tensor) -> Tensor:
-    """Symmetric matrices [B, 3, 3]: the means over each system's atoms of coefficients [N, 6] of degrees 0 and 2."""
-    return matrices_of(batch.sum_over_atoms(coefficients) / batch.n_atoms[:, None])

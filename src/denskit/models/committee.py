@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from denskit.batch import Batch
 from denskit.models.base import ForceField
-from denskit.models.config import ModelConfig
 from denskit.models.scaling import Scaling
 from denskit.runtime.warning import warn
 
@@ -151,10 +150,10 @@ class Committee:
         those of the first member; members of other neighbours search for their own.
         """
         wanted = outputs or self.physical_outputs()
-        seen = {} if batch.edges is None else {_neighbours(self.config): batch}
+        seen = {} if batch.edges is None else {self.config.neighborhood: batch}
         each = []
         for member in self.members:
-            if (kind := _neighbours(member.config)) not in seen:
+            if (kind := member.config.neighborhood) not in seen:
                 seen[kind] = member.config.with_neighbors(replace(batch, edges=None))
             each.append(member.predict(seen[kind], outputs=wanted))
         stacked = {name: torch.stack([found[name] for found in each]) for name in wanted}
@@ -162,8 +161,3 @@ class Committee:
         if outputs is None:
             found |= {f"{name}_std": stacked[name].std(0) for name in ("energy", "forces")}
         return found
-
-
-def _neighbours(config: ModelConfig) -> tuple[float, int | None, bool]:
-    """What decides which neighbours a model sees."""
-    return config.cutoff, config.max_neighbors, config.strict_neighbors

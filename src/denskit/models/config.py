@@ -41,6 +41,11 @@ class ModelConfig(Settings):
         return build_neighbors(batch, self.cutoff, max_neighbors=self.max_neighbors, strict=self.strict_neighbors)
 
     @property
+    def neighborhood(self) -> tuple[float, int | None, bool]:
+        """The settings that decide which neighbours the model sees."""
+        return self.cutoff, self.max_neighbors, self.strict_neighbors
+
+    @property
     def heads(self) -> dict[str, str]:
         """The model's own heads, as name -> irreps."""
         forces = {"forces": "1"} if self.forces == "direct" else {}

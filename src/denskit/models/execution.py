@@ -13,8 +13,7 @@ class Execution:
     """Settings of :attr:`denskit.models.base.ForceField.execution`.
 
     kernels: of Equiformer's edge operations.  "plain": PyTorch; "fused": compiled kernels, on CPUs only; "auto": fused
-    on
-        CPUs, plain elsewhere; "for_compiler": elementwise operations left to a compiler.  Other models ignore this.
+        on CPUs, plain elsewhere; "for_compiler": elementwise operations left to a compiler.  Other models ignore this.
     edge_chunk: approximate edges per chunk; activations are recomputed for derivatives.  None: all edges at once.
     recompute: training keeps only the inputs of each block and recomputes its activations for derivatives.
 

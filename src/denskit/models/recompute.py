@@ -75,9 +75,7 @@ class Recomputed:
     draws: bool  # the function draws random numbers
     chunks: Sequence[EdgeChunk | None] = WHOLE
     sizes: Mapping[Along, int] = field(default_factory=dict)  # rows of whole tensors
-    surroundings: _Surroundings | None = (
-        None  # of the first run, restored for recomputation; None: this is the first run
-    )
+    surroundings: _Surroundings | None = None  # of the first run, restored for recomputation; None: it is the first
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Differentiable to any order."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import FrameType
 from typing import Self
 
 # SIGUSR1 is what job scripts often ask of a batch system before the end of the time (sbatch --signal=USR1@120)
@@ -14,20 +14,25 @@ STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR
 
 
 @contextmanager
-def raised(numbers: Sequence[int] = STOPPING) -> Iterator[None]:
-    """In the block these signals raise KeyboardInterrupt(number), so that it ends as after Ctrl-C."""
+def handled(handler: Callable[[int, FrameType | None], None], numbers: Sequence[int] = STOPPING) -> Iterator[None]:
+    """In the block these signals call the handler; in any thread but the main one they are left alone."""
     if threading.current_thread() is not threading.main_thread():  # the only thread in which Python handles signals
         numbers = ()
-    before = {number: signal.signal(number, _raise) for number in numbers}
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
-def _raise(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(number)
+def raised(numbers: Sequence[int] = STOPPING) -> AbstractContextManager[None]:
+    """In the block these signals raise KeyboardInterrupt(number), so that it ends as after Ctrl-C."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(number)
+
+    return handled(stop, numbers)
 
 
 class Interrupt:
@@ -40,25 +45,16 @@ class Interrupt:
     def __init__(self, *, patient: bool) -> None:
         self.signal: int = 0  # 0: none
         self.patient = patient
+        self._handling = ExitStack()
 
     def __enter__(self) -> Self:
-        self._before = {}
-        if threading.current_thread() is threading.main_thread():  # the only thread in which Python handles signals
-            for number in STOPPING:
-                self._before[number] = signal.signal(number, self._note)
+        self._handling.enter_context(handled(self._note))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore()
+    def __exit__(self, *error: object) -> None:
+        self._handling.close()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
         if not self.patient:
-            self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
+            self._handling.close()

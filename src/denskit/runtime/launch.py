@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from denskit.runtime.interrupt import STOPPING
+from denskit.runtime.interrupt import handled
 from denskit.runtime.threads import cores
 
 _POLL = 0.2  # s
@@ -39,8 +39,7 @@ def run_together(arguments: Sequence[str], count: int, output: IO[str] | None = 
     def ask(number: int, frame: FrameType | None) -> None:
         asked.append(number)
 
-    before = {number: signal.signal(number, ask) for number in STOPPING}
-    with tempfile.TemporaryDirectory() as folder:
+    with handled(ask), tempfile.TemporaryDirectory() as folder:
         errors = [Path(folder) / str(rank) for rank in range(count)]
         running = []
         try:
@@ -59,8 +58,6 @@ def run_together(arguments: Sequence[str], count: int, output: IO[str] | None = 
         finally:
             for process in running:
                 process.kill()
-            for number, handler in before.items():
-                signal.signal(number, handler)
         if failed and running[0].wait() != _SAID:
             sys.stderr.write(errors[failed].read_text(errors="replace"))
     code = running[failed or 0].wait()

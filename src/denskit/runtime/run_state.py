@@ -17,7 +17,7 @@ _STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ")  # before each message
 
 
 def state_of(folder: Path) -> RunState:
-    """What the lock and the last line of the log say."""
+    """The state by the lock and the last line of the log."""
     if is_locked(folder):
         return "running"
     ends = {"finished:": "finished", "stopped: ": "failed"}

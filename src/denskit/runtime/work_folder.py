@@ -113,7 +113,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 
 def in_words(changes: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    """What :func:`differences` found, a text for each entry."""
+    """A text for each entry of :func:`differences`."""
     return [f"{key}: {_shown(old)} then, {_shown(new)} now" for key, (old, new) in changes.items()]
 
 

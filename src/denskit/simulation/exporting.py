@@ -11,17 +11,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import ase
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from denskit.batch import Batch, Edges, System
-from denskit.data.base import collate
+from denskit.batch import Batch, Edges
 from denskit.files import atomic_write
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
 from denskit.runtime.warning import first_line
+from denskit.simulation.structures import batch_of
 
 INPUTS = {
     "positions": "[N, 3] float64, Å",
@@ -131,16 +132,10 @@ def _example(model: ForceField, count: int) -> tuple[Tensor, ...]:
     generator = np.random.default_rng(count)
     spacing = min(1.5, model.cutoff / 3)
     line = np.arange(count)[:, None] * [spacing, 0.3 * spacing, 0.1 * spacing]
-    system = System(
-        positions=line + generator.normal(scale=0.1 * spacing, size=(count, 3)),
-        atomic_numbers=np.resize(np.array(model.scaling.elements, dtype=np.int64), count),
-        cell=(count * spacing + 1.0) * np.eye(3),
-        pbc=np.ones(3, dtype=bool),
-        fixed=np.zeros(count, dtype=bool),
-        tags=np.zeros(count, dtype=np.int64),
-    )
-    batch, _ = collate([system], torch.float64)
-    batch = model.config.with_neighbors(batch).to(next(model.parameters()).device)
+    positions = line + generator.normal(scale=0.1 * spacing, size=(count, 3))
+    numbers, cell = np.resize(model.scaling.elements, count), (count * spacing + 1.0) * np.eye(3)
+    atoms = ase.Atoms(numbers, positions, cell=cell, pbc=True)
+    batch = model.config.with_neighbors(batch_of([atoms])).to(next(model.parameters()).device)
     edges = batch.built_edges
     return batch.positions, batch.atomic_numbers, batch.cell[0], edges.index, edges.shift
 

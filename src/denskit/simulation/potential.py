@@ -201,9 +201,7 @@ class Potential:
         edges: dict[tuple[float, int | None, bool], Batch] = {}
         results = []
         for number, model in enumerate(self.models):
-            config = model.config
-            key = (config.cutoff, config.max_neighbors, config.strict_neighbors)
-            if key not in edges:
+            if (key := model.config.neighborhood) not in edges:
                 edges[key] = self._with_edges(batch, candidates, candidates.within(squared, *key))
             results.append(self._evaluate(number, edges[key], stress))
         return results[0] if len(results) == 1 else _committee(results)

@@ -86,7 +86,7 @@ class DenoisingConfig(LossConfig):
         return self.coefficient * self.share_at(progress)
 
     def share_at(self, progress: float) -> float:
-        """What is left of the first weight of the noise term."""
+        """The weight of the noise term, relative to the first one."""
         return 1.0 - progress if self.coefficient_decay == "linear" else 1.0
 
 

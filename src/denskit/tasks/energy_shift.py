@@ -40,7 +40,7 @@ def one_sided(errors: Mapping[str, float]) -> float | None:
 
 
 def in_words(mean: float) -> str:
-    """What a mean error of :func:`one_sided` says."""
+    """The meaning of a mean error of :func:`one_sided`."""
     return (
         f"predicted energies are far {'above' if mean > 0 else 'below'} those of the file, by "
         f"{abs(mean) / 1000:,.0f} eV on average: are these other energies than the model has learned, such as raw "

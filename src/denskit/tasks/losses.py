@@ -31,14 +31,18 @@ class PublishedLoss:
         """Size [...] of numbers [...], such as energy errors: the absolute value; its gradient at zero is zero."""
         return difference.abs()
 
+    def counted(self, scored: Tensor, existing: Tensor) -> Tensor:
+        """The atoms or systems [M] bool that the mean is over: those scored."""
+        return scored
+
     def over_atoms(self, difference: Tensor, *, scored: Tensor, existing: Tensor, batch: Batch) -> Sums:
         """Sum of the sizes of vectors [N, 3] over the scored atoms [N] bool; ``existing`` [N] bool."""
         value = self.size(zero_unless(scored, difference))
-        return value.sum(), scored.sum().to(value.dtype)
+        return value.sum(), self.counted(scored, existing).sum().to(value.dtype)
 
     def over_systems(self, value: Tensor, *, scored: Tensor, existing: Tensor) -> Sums:
         """Sum of values [B], which are zero where not ``scored`` [B] bool; ``existing`` [B] bool."""
-        return value.sum(), scored.sum().to(value.dtype)
+        return value.sum(), self.counted(scored, existing).sum().to(value.dtype)
 
 
 class PublishedOC20Loss(PublishedLoss):
@@ -49,14 +53,9 @@ class PublishedOC20Loss(PublishedLoss):
     number of structures with the label.  Without corrupted atoms this is :class:`PublishedLoss`.
     """
 
-    def over_atoms(self, difference: Tensor, *, scored: Tensor, existing: Tensor, batch: Batch) -> Sums:
-        """Count the existing atoms, scored or not."""
-        value = self.size(zero_unless(scored, difference))
-        return value.sum(), existing.sum().to(value.dtype)
-
-    def over_systems(self, value: Tensor, *, scored: Tensor, existing: Tensor) -> Sums:
-        """Count the existing systems, scored or not."""
-        return value.sum(), existing.sum().to(value.dtype)
+    def counted(self, scored: Tensor, existing: Tensor) -> Tensor:
+        """The existing ones, scored or not."""
+        return existing
 
 
 class PaperLoss(PublishedOC20Loss):

@@ -41,10 +41,6 @@ class EquiformerGraph(EdgeGraph):
         """Weighted values, rotated back and summed at the targets: :func:`.kernels.reference.aggregate`."""
         return self.kernels.aggregate(plan, values, attention, self.target, self.num_atoms, self.frames.wigner)
 
-    def into_frame(self, x: Tensor, l: int) -> Tensor:
-        """Features of edges [E, 2l+1, C] into their frames, rows m-major."""
-        return x if l == 0 else self.frames.wigner[l] @ x
-
     def degree(self) -> Tensor:
         """Sum of the edge weights at each atom [N]: its number of neighbours, smooth where there is an envelope."""
         weight = self.frames.length.new_ones(len(self.target)) if self.weight is None else self.weight

@@ -258,7 +258,8 @@ class DotProductAttention(_LinearMessages):
         self, l: int, query: Tensor, keys: Mapping[tuple[int, int], Tensor], graph: EquiformerGraph
     ) -> Tensor:
         """Part [E, H] of the logits from degree l."""
-        rotated = graph.into_frame(query.index_select(0, graph.target), l)
+        at_target = query.index_select(0, graph.target)
+        rotated = at_target if l == 0 else graph.frames.wigner[l] @ at_target
         key = torch.cat([keys[l, m] for m in range(l + 1)], 1)
         products = (rotated * key).sum(1).unflatten(-1, (self.config.num_heads, -1)).sum(-1)
         return products * ((2 * l + 1) * sum(self.config.head_channels)) ** -0.5

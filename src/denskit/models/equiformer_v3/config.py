@@ -26,8 +26,6 @@ class EquiformerV3Config(RadialOrigin, PackedModelConfig):
     """Keep only the nearest neighbours of each atom; not smooth where the limit acts."""
     num_elements: int = Field(119, ge=1, le=128)
     """Atomic numbers 0 .. num_elements - 1 have an embedding."""
-    forces: OnFineTuning[Literal["gradient", "direct"]] = "direct"
-    """Forces from -dE/dr or from a head of their own."""
     num_layers: int = Field(7, ge=1)
     """Attention blocks."""
     l_max: int = Field(4, ge=1, le=6)

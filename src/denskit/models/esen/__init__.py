@@ -1,6 +1,4 @@
 """eSEN."""
 
-from denskit.models.esen.config import ESENConfig
-from denskit.models.esen.model import ESEN
-
-__all__ = ["ESEN", "ESENConfig"]
+from denskit.models.esen.config import ESENConfig as ESENConfig
+from denskit.models.esen.model import ESEN as ESEN

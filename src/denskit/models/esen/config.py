@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import Field
 
 from denskit.models.config import PackedModelConfig, RadialOrigin
-from denskit.settings import OnFineTuning
 
 
 class ESENConfig(RadialOrigin, PackedModelConfig):
@@ -22,8 +21,6 @@ class ESENConfig(RadialOrigin, PackedModelConfig):
     """With max_neighbors: exactly the nearest ones; false keeps neighbours as near as the next one."""
     num_elements: int = Field(100, ge=1, le=119)
     """Atomic numbers 0 .. num_elements - 1 have an embedding."""
-    forces: OnFineTuning[Literal["gradient", "direct"]] = "direct"
-    """Forces from -dE/dr or from a head of their own."""
     num_layers: int = Field(10, ge=1)
     """Message-passing blocks."""
     l_max: int = Field(3, ge=1, le=6)

@@ -20,10 +20,10 @@ from denskit.simulation.crystals.ground_state import CrystalSettings
 from denskit.simulation.crystals.phonons import (
     IMAGINARY,
     TEMPERATURE,
+    cell_for_spglib,
     cell_of,
     displaced_forces,
     repeats_of,
-    right_handed,
 )
 from denskit.simulation.potential import EnergyAndForces
 
@@ -212,9 +212,7 @@ def space_group(crystal: System) -> str:
     """The space group, to ``SYMMETRIC`` Å."""
     import spglib
 
-    lattice = right_handed(crystal.cell)
-    cell: Any = (lattice, crystal.positions @ np.linalg.inv(lattice), crystal.atomic_numbers)
-    return str(spglib.get_spacegroup(cell, symprec=SYMMETRIC))
+    return str(spglib.get_spacegroup(cell_for_spglib(crystal), symprec=SYMMETRIC))
 
 
 def _phono3py(

@@ -11,7 +11,7 @@ import numpy as np
 from denskit.batch import System
 from denskit.simulation.crystals.conductivity import SYMMETRIC
 from denskit.simulation.crystals.ground_state import CrystalSettings, relaxed_at_fixed_cells, strained
-from denskit.simulation.crystals.phonons import right_handed
+from denskit.simulation.crystals.phonons import cell_for_spglib
 from denskit.simulation.potential import EnergyAndForces
 from denskit.units import GPA
 
@@ -106,9 +106,7 @@ def _symmetry(crystal: System, tolerance: float) -> Any:
         import spglib
     except ModuleNotFoundError:
         return None
-    lattice = right_handed(crystal.cell)
-    cell: Any = (lattice, crystal.positions @ np.linalg.inv(lattice), crystal.atomic_numbers)
-    return spglib.get_symmetry_dataset(cell, symprec=tolerance)
+    return spglib.get_symmetry_dataset(cell_for_spglib(crystal), symprec=tolerance)
 
 
 def _unit(place: int) -> np.ndarray:

@@ -121,7 +121,7 @@ def measure_into(
 
 
 def _looked_at(potential: EnergyAndForces, given: System) -> Iterator[str]:
-    """What is doubtful about a crystal, and what is done to it."""
+    """Doubts about a crystal, and changes to it."""
     if cost := crowding_for(potential, given):
         yield cost
     if has_vacuum(given):
@@ -207,28 +207,19 @@ def _cell(crystal: System) -> dict[str, Any]:
 
 
 def _moduli(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> Iterator[dict[str, Any]]:
-    """Cell with equation of state, and elastic constants, as plain JSON."""
-    yield {**_cell(crystal), **_equation_of_state(potential, crystal, settings)}
-    yield _elastic(potential, crystal, settings)
-
-
-def _equation_of_state(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> dict[str, Any]:
-    """Equation of state as plain JSON."""
+    """Cell with equation of state, then elastic constants and moduli, as plain JSON."""
     state = equation_of_state(potential, crystal, settings)
-    return {
+    yield {
+        **_cell(crystal),
         "bulk_modulus_GPa": state.bulk_modulus,
         "bulk_modulus_derivative": state.derivative,
         "eos_residual_meV_per_atom": 1000 * state.residual,
         "eos_volumes_A3_per_atom": state.volumes.tolist(),
         "eos_energies_eV_per_atom": state.energies.tolist(),
     }
-
-
-def _elastic(potential: EnergyAndForces, crystal: System, settings: CrystalSettings) -> dict[str, Any]:
-    """Elastic constants and moduli as plain JSON."""
     elastic = elastic_constants(potential, crystal, settings)
     cubic = cubic_constants(elastic.constants, crystal) or (None, None, None)
-    return {
+    yield {
         "elastic_constants_GPa": elastic.constants.tolist(),
         **dict(zip(CUBIC, cubic, strict=True)),
         **({"nearly_cubic": nearly} if (nearly := nearly_cubic(crystal)) else {}),

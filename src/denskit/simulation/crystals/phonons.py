@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import ase
 import numpy as np
-import torch
 from ase.data import chemical_symbols
 
 from denskit.batch import System
-from denskit.data.base import collate
 from denskit.simulation.crystals.ground_state import CrystalSettings
 from denskit.simulation.potential import EnergyAndForces
+from denskit.simulation.structures import batch_of
 
 if TYPE_CHECKING:
     from phonopy import Phonopy
@@ -116,6 +116,12 @@ def right_handed(cell: np.ndarray) -> np.ndarray:
     return cell * np.sign(np.linalg.det(cell))
 
 
+def cell_for_spglib(crystal: System) -> Any:
+    """Lattice vectors, fractional positions and atomic numbers."""
+    lattice = right_handed(crystal.cell)
+    return lattice, crystal.positions @ np.linalg.inv(lattice), crystal.atomic_numbers
+
+
 def repeats_of(crystal: System, height: float) -> np.ndarray:
     """Repetitions [3] of the cell that make its heights at least ``height`` (Å)."""
     heights = 1 / np.linalg.norm(np.linalg.inv(crystal.cell), axis=0)
@@ -130,12 +136,6 @@ def displaced_forces(potential: EnergyAndForces, cells: Iterable[Any]) -> np.nda
 
 def _forces(potential: EnergyAndForces, cell: Any) -> np.ndarray:
     """Forces [n, 3] of a displaced supercell, eV/Å."""
-    n = len(cell)
-    system = System(
-        positions=np.array(cell.positions), atomic_numbers=np.array(cell.numbers, dtype=np.int64),
-        cell=np.array(cell.cell), pbc=np.ones(3, dtype=bool), fixed=np.zeros(n, dtype=bool),
-        tags=np.zeros(n, dtype=np.int64),
-    )  # fmt: skip
-    batch, _ = collate([system], torch.float64)
-    forces: np.ndarray = potential(batch).forces.cpu().numpy()
+    atoms = ase.Atoms(cell.numbers, cell.positions, cell=cell.cell, pbc=True)
+    forces: np.ndarray = potential(batch_of([atoms])).forces.cpu().numpy()
     return forces

@@ -108,9 +108,8 @@ class Bonds:
 
     def select(self, keep: Tensor) -> Bonds:
         """The bonds of the systems where ``keep`` [B] is True, and no other systems."""
-        kept = keep[self.system]
-        system = (keep.long().cumsum(0) - 1)[self.system[kept]]
-        return Bonds(pairs=self.pairs[:, kept], shift=self.shift[kept], system=system, mean=self.mean[kept])
+        bonds = self.within(keep)
+        return replace(bonds, system=(keep.long().cumsum(0) - 1)[bonds.system])
 
 
 def find_bonds(batch: Batch) -> Bonds:

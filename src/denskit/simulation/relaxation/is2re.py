@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,10 +103,7 @@ def write_submission(results: Iterable[Relaxed], source: Structures, folder: Pat
             left_out.append(f"structure {relaxed.index}")
             continue
         sid = source[relaxed.index].sid
-        if not sid:
-            raise ValueError(f"structure {relaxed.index} has no sid: a submission names every structure by its sid")
-        if sid in rows:
-            raise ValueError(f"two structures have the sid {sid}: a submission names every structure once")
+        _require_new(sid, relaxed.index, rows)
         rows[sid] = (relaxed.energy, relaxed.positions)
     if not rows:
         raise ValueError("no structure was relaxed, so there is nothing to submit")
@@ -135,14 +132,18 @@ def require_sids(source: Structures) -> None:
             sid = source[index].sid
         except ValueError:  # an unreadable record, which is left out
             continue
-        if not sid:
-            raise ValueError(f"structure {index} has no sid: a submission names every structure by its sid")
-        if sid in seen:
-            raise ValueError(
-                f"two structures have the sid {sid}: a submission names every structure once; of trajectories "
-                "--first-frames takes the first of each"
-            )
+        _require_new(sid, index, seen)
         seen.add(sid)
+
+
+def _require_new(sid: str, index: int, seen: Container[str]) -> None:
+    if not sid:
+        raise ValueError(f"structure {index} has no sid: a submission names every structure by its sid")
+    if sid in seen:
+        raise ValueError(
+            f"two structures have the sid {sid}: a submission names every structure once; of trajectories "
+            "--first-frames takes the first of each"
+        )
 
 
 def _mean_distance(relaxed: Relaxed, system: System) -> float:

@@ -151,7 +151,7 @@ class Relaxer:
         return Running.begin(system, index, self.settings.optimizer, with_cell=with_cell)
 
     def _tell(self, index: int) -> None:
-        """Say what is doubtful about a structure that begins."""
+        """Tell of doubts about a structure that begins."""
         system = self.source[index]
         if cost := crowding_for(self.potential, system):
             self.say(f"structure {index}: {cost}")

@@ -33,7 +33,7 @@ _MEASURES: dict[str, tuple[str, str, float]] = {
 
 @dataclass(frozen=True)
 class StudyFiles:
-    """What a folder of ``denskit stability`` holds beside the state to continue from."""
+    """The results in a folder of ``denskit stability``."""
 
     summary: dict[str, Any]  # of Study.summary
     # time_ps, temperature_K_0, ..., energy_eV_0, ...: a value a snapshot, NaN after an end

@@ -20,7 +20,7 @@ EDGES_PER_PART = 1024  # below this a second thread costs more than it gains
 
 
 class Layout(NamedTuple):
-    """What the calls of a kernel have in common, computed once for a plan and a precision."""
+    """Arguments that all calls of a kernel share, computed once for a plan and a precision."""
 
     tables: tuple[Any, ...]  # arrays and numbers
     shapes: tuple[tuple[int, ...], ...]  # of the outputs of the forward kernel, without their first dimension

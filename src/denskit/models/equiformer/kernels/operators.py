@@ -96,10 +96,8 @@ def _shapes(name: str, derivative: str, *arguments: Any) -> list[Tensor]:
     layout, tensors = _split(name, derivative, arguments)
     if derivative == "forward":
         return OPERATIONS[name].outputs(*layout, *tensors)
-    like = [
-        x for given in tensors[:-1] for x in given
-    ]  # outputs of a derivative have the shapes of the inputs of the operator before
-    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in like]
+    # outputs of a derivative have the shapes of the inputs of the operator before
+    return [torch.empty_like(x, memory_format=torch.contiguous_format) for given in tensors[:-1] for x in given]
 
 
 def _split(name: str, derivative: str, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Tensors, ...]]:
