@@ -38,12 +38,9 @@ MODELS = {
 
 
 def build_force_field(config: ModelConfig, *, heads: dict[str, str], scaling: Scaling) -> ForceField:
-    """A force field with fresh weights.
+    """A force field with fresh weights; ``heads`` are those of tasks, as name -> irreps ("noise": "1" for DeNS).
 
-    Args:
-        config: of one of MODELS.
-        heads: of tasks, beyond energy and forces, as name -> irreps ("noise": "1" for DeNS).
-        scaling: units of the model, from the training data.
+    Raises ValueError for elements of the scaling that the settings do not embed, and for heads of a missing degree.
     """
     if max(scaling.elements, default=0) >= config.num_elements:
         raise ValueError(

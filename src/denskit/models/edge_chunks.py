@@ -43,12 +43,8 @@ def at_targets(
 ) -> list[Tensor]:
     """``function(x, graph)``, in chunks where the graph has them.
 
-    Args:
-        layer: the module whose parameters the function reads.
-        function: maps features of atoms (targets first) and a graph to features of the graph's target atoms.
-        x: features of all atoms, each [N, ...].
-        graph: the edges.
-        count: number of results.
+    It maps features of atoms (targets first), each [N, ...], and a graph to ``count`` features of the graph's targets,
+    and reads the parameters of ``layer``.
     """
     if not graph.chunks:
         return list(function(list(x), graph))

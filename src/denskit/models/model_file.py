@@ -34,13 +34,8 @@ Model = ForceField | str | os.PathLike[str]  # a force field, a run folder, a mo
 def save_model(path: str | Path, force_field: ForceField, metadata: dict[str, Any]) -> None:
     """Write a model file atomically: after an interruption or on a full disk the earlier file of that name remains.
 
-    Args:
-        path: of the model file.
-        force_field: its weights, configuration and scaling are saved.
-        metadata: JSON values on the origin of the model (data, training, commit).
-
-    Raises:
-        OSError: The file cannot be written.
+    ``metadata``: JSON values on the origin of the model (data, training, commit).  Raises OSError where the file cannot
+    be written.
     """
     path = Path(path)
     header = {

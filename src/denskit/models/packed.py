@@ -174,15 +174,9 @@ def convolve_ends(
 ) -> tuple[Tensor, Tensor]:
     """Rotate the features of both ends of each edge into its frame, multiply by radial factors, convolve.
 
-    Args:
-        x: packed features [N, (l_max + 1)^2, C].
-        graph: edges.
-        radial: one factor for each |m|, degree, end and channel.
-        convolution: of 2 C channels, the two ends side by side.
-        shared: one factor for each degree, end and channel instead, for all orders.
-
-    Returns:
-        Messages [E, K, C_out] in the edge frames and the extra scalars [E, extra] of the convolution.
+    x: packed features [N, (l_max + 1)^2, C]; the convolution has 2 C channels, the ends side by side.  There is one
+    factor for each |m|, degree, end and channel, or, ``shared``, one for all orders.  Returns messages [E, K, C_out] in
+    the edge frames and the extra scalars [E, extra].
     """
     if graph.in_one_piece:
         ends = gather_ends(x, graph.source, graph.target)

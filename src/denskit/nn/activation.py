@@ -35,10 +35,8 @@ def smooth_leaky_relu(x: Tensor, scale: float = SMOOTH_LEAKY_RELU_FACTOR) -> Ten
 def gate(x: Sequence[Tensor], num_scalars: int) -> list[Tensor]:
     """Equivariant gate: SiLU on the first scalars; sigmoids of the others multiply the features of l > 0.
 
-    Args:
-        x: ``x[l]  # [N, 2l+1, C_l]``; x[0] holds num_scalars scalars, then one gate for each channel of l > 0 (gates of
-            degrees absent from x are ignored).
-        num_scalars: number of output scalars.
+    x[l] [N, 2l+1, C_l]; x[0] holds num_scalars scalars, then one gate for each channel of l > 0 (gates of degrees
+    absent from x are ignored).
     """
     widths = [part.shape[-1] for part in x[1:]]
     absent = x[0].shape[-1] - num_scalars - sum(widths)

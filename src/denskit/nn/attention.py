@@ -13,23 +13,15 @@ SINK = 1e-8
 def edge_softmax(
     logits: Tensor, target: Tensor, num_atoms: int, edge_weight: Tensor | None, *, smooth: bool, sink: float = SINK
 ) -> Tensor:
-    """Attention weights over the edges into each atom.
+    """Attention weights [E, H] over the edges into each atom, from logits [E, H].
 
     Without edge weights: exp(a_e) / sum exp(a).  With weights that fall smoothly to 0 (an envelope):  w_e (w_e
     exp(a_e)) / (sink + sum w exp(a)).  w inside the sum removes a leaving neighbour from the others' weights, w outside
     removes its own message even if it is the only neighbour, and the sink keeps second derivatives finite where the sum
     is tiny.  Weights of 0 and 1 (padding) only select edges.
 
-    Args:
-        logits: [E, H].
-        target: [E], the atom that each edge points to.
-        num_atoms: N.
-        edge_weight: [E] in [0, 1], or None.
-        smooth: the edge weights hold an envelope.
-        sink: weight of an absent neighbour in the sum.
-
-    Returns:
-        Weights [E, H].
+    ``target`` [E]: the atom that each edge points to; ``edge_weight`` [E] in [0, 1], ``smooth`` if they hold an
+    envelope; ``sink``: the weight of an absent neighbour.
     """
     if edge_weight is None:
         weights, total = _softmax_parts(logits, target, num_atoms)

@@ -45,16 +45,10 @@ def cast_grid(
 
 
 def s2_silu(x: Tensor, to_grid: Tensor, from_grid: Tensor, weight: Tensor | None = None) -> Tensor:
-    """SiLU, or SiLU, linear, SiLU, of functions on the sphere.
+    """SiLU, or SiLU, linear, SiLU, of functions on the sphere, differentiable any number of times.
 
-    Args:
-        x: [N, K, C] coefficients.
-        to_grid: [P, K], to P points.
-        from_grid: [K', P], back to the wanted coefficients.
-        weight: [C, C] of the linear layer, which mixes channels at each point; None: one SiLU.
-
-    Returns:
-        [N, K', C], differentiable any number of times.
+    From coefficients [N, K, C] by ``to_grid`` [P, K] to P points, and by ``from_grid`` [K', P] back to [N, K', C].  The
+    linear layer of ``weight`` [C, C] mixes channels at each point; None: one SiLU.
     """
     if traced():
         return _plain(x, weight, to_grid, from_grid)

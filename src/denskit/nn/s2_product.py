@@ -20,13 +20,8 @@ from denskit.nn.s2_activation import chunks
 def s2_product(x: Tensor, to_grid: Tensor, from_grid: Tensor) -> Tensor:
     """Multiply, at each point, the first half of the channels with the second half.
 
-    Args:
-        x: [N, K, 2 C] coefficients.
-        to_grid: [P, K], to P points.
-        from_grid: [K', P], back to coefficients.
-
-    Returns:
-        [N, K', C], differentiable any number of times.
+    From coefficients [N, K, 2 C] by ``to_grid`` [P, K] to P points, and by ``from_grid`` [K', P] back to [N, K', C],
+    differentiable any number of times.
     """
     if traced():
         return _plain(x, to_grid, from_grid)

@@ -53,17 +53,10 @@ class SO2Linear(nn.Module):
         *,
         shared: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Map features in the edge frame.
+        """Map order-major features [E, K, C_in] to the rows of some degrees (default all), [E, K', C_out].
 
-        Args:
-            x: [E, K, C_in], order-major.
-            factors: [E, num_factors] of the input features (radial functions), ordered by |m|, then l; ``shared``:
-                [E, (l_max + 1) C_in], one for each degree and channel, for all orders.
-            degrees: of the output; default all.
-            shared: see ``factors``.
-
-        Returns:
-            [E, K', C_out], the order-major rows of those degrees, and the extra scalars [E, extra].
+        ``factors`` [E, num_factors], ordered by |m|, then l, multiply the input features (radial functions); if they
+        are ``shared`` by all orders, they are [E, (l_max + 1) C_in].  Returns the extra scalars [E, extra], too.
         """
         sizes = [self.l_max + 1 - m for m in range(self.m_max + 1)]
         by_order = list(x.split([size if m == 0 else 2 * size for m, size in enumerate(sizes)], 1))

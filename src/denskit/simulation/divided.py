@@ -39,13 +39,8 @@ class DividedPotential(Potential):
     the potential, keep their neighbour lists, and end with it; a copy or pickle evaluates in one process.  Unless
     OMP_NUM_THREADS is set, torch gets a process's part of the cores as its threads, in this process too.
 
-    Args:
-        models: see :class:`Potential`.
-        processes: their number.
-        made: further arguments of :class:`Potential`.
-
-    Raises:
-        ValueError: As :class:`Potential`; fewer than 1 process, or several that are not on the CPU.
+    ``made``: further arguments of :class:`Potential`.  Raises ValueError as it does, and for fewer than 1 process or
+    several that are not on the CPU.
     """
 
     def __init__(self, models: Model | Sequence[Model], *, processes: int, **made: Any) -> None:

@@ -54,12 +54,7 @@ class DepthwiseTensorProductLinear(_PathLinear):
     def forward(self, coupled: Sequence[Tensor], m_max: int) -> list[Tensor]:
         """Mix the paths (:func:`denskit.models.equiformer.kernels.reference.couple` with ``plan(m_max)``).
 
-        Args:
-            coupled: [E, 1 or 2, width] for each block of the plan.
-            m_max: highest order.
-
-        Returns:
-            [E, 1 or 2, C'_l3] for each block.
+        From [E, 1 or 2, width] to [E, 1 or 2, C'_l3] for each block of the plan.
         """
         blocks = self.plan(m_max).blocks
         out: list[Tensor] = []
@@ -87,12 +82,8 @@ class SharedTensorProductLinear(_PathLinear):
     def forward(self, f: Sequence[Tensor], degrees: Sequence[int]) -> list[Tensor]:
         """Couple features grouped by order with the edge.
 
-        Args:
-            f: ``f[m]  # [E, 1 or 2, sum of C_l over l >= m]`` for all m <= max(degrees).
-            degrees: of the output, ascending.
-
-        Returns:
-            For each m <= max(degrees) [E, 1 or 2, sum of C'_l over the degrees >= m], degrees side by side.
+        From f[m] [E, 1 or 2, sum of C_l over l >= m], for each m <= max(degrees), to [E, 1 or 2, sum of C'_l over the
+        ``degrees`` >= m], which are ascending and side by side.
         """
         scaled = {l3: self.path_weights[l3][:, None] * self.weights[l3] for l3 in degrees}
         plan, out = self.plan(max(degrees)), []

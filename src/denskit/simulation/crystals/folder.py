@@ -57,21 +57,13 @@ def measure_into(
 ) -> list[dict[str, Any]] | None:
     """Measure all crystals of a source; their properties in order, or None where ``stop`` ended the work.
 
-    Args:
-        folder: gets ``crystals.jsonl``, and ``phonopy_INDEX.yaml`` with the force constants.
-        potential: with stress.
-        source: the crystals.
-        settings: strains, displacements, convergence.
-        moduli: measure the equation of state and the elastic constants.
-        vibrations: measure phonons, too.
-        heat: measure the thermal conductivity, too, into ``conductivity_INDEX.npz``.
-        reference: folder with ``conductivity_INDEX.npz`` of the same crystals; it gives mesh and supercells, too.
-        origin: plain JSON about model and file, kept with the settings; on resume all but "models" must be the same.
-        original: gives each crystal with the fields that may name it, and its masses; called in ascending order.
-        resume: continue the work in the folder.
-        say: gets messages for the user.
-        stop: asked before each crystal.
-        progress: called after each crystal and each supercell of a conductivity.
+    ``moduli`` are the equation of state and the elastic constants, ``vibrations`` the phonons, ``heat`` is the thermal
+    conductivity.  The folder gets ``crystals.jsonl``, ``phonopy_INDEX.yaml`` with the force constants, and
+    ``conductivity_INDEX.npz``; such files in ``reference``, of the same crystals, give mesh and supercells, too.
+
+    ``origin``: plain JSON about model and file, kept with the settings; on resume all but "models" must be the same.
+    ``original`` gives each crystal with the fields that may name it, and its masses; called in ascending order.
+    ``stop`` is asked before each crystal, ``progress`` called after each crystal and supercell of a conductivity.
 
     A crystal with a property that cannot be measured has an "error" in its line, beside those found before.  Raises
     ValueError for a folder with other work, FileNotFoundError for a crystal without a reference, and ValueError for a

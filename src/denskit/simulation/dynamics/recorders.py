@@ -88,15 +88,8 @@ class TrajectoryWriter:
 class UncertainWriter:
     """Appends the systems on which the models of a committee disagree by more than ``limit`` to an extxyz file.
 
-    Frames in the file, of an interrupted run, count.
-
-    Args:
-        path: of the file.
-        timestep: fs.
-        limit: eV/Å.
-        apart: fs at least between two frames of a replica.
-        most: frames in all.
-        starts: structures that the replicas began from.
+    Frames in the file, of an interrupted run, count.  ``timestep`` and ``apart``, the least time between two frames of
+    a replica, are in fs, ``limit`` in eV/Å; ``most`` frames are written in all; replicas began from ``starts``.
     """
 
     def __init__(

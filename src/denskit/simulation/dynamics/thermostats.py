@@ -27,15 +27,9 @@ class NoseHooverChain:
     freedom: Tensor  # [B] degrees of freedom
 
     def half_step(self, kinetic: Tensor, positions: Tensor, velocities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Half a time step of the chain.
+        """Half a time step of the chain: factors [B] that scale all momenta, and its positions and velocities.
 
-        Args:
-            kinetic: [B] eV, before.
-            positions: [B, links].
-            velocities: [B, links] 1/fs.
-
-        Returns:
-            The factors [B] that scale all momenta, and the new positions and velocities of the chain.
+        ``kinetic`` [B] eV, before; ``positions`` [B, links]; ``velocities`` [B, links] 1/fs.
         """
         step, links = self.settings.timestep / 2, self.settings.links
         v = list(velocities.unbind(1))

@@ -39,18 +39,10 @@ class Relaxer:
     """Relaxes all structures of a source, as many at a time as ``batch_atoms`` atoms allow (at least one).
 
     Each :meth:`step` evaluates the structures under way once and moves them once.  Running out of memory halves the
-    batch; the structures that leave it continue later from their coordinates and histories.
+    batch; the structures that leave it continue later from their coordinates and histories.  ``say`` gets messages for
+    the user, ``observe`` every evaluated geometry, for trajectories.
 
-    Args:
-        potential: energies and forces; stress too, where cells relax.
-        source: the structures.
-        settings: optimizer, convergence, cells.
-        batch_atoms: atoms evaluated at once.
-        say: gets messages for the user.
-        observe: gets every evaluated geometry, for trajectories.
-
-    Raises:
-        ValueError: Cells are to relax, and the potential has no stress.
+    Raises ValueError where cells are to relax, and the potential has no stress.
     """
 
     def __init__(

@@ -47,14 +47,9 @@ def run_study(
 ) -> Study:
     """Simulate a molecule from the first structure of the reference, and compare with the reference.
 
-    Args:
-        potential: of the model.
-        reference: structures of the molecule.
-        settings: the protocol.
-        folder: keeps ``study.safetensors``, from which an interrupted study continues; None: nothing is kept.
-        resume: continue the study in the folder; a finished one may continue to a larger ``length``.
-        progress: called with the simulated ps at every snapshot.
-        stop: asked before each step whether to end; the study then has the results so far.
+    ``folder`` keeps ``study.safetensors``, from which ``resume`` continues an interrupted study, or a finished one to a
+    larger ``length``; None: nothing is kept.  ``progress`` hears of the simulated ps at every snapshot.  ``stop`` is
+    asked before each step whether to end; the study then has the results so far.
 
     Raises ValueError for a folder with other work or in use, and for elements that the model does not know.
     """
