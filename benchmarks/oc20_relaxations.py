@@ -29,11 +29,7 @@ from denskit.simulation.relaxation.results import Relaxed
 from denskit.training.run_folder import model_file
 
 TASKS = ("energy_forces", "dens")
-QUANTITIES = {
-    "energy_mae_meV": "energy (meV)",
-    "gain_meV": "energy gained (meV)",
-    "distance_mean_A": "distance (Å)",
-}
+QUANTITIES = {"energy_mae_meV": "energy (meV)", "gain_meV": "energy gained (meV)", "distance_mean_A": "distance (Å)"}
 
 
 def relaxed_and_not(

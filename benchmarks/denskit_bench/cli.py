@@ -23,8 +23,7 @@ app = typer.Typer(
 )
 
 Model = Annotated[
-    str,
-    typer.Option(help="equiformer_l2, _l3, _small, _wide; equiformer_v2, _v3, esen, each also _gradient; escn."),
+    str, typer.Option(help="equiformer_l2, _l3, _small, _wide; equiformer_v2, _v3, esen, each also _gradient; escn.")
 ]
 System = Annotated[str, typer.Option(help="ethanol, aspirin, liquid-N (periodic, about N atoms), slab, crystal.")]
 Batch = Annotated[int, typer.Option(help="Structures in a batch.")]

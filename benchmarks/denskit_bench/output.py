@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +98,7 @@ def _cells(side: dict[str, Any]) -> list[str]:
 
 
 def _times(values: list[float]) -> str:
-    ordered = sorted(values)
-    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-    return f"{middle:.4g} ({ordered[0]:.4g})"
+    return f"{statistics.median(values):.4g} ({min(values):.4g})"
 
 
 def _verdict(data: dict[str, Any]) -> list[str]:

@@ -44,8 +44,5 @@ def fairness(job: Job, seconds: float, matmul_gflops: float) -> Fairness | None:
         return None
     scaled = published * MATMUL_GFLOPS / matmul_gflops
     return Fairness(
-        published_s=published,
-        scaled_s=scaled,
-        opponent_over_scaled=seconds / scaled,
-        valid=seconds <= LIMIT * scaled,
+        published_s=published, scaled_s=scaled, opponent_over_scaled=seconds / scaled, valid=seconds <= LIMIT * scaled
     )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from denskit.batch import Batch, strained
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
 from denskit.geometry.symmetric_matrices import matrices_of
-from denskit.models.config import ModelConfig
+from denskit.models.config import MEASURED, ModelConfig
 from denskit.models.edge_chunks import recomputed
 from denskit.models.execution import DEFAULT, Execution
 from denskit.models.graph import EdgeGraph
@@ -42,7 +42,7 @@ class Backbone(nn.Module, ABC):
     """A network from a batch to node features.
 
     The class attributes are promises that the contract tests check.  ``__init__`` may set ``envelope``, the factor of
-    the edges that falls to 0 at the cutoff.
+    the edges that falls to 0 at the cutoff.  Raises ValueError for null in the place of a measured setting.
     """
 
     symmetry: Literal["SO(3)", "O(3)"]
@@ -54,6 +54,8 @@ class Backbone(nn.Module, ABC):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        if any(getattr(config, name, 1.0) is None for name in MEASURED):
+            raise ValueError(f"{', '.join(MEASURED)} are measured when training starts; give numbers here")
         self.config = config
         self.envelope = None
 

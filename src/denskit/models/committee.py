@@ -78,7 +78,7 @@ def warn_of_references(members: Sequence[ForceField]) -> None:
     if found:
         warn(
             f"members of the committee {found[0]}: perhaps they were trained on labels of different methods, whose "
-            "mean and spread mean nothing",
+            "mean and spread mean nothing"
         )
 
 

@@ -17,8 +17,7 @@ class Execution:
     edge_chunk: approximate edges per chunk; activations are recomputed for derivatives.  None: all edges at once.
     recompute: training keeps only the inputs of each block and recomputes its activations for derivatives.
 
-    Raises:
-        ValueError: edge_chunk below 1.
+    Raises ValueError for an edge_chunk below 1.
     """
 
     kernels: KernelName | Literal["for_compiler"] = "auto"

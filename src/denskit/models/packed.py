@@ -130,7 +130,7 @@ class EdgeDegreeEmbedding(nn.Module):
 
     def __init__(self, config: PackedModelConfig) -> None:
         super().__init__()
-        assert config.average_degree is not None, "checked by PackedBackbone"
+        assert config.average_degree is not None, "checked by Backbone"
         self.degrees, self.channels = config.l_max + 1, config.channels
         self.radial = RadialFunction(config, self.degrees * config.channels)
         self.scale = 1 / config.average_degree
@@ -277,8 +277,6 @@ class PackedBackbone(Backbone):
         self, config: PackedModelConfig, heads: dict[str, str], force_input_scale: float, init: Initialisation
     ) -> None:
         super().__init__(config)
-        if None in (config.average_degree, getattr(config, "average_atoms", 1.0)):
-            raise ValueError("average_degree and average_atoms are measured when training starts; give numbers here")
         self.atom_embedding = nn.Parameter(torch.randn(config.num_elements, config.channels))
         shared = config.atom_pairs == "shared"
         self.source_pairs = nn.Embedding(config.num_elements, config.edge_channels) if shared else None

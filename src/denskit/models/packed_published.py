@@ -50,16 +50,9 @@ def rename(
 ) -> Converted:
     """A published state dict by our names, and its heads beyond energy and forces.
 
-    Args:
-        state: name -> tensor, names as published (without a "module." prefix).
-        model: for messages.
-        heads: names of heads; all other names are the backbone's.
-        layers: names of the model's own layers, after :data:`LAYERS`.
-        bias_on_all: the bias of the published force embedding acts on every atom at any time, so it is added to the
-            atom embedding.
-
-    Raises:
-        ValueError: Tensors of the architecture are missing.
+    ``heads`` renames tensors of heads, all others are the backbone's; ``layers`` follows :data:`LAYERS`.
+    ``bias_on_all``: the bias of the published force embedding acts on every atom at any time, so it is added to the
+    atom embedding.  Raises ValueError, naming the ``model``, for another one's state dict.
     """
     patterns = ((r"^backbone\.", ""), *heads, (r"^(?!heads\.)", "backbone."), *LAYERS, *layers)
     out: dict[str, Tensor] = {}

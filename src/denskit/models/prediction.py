@@ -29,8 +29,7 @@ def batches(
     A batch has ``size`` structures, or fewer where more would exceed ``MOST_ATOMS`` atoms.  Warns of the first
     structure with so many neighbours that it takes long.  ``progress`` hears of structures done of all, by name.
 
-    Raises:
-        ValueError: An element that the model does not know, or a structure without a neighbour list.
+    Raises ValueError for an element that the model does not know, and a structure without a neighbour list.
     """
     parameter, cost, done = next(force_field.parameters()), "", 0
     for systems in groups((source[index] for index in range(first, len(source), step)), size, len):

@@ -151,7 +151,7 @@ class Scaling(nn.Module):
             f"energies will be wrong: this model {adds}, right for {_formula(trained)}, the only composition that it "
             f"was trained on, and not for {_formula(counts[others[0, 0]])}. Forces, and differences between structures "
             "of one composition, do not depend on it. Energies of others need a training on several compositions with "
-            "data.references=fit. Further compositions are not named",
+            "data.references=fit. Further compositions are not named"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -46,12 +46,7 @@ class SO2Linear(nn.Module):
         return sum((self.l_max + 1 - m) * self.channels_in for m in range(self.m_max + 1))
 
     def forward(
-        self,
-        x: Tensor,
-        factors: Tensor | None = None,
-        degrees: tuple[int, ...] | None = None,
-        *,
-        shared: bool = False,
+        self, x: Tensor, factors: Tensor | None = None, degrees: tuple[int, ...] | None = None, *, shared: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Map order-major features [E, K, C_in] to the rows of some degrees (default all), [E, K', C_out].
 

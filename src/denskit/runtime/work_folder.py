@@ -131,10 +131,7 @@ def read_state(
     """Tensors and JSON of :func:`write_state`.  Raises FileNotFoundError, ValueError with advice for a damaged file."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file, so there is nothing to continue")
-    with (
-        naming(path, f"is damaged, or no saved state; {advice}"),
-        safe_open(path, "pt") as file,
-    ):
+    with naming(path, f"is damaged, or no saved state; {advice}"), safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118 (not a dict)
         return tensors, json.loads((file.metadata() or {}).get(_NOTES, "{}"))
 

@@ -32,12 +32,7 @@ class DenskitCalculator(Calculator):
 
     Args:
         model: a model file or run folder, a force field, or several of either.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-        dtype: "float32" or "float64"; default: that of the model.
-        skin: Å; the neighbour list within cutoff + skin is kept until an atom has moved skin / 2.
-        compile: as in :class:`Potential`, for many calls with the same atoms; calls with stress are not compiled.
-        kernels: see :class:`denskit.models.execution.Execution`.
-        edge_chunk: as in :class:`Potential`, for systems larger than memory; not together with ``compile``.
+        device, dtype, skin, compile, kernels, edge_chunk: see :class:`Potential`; calls with stress are not compiled.
 
     Raises:
         FileNotFoundError: No such model file.

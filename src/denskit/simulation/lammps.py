@@ -80,8 +80,7 @@ class LammpsForces:
         name: of the fix.
         stop: called at every step; True ends the run after it.
 
-    Raises:
-        ValueError: No box yet, other units, several MPI processes, elements that are unknown or do not fit the types.
+    Raises ValueError for no box yet, other units, several MPI processes, elements that are unknown or do not fit.
     """
 
     def __init__(

@@ -298,14 +298,7 @@ def _learned_stress(model: Model) -> bool:
 
 
 def _committee(results: Sequence[Evaluation]) -> Evaluation:
-    energy = torch.stack([result.energy for result in results])
-    forces = torch.stack([result.forces for result in results])
-    stresses = [result.stress for result in results if result.stress is not None]
-    return Evaluation(
-        energy=energy.mean(0),
-        energies=torch.stack([result.energies for result in results]).mean(0),
-        forces=forces.mean(0),
-        stress=torch.stack(stresses).mean(0) if stresses else None,
-        energy_std=energy.std(0),
-        forces_std=forces.std(0),
-    )
+    names = [name for name, value in vars(results[0]).items() if value is not None]
+    stacked = {name: torch.stack([getattr(result, name) for result in results]) for name in names}
+    means = {name: values.mean(0) for name, values in stacked.items()}
+    return Evaluation(**means, energy_std=stacked["energy"].std(0), forces_std=stacked["forces"].std(0))

@@ -50,7 +50,7 @@ class EdgeDegreeEmbedding(nn.Module):
 
     def __init__(self, config: EquiformerConfig) -> None:
         super().__init__()
-        assert config.average_degree is not None, "checked by Equiformer"
+        assert config.average_degree is not None, "checked by Backbone"
         channels, l_max, init = config.channels, config.l_max, config.initialisation
         self.constant = SO3Linear([1], [channels[0]], init=init)
         self.product = DepthwiseTensorProductLinear(channels, channels, init=init)
@@ -102,7 +102,7 @@ class _Attention(nn.Module):
         self, config: EquiformerConfig, channels_in: tuple[int, ...], channels_out: tuple[int, ...], attends: bool
     ) -> None:
         super().__init__()
-        assert config.average_degree is not None, "checked by Equiformer"
+        assert config.average_degree is not None, "checked by Backbone"
         self.config, self.average_degree, init = config, config.average_degree, config.initialisation
         self.attends = attends
         hidden = config.messages_of(channels_in)

@@ -19,7 +19,6 @@ from denskit.batch import Batch
 from denskit.geometry.edge_frame import EdgeFrames, edge_frames
 from denskit.geometry.edge_pairs import edge_pairs, pair_of_edge
 from denskit.models.base import Backbone, Features
-from denskit.models.config import MEASURED
 from denskit.models.edge_chunks import at_edges, at_targets, chunks_of
 from denskit.models.equiformer.config import EquiformerConfig
 from denskit.models.equiformer.graph import EquiformerGraph
@@ -87,7 +86,7 @@ class EnergyHead(nn.Module):
 
     def __init__(self, config: EquiformerConfig) -> None:
         super().__init__()
-        assert config.average_atoms is not None, "checked by Equiformer"
+        assert config.average_atoms is not None, "checked by Backbone"
         scalars, init = config.feature_channels[:1], config.initialisation
         self.hidden = SO3Linear(scalars, scalars, init=init)
         self.output = SO3Linear(scalars, [1], init=init)
@@ -140,8 +139,6 @@ class Equiformer(Backbone):
 
     def __init__(self, config: EquiformerConfig, heads: dict[str, str], force_input_scale: float) -> None:
         super().__init__(config)
-        if None in (config.average_degree, config.average_atoms):
-            raise ValueError(f"{', '.join(MEASURED)} are measured when training starts; give numbers here")
         channels, init = config.channels, config.initialisation
         # without norms in the blocks the final one remains; gradient forces see only its scalars
         self.symmetric_sites = config.norm == "merged" or (config.norm == "none" and config.forces == "gradient")

@@ -109,8 +109,7 @@ def detect_equiformer(state: Mapping[str, Tensor]) -> EquiformerConfig:
     Three settings are not visible in the tensors and get these values: ``rescale_degree`` off, the cutoff of Gaussian
     and Bessel bases 5 Å, and 4 heads of the dot-product attention.
 
-    Raises:
-        ValueError: Not a published Equiformer, or one of other sizes (then a configuration must be given).
+    Raises ValueError for another model, and for one of other sizes (then a configuration must be given).
     """
     _check_tensors(state)
     kind = "dpa" if "blocks.0.dpa.query.tp.weight" in state else "ga"

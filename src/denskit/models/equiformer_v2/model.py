@@ -52,7 +52,7 @@ class EnergyHead(nn.Module):
 
     def __init__(self, config: EquiformerV2Config) -> None:
         super().__init__()
-        assert config.average_atoms is not None, "checked by EquiformerV2"
+        assert config.average_atoms is not None, "checked by Backbone"
         self.feed_forward = FeedForward(config, 1)
         self.scale = 1 / config.average_atoms
 

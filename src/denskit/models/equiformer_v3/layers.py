@@ -9,14 +9,7 @@ from torch import Tensor, nn
 from denskit.geometry.edge_ends import gather_ends
 from denskit.geometry.order_major import order_major
 from denskit.models.equiformer_v3.config import Activation, EquiformerV3Config
-from denskit.models.packed import (
-    Gate,
-    PackedAttention,
-    PackedGraph,
-    RadialFunction,
-    convolve_ends,
-    linear,
-)
+from denskit.models.packed import Gate, PackedAttention, PackedGraph, RadialFunction, convolve_ends, linear
 from denskit.nn.packed import PackedLinear
 from denskit.nn.s2_activation import cast_grid, s2_silu
 from denskit.nn.s2_product import s2_product

@@ -64,7 +64,7 @@ class EnergyHead(nn.Module):
 
     def __init__(self, config: EquiformerV3Config) -> None:
         super().__init__()
-        assert config.average_atoms is not None, "checked by EquiformerV3"
+        assert config.average_atoms is not None, "checked by Backbone"
         self.first = linear(config.channels, config.ffn_channels)
         self.second = linear(config.ffn_channels, 1)
         self.scale = 1 / config.average_atoms

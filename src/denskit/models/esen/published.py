@@ -34,7 +34,7 @@ def convert_esen(state: Mapping[str, Tensor], config: ESENConfig) -> Converted:
     if len(left) < len(state):
         warn(
             "the checkpoint's head for the stress is left out: its linear layer with a bias and SiLU act on components "
-            "of degree 2, so its stress does not turn with the crystal; train with model.stress=strain",
+            "of degree 2, so its stress does not turn with the crystal; train with model.stress=strain"
         )
     out, heads = rename(left, "eSEN", _HEADS, _LAYERS, bias_on_all=True)
     for head in ("forces", "noise"):  # published: one matrix for each degree and a bias, of which only degree 1 acts

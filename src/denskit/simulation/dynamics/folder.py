@@ -26,14 +26,7 @@ from denskit.simulation.dynamics.conservation import nve_drift
 from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, State
 from denskit.simulation.dynamics.loop import Outcome, Recorder, Simulation
 from denskit.simulation.dynamics.momenta import free_molecules
-from denskit.simulation.dynamics.observers import (
-    BondStability,
-    Finite,
-    NotTooHot,
-    Observer,
-    VolumeWithin,
-    find_bonds,
-)
+from denskit.simulation.dynamics.observers import BondStability, Finite, NotTooHot, Observer, VolumeWithin, find_bonds
 from denskit.simulation.dynamics.recorders import StatisticsWriter, TrajectoryWriter, UncertainWriter
 from denskit.simulation.dynamics.restart import Restart, origin_of
 from denskit.simulation.dynamics.settings import DynamicsSettings

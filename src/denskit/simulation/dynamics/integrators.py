@@ -11,12 +11,7 @@ from torch import Tensor
 from denskit.batch import Batch
 from denskit.random import keys_for
 from denskit.simulation.dynamics.barostat import StochasticCell, bulk_modulus
-from denskit.simulation.dynamics.momenta import (
-    degrees_of_freedom,
-    kinetic_energy,
-    masses_of,
-    thermal_momenta,
-)
+from denskit.simulation.dynamics.momenta import degrees_of_freedom, kinetic_energy, masses_of, thermal_momenta
 from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.dynamics.thermostats import LangevinBath, NoseHooverChain
 from denskit.simulation.potential import EnergyAndForces
@@ -193,9 +188,7 @@ class Dynamics:
         assert start.modulus is not None
         factor = barostat.factor(start.volume, start.pressure, start.modulus, start.step)
         smaller = replace(
-            state,
-            batch=scaled(state.batch, factor),
-            momenta=state.momenta / factor[state.system_index][:, None],
+            state, batch=scaled(state.batch, factor), momenta=state.momenta / factor[state.system_index][:, None]
         )
         positions = _drifted(smaller, smaller.batch.positions, smaller.momenta, self.settings.timestep / 2)
         moved = self._evaluated(smaller, positions)

@@ -42,16 +42,10 @@ def thermal_momenta(batch: Batch, masses: Tensor, keys: Tensor, temperature: flo
 
 
 def degrees_of_freedom(batch: Batch, masses: Tensor, *, momentum: bool, rotation: bool) -> Tensor:
-    """Degrees of freedom [B] (float64): 3 a free atom, minus those of conserved momenta.
+    """Degrees of freedom [B] (float64): 3 a free atom, minus those of conserved momenta; masses [N].
 
-    Args:
-        batch: with fixed atoms, no momentum is conserved.
-        masses: [N].
-        momentum: whether the total momentum changes (by Langevin noise); False: it stays 0.
-        rotation: whether molecules have angular momentum; False: it stays 0.
-
-    Raises:
-        ValueError: A system without any degree of freedom.
+    ``momentum``: the total momentum changes (by Langevin noise); ``rotation``: molecules have angular momentum; where
+    not, they stay 0.  With fixed atoms no momentum is conserved.  Raises ValueError for a system without freedom.
     """
     free = 3.0 * batch.sum_over_atoms((~batch.fixed).double())
     if not momentum:

@@ -49,7 +49,7 @@ def first_frames(frames: Structures) -> list[System]:
         warn(
             f"{len(unreadable)} of {len(frames)} frames cannot be read and are left out. Where one was the first or "
             "the last of its relaxation, the next or the one before takes its place: "
-            f"{'; '.join(map(str, unreadable[:LISTED]))}{more}",
+            f"{'; '.join(map(str, unreadable[:LISTED]))}{more}"
         )
     return [
         replace(frame, relaxed_energy=last[sid].energy, relaxed_positions=last[sid].positions)

@@ -218,7 +218,6 @@ class Relaxer:
                 Relaxed(
                     **vars(snapshot),
                     status="converged" if fmax < self.settings.fmax else "not_converged",
-                    message="",
                     fmax=fmax,
                     stress=None if evaluation.stress is None else to_numpy(evaluation.stress[place]),
                     moved=float(farthest[place]),

@@ -20,10 +20,10 @@ class Relaxed:
 
     index: int  # in the source
     status: Status
-    message: str  # the reason of any status but "converged" and "not_converged"
+    message: str = ""  # the reason of any status but "converged" and "not_converged"
     moves: int
-    energy: float | None  # eV, at these positions; None: never evaluated
-    fmax: float | None  # eV/Å, longest force on a free atom or (per atom) on the cell
+    energy: float | None = None  # eV, at these positions; None: never evaluated
+    fmax: float | None = None  # eV/Å, longest force on a free atom or (per atom) on the cell
     positions: np.ndarray  # [n, 3] Å; of the last sound evaluation, if the structure exploded
     cell: np.ndarray  # [3, 3] Å
     forces: np.ndarray | None = None  # [n, 3] eV/Å, on fixed atoms too
@@ -66,8 +66,6 @@ def refused(index: int, system: System | None, status: Status, message: str) -> 
         status=status,
         message=message,
         moves=0,
-        energy=None,
-        fmax=None,
         positions=np.zeros((0, 3)) if system is None else system.positions,
         cell=np.zeros((3, 3)) if system is None else system.cell,
     )
@@ -90,8 +88,6 @@ def unevaluated(running: Running, status: Status, message: str) -> Relaxed:
         status=status,
         message=message,
         moves=int(running.moves[0]),
-        energy=None,
-        fmax=None,
         positions=to_numpy(positions),
         cell=to_numpy(cell[0]),
         moved=float(running.farthest()[0]),

@@ -37,8 +37,7 @@ def choose_kernels(
 ) -> Literal["plain", "fused", "for_compiler"]:
     """The kernels for a device, a name of KERNELS; "auto": fused on CPUs.
 
-    Raises:
-        ValueError: "fused" on a device without fused kernels, or where numba cannot be imported.
+    Raises ValueError for "fused" on a device without fused kernels, or where numba cannot be imported.
     """
     problem = None if name == "plain" else fused_problem(device.type)
     if name == "fused" and problem is not None:

@@ -74,11 +74,7 @@ OPERATIONS = {
         _aggregate_outputs,
     ),
 }
-LISTS = {
-    "forward": ("inputs",),
-    "backward": ("inputs", "grads"),
-    "double_backward": ("inputs", "grads", "cotangents"),
-}
+LISTS = {"forward": ("inputs",), "backward": ("inputs", "grads"), "double_backward": ("inputs", "grads", "cotangents")}
 LIBRARY = torch.library.Library("denskit", "DEF")
 
 
