@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import ase
 import numpy as np
@@ -11,6 +12,7 @@ from ase.build import add_adsorbate, fcc111, molecule
 
 from denskit.batch import Batch, System, Targets
 from denskit.data.base import collate
+from denskit.simulation.structures import system_of
 
 SYSTEMS = {
     "ethanol": "one molecule, 9 atoms",
@@ -87,16 +89,8 @@ def labelled(name: str, count: int, *, seed: int = 0) -> list[System]:
     """
     generator = np.random.default_rng(seed + 1)
     return [
-        System(
-            positions=atoms.positions,
-            atomic_numbers=atoms.numbers.astype(np.int64),
-            cell=np.array(atoms.cell.array),
-            pbc=np.array(atoms.pbc),
-            fixed=np.zeros(len(atoms), dtype=bool),
-            tags=np.zeros(len(atoms), dtype=np.int64),
-            energy=float(generator.normal()),
-            forces=generator.normal(size=(len(atoms), 3)),
-            index=index,
+        replace(
+            system_of(atoms, index), energy=float(generator.normal()), forces=generator.normal(size=(len(atoms), 3))
         )
         for index, atoms in enumerate(structures(name, count, seed=seed))
     ]

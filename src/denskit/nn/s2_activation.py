@@ -84,10 +84,8 @@ class _ChunkedSiLU(torch.autograd.Function):
             inputs = [x] if weight is None else [x, weight]
             grads = torch.autograd.grad(_plain(x, weight, to_grid, from_grid), inputs, grad, create_graph=True)
             return (*grads, *(None,) * (4 - len(grads)))
-        grad_x, grad_weight = (
-            torch.empty_like(x),
-            None if weight is None else torch.zeros_like(weight, dtype=sum_dtype(x)),
-        )
+        grad_x = torch.empty_like(x)
+        grad_weight = None if weight is None else torch.zeros_like(weight, dtype=sum_dtype(x))
         for part in chunks(x, to_grid):
             first = to_grid @ x[part]
             grad_values = from_grid.T @ grad[part]

@@ -43,9 +43,9 @@ class SystemState(ABC):
         def kept(name: str, value: Any) -> Any:
             if isinstance(value, Batch):
                 return select(value, keep)
-            return (
-                value.select(keep) if isinstance(value, SystemState) else value[rows if name in self.by_row else keep]
-            )
+            if isinstance(value, SystemState):
+                return value.select(keep)
+            return value[rows if name in self.by_row else keep]
 
         return self._with_each(kept)
 

@@ -60,9 +60,8 @@ class NDeM:
         Structures with ``denoise`` False have a copy that is neither displaced nor scored.  There is no force input.
         """
         scored = batch.free_atoms & batch.denoise[batch.system_index]
-        drawn = (
-            uniform(keys[batch.system_index], Use.CHOOSE_ATOM, batch.number_in_system) < self.config.corruption_ratio
-        )
+        lots = uniform(keys[batch.system_index], Use.CHOOSE_ATOM, batch.number_in_system)
+        drawn = lots < self.config.corruption_ratio
         smallest = self.config.smallest_noise
         size = smallest + (1 - smallest) * uniform(keys, Use.NOISE_SIZE, dtype=batch.positions.dtype)  # [B]
         noise = size[batch.system_index, None] * draw_noise(batch, keys, scored & drawn)

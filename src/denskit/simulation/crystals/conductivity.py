@@ -44,9 +44,7 @@ class Conductivity:
     weights: np.ndarray  # [Q] of the irreducible points of the mesh
     frequencies: np.ndarray  # [Q, M] THz; imaginary ones are negative
     mesh: np.ndarray | None = None  # [3] points of q along the axes, or [3, 3] of a generalized grid; None: not known
-    repeats: np.ndarray | None = (
-        None  # [2, 3] of the cell, in the supercells of second and third order; None: not known
-    )
+    repeats: np.ndarray | None = None  # [2, 3] of the cell, in supercells of second and third order; None: not known
 
     @property
     def mean(self) -> float:

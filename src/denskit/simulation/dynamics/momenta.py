@@ -23,14 +23,10 @@ def kinetic_energy(batch: Batch, momenta: Tensor, masses: Tensor) -> Tensor:
 
 
 def thermal_momenta(batch: Batch, masses: Tensor, keys: Tensor, temperature: float, *, rotation: bool) -> Tensor:
-    """Momenta [N, 3] drawn from the Maxwell-Boltzmann distribution, without a total momentum.
+    """Momenta [N, 3] drawn from the Maxwell-Boltzmann distribution at a temperature (K), without a total momentum.
 
-    Args:
-        batch: fixed atoms get zero, and a system with fixed atoms keeps its total momentum.
-        masses: [N] eV fs^2/Å^2.
-        keys: [B] int64, of the random numbers.
-        temperature: K.
-        rotation: False also removes the angular momentum of molecules (neither periodic nor with fixed atoms).
+    Fixed atoms get zero, and a system with fixed atoms keeps its total momentum.  ``masses`` [N] eV fs^2/Å^2; ``keys``
+    [B] int64.  ``rotation`` False also removes the angular momentum of molecules (:func:`free_molecules`).
     """
     component = torch.arange(3, device=keys.device)
     draws = normal(keys[batch.system_index][:, None], Use.MOMENTA, batch.number_in_system[:, None], component)

@@ -183,17 +183,11 @@ def relax_into(
 ) -> dict[str, Any] | None:
     """Relax all structures of a source into a folder; returns the summary, or None where ``stop`` ended the run.
 
-    Args:
-        folder: where to write.
-        potential, source, settings, batch_atoms, say: see :class:`denskit.simulation.relaxation.relaxer.Relaxer`.
-        original: gives each structure with the fields that relaxed.extxyz keeps; called in ascending order (as for
-            :class:`denskit.data.writing.Originals`).
-        origin: plain JSON about model and file, kept with the settings; a run continues only with the same.
-        resume: continue the relaxation in the folder; finished structures are not repeated.
-        trajectories: keep every evaluated geometry.
-        save_every: s between saves of the structures under way; an exception and a stop save them, too.
-        stop: asked after every step.
-        progress: called after every step with the number of finished structures.
+    ``resume`` continues the relaxation in the folder, with the same settings and ``origin`` (plain JSON about model and
+    file); finished structures are not repeated.  ``original`` gives each structure with the fields that relaxed.extxyz
+    keeps; called in ascending order (as for :class:`denskit.data.writing.Originals`).  ``trajectories`` keeps every
+    evaluated geometry.  The structures under way are saved every ``save_every`` seconds, after an exception and after a
+    stop.  After every step ``stop`` is asked and ``progress`` gets the number of finished structures.
 
     Raises ValueError for a folder with other work or in use, and as :class:`Relaxer`.
     """

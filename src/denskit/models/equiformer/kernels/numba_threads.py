@@ -59,15 +59,9 @@ def run(
 ) -> None:
     """Call ``function(first, last, addresses, *numbers, *tables, room)`` for all edges, on threads where it pays.
 
-    Args:
-        function: The kernel.
-        layout: Its tables and buffers.
-        edges: Number of edges.
-        tensors: What threads share; each writes to the rows of its own edges.  Outputs must be contiguous.
-        numbers: Sizes that the layout does not know.
-        sums: Sums at atoms, contiguous, not initialised.  Each thread has its own, which are added in a fixed order.
-
-    Addresses: of ``tensors``, then of ``sums``.
+    Addresses are those of ``tensors``, which threads share, each writing to the rows of its own edges, and of ``sums``
+    at atoms, which are not initialised: each thread has its own, and they are added in a fixed order.  Outputs must be
+    contiguous.
     """
     held = [x if x.is_contiguous() else x.contiguous() for x in tensors]
     shared = [x.data_ptr() for x in held]
