@@ -54,7 +54,7 @@ def rename(
     ``bias_on_all``: the bias of the published force embedding acts on every atom at any time, so it is added to the
     atom embedding.  Raises ValueError, naming the ``model``, for another one's state dict.
     """
-    patterns = ((r"^backbone\.", ""), *heads, (r"^(?!heads\.)", "backbone."), *LAYERS, *layers)
+    patterns = (*heads, (r"^(?!heads\.)", "backbone."), *LAYERS, *layers)
     out: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if not BUFFERS.search(name):

@@ -44,9 +44,9 @@ Converted = tuple[dict[str, Tensor], dict[str, str]]  # weights by name, irreps 
 class Importer:
     """Conversion of the checkpoints of one published model.
 
-    ``config`` raises ValueError for a variant that Denskit does not have.  ``convert``, from the state dict and our
-    configuration, gives our state dict of the force field without its scaling, and the heads beyond energy and forces;
-    it converts gradients as it does weights, and raises ValueError for missing tensors.
+    ``config`` raises ValueError for a variant that Denskit does not have.  ``convert``, from the state dict of the
+    checkpoint and our configuration, gives our state dict of the force field without its scaling, and the heads beyond
+    energy and forces; it converts gradients as it does weights, and raises ValueError for missing tensors.
     """
 
     mark: str  # name of a tensor that only this model has

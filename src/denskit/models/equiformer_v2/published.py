@@ -14,7 +14,6 @@ from denskit.models.published_checkpoint import Converted, Importer, from_settin
 NORMS = {"layer_norm": "layer_norm", "layer_norm_sh": "separable_layer_norm", "rms_norm_sh": "rms_norm"}
 
 _HEADS = (
-    (r"^output_heads\.\w+\.(energy_block|force_block|denoising_pos_block)\.", r"\1."),
     (r"^energy_block\.", "heads.energy.feed_forward."),
     (r"^force_block\.", "heads.forces.attention."),
     (r"^denoising_pos_block\.", "heads.noise.attention."),

@@ -14,7 +14,6 @@ from denskit.models.published_checkpoint import Converted, Importer, from_settin
 from denskit.runtime.warning import warn
 
 _HEADS = (
-    (r"^output_heads\.\w+\.", ""),
     (r"^energy_block\.", "heads.energy.mlp."),
     (r"^linear\.", "heads.forces.linear."),
     (r"^denoising_linear\.", "heads.noise.linear."),

@@ -6,7 +6,6 @@ needs.  Third derivatives raise an error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from denskit.geometry.so2 import CouplePlan
 from denskit.models.equiformer.kernels import operators
-from denskit.models.equiformer.kernels.plan import AggregatePlan, GatePlan
+from denskit.models.equiformer.kernels.plan import AggregatePlan, GatePlan, Tensors
 
 assert operators.LIBRARY.ns == "denskit"  # importing it registers torch.ops.denskit
 
@@ -54,7 +53,7 @@ class _Backward(torch.autograd.Function):
         return (None, None, None, *function(*ctx.layout, inputs, grads, cotangents))
 
 
-def _full(tensors: Sequence[Tensor]) -> list[Tensor]:
+def _full(tensors: Tensors) -> list[Tensor]:
     """Half-precision tensors (of autocast) in single precision: kernels have no half precision.
 
     Raises TypeError for tensors of different precisions: kernels read all of them in one.
@@ -69,11 +68,11 @@ def _full(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def couple(
     plan: CouplePlan,
-    at_source: Sequence[Tensor],
-    at_target: Sequence[Tensor],
+    at_source: Tensors,
+    at_target: Tensors,
     source: Tensor,
     target: Tensor,
-    wigner: Sequence[Tensor],
+    wigner: Tensors,
     radial: Tensor,
 ) -> list[Tensor]:
     """As :func:`denskit.models.equiformer.kernels.reference.couple`."""
@@ -82,7 +81,7 @@ def couple(
     return list(_Operation.apply("couple", layout, *inputs))
 
 
-def gate(plan: GatePlan, mixed: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+def gate(plan: GatePlan, mixed: Tensors) -> tuple[list[Tensor], Tensor]:
     """As :func:`denskit.models.equiformer.kernels.reference.gate`."""
     layout = (plan.num_scalars, plan.widths, plan.num_logits, plan.m_max)
     *grouped, logits = _Operation.apply("gate", layout, *_full(mixed))
@@ -90,12 +89,7 @@ def gate(plan: GatePlan, mixed: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]
 
 
 def aggregate(
-    plan: AggregatePlan,
-    values: Sequence[Tensor],
-    attention: Tensor,
-    target: Tensor,
-    num_atoms: int,
-    wigner: Sequence[Tensor],
+    plan: AggregatePlan, values: Tensors, attention: Tensor, target: Tensor, num_atoms: int, wigner: Tensors
 ) -> list[Tensor]:
     """As :func:`denskit.models.equiformer.kernels.reference.aggregate`."""
     layout = (plan.degrees, plan.channels, plan.m_max, target.long(), num_atoms)

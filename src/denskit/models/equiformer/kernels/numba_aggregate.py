@@ -5,7 +5,6 @@ out[target] += D^T (a v); trilinear in (v, a, D), and so are its derivatives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -25,7 +24,7 @@ from denskit.models.equiformer.kernels.numba_rows import (
 )
 from denskit.models.equiformer.kernels.numba_threads import Layout, number_of, run, unwritten
 from denskit.models.equiformer.kernels.numba_vectors import Code, Lanes, at, operation
-from denskit.models.equiformer.kernels.plan import AggregatePlan
+from denskit.models.equiformer.kernels.plan import AggregatePlan, Tensors
 
 
 @cache
@@ -204,7 +203,7 @@ def _double_backward(first, last, tensors, count, heads, atoms, degrees, columns
                 outer(at(d_wigner[l], room), matrix, changed, 0, g, place, rows, size, width)
 
 
-def forward(plan: AggregatePlan, target: Tensor, num_atoms: int, inputs: Sequence[Tensor]) -> list[Tensor]:
+def forward(plan: AggregatePlan, target: Tensor, num_atoms: int, inputs: Tensors) -> list[Tensor]:
     """See :func:`denskit.models.equiformer.kernels.reference.aggregate`."""
     first = inputs[0]
     layout = _layout(plan, first.dtype)
@@ -213,9 +212,7 @@ def forward(plan: AggregatePlan, target: Tensor, num_atoms: int, inputs: Sequenc
     return out
 
 
-def backward(
-    plan: AggregatePlan, target: Tensor, num_atoms: int, inputs: Sequence[Tensor], grads: Sequence[Tensor]
-) -> list[Tensor]:
+def backward(plan: AggregatePlan, target: Tensor, num_atoms: int, inputs: Tensors, grads: Tensors) -> list[Tensor]:
     """Gradients with respect to the inputs."""
     out = unwritten(inputs)
     tensors = (target, *inputs, *grads, *out)
@@ -224,12 +221,7 @@ def backward(
 
 
 def double_backward(
-    plan: AggregatePlan,
-    target: Tensor,
-    num_atoms: int,
-    inputs: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    cotangents: Sequence[Tensor],
+    plan: AggregatePlan, target: Tensor, num_atoms: int, inputs: Tensors, grads: Tensors, cotangents: Tensors
 ) -> list[Tensor]:
     """Gradients of :func:`backward` with respect to inputs and grads."""
     out, d_grads = unwritten(inputs), unwritten(grads)
@@ -238,6 +230,6 @@ def double_backward(
     return [*out, *d_grads]
 
 
-def _sizes(plan: AggregatePlan, inputs: Sequence[Tensor]) -> tuple[int, int]:
+def _sizes(plan: AggregatePlan, inputs: Tensors) -> tuple[int, int]:
     """Number of inputs, of heads."""
     return len(inputs), inputs[plan.m_max + 1].shape[1]

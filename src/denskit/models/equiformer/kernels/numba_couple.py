@@ -20,6 +20,7 @@ from denskit.models.equiformer.kernels.numba_kernel import kernel
 from denskit.models.equiformer.kernels.numba_rows import add, add_two, clear_matrices, outer, rotate, rotate_back, zero
 from denskit.models.equiformer.kernels.numba_threads import Layout, number_of, run, unwritten
 from denskit.models.equiformer.kernels.numba_vectors import Code, Lanes, at, operation
+from denskit.models.equiformer.kernels.plan import Tensors
 
 _Row = tuple[Any, Any, Any]  # coefficient, place in r, place in the block
 
@@ -260,7 +261,7 @@ def _double_backward(first, last, tensors, atoms, paths, coefficients, degrees, 
         _scatter(z, d_x, d_y, s, t, degrees)
 
 
-def forward(plan: CouplePlan, source: Tensor, target: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
+def forward(plan: CouplePlan, source: Tensor, target: Tensor, inputs: Tensors) -> list[Tensor]:
     """See :func:`denskit.models.equiformer.kernels.reference.couple`."""
     radial, edges = inputs[-1], len(source)
     layout = _layout(plan, radial.dtype)
@@ -269,9 +270,7 @@ def forward(plan: CouplePlan, source: Tensor, target: Tensor, inputs: Sequence[T
     return out
 
 
-def backward(
-    plan: CouplePlan, source: Tensor, target: Tensor, inputs: Sequence[Tensor], grads: Sequence[Tensor]
-) -> list[Tensor]:
+def backward(plan: CouplePlan, source: Tensor, target: Tensor, inputs: Tensors, grads: Tensors) -> list[Tensor]:
     """Gradients with respect to the inputs."""
     out = unwritten(inputs)
     _derivative(_backward, plan, (source, target, *inputs, *grads), out)
@@ -279,12 +278,7 @@ def backward(
 
 
 def double_backward(
-    plan: CouplePlan,
-    source: Tensor,
-    target: Tensor,
-    inputs: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    cotangents: Sequence[Tensor],
+    plan: CouplePlan, source: Tensor, target: Tensor, inputs: Tensors, grads: Tensors, cotangents: Tensors
 ) -> list[Tensor]:
     """Gradients of :func:`backward` with respect to inputs and grads."""
     out = unwritten((*inputs, *grads))
@@ -292,7 +286,7 @@ def double_backward(
     return out
 
 
-def _derivative(kernel: Any, plan: CouplePlan, tensors: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+def _derivative(kernel: Any, plan: CouplePlan, tensors: Tensors, out: Tensors) -> None:
     """Fill gradients: first those of the features, which are sums at the atoms."""
     features, layout = 2 * len(plan.channels), _layout(plan, out[0].dtype)
     run(kernel, layout, len(tensors[0]), (*tensors, *out[features:]), (len(out[0]),), out[:features])

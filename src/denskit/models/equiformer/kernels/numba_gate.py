@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -15,7 +14,7 @@ from denskit.models.equiformer.kernels.numba_kernel import kernel
 from denskit.models.equiformer.kernels.numba_rows import copy, zero
 from denskit.models.equiformer.kernels.numba_threads import Layout, number_of, run, unwritten
 from denskit.models.equiformer.kernels.numba_vectors import Code, Lanes, at, operation
-from denskit.models.equiformer.kernels.plan import GatePlan
+from denskit.models.equiformer.kernels.plan import GatePlan, Tensors
 from denskit.nn.activation import SIGMOID_FACTOR, SILU_FACTOR
 
 
@@ -204,7 +203,7 @@ def _double_backward(first, last, tensors, table, widths, sizes, factors, _room)
             )  # fmt: skip
 
 
-def forward(plan: GatePlan, inputs: Sequence[Tensor]) -> list[Tensor]:
+def forward(plan: GatePlan, inputs: Tensors) -> list[Tensor]:
     """Features by m, then logits; see :func:`denskit.models.equiformer.kernels.reference.gate`."""
     first = inputs[0]
     out = [first.new_empty((len(first), *shape)) for shape in _layout(plan, first.dtype).shapes]
@@ -212,23 +211,21 @@ def forward(plan: GatePlan, inputs: Sequence[Tensor]) -> list[Tensor]:
     return out
 
 
-def backward(plan: GatePlan, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+def backward(plan: GatePlan, inputs: Tensors, grads: Tensors) -> list[Tensor]:
     """Gradients with respect to the inputs."""
     out = unwritten(inputs)
     _run(_backward, plan, inputs, grads, out)
     return out
 
 
-def double_backward(
-    plan: GatePlan, inputs: Sequence[Tensor], grads: Sequence[Tensor], cotangents: Sequence[Tensor]
-) -> list[Tensor]:
+def double_backward(plan: GatePlan, inputs: Tensors, grads: Tensors, cotangents: Tensors) -> list[Tensor]:
     """Gradients of :func:`backward` with respect to inputs and grads."""
     out = unwritten((*inputs, *grads))
     _run(_double_backward, plan, inputs, (*grads, *cotangents), out)
     return out
 
 
-def _run(kernel: Any, plan: GatePlan, inputs: Sequence[Tensor], given: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+def _run(kernel: Any, plan: GatePlan, inputs: Tensors, given: Tensors, out: Tensors) -> None:
     first = inputs[0]  # its sigmoids are PyTorch's, which are in vector instructions
     sigmoids = torch.sigmoid(first.narrow(-1, 0, plan.num_scalars + sum(plan.widths)))
     run(kernel, _layout(plan, first.dtype), len(first), (sigmoids, *inputs, *given, *out))

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from denskit.models.equiformer.kernels.plan import Tensors
+
 EDGES_PER_PART = 1024  # below this a second thread costs more than it gains
 
 
@@ -33,7 +35,7 @@ def number_of(dtype: torch.dtype) -> type:
     return np.float32 if dtype == torch.float32 else np.float64
 
 
-def unwritten(like: Sequence[Tensor]) -> list[Tensor]:
+def unwritten(like: Tensors) -> list[Tensor]:
     """Contiguous memory for tensors of these shapes; half the time of ``new_empty``."""
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in like]
 
@@ -53,9 +55,9 @@ def run(
     function: Callable[..., None],
     layout: Layout,
     edges: int,
-    tensors: Sequence[Tensor],
+    tensors: Tensors,
     numbers: tuple[int, ...] = (),
-    sums: Sequence[Tensor] = (),
+    sums: Tensors = (),
 ) -> None:
     """Call ``function(first, last, addresses, *numbers, *tables, room)`` for all edges, on threads where it pays.
 
@@ -80,6 +82,6 @@ def run(
             whole += more
 
 
-def _call(_held: Sequence[Tensor], function: Callable[..., None], arguments: Sequence[Any]) -> None:
+def _call(_held: Tensors, function: Callable[..., None], arguments: Sequence[Any]) -> None:
     """Call a kernel.  ``_held`` keeps its memory alive, also when the caller is interrupted."""
     function(*arguments)

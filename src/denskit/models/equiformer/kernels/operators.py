@@ -10,7 +10,7 @@ operator are a layout (numbers of its plan, indices of edges) and lists of tenso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from importlib import import_module
 from types import ModuleType
@@ -20,9 +20,7 @@ import torch
 from torch import Tensor
 
 from denskit.geometry.so2 import CouplePlan, couple_plan, rows_of
-from denskit.models.equiformer.kernels.plan import AggregatePlan, GatePlan, aggregate_plan, gate_plan
-
-Tensors = Sequence[Tensor]
+from denskit.models.equiformer.kernels.plan import AggregatePlan, GatePlan, Tensors, aggregate_plan, gate_plan
 
 
 def _couple_layout(

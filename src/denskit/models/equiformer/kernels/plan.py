@@ -10,8 +10,13 @@ Equiformer's message is three operations on edges with matrix products between t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+
+from torch import Tensor
+
+Tensors = Sequence[Tensor]
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from denskit.geometry.so2 import CoupledBlock, CouplePlan, ranges_of, split_orders, spread
-from denskit.models.equiformer.kernels.plan import AggregatePlan, GatePlan
+from denskit.models.equiformer.kernels.plan import AggregatePlan, GatePlan, Tensors
 from denskit.nn.activation import scaled_sigmoid, scaled_silu
 
 
 def couple(
     plan: CouplePlan,
-    at_source: Sequence[Tensor],
-    at_target: Sequence[Tensor],
+    at_source: Tensors,
+    at_target: Tensors,
     source: Tensor,
     target: Tensor,
-    wigner: Sequence[Tensor],
+    wigner: Tensors,
     radial: Tensor,
 ) -> list[Tensor]:
     """Add features of both ends [N, 2l+1, C_l], rotate them into the edge frames, couple them with the edges.
@@ -38,7 +38,7 @@ def couple(
     return [_coupled(block, rotated, weight) for block, weight in zip(plan.blocks, weights, strict=True)]
 
 
-def _coupled(block: CoupledBlock, rotated: Sequence[Sequence[Tensor]], weight: Tensor) -> Tensor:
+def _coupled(block: CoupledBlock, rotated: Sequence[Tensors], weight: Tensor) -> Tensor:
     coefficients = spread(block.coefficients, block.widths, weight.device, weight.dtype)
     parts = [rotated[p.l1][block.m] if p.even else _quarter_rotation(rotated[p.l1][block.m]) for p in block.paths]
     return torch.cat(parts, -1) * (weight * coefficients)
@@ -50,7 +50,7 @@ def _quarter_rotation(x: Tensor) -> Tensor:
     return torch.stack((minus, -plus), 1)
 
 
-def gate(plan: GatePlan, mixed: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+def gate(plan: GatePlan, mixed: Tensors) -> tuple[list[Tensor], Tensor]:
     """Blocks [E, 1 or 2, C] by (l, m) to features grouped by m, and the logits [E, num_logits]; see GatePlan."""
     by_degree: list[list[Tensor]] = [[] for _ in range(len(plan.widths) + 1)]
     for (l, _), block in zip(plan.blocks, mixed, strict=True):
@@ -67,12 +67,7 @@ def gate(plan: GatePlan, mixed: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]
 
 
 def aggregate(
-    plan: AggregatePlan,
-    values: Sequence[Tensor],
-    attention: Tensor,
-    target: Tensor,
-    num_atoms: int,
-    wigner: Sequence[Tensor],
+    plan: AggregatePlan, values: Tensors, attention: Tensor, target: Tensor, num_atoms: int, wigner: Tensors
 ) -> list[Tensor]:
     """Weight values by attention [E, H], rotate them back, add them up at the targets; see AggregatePlan."""
     out = []
