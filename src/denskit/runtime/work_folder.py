@@ -30,12 +30,9 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class WorkFolder:
-    """A folder that holds one piece of work.
+    """A folder, perhaps to be made, for one piece of work, which writes the file ``marker`` first.
 
-    Args:
-        path: the folder; it need not exist.
-        work: names the work in messages: "run", "relaxation", ...
-        marker: the file that the work writes first.
+    ``work`` names it in messages: "run", "relaxation", ...
     """
 
     before_marker: tuple[str, ...] = ()  # files that a kill before the marker leaves behind

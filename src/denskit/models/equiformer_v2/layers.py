@@ -79,11 +79,10 @@ class FeedForward(nn.Module):
         # as published: a grid MLP has its own scalars unless the activation is the plain S2 one
         width = hidden if config.grid_mlp and config.activation != "s2" else _num_activation_scalars(config, hidden)
         self.scalars = _linear(config.channels, width, init, bias=True) if width else None
-        self.activation = (
-            GridMLP(l_max, hidden, config.grid_resolution, separable=width > 0, init=init)
-            if config.grid_mlp
-            else _activation(config, l_max, by_order=False)
-        )
+        if config.grid_mlp:
+            self.activation: nn.Module = GridMLP(l_max, hidden, config.grid_resolution, separable=width > 0, init=init)
+        else:
+            self.activation = _activation(config, l_max, by_order=False)
         self.second = PackedLinear(l_max, hidden, channels_out, init)
         self.scalars_see_all = config.activation == "s2"
 

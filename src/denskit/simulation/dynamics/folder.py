@@ -80,19 +80,13 @@ def molecular_dynamics(
     Files: ``trajectory_<replica>.extxyz``, ``statistics.csv``, ``restart.safetensors``, ``summary.json``, perhaps
     ``uncertain.extxyz``.
 
-    Args:
-        potential: energies and forces; also model files, run folders or force fields.
-        structures: replica numbers count them from 0; masses of their own (isotopes) are used.
-        plan: length and output.
-        resume: continue bit for bit from the restart file in the folder; without one, begin.
-        say: gets messages.
-        progress: called about once a second.
-        stop: asked before each step whether to end; the restart file is then written, too.
+    Replica numbers count the structures from 0; masses of their own (isotopes) are used.  ``resume`` continues bit for
+    bit from the restart file in the folder; without one, the simulation begins.  ``stop`` is asked before each step
+    whether to end; the restart file is then written, too.  ``progress`` is called about once a second.
 
-    Raises:
-        ValueError: The folder holds other work, a simulation (without ``resume``), one of other settings or structures,
-            or is in use; an unknown element; a constraint other than fixed atoms; a mass that is not positive; a
-            threshold of spread for one model.
+    Raises ValueError for a folder in use, with other work, with a simulation (without ``resume``) or one of other
+    settings or structures; for an unknown element, a constraint other than fixed atoms, a mass that is not positive,
+    and a threshold of spread for one model.
     """
     folder, settings = plan.folder, plan.settings
     potential = cast(Potential, potential_of(potential, stress=settings.ensemble == "npt"))

@@ -105,14 +105,10 @@ class Dynamics:
     ) -> State:
         """The initial state, with the thermostat at rest.
 
-        Args:
-            batch: systems; edges are not used.
-            momenta: [N, 3] eV fs/Å; default: Maxwell-Boltzmann at the temperature, without a total momentum.
-            masses: [N] eV fs^2/Å^2; default: the standard masses of the elements.
-            replicas: numbers of the systems; default: 0, 1, ...
+        ``momenta`` [N, 3] eV fs/Å are by default Maxwell-Boltzmann at the temperature, without a total momentum;
+        ``masses`` [N] eV fs^2/Å^2 the standard ones of the elements; ``replicas``, numbers of the systems, 0, 1, ...
 
-        Raises:
-            ValueError: A system without degrees of freedom, or one that the potential refuses; fixed atoms in npt.
+        Raises ValueError for a system without degrees of freedom, or that the potential refuses; fixed atoms in npt.
         """
         settings = self.settings
         batch = replace(batch.to(dtype=torch.float64), edges=None)
