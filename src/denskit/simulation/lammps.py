@@ -73,12 +73,8 @@ class LammpsForces:
     run: LAMMPS then has NaN forces and positions, with which it refuses to go on, :attr:`failure` is the error, and
     :meth:`run` raises it.
 
-    Args:
-        lmp: a ``lammps.lammps`` with a box, in units metal or real.
-        potential: of the model or models.
-        elements: symbols of the atom types 1, 2, ...; default: by the masses of the types.
-        name: of the fix.
-        stop: called at every step; True ends the run after it.
+    ``lmp``: a ``lammps.lammps`` with a box, in units metal or real; ``elements``: symbols of the atom types 1, 2, ...,
+    by default from the masses of the types; ``name`` of the fix; ``stop``, called at every step, ends the run after it.
 
     Raises ValueError for no box yet, other units, several MPI processes, elements that are unknown or do not fit.
     """
