@@ -7,8 +7,10 @@ ARGS   ?=
 WORKERS ?= 2
 # Seconds of fuzzing.
 FUZZ   ?= 1800
-# Tests of work that threads divide: kernels, training, evaluation, simulation, and the program that starts them.
-THREADED := tests/models/equiformer tests/training tests/evaluation tests/simulation tests/cli
+# Tests of work that threads divide: kernels, training, evaluation, simulation, and the commands that train and judge.
+# (Studies train with one thread a run; the other commands' words and files do not depend on threads.)
+THREADED := tests/models/equiformer tests/training tests/evaluation tests/simulation tests/cli/test_workflow.py \
+	--ignore tests/evaluation/test_study.py
 # Those of them that choose or divide threads themselves: also with more threads than cores.
 DIVIDING := tests/models/equiformer tests/simulation/test_divided.py tests/runtime/test_threads.py
 # Tests whose numbers depend on the instructions of a processor.

@@ -48,7 +48,7 @@ def test_energy_forces_of_fused_kernels_against_plain_ones(tmp_path: Path) -> No
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_compiled_energy_forces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DENSKIT_CACHE", str(tmp_path / "cache"))
-    record, _ = bench(tmp_path, f"energy_forces {SMALL} --layers 1 --compile --against plain --no-memory")
+    record, _ = bench(tmp_path, f"energy_forces {SMALL} --layers 1 --l-max 1 --compile --against plain --no-memory")
     assert record["agreement"]["forces (float64)"] < 1e-10
     assert "matmul_gflop" in record["sides"]["theirs"]["counted"]
     assert not record["sides"]["ours"]["counted"]

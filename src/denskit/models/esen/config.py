@@ -40,5 +40,5 @@ class ESENConfig(RadialOrigin, PackedModelConfig):
     average_degree: float | None = Field(5.0, gt=0)
     """Divides the degree embedding, as published."""
 
-    atom_pairs: Literal["own", "shared", "none"] = "shared"
-    """Embeddings of both elements in radial functions, shared by all blocks, as published."""
+    atom_pairs: Literal["shared"] = "shared"
+    """Embeddings of both elements in the radial functions, shared by all blocks: the only published form."""
